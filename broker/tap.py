@@ -186,20 +186,27 @@ def makeService(options: Options) -> IService:
     """Return the daemon, not started: nothing is opened here, since twistd may fork afterwards."""
     from twisted.internet import reactor
 
-    from broker import logs
     from broker.app.daemon import Daemon
+    from broker.app.wires import WIRES
+    from broker.logs.control import LogControl
+    from broker.logs.twistd import LoggedService
     from broker.net.sdnotify import SystemdNotifier
 
     config: Config = options["configured"]
-    level = logs.Level(config.log.level)
+    logs = LogControl(
+        config.log.format,
+        config.log.level,
+        {each.name: each.level for each in config.log.levels},
+        ["console", *(wire.name for wire in WIRES)],
+    )
     daemon = Daemon(
         config,
         reactor,
         state_directory(options, config, dict(os.environ)),
-        level,
+        logs,
         SystemdNotifier(os.environ),
         options.configured if options["config"] is not None else None,
         # The traceback of a failed start would hide the sentence with the reason.
         partial(setattr, sys, "tracebacklimit", 0),
     )
-    return logs.LoggedService(daemon, options.parent, config.log.format, level)
+    return LoggedService(daemon, options.parent, logs)

@@ -20,7 +20,10 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from broker.logs import MAX_MESSAGE, MAX_TRACEBACK, Format, Level, LevelName, LoggedService, install, observer
+from broker.core.control import LevelName
+from broker.logs.control import Format, LogControl
+from broker.logs.lines import MAX_MESSAGE, MAX_TRACEBACK
+from broker.logs.twistd import LoggedService, install, observer
 from tests.patience import PATIENCE
 
 # 2026-03-04 05:06:07.089 UTC
@@ -31,9 +34,9 @@ class Log:
     """A logger whose events go through an observer of ours."""
 
     def __init__(self, format: Format, level: LevelName = "info", out: IO[str] | None = None) -> None:
-        self.level = Level(level)
+        self.level = LogControl(format, level)
         self.out: Any = io.StringIO() if out is None else out
-        observer_ = observer(format, self.level, self.out)
+        observer_ = observer(self.level, self.out)
         verifyObject(ILogObserver, observer_)
 
         @implementer(ILogObserver)
@@ -203,7 +206,7 @@ def test_the_level_can_be_changed_at_any_time() -> None:
     log = Log("text", "warn")
     written = []
     for level in ("warn", "debug", "error", "info"):
-        log.level.set(level)  # type: ignore[arg-type]
+        log.level.change(level, {})  # type: ignore[arg-type]
         for method in ("debug", "info", "warn", "error", "critical"):
             getattr(log.logger, method)(method)
         written.append([line.split()[-1] for line in log.lines()])
@@ -229,7 +232,7 @@ def test_a_character_that_the_terminal_lacks_does_not_cost_the_event() -> None:
 
 def installed(twistd: Mapping[str, Any]) -> Any:
     application = Application("elkobroker")
-    install(application, twistd, "json", Level("info"))
+    install(application, twistd, LogControl("json"))
     return application.getComponent(ILogObserver)
 
 
@@ -258,7 +261,7 @@ def rotation() -> Iterator[None]:
 def test_a_log_file_gets_our_format_in_utf_8(tmp_path: Path) -> None:
     path = tmp_path / "it.log"
     application = Application("elkobroker")
-    install(application, {"nodaemon": True, "logfile": str(path)}, "text", Level("info"))
+    install(application, {"nodaemon": True, "logfile": str(path)}, LogControl("text"))
     Logger("broker.test", observer=application.getComponent(ILogObserver)).info("grüße")
     assert path.read_text("utf-8").endswith(" info broker.test grüße\n")
 
@@ -279,7 +282,7 @@ def test_a_log_file_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -
 
 def test_the_root_service_holds_the_daemon_and_installs_the_log() -> None:
     application, daemon = Application("elkobroker"), Service()
-    root = LoggedService(daemon, {"nodaemon": True}, "json", Level("info"))
+    root = LoggedService(daemon, {"nodaemon": True}, LogControl("json"))
     root.setServiceParent(application)
     assert list(IServiceCollection(application)) == [root]
     assert list(root) == [daemon]
@@ -290,7 +293,8 @@ PLUGIN = """
 from twisted.application.service import Service
 from twisted.logger import Logger
 from twisted.python import usage
-from broker.logs import Level, LoggedService
+from broker.logs.control import LogControl
+from broker.logs.twistd import LoggedService
 
 class Options(usage.Options):
     pass
@@ -304,7 +308,7 @@ class Daemon(Service):
         reactor.callWhenRunning(reactor.stop)
 
 def makeService(options):
-    return LoggedService(Daemon(), options.parent, "json", Level("info"))
+    return LoggedService(Daemon(), options.parent, LogControl("json"))
 """
 
 

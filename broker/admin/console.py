@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -26,13 +26,15 @@ from broker.access.everyone import Everyone
 from broker.access.password_backoff import Guesses
 from broker.access.principal import Access, Principal
 from broker.access.request_limits import RequestLimits, unlimited
+from broker.admin.console_control import WORDS as CONTROL
+from broker.admin.console_control import ControlWords
 from broker.admin.console_login import LISTENER, ConsoleLogin, LoginState
+from broker.admin.console_reading import ConsoleReading, Later, at_once
 from broker.admin.telnet import Line, Negotiation
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.interfaces.peer import Peer
 from broker.wires.counter import Documentation
 from broker.wires.dialect import Dialect, Typist
-from broker.wires.view_scan import page
 from broker.wires.views import AnyView
 
 PRETTY = 1024 * 1024
@@ -59,8 +61,9 @@ def _nothing() -> Mapping[str, int]:
 class Shown:
     """The state that the console displays besides messages.
 
-    ``counts`` gives the broker's counters, by name; ``status`` its state, as JSON. ``views`` are tables, by the
-    words to type.
+    ``control`` has the words that control the daemon. ``counts`` gives the broker's counters, by name; ``status`` its
+    state, as JSON. ``views`` are tables, by the words to type; ``later`` calls a function in the next turn of the
+    reactor, since a long table is read in many.
     """
 
     counts: Callable[[], Mapping[str, int]] = _nothing
@@ -68,6 +71,8 @@ class Shown:
     status: Callable[[], Mapping[str, object]] = _nothing
     version: str = ""
     views: Mapping[str, AnyView] = attrs.field(factory=dict)
+    control: ControlWords | None = attrs.field(default=None, kw_only=True)
+    later: Later = attrs.field(default=at_once, kw_only=True)
 
 
 class ConsoleSession:
@@ -90,6 +95,7 @@ class ConsoleSession:
         self.principal = Principal(address=peer.address)
         """The operator; the anonymous user before the login."""
         self._half_closed = False
+        self._reading = ConsoleReading(shown.later, self._print_json, self._carry_out)
         self._listening: set[str] | None = None
         self._dialects = {dialect.prefix: dialect for dialect in dialects}
         self._typists: dict[str, Typist] = {}
@@ -110,10 +116,13 @@ class ConsoleSession:
             return
         if self._login.state is not LoginState.ENTERED:
             self._login.take(line.text)
-        elif line.text.startswith("{"):
-            self._message("", line.text)
+        elif self._reading.busy:
+            try:
+                self._reading.hold(line.text)
+            except Refusal as refusal:
+                self.refuse(refusal)
         else:
-            self._command(line.text)
+            self._carry_out(line.text)
 
     def malformed(self, malformed: Malformed) -> None:
         """Print the reason why a line could not be read."""
@@ -128,8 +137,9 @@ class ConsoleSession:
 
     def input_ended(self) -> bool:
         """Handle the end of input."""
-        if self._login.pending:
+        if self._login.pending or self._reading.busy:
             self._half_closed = True
+            self._reading.done = self._end
             return True
         self._listening = {prefix for prefix, typist in self._typists.items() if typist.session.input_ended()}
         return bool(self._listening)
@@ -137,6 +147,7 @@ class ConsoleSession:
     def lost(self) -> None:
         """Handle the loss of the connection."""
         self._login.lost()
+        self._reading.end()
         for typist in self._typists.values():
             typist.session.lost()
 
@@ -174,6 +185,17 @@ class ConsoleSession:
         if not self._listening:
             self._peer.close()
 
+    def _end(self) -> None:
+        """End the session after the last held line, unless an inner session still answers."""
+        if not self.input_ended():
+            self._peer.close()
+
+    def _carry_out(self, text: str) -> None:
+        if text.startswith("{"):
+            self._message("", text)
+        else:
+            self._command(text)
+
     def _message(self, prefix: str, text: str) -> None:
         try:
             for message in self._dialects[prefix].messages(text):
@@ -200,9 +222,11 @@ class ConsoleSession:
         view = self._shown.views.get(" ".join((word, *arguments[:1])))
         if view is not None:
             self.permit("view")
-            self._print_json(page(view, " ".join(arguments[1:]) if arguments[1:] else "*"))
+            self._reading.begin(view, " ".join(arguments[1:]) if arguments[1:] else "*")
         elif word == "help":
             self._print(self._help(arguments))
+        elif self._shown.control is not None and word in CONTROL and (arguments or word not in self._unprefixed_ops()):
+            self._print(self._shown.control.run(word, arguments, self.principal, self.permit))
         elif word and word in self._dialects:
             if not arguments:
                 raise Malformed(Reason.UNKNOWN_OP, f"{word} is the beginning of commands; try help {word}")
@@ -226,6 +250,11 @@ class ConsoleSession:
         else:
             self._peer.close()
 
+    def _unprefixed_ops(self) -> Collection[str]:
+        """Return the ops that are typed without a prefix: one without parameters comes before a control word."""
+        dialect = self._dialects.get("")
+        return () if dialect is None else dialect.ops
+
     def _unprefixed(self, word: str, arguments: list[str]) -> None:
         dialect = self._dialects.get("")
         if dialect is None:
@@ -240,6 +269,8 @@ class ConsoleSession:
             return self._counters_help()
         if name in WORDS:
             return f"{name}\n  {WORDS[name]}"
+        if self._shown.control is not None and name in CONTROL:
+            return f"{CONTROL[name].usage}\n  {CONTROL[name].help}"
         view = self._shown.views.get(name)
         if view is not None:
             return _view_help(view)
@@ -254,6 +285,8 @@ class ConsoleSession:
         lines = ['Commands, or the same as JSON: {op:"find", service:"bank"}']
         lines += [f"  {line}" for dialect in dialects for line in dialect.list()]
         lines += [f"  {view} [PATTERN]" for view in sorted(self._shown.views)]
+        if self._shown.control is not None:
+            lines += [f"  {word.usage}" for word in CONTROL.values()]
         lines += [f"  {word}" if word != "help" else "  help [COMMAND]" for word in sorted(WORDS)]
         return "\n".join(lines)
 

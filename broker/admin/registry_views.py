@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 
+import attrs
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.interfaces import IRegistry
@@ -38,6 +40,10 @@ LOAD_COLUMNS = (
     Column("wire", "Wire on which it registered"),
     Column("label", "Label that it gave"),
     Column("load", "Load that it reported last, 0 before the first report"),
+    Column("requests", "Requests that it completed between its last two reports", "requests"),
+    Column("errors", "Requests of these that failed", "requests"),
+    Column("in_flight", "Requests that it was handling at its last report", "requests"),
+    Column("latency_ms", "Mean time for which it handled one of the requests", "milliseconds"),
 )
 
 
@@ -63,7 +69,8 @@ def views(registry: IRegistry, clock: IReactorTime) -> list[AnyView]:
         ),
         View(
             "broker loads",
-            "Shows the loads of the providers of all wires. A pattern selects labels or wires.",
+            "Shows the last load report of each provider, with its requests if it reports them. A pattern selects "
+            "labels or wires.",
             LOAD_COLUMNS,
             partial(present_providers, registry),
             _load,
@@ -80,8 +87,7 @@ def present_providers(registry: IRegistry) -> Iterator[Provider]:
 
 def _services(registry: IRegistry) -> Iterator[Service]:
     """Yield the services of the present providers, and of the broker itself, as `present_providers`."""
-    providers = (provider for id in (BROKER, *registry.ids()) if (provider := registry.provider(id)) is not None)
-    return (service for provider in providers for service in provider.services)
+    return (service for id in chain((BROKER,), registry.ids()) for service in registry.services_of(id))
 
 
 def _names(service: Service) -> Iterator[str]:
@@ -122,4 +128,12 @@ def service_row(registry: IRegistry, service: Service) -> Row:
 
 
 def _load(provider: Provider) -> Row:
-    return {"provider": provider.id, "wire": provider.wire, "label": provider.label, "load": provider.load}
+    row: dict[str, object] = {
+        "provider": provider.id,
+        "wire": provider.wire,
+        "label": provider.label,
+        "load": provider.load,
+    }
+    if provider.details is not None:
+        row |= {name: value for name, value in attrs.asdict(provider.details).items() if value is not None}
+    return row

@@ -12,8 +12,9 @@ from typing import Any
 import attrs
 from prometheus_client.core import Metric
 
+from broker.access.acts import Audit
 from broker.access.principal import Access
-from broker.admin.api import actions, events, health, history, identity, tables, watch, why
+from broker.admin.api import actions, control, events, health, history, identity, tables, watch, why
 from broker.admin.api.metrics import endpoint as metrics
 from broker.admin.api.metrics import process, state
 from broker.admin.api.metrics import tables as table_metrics
@@ -23,10 +24,10 @@ from broker.admin.api.orders import Orders
 from broker.admin.api.watch_hub import WatchHub
 from broker.admin.console import Shown
 from broker.app.core import Core
-from broker.core.interfaces import IControl
+from broker.core.interfaces import IOperations
 from broker.core.load_history import LoadHistory
 from broker.core.model import Listening
-from broker.net.loop_probe import LoopProbe
+from broker.net.scheduler_probe import SchedulerProbe
 from broker.web.endpoint import Endpoint
 from broker.wires.dialect import Dialect
 from broker.wires.views import AnyView
@@ -40,7 +41,8 @@ class Sources:
     """What the API shows and controls.
 
     ``shown`` returns the state for operators, ``dialects`` the commands of the wires, ``listeners`` the states of the
-    listeners, ``ready`` what is not ready, with reasons. ``endpoints`` returns all endpoints, for the document.
+    listeners, ``ready`` what is not ready, with reasons. ``lag`` has the functions that are called with each lag of the
+    reactor. ``endpoints`` returns all endpoints, for the document.
     """
 
     core: Core
@@ -50,9 +52,10 @@ class Sources:
     dialects: Callable[[], Sequence[Dialect]]
     listeners: Callable[[], Sequence[Listening]]
     ready: health.Reasons
-    control: IControl
+    control: IOperations
     access: Access
-    audit: actions.Audit
+    audit: Audit
+    lag: list[Callable[[float], object]]
     endpoints: Callable[[], Sequence[Endpoint]]
 
 
@@ -66,10 +69,10 @@ class OperatorsApi:
         self.hub = WatchHub(registry, clock)
         self.history = LoadHistory(registry, clock)
         self.times = LoopTimes()
-        self._probe = LoopProbe(clock, core.scheduler, self.times.lag, self.times.delay)
+        self._probe = SchedulerProbe(clock, core.scheduler, self.times.delay)
         shown = sources.shown()
         self._counters = CounterMetrics(shown.documentation)
-        orders = Orders(sources.dialects)
+        orders = Orders(sources.dialects, LISTENER)
         self.endpoints: Sequence[Endpoint] = [
             *health.endpoints(sources.ready, self._status, registry, registry.sizes),
             *tables.endpoints(self._views, registry),
@@ -77,19 +80,19 @@ class OperatorsApi:
             *history.endpoints(registry, self.history),
             *events.endpoints(registry),
             *watch.endpoints(self.hub),
-            *actions.endpoints(registry, sources.control, core.launchers, orders, sources.audit),
+            *actions.endpoints(registry, sources.control, core.launchers, orders, sources.audit, LISTENER),
+            *control.endpoints(sources.control, sources.audit, LISTENER),
             *metrics.endpoints((self._counts, self.times.collect, self._tables, self._state, self._process)),
             *identity.endpoints(sources.access, LISTENER, shown.version, sources.endpoints),
         ]
 
     def start(self) -> None:
         """Begin to measure and to sample."""
-        self._probe.start()
+        self._sources.lag.append(self._measured)
         self.history.start()
 
     def stop(self) -> None:
-        """End the watches and the measurements. Idempotent."""
-        self._probe.stop()
+        """End the watches and the load history. Idempotent."""
         self.history.stop()
         self.hub.stop()
 
@@ -102,6 +105,10 @@ class OperatorsApi:
 
     def _status(self) -> Mapping[str, object]:
         return self._sources.shown().status()
+
+    def _measured(self, lag: float) -> None:
+        self.times.lag(lag)
+        self._probe.queue()
 
     # metrics
 

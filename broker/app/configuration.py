@@ -46,6 +46,26 @@ def report(config: Config, resolves: Resolves = resolves) -> str:
     return check.report(config, SCHEMA, resolves)
 
 
+def warnings(config: Config) -> list[str]:
+    """As `broker.config.check.warnings`, without asking for host names: that blocks."""
+    return check.warnings(config, SCHEMA, lambda host: True)
+
+
+def differences(old: Config, new: Config) -> list[reloading.Difference]:
+    """As `broker.config.reload.differences`."""
+    return reloading.differences(old, new, SCHEMA)
+
+
+def merged(old: Config, new: Config) -> Config:
+    """As `broker.config.reload.merged`."""
+    return reloading.merged(old, new, SCHEMA)
+
+
+def settings(config: Config) -> list[reloading.Setting]:
+    """As `broker.config.reload.settings`."""
+    return reloading.settings(config, SCHEMA)
+
+
 def changes(old: Config, new: Config) -> list[str]:
     """As `broker.config.reload.changes`."""
     return reloading.changes(old, new, SCHEMA)

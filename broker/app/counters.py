@@ -10,6 +10,10 @@ DAEMON = (
     *connection_counters("console"),
     Counter("console_dropped", "Answers dropped because the operator does not read", "messages"),
     Counter("console_debug", "Lines for the log that were not logged, since there were too many", "lines"),
+    Counter("checks", "Targets of health checks now, by state", "targets", gauge=True),
+    Counter("checks.running", "Health checks that await their answer", "checks", gauge=True),
+    Counter("checks.waiting", "Health checks that are due and wait for a free connection", "checks", gauge=True),
+    Counter("check_results", "Health checks, by outcome", "checks"),
     Counter("access_logins", "Users who were authenticated, by method", "logins"),
     Counter("access_refused", "Passwords and tokens that were refused, by reason", "attempts"),
     Counter("audit", "Lines of the audit log, by what became of them", "lines"),
@@ -18,13 +22,15 @@ DAEMON = (
     Counter("watch.watchers", "Watchers of events over HTTP", "watchers", gauge=True),
     Counter("watch.sent", "Messages sent to watchers of events", "messages"),
     Counter("watch.resyncs", "Watchers that had to read the lists again, since events were lost", "times"),
+    Counter("plan_services", "Services of the capacity plan now, by verdict", "services", gauge=True),
+    Counter("plan_readings", "Readings of the capacity plan's file, by outcome", "readings"),
     Counter("registry", "What the registry holds now", gauge=True),
     Counter("journal_records", "Records of the metrics journal, by what became of them", "records"),
     Counter("journal_segments", "Segments of the metrics journal, by event", "segments"),
     Counter("journal_errors", "Failures of the journal's disk, by operation", "errors"),
     Counter("journal_clock", "Times that the system clock was set back", "times"),
 )
-"""The counters of the console, the registry and the journal."""
+"""The counters of the console, users, the plan, the registry and the journal."""
 
 COUNTERS = Documentation([*DAEMON, *(counter for wire in WIRES for counter in wire.counters)])
 """The documentation of every counter that the daemon has."""

@@ -11,51 +11,54 @@ import gc
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from twisted.application.service import Service as TwistedService
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred, succeed
 from twisted.logger import Logger
-from zope.interface import implementer
 
-from broker.access.acts import Act
 from broker.access.guarded_reading import BadUsers
-from broker.access.principal import Principal
 from broker.admin.certificate_views import CertificateWatch, certificates
+from broker.admin.checks_view import checks_view
 from broker.admin.console import Shown
+from broker.admin.console_control import ControlWords
 from broker.admin.counter_views import counters as counters_view
 from broker.admin.listener_views import listeners as listeners_view
 from broker.admin.page import files as page
+from broker.admin.plan_views import plan_view
 from broker.admin.registry_views import views as registry_views
 from broker.app import readiness
 from broker.app.access import OpenAccess, open_access
 from broker.app.api import OperatorsApi, Sources
-from broker.app.configuration import refused
+from broker.app.checks import HealthChecks, connections_of
 from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
 from broker.app.counters import COUNTERS
 from broker.app.draining import Draining
 from broker.app.journal import JournalWriter, open_journal
 from broker.app.loop_lag import LoopLag
+from broker.app.operations import Operations
 from broker.app.readiness import Readiness
+from broker.app.reloading import Reloader
 from broker.app.signals import reload_on_hangup, stop_once
 from broker.app.status import status, version
 from broker.app.wires import RunningWires, descriptors, streams
 from broker.config import values
-from broker.config.errors import BadConfig
 from broker.config.schema import Config
-from broker.core.control import Drain
 from broker.core.counters import Counters
 from broker.core.database import StateError, StateFull
-from broker.core.interfaces import IControl
 from broker.core.model import NotReady, Snapshot
+from broker.core.plan_file import PlanFile
 from broker.core.store import Store
-from broker.logs import Level
+from broker.export.plan_document import parse
+from broker.logs.control import LogControl
 from broker.net.endpoints import CannotListen
 from broker.net.listener_retry import Openings
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.tls import Certificates
+from broker.net.traces import Traces
 from broker.web.endpoint import Endpoint
 from broker.wires.interface import Context
 
@@ -75,13 +78,13 @@ class StartFailed(Exception):
     """The daemon cannot start; the message gives the reason. Nothing is left running."""
 
 
-@implementer(IControl)
 class Daemon(TwistedService):
     """The daemon as a Twisted service. ``openings`` knows the state of all its listeners.
 
-    ``config`` is the configuration, ``state`` the state directory. ``read_config`` reads the configuration again for a
-    reload (raising `BadConfig`); None without a file. ``failing`` is called before a `StartFailed` is
-    raised; ``exit`` ends the process at once. Nothing is opened before `startService`: twistd may fork in between.
+    ``config`` is the configuration, ``state`` the state directory, ``logs`` controls the log. ``read_config`` reads the
+    configuration again for a reload (raising `BadConfig`); None without a file. ``failing`` is called before a
+    `StartFailed` is raised; ``exit`` ends the process at once. Nothing is opened before `startService`: twistd may fork
+    in between.
     """
 
     log = Logger()
@@ -91,7 +94,7 @@ class Daemon(TwistedService):
         config: Config,
         reactor: Any,
         state: str,
-        level: Level,
+        logs: LogControl,
         notifier: SystemdNotifier,
         read_config: Callable[[], Config] | None = None,
         failing: Callable[[], object] = lambda: None,
@@ -101,9 +104,8 @@ class Daemon(TwistedService):
         self._reactor = reactor
         self._state = state
         self._store = Store(state)
-        self._level = level
+        self._logs = logs
         self._notifier = notifier
-        self._read_config = read_config
         self._failing = failing
         self._exit = exit
         self.counters = Counters()
@@ -116,6 +118,19 @@ class Daemon(TwistedService):
         self.readiness = Readiness()
         self.readiness.add(self._troubles)
         self._expiries = CertificateWatch(self._certificates, reactor)
+        self.traces = Traces(reactor, self.wires.carriers, self.wires.udp_sockets)
+        self.operations = Operations(
+            Reloader(lambda: self._config, read_config, self._certificates, self._apply),
+            self.draining,
+            self.readiness,
+            self.wires,
+            logs,
+            self.traces,
+            notifier,
+            self._shut_down,
+            lambda: self._ending,
+            self._reloaded,
+        )
         self._ending = False
         self._started = reactor.seconds()
 
@@ -129,7 +144,7 @@ class Daemon(TwistedService):
         """
         super().startService()  # type: ignore[no-untyped-call]
         # Before everything else: SIGHUP ends a process without a handler. The reload runs once the reactor does.
-        reload_on_hangup(self._reactor, self.reinitialize)
+        reload_on_hangup(self._reactor, self.operations.reload)
         try:
             self._start()
         except StartFailed as error:
@@ -155,13 +170,20 @@ class Daemon(TwistedService):
         except StateError as error:
             self._store.close(snapshot.next_provider)
             raise StartFailed(str(error)) from None
+        self.checks = HealthChecks(
+            self._config.checks, self.core.registry, self.core.leases, self._reactor, self.wires.pinger
+        )
         self._open_access(snapshot)
+        self.plan = PlanFile(self._config.plan.file, self._reactor, self.core.in_thread, parse)
+        self.counters.include(self.plan.counts)
         try:
             self._listen(snapshot)
         except StartFailed:
             self._undo_start(snapshot)
             raise
         self.counters.include(self._counts)
+        self.counters.include(self.checks.schedule.counts)
+        self._logs.conversation = lambda: self.core.scheduler.conversation
         self.counters.include(self.api.counts)
         self.api.start()
         self._listeners_changed()
@@ -178,12 +200,15 @@ class Daemon(TwistedService):
         yield maybeDeferred(super().stopService)
         self._notifier.stopping()
         self.openings.stop()
+        self.checks.stop()
         self.lag.stop()
         self.draining.stop()
-        self._expiries.stop()
+        self.traces.stop()
         self.api.stop()
+        self._expiries.stop()
         console = [] if self.console is None else [self.console]
         yield DeferredList([self.wires.stop_listening(), *(each.stop_listening() for each in console)])
+        self.plan.stop()
         # Connections are closed after the last records, so that their peers are remembered as present.
         self.core.restored.stop()
         yield self.core.recorder.stop()
@@ -197,34 +222,12 @@ class Daemon(TwistedService):
 
     # orders of administrators
 
-    def reinitialize(self) -> None:
-        """Reload the configuration; a bad one changes nothing. Listeners that are not open are retried."""
-        if self._ending:
-            self.log.info("the configuration is not read again: the broker stops")
-            return
-        if self._read_config is None:
-            self.log.info("there is no configuration file to read again")
-            return
-        self._notifier.reloading()
-        try:
-            config = self._read_config()
-            keep = refused(self._config, config)
-            if keep:
-                raise BadReload(f"these keys need a restart, so nothing was changed: {', '.join(keep)}")
-            shown = self._certificates()
-            contexts = [each.read() for each in shown]
-        except (BadConfig, BadReload, OSError, ValueError) as error:
-            self.log.error("the configuration was not reloaded: {error}", error=str(error))
-        else:
-            self._apply(config)
-            for each, context in zip(shown, contexts, strict=True):
-                each.use(context)
-            self.log.info("the configuration was reloaded")
-            self._expiries.check()
-            self.openings.retry()
-        self._notifier.ready()
+    def _reloaded(self) -> None:
+        """Check the certificates that were read, and try listeners that are not open."""
+        self._expiries.check()
+        self.openings.retry()
 
-    def shut_down(self, kill: bool) -> None:
+    def _shut_down(self, kill: bool) -> None:
         """End the process: by an orderly stop, or at once."""
         if kill:
             self.log.warn("killed by an administrator")
@@ -232,33 +235,6 @@ class Daemon(TwistedService):
         elif self._begin_to_end():
             self.log.info("shut down by an administrator")
             self._reactor.callLater(0, self._reactor.stop)
-
-    def not_ready(self) -> Sequence[NotReady]:
-        """See `IOperations`."""
-        return self.readiness.reasons()
-
-    def drain(self, seconds: float) -> Drain:
-        """See `IOperations`."""
-        return self.draining.drain(seconds)
-
-    def undrain(self) -> Drain:
-        """See `IOperations`."""
-        return self.draining.undrain()
-
-    def drained(self) -> Drain:
-        """See `IOperations`."""
-        return self.draining.describe()
-
-    def disconnect(self, wire: str, session: str) -> bool:
-        """See `IOperations`."""
-        found = self.wires.disconnect(wire, session)
-        self.log.info(
-            "disconnect {wire} {session}: {outcome}",
-            wire=wire,
-            session=session,
-            outcome="closed by an operator" if found else "there is no such session",
-        )
-        return found
 
     def _troubles(self) -> Iterator[NotReady]:
         """Yield all reasons for which the daemon is not ready."""
@@ -335,13 +311,14 @@ class Daemon(TwistedService):
             leases=core.leases,
             launchers=core.launchers,
             recorder=core.recorder,
+            checks=self.checks.schedule,
             scheduler=core.scheduler,
             complaints=core.complaints,
             clock=self._reactor,
             in_thread=core.in_thread,
             room=self._room(),
             descriptors=self._descriptors,
-            control=self,
+            control=self.operations,
             offer_own=self._offer_own,
             forget=self.openings.remove,
             access=self._access.access,
@@ -370,16 +347,18 @@ class Daemon(TwistedService):
 
     def _room(self) -> int:
         """Return the connections that each listener may have, so that there are descriptors for all."""
-        spare = SPARE_DESCRIPTORS + descriptors(self._config, self._descriptors)
+        spare = SPARE_DESCRIPTORS + descriptors(self._config, self._descriptors) + connections_of(self._config.checks)
         return max(1, (self._descriptors - spare) // max(1, streams(self._config)))
 
     def _shown(self) -> Shown:
         """Return the state for operators."""
         own = [
             listeners_view(self.openings.states, self._reactor),
-            certificates(self._certificates, self._reactor),
             *registry_views(self.core.registry, self._reactor),
+            checks_view(self.checks.schedule.targets, self._reactor),
             counters_view(self.counters.all, COUNTERS),
+            certificates(self._certificates, self._reactor),
+            plan_view(self.plan, self._reactor),
         ]
         return Shown(
             self.counters.all,
@@ -387,6 +366,8 @@ class Daemon(TwistedService):
             version(),
             {**{each.name: each for each in own}, **self.wires.views()},
             documentation=COUNTERS,
+            control=ControlWords(self.operations, self._access.audit),
+            later=partial(self._reactor.callLater, 0),
         )
 
     def _endpoints(self) -> list[Endpoint]:
@@ -401,23 +382,16 @@ class Daemon(TwistedService):
             shown=self._shown,
             dialects=self.wires.dialects,
             listeners=self.openings.states,
-            ready=self._obstacles,
-            control=self,
+            ready=self.readiness.reasons,
+            control=self.operations,
             access=self._access.access,
-            audit=self._record,
+            audit=self._access.audit,
+            lag=self.lag.measured,
             endpoints=self._endpoints,
         )
 
-    def _obstacles(self) -> list[tuple[str, str]]:
-        """Return what is not ready, each with its reason."""
-        return [(each.what, each.reason) for each in self.not_ready()]
-
-    def _record(self, principal: Principal, operation: str, object: str, result: str) -> None:
-        """Record an administrative act over HTTP in the audit log."""
-        self._access.audit.record(Act(principal, "http", operation, object, result))
-
     def _status(self) -> dict[str, object]:
-        return status(self.core, self.journal, self._started, self._reactor.seconds(), self._places())
+        return status(self.core, self.journal, self.plan, self._started, self._reactor.seconds(), self._places())
 
     def _places(self) -> Iterator[Mapping[str, object]]:
         yield from self.wires.places()
@@ -438,6 +412,8 @@ class Daemon(TwistedService):
 
     def _undo_start(self, snapshot: Snapshot) -> None:
         self.openings.stop()
+        self.checks.stop()
+        self.plan.stop()
         if self.console is not None:
             self.console.stop_listening()
         self.wires.abandon()
@@ -450,6 +426,7 @@ class Daemon(TwistedService):
         self._store.close(snapshot.next_provider)
 
     def _apply(self, config: Config) -> None:
+        self.checks.use(config.checks)
         self.wires.reload(config)
         if self.console is not None:
             self.console.reload(config.console)
@@ -457,14 +434,11 @@ class Daemon(TwistedService):
             self.journal.use(config.journal)
         self.core.launchers.replace(launchers_of(config.launchers))
         self._access.reload(config.access)
-        self._level.set(config.log.level)
+        self.plan.use(config.plan.file)
+        self._logs.use(config.log.format, config.log.level, {each.name: each.level for each in config.log.levels})
         self.core.restored.last(config.broker.grace)
         self._config = config
         self._offer_own()
-
-
-class BadReload(Exception):
-    """A configuration that cannot be applied while the daemon runs."""
 
 
 def _raise_descriptor_limit() -> int:

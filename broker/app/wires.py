@@ -10,11 +10,14 @@ from twisted.internet.defer import Deferred, DeferredList
 
 from broker.config.schema import Config
 from broker.config.section import Binding
+from broker.core.checks.interfaces import Pinger
 from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
 from broker.core.model import NotReady, Service
+from broker.net.admission import ConnectionFactory
 from broker.net.listener_retry import Openings
 from broker.net.tls import Certificates
+from broker.net.udp import UdpSocket
 from broker.web.endpoint import Endpoint
 from broker.wires.dbp.wire import WIRE as DBP
 from broker.wires.dialect import Dialect
@@ -87,6 +90,11 @@ class RunningWires:
         """Return the HTTP endpoints of the wires."""
         return [endpoint for wire in self._open.values() for endpoint in wire.endpoints()]
 
+    def pinger(self, name: str) -> Pinger | None:
+        """Return the ping of a wire by its name; None if it has none, or is not made."""
+        wire = self._open.get(name)
+        return None if wire is None else wire.pinger()
+
     def places(self) -> Iterator[Mapping[str, object]]:
         """Yield the open listeners as operators see them."""
         for wire in self._open.values():
@@ -121,6 +129,16 @@ class RunningWires:
         self._draining = False
         for wire in self._open.values():
             wire.undrain()
+
+    def carriers(self) -> Iterator[ConnectionFactory]:
+        """Yield the connections of all wires, by listener."""
+        for wire in self._open.values():
+            yield from wire.carriers()
+
+    def udp_sockets(self) -> Iterator[UdpSocket]:
+        """Yield the UDP sockets of all wires."""
+        for wire in self._open.values():
+            yield from wire.udp_sockets()
 
     def remaining(self) -> dict[str, int]:
         """Return the number of peers by wire; wires without any are absent."""

@@ -11,7 +11,20 @@ from importlib import metadata
 import click
 
 from broker.brokerctl import man
-from broker.brokerctl.commands import actions, changes, completion, contexts, draining, lists, live, state, users
+from broker.brokerctl.commands import (
+    actions,
+    benchmark,
+    changes,
+    checking,
+    completion,
+    contexts,
+    draining,
+    examination,
+    lists,
+    live,
+    state,
+    users,
+)
 from broker.brokerctl.group import Commands
 from broker.brokerctl.options import remote
 
@@ -56,7 +69,7 @@ def manual() -> None:
     click.echo(man.page(cli), nl=False)
 
 
-FARM, ACTIONS, USERS, HERE = "The farm", "Actions", "The users file of this machine", "This command"
+FARM, ACTIONS, TESTS, USERS, HERE = "The farm", "Actions", "Tests", "The users file of this machine", "This command"
 
 for command in (state.status, state.why):
     cli.add(FARM, command)
@@ -86,6 +99,8 @@ for command in (
     actions.shutdown,
 ):
     cli.add(ACTIONS, command)
+for command in (benchmark.bench, examination.doctor, checking.check):
+    cli.add(TESTS, command)
 for command in (users.passwd, users.token, users.user):
     cli.add(USERS, command)
 for command in (contexts.context, state.whoami, completion.completion):

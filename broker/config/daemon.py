@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,17 +13,21 @@ import attrs
 from broker.config import endpoint
 from broker.config.access import ACCESS
 from broker.config.checks import MAX_LABEL, MAX_SUFFIX, listens, parsed, printable, secret, unless_said
+from broker.config.plan import PLAN
 from broker.config.problem import Problem, in_range
 from broker.config.section import Binding, Files, PortOption, Resolves, Section
 from broker.config.summary import bound
+from broker.config.validate_checks import checks_problems, checks_summary, checks_warnings
 from broker.config.validate_journal import journal_problems
-from broker.config.values import Broker, Console, Journal, Launchers, Log
+from broker.config.values import Broker, Checks, Console, Journal, Launchers, Log
 
 VERSION = 1
 """Version of the format of configuration files. A change that older files do not fit raises it."""
 
 MAX_GRACE = 86_400.0
 """Seconds. Services remembered from a day ago are useless."""
+
+_MODULE = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 
 _DAY = 86_400
 _UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"))
@@ -39,6 +44,17 @@ def _broker(broker: Broker) -> Iterator[Problem]:
     if broker.state is not None and (not broker.state or "\0" in broker.state):
         yield Problem("broker.state", "is no path")
     yield from in_range("broker.grace", broker.grace, 0, MAX_GRACE)
+
+
+def _log(log: Log) -> Iterator[Problem]:
+    names: set[str] = set()
+    for index, entry in enumerate(log.levels):
+        key = f"log.levels[{index}].name"
+        if _MODULE.fullmatch(entry.name) is None:
+            yield Problem(key, f"{entry.name[:80]!r} is neither a wire nor a module")
+        elif entry.name in names:
+            yield Problem(key, f'"{entry.name}" has a level already')
+        names.add(entry.name)
 
 
 def _console(console: Console) -> Iterator[Problem]:
@@ -145,15 +161,26 @@ DAEMON_BEFORE = (
         Broker,
         Broker(),
         _broker,
-        reloadable=("version", "diagnostics", "grace"),
+        reloadable=("version", "service", "diagnostics", "grace"),
         example=_EXAMPLES / "head.toml",
     ),
-    Section("log", Log, Log(), reloadable=("level",)),
+    Section("log", Log, Log(), _log, reloadable=("*",), named=("levels",)),
 )
 """The sections before those of the wires."""
 
 DAEMON_AFTER = (
     ACCESS,
+    PLAN,
+    Section(
+        "checks",
+        Checks,
+        Checks(),
+        checks_problems,
+        summary=checks_summary,
+        warnings=checks_warnings,
+        reloadable=("*",),
+        example=_EXAMPLES / "checks.toml",
+    ),
     Section(
         "journal",
         Journal,
@@ -161,7 +188,7 @@ DAEMON_AFTER = (
         journal_problems,
         summary=_journal_summary,
         warnings=_journal_warnings,
-        reloadable=("keep_seconds", "keep_bytes", "full_load"),
+        reloadable=("segment_bytes", "segment_seconds", "keep_seconds", "keep_bytes", "full_load"),
         read=_journal_files,
         example=_EXAMPLES / "tail.toml",
     ),

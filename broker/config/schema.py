@@ -14,8 +14,9 @@ import attrs
 
 from broker.config.access import Access
 from broker.config.daemon import DAEMON_AFTER, DAEMON_BEFORE
+from broker.config.plan import Plan
 from broker.config.section import Section
-from broker.config.values import Broker, Console, Journal, Launchers, Log
+from broker.config.values import Broker, Checks, Console, Journal, Launchers, Log
 
 
 @attrs.frozen(init=False, slots=False)
@@ -24,10 +25,12 @@ class Config:
 
     broker: Broker
     log: Log
+    checks: Checks
     journal: Journal
     console: Console
     launchers: Launchers
     access: Access
+    plan: Plan
 
     def using(self, **sections: Any) -> Self:
         """Return a copy with other sections."""

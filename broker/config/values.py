@@ -26,11 +26,22 @@ class Broker:
 
 
 @attrs.frozen
+class LogLevel:
+    """The log level of a wire, or of a module with all modules below it."""
+
+    name: str
+    """``mtl``, or ``broker.net``."""
+    level: Literal["debug", "info", "warn", "error"]
+
+
+@attrs.frozen
 class Log:
-    """Format and level of the log."""
+    """Format and levels of the log."""
 
     format: Literal["text", "json"] = "text"
     level: Literal["debug", "info", "warn", "error"] = "info"
+    levels: tuple[LogLevel, ...] = ()
+    """Exceptions to ``level``."""
 
 
 @attrs.frozen
@@ -65,6 +76,54 @@ class Launchers:
     start: Literal["initial", "recover", "restart"] = "initial"
     """``initial``: those with ``initial`` or switched on; ``recover`` and ``restart``: those switched on."""
     table: tuple[LauncherEntry, ...] = ()
+
+
+@attrs.frozen
+class CheckRule:
+    """A rule of health checks. The first one that matches a service counts. Times in seconds."""
+
+    services: tuple[str, ...]
+    """Shell patterns of service names; on the wire ``director``, of the labels of Context Servers."""
+    kind: Literal["ping", "tcp", "http"]
+    wires: tuple[str, ...] = ()
+    """Wires on which the service is registered, and ``director``; empty: all."""
+    protocols: tuple[str, ...] = ()
+    """Protocols of the service; empty: all."""
+    interval: float = 30.0
+    timeout: float = 5.0
+    up: int = 2
+    """Successes in a row after which a failing service passes."""
+    down: int = 3
+    """Failures in a row after which a service fails."""
+    policy: Literal["show", "last", "hide"] = "last"
+    path: str = "/"
+    statuses: tuple[int, ...] = (200, 399)
+    """Least and greatest status of an HTTP response that is a success."""
+
+
+PINGS = CheckRule(services=("*",), kind="ping", wires=("elko", "director"), up=1)
+"""The default rule: servers that hang keep their connection, and Elko servers answer a ping."""
+
+
+@attrs.frozen
+class Checks:
+    """Health checks of services."""
+
+    enabled: bool = True
+    rules: tuple[CheckRule, ...] = (PINGS,)
+    concurrency: int = 50
+    """Connections for checks at one time."""
+    panic: float = 0.5
+    """Share of failing services of one name above which none of them is hidden."""
+    networks: tuple[str, ...] = (
+        "127.0.0.0/8",
+        "::1/128",
+        "10.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "fc00::/7",
+    )
+    """Networks in which services are checked by connections: peers choose the addresses of their services."""
 
 
 @attrs.frozen

@@ -62,7 +62,7 @@ class ReloadResult:
     @property
     def lines(self) -> Sequence[str]:
         """The result as lines of text: the form that all interfaces for operators print."""
-        lines = [f"error: {each}" for each in self.problems]
+        lines = list(self.problems)
         lines += [f"warning: {each}" for each in self.warnings]
         for word, changes in (("changed", self.changed), ("refused", self.refused), ("restart needed", self.restart)):
             lines += [f"{word}: {each.text}" for each in changes]

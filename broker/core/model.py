@@ -77,8 +77,8 @@ class Provider:
     """Snapshot of a registered peer.
 
     ``load`` is 0.0 until the first report, and never negative. ``heard`` is the time of the last sign of life, in
-    seconds of the registry's clock; ``since`` is the time of the
-    registration, 0.0 if it is unknown; it is not stored and not compared.
+    seconds of the registry's clock; ``since`` is the time of the registration, 0.0 if it is unknown; it is not stored
+    and not compared. ``details`` are those of the last report of a load, None if it had none; they are not compared.
     """
 
     id: int
@@ -89,15 +89,39 @@ class Provider:
     heard: float
     services: tuple[Service, ...]
     since: float = attrs.field(default=0.0, eq=False)
+    details: LoadDetails | None = attrs.field(default=None, eq=False)
+
+
+@attrs.frozen
+class LoadDetails:
+    """Optional part of a load report; None for a member that the provider does not report. No member is negative.
+
+    ``requests`` and ``errors`` are the numbers of requests completed, and of those that failed, since the provider's
+    report before; ``in_flight`` is the number of requests being handled now; ``latency_ms`` is the mean time, in
+    milliseconds, for which one of ``requests`` was handled.
+    """
+
+    requests: int | None = None
+    errors: int | None = None
+    in_flight: int | None = None
+    latency_ms: float | None = None
+
+
+NO_DETAILS = LoadDetails()
+"""Details of a report that has none."""
 
 
 @attrs.frozen
 class Load:
-    """Load of one provider: a non-negative number, in a measure that the farm's servers share."""
+    """Load of one provider: a non-negative number, in a measure that the farm's servers share.
+
+    ``details`` are those of the same report, None if it had none.
+    """
 
     provider: int
     label: str
     load: float
+    details: LoadDetails | None = None
 
 
 class CheckState(enum.StrEnum):
@@ -238,6 +262,41 @@ def checked_load(load: float) -> float:
     if not (math.isfinite(load) and load >= 0):
         raise Refusal(Reason.PARAMETER, "a load is a finite number that is not negative")
     return load
+
+
+MAX_COUNT = 2**53 - 1
+"""Limit of the counts of `LoadDetails`: the largest integer that every JSON reader represents exactly."""
+
+
+def load_details(requests: object, errors: object, in_flight: object, latency_ms: object) -> LoadDetails | None:
+    """Return the details of these values of JSON; None if all four are None.
+
+    A count is a whole number from 0 to `MAX_COUNT`, an integral float included; the latency is a finite number that is
+    not negative. Raises `Refusal` PARAMETER for any other value.
+    """
+    if requests is None and errors is None and in_flight is None and latency_ms is None:
+        return None
+    return LoadDetails(
+        _count("requests", requests), _count("errors", errors), _count("in_flight", in_flight), _latency(latency_ms)
+    )
+
+
+def _count(name: str, value: object) -> int | None:
+    if value is None:
+        return None
+    # A bool is an int in Python, but no number in JSON.
+    whole = type(value) is int or (type(value) is float and value.is_integer())
+    if whole and 0 <= value <= MAX_COUNT:  # type: ignore[operator]
+        return int(value)  # type: ignore[call-overload, no-any-return]
+    raise Refusal(Reason.PARAMETER, f"{name} is a whole number from 0 to {MAX_COUNT}")
+
+
+def _latency(value: object) -> float | None:
+    if value is None:
+        return None
+    if type(value) in (int, float) and 0 <= value <= MAX_COUNT:  # type: ignore[operator]
+        return float(value)  # type: ignore[arg-type]
+    raise Refusal(Reason.PARAMETER, f"latency_ms is a number from 0 to {MAX_COUNT}")
 
 
 def is_own(topic: bytes) -> bool:

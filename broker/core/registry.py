@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import secrets
+from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import attrs
@@ -32,6 +33,7 @@ from broker.core.model import (
     CheckState,
     Kind,
     Load,
+    LoadDetails,
     Policy,
     Provider,
     Rights,
@@ -48,6 +50,9 @@ MAX_SERVICES = 200_000
 """Limit of services in all: 20 for each of 10,000 providers, ten times the largest known farms; about 100 MB when
 full."""
 
+FEW_IDS = 1_000
+"""Ids of providers that have left which are kept for `IRegistry.ids`, beside as many as there are providers."""
+
 MAX_EPOCH = 2**53 - 1
 """Highest epoch: the largest integer that every JSON reader represents exactly."""
 
@@ -55,7 +60,7 @@ MAX_EPOCH = 2**53 - 1
 class _Member:
     """Mutable entry of a provider."""
 
-    __slots__ = ("address", "heard", "id", "label", "load", "services", "since", "wire")
+    __slots__ = ("address", "details", "heard", "id", "label", "load", "services", "since", "wire")
 
     def __init__(self, id: int, label: str, wire: str, address: str, heard: float) -> None:
         self.id = id
@@ -63,12 +68,23 @@ class _Member:
         self.wire = wire
         self.address = address
         self.load = 0.0
+        self.details: LoadDetails | None = None
         self.since = self.heard = heard
         self.services: list[Service] = []
 
     def value(self) -> Provider:
         services = tuple(self.services)
-        return Provider(self.id, self.label, self.wire, self.address, self.load, self.heard, services, self.since)
+        return Provider(
+            self.id,
+            self.label,
+            self.wire,
+            self.address,
+            self.load,
+            self.heard,
+            services,
+            self.since,
+            self.details,
+        )
 
 
 @implementer(IRegistry)
@@ -91,10 +107,14 @@ class Registry:
         self._index: dict[tuple[str, str], ServiceGroup] = {}
         self._protocols: dict[str, dict[str, None]] = {}
         """The protocols of each name in the index."""
+        self._ids = array("q")
+        """The ids of all providers but the broker itself, in order, and of some that have left: see `IRegistry.ids`."""
         self._service_count = 0
         self._checks: dict[int, Check] = {}
         """Results of health checks, by the `id` of a registered service."""
         self._panic = PANIC
+        self._judged: dict[ServiceGroup, None] = {}
+        """Groups with a service whose failing check changes the order of finds."""
 
     @property
     def revision(self) -> int:
@@ -105,6 +125,7 @@ class Registry:
     def join(self, label: str, wire: str, address: str) -> int:
         member = _Member(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds())
         self._members[member.id] = member
+        self._ids.append(member.id)
         self._tell([self._watches.record(Kind.JOINED, member.id)])
         return member.id
 
@@ -115,6 +136,8 @@ class Registry:
         member = self._members.pop(provider, None)
         if member is None:
             return
+        if len(self._ids) > FEW_IDS + 2 * len(self._members):
+            self._ids = array("q", (id for id in self._members if id != BROKER))
         self._restored.withdrawn(provider)
         changes = self._remove(provider, member.services, why)
         changes.append(self._watches.record(Kind.LEFT, provider, why=why))
@@ -129,9 +152,7 @@ class Registry:
         return None if member is None else (member.wire, member.label)
 
     def ids(self) -> Sequence[int]:
-        ids = list(self._members)
-        ids.remove(BROKER)
-        return ids
+        return self._ids[:]
 
     def providers(self) -> Sequence[Provider]:
         return [member.value() for member in self._members.values() if member.id != BROKER]
@@ -241,6 +262,10 @@ class Registry:
             if name is None or service.name == name
         ]
 
+    def services_of(self, provider: int) -> Sequence[Service]:
+        member = self._members.get(provider)
+        return () if member is None else tuple(member.services)
+
     def protocols(self, name: str, restored: bool = False) -> Sequence[str]:
         live = self._protocols.get(name, ())
         if not restored:
@@ -256,6 +281,14 @@ class Registry:
         same = self._index.get((service.name, service.protocol))
         return Policy.SHOW if same is None else same.policy_of(service)
 
+    def by_check(self, services: Sequence[Service]) -> Sequence[Service]:
+        if not self._judged:
+            return services
+        places: dict[Policy, list[Service]] = {policy: [] for policy in Policy}
+        for service in services:
+            places[self.policy_of(service)].append(service)
+        return places[Policy.SHOW] + places[Policy.LAST]
+
     def set_check(self, service: Service, check: Check | None, policy: Policy = Policy.SHOW) -> None:
         same = self._index.get((service.name, service.protocol))
         if same is None or service not in same:
@@ -265,6 +298,7 @@ class Registry:
             self._checks[id(service)] = check
         state = CheckState.UNTESTED if check is None else check.state
         same.judge(service, policy if state is CheckState.FAILING else Policy.SHOW)
+        self._note(same)
         changes = []
         if state is not (CheckState.UNTESTED if before is None else before.state):
             changes.append(self._watches.record(Kind.CHECKED, service.provider, service, state))
@@ -273,19 +307,20 @@ class Registry:
     def use_panic(self, share: float) -> None:
         """Set the share of failing services of one name and protocol, 0 to 1, above which none of them is hidden."""
         self._panic = share
-        self._tell([change for same in self._index.values() for change in self._settle(same)])
+        self._tell([change for same in list(self._judged) for change in self._settle(same)])
 
     # loads
 
-    def load(self, provider: int, load: float) -> None:
+    def load(self, provider: int, load: float, details: LoadDetails | None = None) -> None:
         load = checked_load(load)
         member = self._members.get(provider)
         if member is None:
             return
         member.load = load
+        member.details = details
         member.heard = self._clock.seconds()
         # No `Change` unless a watcher needs it: loads are by far the most frequent changes.
-        change = self._watches.record_load(provider, member.label, load)
+        change = self._watches.record_load(provider, member.label, load, details)
         if change is not None:
             self._watches.announce(change)
         self._notifier.deliver()
@@ -300,7 +335,7 @@ class Registry:
             watch.report(provider, sent)
 
     def loads(self) -> Sequence[Load]:
-        return [Load(m.id, m.label, m.load) for m in self._members.values() if m.id != BROKER]
+        return [Load(m.id, m.label, m.load, m.details) for m in self._members.values() if m.id != BROKER]
 
     # waits and watches
 
@@ -327,19 +362,19 @@ class Registry:
     def watch(self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind)) -> IWait:
         return self._watches.add(changed, kinds)
 
-    def watch_loads(self, told: Callable[[int, float], None]) -> IWait:
+    def watch_loads(self, told: Callable[[int, float, LoadDetails | None], None]) -> IWait:
         return self._watches.add_for_loads(told)
 
     def watch_beats(self, told: Callable[[int, float | None], None]) -> IWait:
         return self._watches.add_for_beats(told)
 
     def changes_since(
-        self, epoch: int, revision: int, kinds: Collection[Kind] = tuple(Kind)
+        self, epoch: int, revision: int, kinds: Collection[Kind] = tuple(Kind), most: int | None = None
     ) -> Sequence[Change] | None:
-        return self._watches.since(revision, kinds) if epoch == self.epoch else None
+        return self._watches.since(revision, kinds, most) if epoch == self.epoch else None
 
-    def recent(self, kinds: Collection[Kind] = tuple(Kind)) -> Sequence[Change]:
-        return self._watches.recent(kinds)
+    def recent(self, kinds: Collection[Kind], most: int) -> Sequence[Change]:
+        return self._watches.recent(kinds, most)
 
     # internal
 
@@ -389,8 +424,16 @@ class Registry:
         self._service_count -= len(services)
         changes = [self._watches.record(Kind.WITHDRAWN, provider, service, why) for service in services]
         for same in judged:
+            self._note(same)
             changes += self._settle(same)
         return changes
+
+    def _note(self, same: ServiceGroup) -> None:
+        """Record if a failing check changes the order of a group."""
+        if same.judged:
+            self._judged[same] = None
+        else:
+            self._judged.pop(same, None)
 
     def _settle(self, same: ServiceGroup) -> list[Change]:
         """Hide and show the services of a group as their checks require. Returns the changes, which are to be told.

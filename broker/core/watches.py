@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.core.interfaces import IWait
-from broker.core.model import Change, Kind, Load, Service
+from broker.core.model import Change, Kind, Load, LoadDetails, Service
 from broker.core.notifier import Notifier
 
 RING = 4_096
@@ -52,18 +52,18 @@ def _ignore(change: Change) -> None:
 
 @implementer(IWait)
 class ReportWatch:
-    """Watcher of loads or of heartbeats. It receives two plain values instead of a `Change`, which costs less.
+    """Watcher of loads or of heartbeats. It receives plain values instead of a `Change`, which costs less.
 
     ``remove`` removes it from its table.
     """
 
     log = Logger()
 
-    def __init__(self, told: Callable[[int, Any], None], remove: Callable[[ReportWatch], None]) -> None:
-        self._told: Callable[[int, Any], None] | None = told
+    def __init__(self, told: Callable[..., None], remove: Callable[[ReportWatch], None]) -> None:
+        self._told: Callable[..., None] | None = told
         self._remove = remove
 
-    def hear(self, news: tuple[int, Any]) -> None:
+    def hear(self, news: tuple[Any, ...]) -> None:
         """Deliver a report of a provider."""
         if self._told is not None:
             self._told(*news)
@@ -117,8 +117,8 @@ class Watches:
         self.beat_watchers: tuple[ReportWatch, ...] = ()
         """Tuples, because each report hands them to the notifier, and they must not change during delivery."""
         self._changes: ChangeRing[Change] = ChangeRing()
-        self._loads: ChangeRing[tuple[int, int, str, float]] = ChangeRing()
-        """Revision, provider, label and load. A `Change` is made of an entry only on request."""
+        self._loads: ChangeRing[tuple[int, int, str, float, LoadDetails | None]] = ChangeRing()
+        """Revision, provider, label, load and details. A `Change` is made of an entry only on request."""
 
     def add(self, changed: Callable[[Change], None], kinds: Collection[Kind]) -> Watch:
         """Add a watcher; see `IRegistry.watch`."""
@@ -127,7 +127,7 @@ class Watches:
             self._watchers[kind] += (watch,)
         return watch
 
-    def add_for_loads(self, told: Callable[[int, float], None]) -> ReportWatch:
+    def add_for_loads(self, told: Callable[[int, float, LoadDetails | None], None]) -> ReportWatch:
         """Add a watcher of loads; see `IRegistry.watch_loads`."""
 
         def remove(watch: ReportWatch) -> None:
@@ -154,18 +154,18 @@ class Watches:
         self._changes.add(change)
         return change
 
-    def record_load(self, provider: int, label: str, load: float) -> Change | None:
+    def record_load(self, provider: int, label: str, load: float, details: LoadDetails | None = None) -> Change | None:
         """Assign a revision to a load, keep it, and queue it for the watchers of loads.
 
         Loads are the most frequent changes, so a `Change` is made only if a watcher needs one, and is returned for
         `announce`.
         """
         self.revision = revision = self.revision + 1
-        self._loads.add((revision, provider, label, load))
+        self._loads.add((revision, provider, label, load, details))
         if self.load_watchers:
-            self._notifier.add_all(self.load_watchers, (provider, load))
+            self._notifier.add_all(self.load_watchers, (provider, load, details))
         if self._watchers[Kind.LOAD]:
-            return Change(revision, Kind.LOAD, provider, Load(provider, label, load))
+            return Change(revision, Kind.LOAD, provider, Load(provider, label, load, details))
         return None
 
     def announce(self, change: Change) -> None:
@@ -174,27 +174,28 @@ class Watches:
         if watchers:
             self._notifier.add_all(watchers, change)
 
-    def since(self, revision: int, kinds: Collection[Kind]) -> Sequence[Change] | None:
-        """Return the changes of these kinds after a revision, None if not all are kept; see `IRegistry`."""
+    def since(self, revision: int, kinds: Collection[Kind], most: int | None = None) -> Sequence[Change] | None:
+        """Return the first changes of these kinds after a revision, None if not all are kept; see `IRegistry`."""
         if not 0 <= revision <= self.revision:
             return None
         if revision < self._changes.lost and any(kind is not Kind.LOAD for kind in kinds):
             return None
         if revision < self._loads.lost and Kind.LOAD in kinds:
             return None
-        return self._after(revision, kinds)
+        return self._kept(revision, kinds, slice(most))
 
-    def recent(self, kinds: Collection[Kind]) -> Sequence[Change]:
-        """Return all changes of these kinds that are kept."""
-        return self._after(0, kinds)
+    def recent(self, kinds: Collection[Kind], most: int) -> Sequence[Change]:
+        """Return the last changes of these kinds that are kept; see `IRegistry`."""
+        return self._kept(0, kinds, slice(-most, None))
 
-    def _after(self, revision: int, kinds: Collection[Kind]) -> Sequence[Change]:
-        """Return the changes of these kinds after a revision that are kept."""
+    def _kept(self, revision: int, kinds: Collection[Kind], part: slice) -> Sequence[Change]:
+        """Return a part of the changes of these kinds after a revision that are kept: the first or the last ones."""
         found: list[Change] = []
         if any(kind is not Kind.LOAD for kind in kinds):
-            found += (change for change in self._changes.after(revision) if change.kind in kinds)
+            found += [change for change in self._changes.after(revision) if change.kind in kinds][part]
         if Kind.LOAD in kinds:
-            found += (Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:])) for entry in self._loads.after(revision))
+            loads = self._loads.after(revision)[part]
+            found += (Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:])) for entry in loads)
         # The rings are in order each, and not with each other.
         found.sort(key=itemgetter(0))
-        return found
+        return found[part]

@@ -8,7 +8,7 @@ Rules:
 - Rate limit: of each kind, a provider has `RECORDS` records a second, and a burst. Faster reports *coalesce*: the
   newest one waits for its turn, and its records have the number of the reports that it replaces. So a flood costs its
   own provider's records, and leaves the journal's queue to the others. A report that waits when the provider leaves is
-  discarded.
+  discarded. The details of loads that coalesce are summed (`broker.export.detail_sums`).
 - A provider's label is the one at its first offer: later ones are for administrators only.
 - A time of the peer's clock is omitted if it is outside of the range that readers can represent.
 - `FullLoads` has the full load of a service. Services that are not in it have none in their records.
@@ -23,8 +23,9 @@ from fnmatch import translate
 from msgspec.structs import replace
 
 from broker.core.interfaces import IRegistry
-from broker.core.model import ANONYMOUS, BROKER, Change, Kind, Service
-from broker.export.records import Record, microseconds
+from broker.core.model import ANONYMOUS, BROKER, Change, Kind, LoadDetails, Service
+from broker.export.detail_sums import add
+from broker.export.records import Record, microseconds, with_details
 
 KEPT = 10_000
 """Limit of the cache of full loads, in names: as many as a farm has; a few megabytes at most."""
@@ -98,7 +99,7 @@ class _Provider:
 class _Reports:
     """Reports of one kind from a provider: rate limit, waiting report, and record templates."""
 
-    __slots__ = ("from_", "next", "number", "offers", "records", "step", "waiting")
+    __slots__ = ("details", "from_", "next", "number", "offers", "records", "step", "waiting")
 
     def __init__(self, offers: list[tuple[Service, Record]]) -> None:
         self.offers = offers
@@ -109,6 +110,8 @@ class _Reports:
         """The ``ts`` from which the next report is recorded at once."""
         self.from_ = 0
         """The same while a report waits, which comes first: until then no other one is recorded at once."""
+        self.details: LoadDetails | None = None
+        """Details of the loads since the last recorded one, all together."""
         self.waiting: tuple[int, float | None, int] | None = None
         """Time and value of the newest report, and the number of reports since the last recorded one."""
         self.records: Sequence[Record] = ()
@@ -246,20 +249,25 @@ class Feed:
             for table in (self._beats, self._loads, self._waiting):
                 table.pop(id, None)
 
-    def _loaded(self, provider: int, load: float) -> None:
+    def _loaded(self, provider: int, load: float, details: LoadDetails | None) -> None:
         loads = self._loads.get(provider) or self._first(self._loads, provider)
         if loads is None:
             return
         ts, put = self._now(), self._put
         next = loads.next
         if ts < next:
+            loads.details = add(loads.details, details)
             self._wait(provider, loads, ts, load)
             return
         records = loads.records or self._load_records(loads)
         # Token bucket in units of time: unused time counts, up to `_AHEAD`.
         loads.next = (next if next > ts - _AHEAD else ts - _AHEAD) + loads.step
-        for record in records:
-            put(replace(record, ts=ts, load=load))
+        if details is None:
+            for record in records:
+                put(replace(record, ts=ts, load=load))
+        else:
+            for record in records:
+                put(with_details(replace(record, ts=ts, load=load), details))
 
     def _beat(self, provider: int, sent: float | None) -> None:
         beats = self._beats.get(provider) or self._first(self._beats, provider)
@@ -320,8 +328,10 @@ class Feed:
         if loads is not None and loads.waiting is not None:
             records = loads.records or self._load_records(loads)
             ts, load, coalesced = _turn(loads, loads.waiting)
+            details, loads.details = loads.details, None
             for record in records:
-                self._put(replace(record, ts=ts, load=load, coalesced=coalesced))
+                made = replace(record, ts=ts, load=load, coalesced=coalesced)
+                self._put(made if details is None else with_details(made, details))
 
     def _tell_beat(self, beats: _Reports | None) -> None:
         if beats is not None and beats.waiting is not None:

@@ -1,20 +1,20 @@
 """Records of the metrics journal, and their encoding as lines of JSON. docs/export.md defines the members.
 
-The constant members of a run (version, broker, boot) and the number of a record are not in `Record`: the encoding adds
-them, so that a record is small, and the reactor creates it in a fraction of a microsecond.
+The constant members of a start (version, broker, boot) and the number of a record are not in `Record`: the encoding
+adds them, so that a record is small, and the reactor creates it in a fraction of a microsecond.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
-VERSION = 1
-"""Version of the records, ``v`` in each."""
+from broker.core.model import LoadDetails
 
 BROKER_WIRE = "elkobroker"
 """The ``wire`` of records of the broker itself."""
@@ -41,14 +41,38 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     hb_seq: int | None = None
     load: float | None = None
     full_load: float | None = None
-    in_flight: int | None = None
-    requests: int | None = None
-    errors: int | None = None
     rtt_ms: float | None = None
     sent_ts: int | None = None
     dropped: int | None = None
     coalesced: int | None = None
     why: str | None = None
+
+
+class DetailedRecord(Record, frozen=True, gc=False, omit_defaults=True):
+    """Report of a load with details: a record of version 2, which adds these members."""
+
+    requests: int | None = None
+    errors: int | None = None
+    in_flight: int | None = None
+    latency_ms: float | None = None
+
+
+VERSIONS: Mapping[type[Record], int] = {Record: 1, DetailedRecord: 2}
+"""Version of each class of records, its ``v``. Records without details remain records of version 1."""
+
+Common = Mapping[type[Record], bytes]
+"""Members with which each line begins, by the class of its record."""
+
+
+def with_details(record: Record, details: LoadDetails) -> DetailedRecord:
+    """Return the record of a load with these details."""
+    return DetailedRecord(
+        **asdict(record),
+        requests=details.requests,
+        errors=details.errors,
+        in_flight=details.in_flight,
+        latency_ms=details.latency_ms,
+    )
 
 
 def microseconds(seconds: float) -> int:
@@ -65,29 +89,33 @@ def boot_name(seconds: float, salt: bytes) -> str:
     return f"{moment:%Y%m%dT%H%M%S}{moment.microsecond // 1_000:03d}Z{salt.hex()}"
 
 
-def common(broker: str, boot: str) -> bytes:
+def common(broker: str, boot: str) -> Common:
     """Return the members with which each line of this start of this broker begins."""
-    named = msgspec.json.encode({"v": VERSION, "broker": broker, "boot": boot})
-    return named[:-1] + b',"seq":'
+    return {
+        kind: msgspec.json.encode({"v": version, "broker": broker, "boot": boot})[:-1] + b',"seq":'
+        for kind, version in VERSIONS.items()
+    }
 
 
 _encode = msgspec.json.Encoder().encode
 
 
-def encode(record: Record, common: bytes, seq: int) -> bytes:
+def encode(record: Record, common: Common, seq: int) -> bytes:
     """Encode a record as a line with its newline. ``common`` is the result of that function.
 
     A number that is not finite becomes null. Raises UnicodeEncodeError for a text that UTF-8 cannot represent.
     """
-    return b"%b%d,%b\n" % (common, seq, _encode(record)[1:])
+    return b"%b%d,%b\n" % (common[type(record)], seq, _encode(record)[1:])
 
 
-def encode_all(records: Sequence[Record], common: bytes, first: int) -> tuple[list[bytes], int]:
+def encode_all(records: Sequence[Record], common: Common, first: int) -> tuple[list[bytes], int]:
     """Encode records, numbered from ``first``. Returns the lines, and the number of records whose texts had to be
     changed."""
     # The usual case, all at once. A surrogate in any record costs a second pass, record by record.
     try:
-        return [b"%b%d,%b\n" % (common, seq, _encode(record)[1:]) for seq, record in enumerate(records, first)], 0
+        return [
+            b"%b%d,%b\n" % (common[type(record)], seq, _encode(record)[1:]) for seq, record in enumerate(records, first)
+        ], 0
     except UnicodeEncodeError:
         pass
     mended = 0
@@ -103,7 +131,7 @@ def encode_all(records: Sequence[Record], common: bytes, first: int) -> tuple[li
 
 def _writable(record: Record) -> Record:
     """Return a copy of the record without surrogates, which come from a peer and must not stop the other records."""
-    return Record(**{name: _cleaned(getattr(record, name)) for name in Record.__struct_fields__})
+    return type(record)(**{name: _cleaned(getattr(record, name)) for name in record.__struct_fields__})
 
 
 def _cleaned(value: Any) -> Any:

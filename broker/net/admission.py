@@ -9,7 +9,10 @@ Read on in `broker.net.connection` (one connection) and `broker.net.rate_limits`
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from operator import methodcaller
+from typing import Any
 from typing import Protocol as TypingProtocol
 
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
@@ -22,6 +25,7 @@ from broker.net.connection import StreamConnection
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.rate_limits import Complaints, Deadlines, Rates
 from broker.net.scheduler import Scheduler
+from broker.net.taps import Direction
 from broker.net.unfinished_input import UnfinishedInput
 
 STOP_WITHIN = 5.0
@@ -30,6 +34,10 @@ STOP_WITHIN = 5.0
 DRAINING = "the broker is draining: connect to another one"
 DISCONNECTED = "an operator closed this connection"
 """Texts of refusals."""
+
+
+TapSeen = Callable[[StreamConnection, Direction, Any], object]
+"""Called with a connection, a direction, and a message of a tapped connection."""
 
 
 class ConnectionFactory(Factory):
@@ -68,6 +76,7 @@ class ConnectionFactory(Factory):
         self.unfinished = UnfinishedInput()
         self._full = False
         self.stopping = False
+        self._tapped: tuple[Callable[[StreamConnection], bool], TapSeen] | None = None
         self.draining = False
         """True while all new connections are refused: the broker sends its peers away."""
         self._emptied: Deferred[None] | None = None
@@ -100,6 +109,8 @@ class ConnectionFactory(Factory):
         close would block peers of other addresses for the full close deadline.
         """
         self.connections.add(connection)
+        if self._tapped is not None:
+            self.consider_tap(connection)
         if connection.source:
             self._by_address[connection.source] = self._by_address.get(connection.source, 0) + 1
         if self.limits.authenticate_within and not authenticated:
@@ -115,6 +126,30 @@ class ConnectionFactory(Factory):
             text = f"all {self.limits.connections} connections of the listener are taken: further ones wait"
             self.complaints.add(self.wire, connection.host, Refusal(Reason.TOO_MANY_CONNECTIONS, text))
             self.port.stopReading()
+
+    def tap(self, wanted: Callable[[StreamConnection], bool], seen: TapSeen) -> None:
+        """Report the messages of the connections that ``wanted`` selects, present and later ones, until `untap`.
+
+        ``seen`` gets the connection, the direction and the message; see `broker.net.taps`.
+        """
+        self._tapped = wanted, seen
+        for connection in self.connections:
+            self.consider_tap(connection)
+
+    def untap(self) -> None:
+        """Report no more messages."""
+        self._tapped = None
+        for connection in self.connections:
+            connection.untap()
+
+    def consider_tap(self, connection: StreamConnection) -> None:
+        """Tap a connection, or remove its tap, as a trace needs it."""
+        if self._tapped is not None:
+            wanted, seen = self._tapped
+            if wanted(connection):
+                connection.tap(partial(seen, connection))
+            else:
+                connection.untap()
 
     def disconnected(self, connection: StreamConnection) -> None:
         """Deregister a connection, and accept again if the limit allows."""

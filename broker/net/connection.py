@@ -37,6 +37,7 @@ from broker.net.fast_write import nothing_waits, plain_socket, unsent
 from broker.net.interfaces.peer import Reader
 from broker.net.rate_limits import Bucket
 from broker.net.scheduled_input import STRIKES
+from broker.net.taps import Seen, TappedOutput, TappedReader
 from broker.net.unfinished_input import SHORT
 
 if TYPE_CHECKING:
@@ -338,7 +339,7 @@ class StreamConnection(ConnectionOutput, Protocol):
 
     def refused(self, refusal: Refusal) -> bool:
         """Count and log a refusal. Returns False if the rate limit for refusals is exceeded."""
-        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        self.factory.complaints.add(self.factory.wire, self.host, refusal, self)
         now = self.factory.clock.seconds()
         if self._refusals is None:
             self._refusals = Bucket(REFUSALS_AT_ONCE, now)
@@ -349,8 +350,29 @@ class StreamConnection(ConnectionOutput, Protocol):
         `connectionMade`."""
         self.reads = self.reads.on_authenticate
         self.factory.logins.discard(self)
+        self.factory.consider_tap(self)  # a handshake may have replaced the reader
         if self._direct:
             self.transport.bufferSize = Connection.bufferSize
+
+    # from a trace
+
+    def tap(self, seen: Seen) -> None:
+        """Report each message to ``seen`` until `untap`. Idempotent."""
+        self.tap_input(seen)
+        if not isinstance(self._out, TappedOutput):
+            self._out = TappedOutput(self._out, seen)
+
+    def tap_input(self, seen: Seen) -> None:
+        """Report each received message."""
+        if self.reader is not NO_READER and not isinstance(self.reader, TappedReader):
+            self.reader = TappedReader(self.reader, seen)
+
+    def untap(self) -> None:
+        """Report no more messages. No-op without a tap."""
+        if isinstance(self.reader, TappedReader):
+            self.reader = self.reader.inner
+        if isinstance(self._out, TappedOutput):
+            self._out = list(self._out)
 
     # from the limits and deadlines
 
@@ -365,7 +387,7 @@ class StreamConnection(ConnectionOutput, Protocol):
     def not_reading(self) -> None:
         """Disconnect the peer, since it does not read."""
         refusal = Refusal(Reason.NOT_READING, "it does not read what it is sent: disconnected")
-        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        self.factory.complaints.add(self.factory.wire, self.host, refusal, self)
         self.life = self.life.on_abort
         self.quantum = self.quantum.on_stop
         self._out.clear()

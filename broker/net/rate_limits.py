@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -103,6 +103,14 @@ class Seldom(Generic[K]):
         return len(self._logged)
 
 
+class Conversing(Protocol):
+    """A connection whose log lines have an id."""
+
+    @property
+    def conversation(self) -> str:
+        """The id."""
+
+
 class Complaints:
     """Refusal counters, and a rate-limited log of refusals.
 
@@ -129,18 +137,26 @@ class Complaints:
         """Increment a counter without a log line."""
         self._counters.count(name, reason, by)
 
-    def add(self, wire: str, address: str, refusal: Refusal) -> None:
-        """Count a refusal to a peer of that wire at that address, and log it within the rate limit."""
+    def add(self, wire: str, address: str, refusal: Refusal, about: Conversing | None = None) -> None:
+        """Count a refusal to a peer of that wire at that address, and log it within the rate limit.
+
+        ``about`` is its connection, for the id in the line; within a quantum the id is known without it.
+        """
         code = refusal.reason.code
         self._counters.count(f"{wire}_refused", code)
         if self._due(wire, address, code):
             text = refusal.summary[:MAX_SHOWN]
-            self.log.warn("{wire} peer {address}: {reason}: {text}", wire=wire, address=address, reason=code, text=text)
+            fields = {} if about is None else {"conversation": about.conversation}
+            self.log.warn(
+                "{wire} peer {address}: {reason}: {text}", wire=wire, address=address, reason=code, text=text, **fields
+            )
 
-    def failed(self, wire: str, address: str) -> None:
+    def failed(self, wire: str, address: str, about: Conversing | None = None) -> None:
         """Log the current exception, which a message of that peer caused."""
         if self._due(wire, address, "failure"):
-            self.log.failure("a message of the {wire} peer {address} made the broker fail", wire=wire, address=address)
+            fields: dict[str, Any] = {} if about is None else {"conversation": about.conversation}
+            text = "a message of the {wire} peer {address} made the broker fail"
+            self.log.failure(text, wire=wire, address=address, **fields)
 
     def _due(self, wire: str, address: str, code: str) -> bool:
         """Return True if a line may be logged now, and count it as logged."""

@@ -39,6 +39,17 @@ class Scheduled:
     _queued = False  # in a queue of the scheduler
     _stopped_reading = False
     _strikes = 0  # recent quanta that took long
+    _number = 0  # of the conversation, once something is logged about it
+
+    @property
+    def conversation(self) -> str:
+        """The id of the conversation in log lines: the wire, and a number that no other connection of the process has.
+
+        It is made when it is first needed: most connections are never logged about.
+        """
+        if not self._number:
+            self._number = self.turns.number_conversation()
+        return f"{self.factory.wire}-{self._number}"
 
     @property
     def turns(self) -> Scheduler:
@@ -69,7 +80,7 @@ class Scheduled:
 
     def failed(self) -> None:
         """Log the current exception of a step, within the rate limit."""
-        self.factory.complaints.failed(self.factory.wire, self.host)
+        self.factory.complaints.failed(self.factory.wire, self.host, self)
 
     def done(self) -> None:
         """Hook: all input was handled, and the transport is read from again."""

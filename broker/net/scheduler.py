@@ -107,12 +107,24 @@ class Scheduler:
         self._rounds = False
         self._in_round = False
         self._flushing = False
-        self._serving = False
+        self._serving: Shared | None = None
+        """The connection whose input is being handled."""
+        self._conversations = 0
         self._spent = 0.0
         self._resetting = False
         self.given = 0.0
         """Seconds granted to the current quantum."""
         self._end = 0.0
+
+    @property
+    def conversation(self) -> str:
+        """The id of the connection whose input is being handled; "" outside a quantum, and for a shared connection."""
+        return getattr(self._serving, "conversation", "")
+
+    def number_conversation(self) -> int:
+        """Return the number of another conversation, from 1 upwards."""
+        self._conversations += 1
+        return self._conversations
 
     def left(self) -> float:
         """Return the remaining seconds of the quantum; zero or less when it is over."""
@@ -136,10 +148,14 @@ class Scheduler:
 
         A ``stranger`` has not authenticated: it queues with the peers that are not ordinary.
         """
-        if self._serving:
+        outer = self._serving
+        if outer is not None:
             # A nested call: a TLS connection passes decrypted input on, within its own quantum.
             if not self.over():
-                if not self._guarded(connection, connection.serve):
+                self._serving = connection
+                more = self._guarded(connection, connection.serve)
+                self._serving = outer
+                if not more:
                     return
                 ordinary = False
         elif ordinary and self._spent < TURN:
@@ -203,13 +219,13 @@ class Scheduler:
         start = now()
         self.given = seconds
         self._end = start + seconds
-        self._serving = True
+        self._serving = connection
         more = None
         try:  # an inlined `_guarded`: this runs for each read
             more = connection.serve()
         except Exception:
             self._failed(connection)
-        self._serving = False
+        self._serving = None
         took = now() - start
         connection.took(took)
         return took, more

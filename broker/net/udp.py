@@ -29,6 +29,7 @@ from zope.interface import implementer
 
 from broker.net.rate_limits import Seldom
 from broker.net.scheduler import Scheduler
+from broker.net.taps import Direction
 
 BUFFER = 4 * 1024 * 1024
 """Receive buffer in bytes, requested from the kernel. Linux grants twice that, and takes some 830 for a small datagram:
@@ -85,6 +86,8 @@ class UdpSocket:
         self._wanted = wanted
         self._socket: socket.socket | None = None
         self._receive: _Receive = _lose
+        self._untapped: _Receive | None = None
+        """The receiver, while a tap replaces it."""
         self._queued = False
         self._wakeup: IDelayedCall | None = None
         self._received = self._oversized = self._failed = self._sent = 0
@@ -121,6 +124,7 @@ class UdpSocket:
                 name=self._name, buffer=self.buffer, wanted=BUFFER,
             )  # fmt: skip
         self._told = 0
+        self.untap()
         self._receive = receive
         self._socket = opened
         self._clock.addReader(self)
@@ -265,6 +269,33 @@ class UdpSocket:
             return False
         self._sent += 1
         return True
+
+    # from a trace
+
+    def tap(self, seen: Callable[[str, Direction, bytes, tuple[Any, ...]], object]) -> None:
+        """Report each datagram to ``seen``, with the name of the socket, the direction and the address, until `untap`.
+
+        The tap shadows the receiver and `send` of this one object: without it, a datagram costs nothing more.
+        """
+        self.untap()
+        receive = self._untapped = self._receive
+
+        def received(data: bytes, source: tuple[str, int]) -> object:
+            seen(self._name, "in", data, source)
+            return receive(data, source)
+
+        def send(data: bytes, to: tuple[str, int]) -> bool:
+            seen(self._name, "out", data, to)
+            return UdpSocket.send(self, data, to)
+
+        self._receive = received
+        self.__dict__["send"] = send
+
+    def untap(self) -> None:
+        """Report no more datagrams. No-op without a tap."""
+        if self._untapped is not None:
+            self._receive, self._untapped = self._untapped, None
+            del self.__dict__["send"]
 
     # counts
 

@@ -37,6 +37,10 @@ class Origins:
     """The allow-list of origins."""
 
     def __init__(self, allowed: Iterable[str]) -> None:
+        self.use(allowed)
+
+    def use(self, allowed: Iterable[str]) -> None:
+        """Allow these origins from now on. Connections of others stay."""
         self._allowed = frozenset(each.lower() for each in allowed)
 
     def allow(self, origin: str | None, site: str | None = None) -> bool:

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -71,11 +71,13 @@ _FORMS = frozenset({"multipart/form-data", "text/plain"})
 one that ``curl -d`` sends, so it is accepted: cross-site requests are refused by their Origin and Sec-Fetch-Site."""
 
 
-@cache
-def _fields(type_: type[Any]) -> Mapping[str, bool]:
+def _read_fields(type_: Any) -> Mapping[str, bool]:
     """Return the fields of an attrs class by name, and True for those that are arrays."""
     hints = get_type_hints(type_)
     return {field.name: _is_array(hints[field.name]) for field in attrs.fields(type_)}
+
+
+_fields: Callable[[Any], Mapping[str, bool]] = cache(_read_fields)
 
 
 def _is_array(hint: Any) -> bool:

@@ -58,6 +58,7 @@ STATUS = {
     Reason.LIMIT: 429,
     Reason.NAME_TAKEN: 409,
     Reason.TOO_LARGE: 413,
+    Reason.DRAINING: 503,
 }
 """The status for a refusal of the core; 400 for all others."""
 

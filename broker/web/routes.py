@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from urllib.parse import quote, unquote
 
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
@@ -57,7 +57,7 @@ class Routes:
         try:
             endpoint, variables = self._adapter.match(_normalized(path), method=method)
         except MethodNotAllowed as error:
-            raise not_with_this_method(method, error.valid_methods or ()) from None
+            raise not_with_this_method(error.valid_methods or ()) from None
         except HTTPException:
             raise _nothing_here() from None
         try:
@@ -66,7 +66,7 @@ class Routes:
             raise Problem(400, "the path is not UTF-8", Reason.ENCODING) from None
 
 
-def not_with_this_method(method: str, allowed: Sequence[str]) -> Problem:
+def not_with_this_method(allowed: Iterable[str]) -> Problem:
     """Return the problem of a path that has endpoints of other methods only."""
     allow = ", ".join(sorted({*allowed, "OPTIONS"}))
     return Problem(405, f"this path has {allow}", Reason.UNKNOWN_OP, [("Allow", allow)])

@@ -46,8 +46,8 @@ class Dialect(Protocol):
     def help(self, op: str) -> str:
         """Return the parameters of a command, and what it does."""
 
-    def converse(self, peer: Peer, principal: Principal | None) -> Typist:
+    def converse(self, peer: Peer, principal: Principal, listener: str = ...) -> Typist:
         """Begin the conversation of an operator, who is authenticated as that user.
 
-        None: the caller has checked the rights of the operator, and records what the operator does.
+        ``listener`` is the title of the listener in rights and in the audit log, by default the console's.
         """

@@ -30,6 +30,8 @@ from broker.access.logins import Logins
 from broker.access.principal import Access
 from broker.config.section import Section
 from broker.config.values import Broker
+from broker.core.checks.interfaces import Pinger
+from broker.core.checks.schedule import Schedule
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import NotReady, Service, Snapshot
 from broker.net.admission import ConnectionFactory
@@ -56,6 +58,7 @@ class Context:
     - ``scheduler``, ``complaints``: fair scheduling of input; refusal counters and rate-limited refusal log.
     - ``clock``: the reactor, for time and sockets. ``in_thread``: calls a function in the thread of the disk.
     - ``room``: the connection limit of each listener, derived from ``descriptors``, those of the process.
+    - ``checks``: the schedule of health checks, for servers that are not in the registry.
     - ``control``: administrators' commands to the daemon.
     - ``offer_own``: registers the broker's own services again, after `OpenWire.services` has changed.
     - ``access``: users and rights. ``logins``: the limits on passwords, one instance for all listeners.
@@ -79,6 +82,7 @@ class Context:
     in_thread: Callable[..., Deferred[Any]]
     room: int
     descriptors: int
+    checks: Schedule
     control: IControl
     offer_own: Callable[[], None]
     forget: Callable[[str], None]
@@ -114,6 +118,9 @@ class OpenWire(Protocol):
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the wire's own HTTP endpoints."""
+
+    def pinger(self) -> Pinger | None:
+        """Return the ping of the wire, by which health checks find out if a peer still answers; None if it has none."""
 
     def certificates(self) -> Sequence[Certificates]:
         """Return the certificates of open TLS listeners, which a reload reads again."""
@@ -170,6 +177,10 @@ class PlainWire:
     def endpoints(self) -> Sequence[Endpoint]:
         """Return no endpoints: the wire is not operated over HTTP besides its views."""
         return ()
+
+    def pinger(self) -> Pinger | None:
+        """Return no ping: the protocol has none, or ends silent peers itself."""
+        return None
 
     def certificates(self) -> Sequence[Certificates]:
         """Return no certificates: no listener has TLS."""

@@ -43,7 +43,6 @@ def test_every_file_has_the_policies(path: str) -> None:
     assert policies["frame-ancestors"] == policies["base-uri"] == policies["form-action"] == "'none'"
     assert policies["require-trusted-types-for"] == "'script'"
     assert "unsafe" not in headers["Content-Security-Policy"]
-    assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Referrer-Policy"] == "no-referrer"
 
 

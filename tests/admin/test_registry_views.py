@@ -46,6 +46,15 @@ def test_a_provider_is_shown_with_its_last_sign_of_life(farm: Farm, operator: Op
     assert page(views(farm.wiring.registry, farm.clock), "broker providers", "192.0.2.1*") == []
 
 
+def test_loads_are_shown_with_those_details_that_were_reported(farm: Farm, operator: Operator) -> None:
+    farm.client("bank-1").say("broker", "load", factor=0.5, requests=120, latency_ms=41.5)
+    farm.client("bank-2").say("broker", "load", factor=2)
+    assert json.loads(operator.type("broker loads bank*")) == [
+        {"provider": 1, "wire": "elko", "label": "bank-1", "load": 0.5, "requests": 120, "latency_ms": 41.5},
+        {"provider": 2, "wire": "elko", "label": "bank-2", "load": 2.0},
+    ]
+
+
 def test_services_are_shown_without_their_secrets(farm: Farm, operator: Operator) -> None:
     farm.client("one").offer(desc("bank", auth={"mode": "password", "code": "hidden"}), desc("mint", label="old"))
     text = operator.type("broker services")

@@ -389,8 +389,13 @@ def test_loads(client: Client, name: str) -> None:
     assert [(load.label, load.load) for load in loads.entries.values()] == [("mtl", 0.25)]
     offer.load(0.5, PATIENCE)
     until(lambda: [load.load for load in loads.entries.values()] == [0.5])
+    offer.load(0.75, PATIENCE, requests=120, errors=2, in_flight=3, latency_ms=41.5)
+    told = (0.75, 120, 2, 3, 41.5)
+    until(lambda: [(e.load, e.requests, e.errors, e.in_flight, e.latency_ms) for e in loads.entries.values()] == [told])
     with pytest.raises(Rejected):
         offer.load(-1.0, PATIENCE)
+    with pytest.raises(Rejected):
+        offer.load(1.0, PATIENCE, requests=-1)
     offer.withdraw(PATIENCE)
     until(lambda: loads.entries == {})
 

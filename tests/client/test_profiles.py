@@ -255,7 +255,9 @@ class Offers(Helpers):
         )
         service = {"service": "bank", "hostport": "h:1", "protocol": "tcp", "label": "Bank"}
         self.assertEqual(self.offers(), [("service/bank", "offer", service), ("load", None, {"load": 0.25})])
-        await offer.load(0.5)
+        await offer.load(0.5, requests=120, errors=2, in_flight=3, latency_ms=41.5)
+        told = {"load": 0.5, "requests": 120, "errors": 2, "in_flight": 3, "latency_ms": 41.5}
+        self.assertEqual(self.offers()[2], ("load", None, told))
         self.broker.commands.clear()
         await self.broker.restart()
         await self.until(lambda: len(self.broker.of(Content)) == 2)
@@ -393,6 +395,8 @@ class Workers(Helpers):
         self.assertEqual(self.asked_for()[0], {"resources": ["service/bank"], "confirm": "full", "window": 3})
         self.assertEqual(self.asked_for()[1], {"resources": ["reply", "load"], "confirm": "full"})
         self.assertEqual(bytes(self.broker.of(Content)[0].body), b'{"load":0.5}')
+        await worker.load(0.5, requests=7)
+        self.assertEqual(bytes(self.broker.of(Content)[1].body), b'{"load":0.5,"requests":7}')
         await worker.drain()
         self.assertEqual(len(self.broker.of(Dismiss)), 1)
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.app.configuration import SCHEMA, Config, changes, refused
 from broker.config.reload import reloadable
-from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
+from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log, LogLevel
 from broker.wires.dbp.config import Dbp
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko, ElkoListener
 from broker.wires.mc0.config import Mc0, Mc0Rule
@@ -20,6 +20,29 @@ NOW = {
     "broker.diagnostics",
     "broker.grace",
     "log.level",
+    "broker.service",
+    "log.format",
+    "director.service",
+    "journal.segment_bytes",
+    "journal.segment_seconds",
+    "mtl.plain",
+    "mtl.heartbeat",
+    "elko.listeners[main].origins",
+    "elko.listeners[main].publish",
+    "elko.listeners[main].label",
+    "director.listeners[main].origins",
+    "director.listeners[main].publish",
+    "director.listeners[main].label",
+    "mc0.handshake",
+    "mc0.high_water",
+    "mc0.max_message",
+    "dbp.handshake",
+    "dbp.high_water",
+    "dbp.max_message",
+    "mtl.handshake",
+    "mtl.high_water",
+    "mtl.max_message",
+    "log.levels[mtl].level",
     "elko.listeners[main].allow",
     "elko.listeners[main].auth",
     "elko.listeners[main].code",
@@ -122,6 +145,12 @@ NOW = {
     "access.requests_per_address",
     "access.requests_per_user",
     "access.requests_burst",
+    "checks.enabled",
+    "checks.rules",
+    "checks.concurrency",
+    "checks.panic",
+    "checks.networks",
+    "plan.file",
     "journal.keep_seconds",
     "journal.keep_bytes",
     "journal.full_load",
@@ -136,24 +165,15 @@ AT_RESTART = {
     "access.file",
     "access.audit",
     "console.auth",
-    "broker.service",
     "broker.state",
     "broker.strict_listeners",
-    "log.format",
     "elko.listeners[main].endpoint",
     "elko.listeners[main].transport",
     "elko.listeners[main].path",
-    "elko.listeners[main].origins",
-    "elko.listeners[main].publish",
-    "elko.listeners[main].label",
     "director.enabled",
-    "director.service",
     "director.listeners[main].endpoint",
     "director.listeners[main].transport",
     "director.listeners[main].path",
-    "director.listeners[main].origins",
-    "director.listeners[main].publish",
-    "director.listeners[main].label",
     "mc0.enabled",
     "mc0.endpoint",
     "mc0.auth",
@@ -161,18 +181,12 @@ AT_RESTART = {
     "mc0.secret_key_file",
     "mc0.client_keys",
     "mc0.any_key",
-    "mc0.handshake",
-    "mc0.high_water",
-    "mc0.max_message",
     "dbp.enabled",
     "dbp.endpoint",
     "dbp.udp_port",
     "dbp.auth",
     "dbp.beacon",
     "dbp.beacon_port",
-    "dbp.handshake",
-    "dbp.high_water",
-    "dbp.max_message",
     "dns.enabled",
     "dns.endpoint",
     "dns.auth",
@@ -185,26 +199,22 @@ AT_RESTART = {
     "mtl.data_endpoint",
     "mtl.auth",
     "mtl.users",
-    "mtl.plain",
     "mtl.anonymous",
     "mtl.secret_key",
     "mtl.secret_key_file",
     "mtl.client_keys",
     "mtl.any_key",
-    "mtl.handshake",
-    "mtl.heartbeat",
-    "mtl.high_water",
-    "mtl.max_message",
     "journal.enabled",
     "journal.directory",
     "journal.name",
-    "journal.segment_bytes",
-    "journal.segment_seconds",
     "console.enabled",
     "console.endpoint",
 }
 
-OLD = Config(launchers=Launchers(table=(LauncherEntry("chat", "chat"),)))
+OLD = Config(
+    log=Log(levels=(LogLevel("mtl", "info"),)),
+    launchers=Launchers(table=(LauncherEntry("chat", "chat"),)),
+)
 
 
 def other(value: Any) -> Any:
@@ -218,10 +228,10 @@ def each_changed(old: Any) -> Iterator[tuple[str, Any]]:
         value = getattr(old, field.name)
         if attrs.has(type(value)):
             inner = [(f"{field.name}.{key}", changed) for key, changed in each_changed(value)]
-        elif field.name in ("listeners", "table"):
+        elif field.name in ("listeners", "table", "levels"):
             (item,) = value
             inner = [(f"{field.name}[{item.name}].{key}", (changed,)) for key, changed in each_changed(item)]
-        elif field.name == "name" and isinstance(old, ElkoListener | LauncherEntry):
+        elif field.name == "name" and isinstance(old, ElkoListener | LauncherEntry | LogLevel):
             continue
         else:
             inner = [(field.name, other(value))]
@@ -237,7 +247,7 @@ def test_each_key_is_known_to_be_reloadable_or_not() -> None:
 
 
 def test_nothing_changed() -> None:
-    assert changes(OLD, OLD) == refused(OLD, Config(launchers=OLD.launchers)) == []
+    assert changes(OLD, OLD) == refused(OLD, attrs.evolve(OLD)) == []
 
 
 A, B, C = BrokerListener("a"), BrokerListener("b", "unix:/b"), BrokerListener("c", "unix:/c")
@@ -311,7 +321,6 @@ def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
         "console.password",
     ]
     assert refused(Config(), new) == [
-        "broker.service",
         "elko.listeners[main].endpoint",
         "mc0.enabled",
         "dbp.auth",

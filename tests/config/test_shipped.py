@@ -13,7 +13,20 @@ import pytest
 from broker.app.configuration import Config, parse, read, refused, report
 from broker.config.access import Access
 from broker.config.errors import BadConfig
-from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
+from broker.config.plan import Plan
+from broker.config.values import (
+    PINGS,
+    Broker,
+    CheckRule,
+    Checks,
+    Console,
+    FullLoad,
+    Journal,
+    LauncherEntry,
+    Launchers,
+    Log,
+    LogLevel,
+)
 from broker.net.interfaces.limits import RouterLimits
 from broker.wires.dbp.config import Dbp
 from broker.wires.dns.config import Dns
@@ -43,6 +56,8 @@ SECTIONS = {
     "journal": Journal,
     "launchers": Launchers,
     "access": Access,
+    "checks": Checks,
+    "plan": Plan,
 }
 
 
@@ -62,7 +77,9 @@ def defaults(cls: Any) -> dict[str, Any]:
     """The keys of a section, with their defaults; sections inside are left out."""
     found = {field.name: listed(field.default) for field in attrs.fields(cls)}
     return {
-        name: value for name, value in found.items() if name not in ("limits", "rules", "queues", "full_load", "table")
+        name: value
+        for name, value in found.items()
+        if name not in ("limits", "rules", "queues", "full_load", "table", "levels")
     }
 
 
@@ -93,10 +110,17 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
     data = tomllib.loads(uncommented(examples=True))
     (listener,) = data["elko"]["listeners"]
     (launcher,) = data["launchers"].pop("table")
+    (level,) = data["log"].pop("levels")
     (rule,) = data["mc0"].pop("rules")
     (mtl_rule,) = data["mtl"].pop("rules")
     (queue,) = data["mtl"].pop("queues")
     (full_load,) = data["journal"].pop("full_load")
+    (check_rule,) = data["checks"].pop("rules")
+    assert list(check_rule) == [field.name for field in attrs.fields(CheckRule)]
+    assert check_rule == {name: listed(value) for name, value in attrs.asdict(PINGS).items()} | {
+        "protocols": ["tcp"],
+        "up": 2,
+    }
     director = data["director"]
     (director_listener,) = director.pop("listeners")
     for section, cls in zip((director, director_listener, director_listener.pop("limits")), DIRECTOR, strict=True):
@@ -111,6 +135,7 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
         (rule, Mc0Rule),
         (full_load, FullLoad),
         (launcher, LauncherEntry),
+        (level, LogLevel),
     ]
     assert list(mtl_rule) == [field.name for field in attrs.fields(MtlRule)]
     assert list(queue) == [field.name for field in attrs.fields(MtlQueue)]
@@ -131,9 +156,9 @@ def test_what_is_marked_as_an_example_is_not_set_by_default() -> None:
     unset = {
         name for cls in (*SECTIONS.values(), BrokerListener) for name, value in defaults(cls).items() if value is None
     }
-    parts = {field.name for cls in (Mc0Rule, MtlRule, MtlQueue) for field in attrs.fields(cls)}
+    parts = {field.name for cls in (Mc0Rule, MtlRule, MtlQueue, CheckRule) for field in attrs.fields(cls)}
     parts |= {field.name for cls in DIRECTOR for field in attrs.fields(cls)} - {"listeners", "limits"}
-    assert names == unset | parts | {"services", "load"} | {"name", "script"}
+    assert names == unset | parts | {"services", "load"} | {"name", "script"} | {"name", "level"}
 
 
 def test_the_examples_are_good(tmp_path: Path) -> None:
@@ -171,7 +196,8 @@ def test_prose_and_settings_cannot_be_mixed_up() -> None:
 
 def altered(value: Any, name: str) -> Any:
     """A copy with another value at ``name``."""
-    return attrs.evolve(value, **{name: (LauncherEntry("x", "y"),) if name == "table" else object()})
+    entries = {"table": (LauncherEntry("x", "y"),), "levels": (LogLevel("mtl", "debug"),)}
+    return attrs.evolve(value, **{name: entries.get(name, object())})
 
 
 def marked_reload() -> set[str]:

@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from broker.core.model import LoadDetails
 from tests.contract.wires import WIRES, Offering, Seeking
 from tests.wires.recording import Farm
 
@@ -72,6 +73,21 @@ def test_a_load_is_told(pair: tuple[Offering, Seeking]) -> None:
     assert seeker.loads() == [0.0]
     provider.load(0.25)
     assert seeker.loads() == [0.25]
+
+
+def test_details_of_a_load_reach_the_registry_and_end_with_the_next_report(
+    pair: tuple[Offering, Seeking], farm: Farm
+) -> None:
+    def details() -> list[LoadDetails]:
+        return [each.details for each in farm.registry.loads() if each.details is not None]
+
+    provider, _ = pair
+    provider.load(0.25, requests=120, errors=2, in_flight=3, latency_ms=41.5)
+    assert details() == [LoadDetails(120, 2, 3, 41.5)]
+    provider.load(0.25, requests=7)
+    assert details() == [LoadDetails(requests=7)]
+    provider.load(0.25)
+    assert details() == []
 
 
 def test_a_negative_load_is_nobodys(pair: tuple[Offering, Seeking]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from tests.wires.dbp.recording import DbpFarm, DbpPeer, T
 from tests.wires.dns.recording import DnsFarm, code, shown
+from tests.wires.http.recording import Answered, HttpFarm
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import Got, ProfilesFarm, confirmed, got, put, rejected, summon
@@ -26,7 +27,9 @@ class Offering(Protocol):
 
     def offer(self, name: str, hostport: str) -> None: ...
     def withdraw(self, name: str) -> None: ...
-    def load(self, load: float) -> None: ...
+    def load(self, load: float, **details: object) -> None:
+        """Report a load, with members of `broker.core.model.LoadDetails`."""
+
     def offer_nowhere(self, name: str) -> None:
         """Offer a service with an empty hostport, and assert that the wire refuses it in its own words."""
 
@@ -89,8 +92,8 @@ class _ElkoOffering:
     def withdraw(self, name: str) -> None:
         self._client.say("client", "wontserve", services=[name])
 
-    def load(self, load: float) -> None:
-        self._client.say("client", "load", factor=load)
+    def load(self, load: float, **details: object) -> None:
+        self._client.say("client", "load", factor=load, **details)
 
     def offer_nowhere(self, name: str) -> None:
         [diagnostic] = self._client.ask("client", "willserve", services=[desc(name, "")])
@@ -210,8 +213,8 @@ class _DbpOffering:
     def withdraw(self, name: str) -> None:
         self._offered.pop(name).send("</3", T)
 
-    def load(self, load: float) -> None:
-        self._peer.send("UoU", T, {"name": self._label, "load": load})
+    def load(self, load: float, **details: object) -> None:
+        self._peer.send("UoU", T, {"name": self._label, "load": load, **details})
 
     def offer_nowhere(self, name: str) -> NoReturn:
         pytest.skip("in DBP a service that says no place is at the address that it registers from")
@@ -302,8 +305,8 @@ class _MtlOffering:
             if offered == name:
                 self._put(peer, f"service/{name}", b"", type="withdraw")
 
-    def load(self, load: float) -> None:
-        self._put(self._first, "load", {"load": load})
+    def load(self, load: float, **details: object) -> None:
+        self._put(self._first, "load", {"load": load, **details})
 
     def offer_nowhere(self, name: str) -> None:
         self._refused(self._first, f"service/{name}", desc(name, ""), type="offer")
@@ -404,5 +407,79 @@ class _DnsSeeking:
         pytest.skip("DNS reports no changes: a client asks again when the time of an answer is over")
 
 
-WIRES: dict[str, Callable[[Farm], Wire]] = {"elko": Elko, "mc0": Mc0, "dbp": Dbp, "mtl": Mtl, "dns": Dns}
+class Http:
+    """The HTTP wire: each instance is a provider of its own."""
+
+    def __init__(self, farm: Farm) -> None:
+        self._farm = HttpFarm(farm)
+
+    def provider(self, label: str) -> Offering:
+        return _HttpOffering(self._farm)
+
+    def seeker(self) -> Seeking:
+        return _HttpSeeking(self._farm)
+
+
+class _HttpOffering:
+    def __init__(self, farm: HttpFarm) -> None:
+        self._farm = farm
+        self._offered: list[tuple[str, str]] = []
+        # An instance with the load: without one there is no provider. It outlives `die`.
+        assert farm.put("provider", "main", "h:0", ttl=3_600).status == 201
+
+    def offer(self, name: str, hostport: str) -> None:
+        instance = str(len(self._offered))
+        assert self._farm.put(name, instance, hostport, ttl=1).status == 201
+        self._offered.append((name, instance))
+
+    def withdraw(self, name: str) -> None:
+        for each, instance in self._offered:
+            if each == name:
+                assert self._farm.delete(name, instance).status == 204
+
+    def load(self, load: float, **details: object) -> None:
+        assert self._farm.renew("provider", "main", load=load, **details).status == 200
+
+    def offer_nowhere(self, name: str) -> None:
+        answered = self._farm.put(name, "nowhere", "")
+        assert (answered.status, answered.json["code"]) == (400, "parameter")
+
+    def load_less_than_nothing(self) -> float:
+        """It is refused, and the load before it stays."""
+        assert self._farm.renew("provider", "main", load=-1).status == 400
+        return 0.25
+
+    def die(self) -> None:
+        self._farm.wait(1.2)
+
+
+class _HttpSeeking:
+    def __init__(self, farm: HttpFarm) -> None:
+        self._farm = farm
+        self._waiting: Answered | None = None
+
+    def find(self, name: str) -> list[str]:
+        return self._farm.find(name)
+
+    def wait(self, name: str, seconds: int) -> None:
+        self._waiting = self._farm.ask("GET", f"/v1/services/{name}", query={"wait": str(seconds)})
+
+    def waited(self) -> list[str] | None:
+        waiting = self._waiting
+        if waiting is None or not waiting.status:
+            return None
+        self._waiting = None
+        return [] if waiting.status == 404 else [each["hostport"] for each in waiting.json["services"]]
+
+    def loads(self) -> NoReturn:
+        pytest.skip("the loads of all providers are in the API of operators, which is no part of the wire")
+
+    def watch(self) -> NoReturn:
+        pytest.skip("changes are reported by the API of operators, which is no part of the wire")
+
+    def heard(self) -> NoReturn:
+        pytest.skip("changes are reported by the API of operators, which is no part of the wire")
+
+
+WIRES: dict[str, Callable[[Farm], Wire]] = {"elko": Elko, "mc0": Mc0, "dbp": Dbp, "mtl": Mtl, "dns": Dns, "http": Http}
 """Every wire, by name."""

@@ -162,7 +162,7 @@ def test_a_load_is_kept_the_same_whether_anybody_watches_or_not(registry: Regist
 def test_who_is_told_of_loads_hears_of_each_in_order_with_all_changes_until_it_ends(registry: Registry) -> None:
     heard: list[object] = []
     registry.watch(lambda change: heard.append(change.kind), (Kind.OFFERED, Kind.LEFT))
-    watch = registry.watch_loads(lambda provider, load: heard.append((provider, load)))
+    watch = registry.watch_loads(lambda provider, load, details: heard.append((provider, load)))
     id = registry.join("one", "elko", "")
     registry.offer([Service("bank", "h:1", id)], Rights())
     registry.load(id, 0.5)
@@ -180,7 +180,7 @@ def test_a_load_that_is_reported_while_others_are_told_is_told_after_what_was_be
     heard: list[object] = []
     registry.watch(lambda change: registry.load(change.provider, 0.5), (Kind.OFFERED,))
     registry.watch(lambda change: heard.append(change.kind), (Kind.OFFERED, Kind.LOAD))
-    registry.watch_loads(lambda provider, load: heard.append((provider, load)))
+    registry.watch_loads(lambda provider, load, details: heard.append((provider, load)))
     id = registry.join("one", "elko", "")
     registry.offer([Service("bank", "h:1", id)], Rights())
     assert heard == [Kind.OFFERED, (id, 0.5), Kind.LOAD]
@@ -188,8 +188,8 @@ def test_a_load_that_is_reported_while_others_are_told_is_told_after_what_was_be
 
 def test_who_ends_while_a_load_is_told_hears_no_more(registry: Registry) -> None:
     heard: list[float] = []
-    registry.watch_loads(lambda provider, load: second.cancel())
-    second = registry.watch_loads(lambda provider, load: heard.append(load))
+    registry.watch_loads(lambda provider, load, details: second.cancel())
+    second = registry.watch_loads(lambda provider, load, details: heard.append(load))
     registry.load(registry.join("one", "elko", ""), 0.5)
     assert heard == []
 
@@ -258,6 +258,21 @@ def test_the_recent_changes_are_all_that_the_rings_have(registry: Registry) -> N
     provider = registry.join("a", "elko", "a")
     for _ in range(RING + 1):
         registry.load(provider, 1.0)
-    [joined, *loads] = registry.recent()
+    [joined, *loads] = registry.recent(tuple(Kind), 2 * RING)
     assert (joined.kind, len(loads), loads[-1].revision) == (Kind.JOINED, RING, registry.revision)
-    assert registry.recent((Kind.JOINED,)) == [joined]
+    assert registry.recent((Kind.JOINED,), 10) == [joined]
+    assert registry.recent(tuple(Kind), 2) == loads[-2:]
+
+
+def test_a_reader_may_take_changes_in_parts(registry: Registry) -> None:
+    provider = registry.join("a", "elko", "a")
+    for name in "bc":
+        registry.load(provider, 1.0)
+        registry.offer([Service(name, "h:1", provider)], Rights())
+    whole = registry.changes_since(registry.epoch, 0)
+    assert whole is not None
+    found: list[Change] = []
+    while some := registry.changes_since(registry.epoch, found[-1].revision if found else 0, tuple(Kind), 2):
+        assert len(some) <= 2
+        found += some
+    assert found == whole

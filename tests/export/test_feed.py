@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from broker.core.errors import Refusal
-from broker.core.model import ANONYMOUS, BROKER, Change, Kind, Rights, Service
+from broker.core.model import ANONYMOUS, BROKER, Change, Kind, LoadDetails, Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.export.feed import IN_ADVANCE, KEPT, LATEST, LONGEST_WAIT, RECORDS, Feed, FullLoads
-from broker.export.records import Record, microseconds
+from broker.export.records import DetailedRecord, Record, microseconds
 from tests.recording.logs import nothing_fails
 
 START = 1_795_246_600.25
@@ -316,6 +316,49 @@ def test_a_load_that_is_as_before_is_told_again(fed: Fed) -> None:
     for load in (2, 2, 0):
         fed.registry.load(provider, load)
     assert [record.load for record in fed.take()] == [2, 2, 0]
+
+
+def test_the_details_of_a_load_are_in_the_record_of_each_service(fed: Fed) -> None:
+    provider = fed.join("one")
+    fed.offer(provider, "bank", "shop")
+    fed.take()
+    fed.registry.load(provider, 0.75, LoadDetails(120, 2, 3, 41.5))
+    fed.registry.load(provider, 0.5)
+    assert fed.take() == [
+        *(
+            DetailedRecord(
+                AT, "load", "elko", name, provider, "one", f"h{n}:1", "tcp", load=0.75,
+                requests=120, errors=2, in_flight=3, latency_ms=41.5,
+            )
+            for n, name in enumerate(("bank", "shop"), 1)
+        ),
+        *(Record(AT, "load", "elko", name, provider, "one", f"h{n}:1", "tcp", load=0.5)
+          for n, name in enumerate(("bank", "shop"), 1)),
+    ]  # fmt: skip
+
+
+def test_no_request_is_lost_where_reports_coalesce(fed: Fed) -> None:
+    provider = fed.join("one")
+    fed.offer(provider, "bank")
+    fed.take()
+    for _ in range(3 * IN_ADVANCE):
+        fed.registry.load(provider, 1, LoadDetails(requests=2, errors=1, latency_ms=10))
+    fed.registry.load(provider, 2, LoadDetails(requests=2 * IN_ADVANCE, in_flight=9, latency_ms=30))
+    fed.registry.load(provider, 3)
+    told = fed.take()
+    fed.clock.advance(1)
+    fed.feed.catch_up()
+    [last] = fed.take()
+    both = [each for each in [*told, last] if isinstance(each, DetailedRecord)]
+    assert both == [*told, last]
+    assert (last.load, both[-1].in_flight) == (3, 9)
+    assert sum(each.requests or 0 for each in both) == 8 * IN_ADVANCE
+    assert sum(each.errors or 0 for each in both) == 3 * IN_ADVANCE
+    spent = sum((each.requests or 0) * (each.latency_ms or 0) for each in both)
+    assert spent == pytest.approx(6 * IN_ADVANCE * 10 + 2 * IN_ADVANCE * 30)
+
+    fed.registry.load(provider, 3)
+    assert type(fed.take()[0]) is Record
 
 
 def test_a_load_before_the_first_offer_is_not_told(fed: Fed) -> None:

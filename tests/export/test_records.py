@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.export.records import Record, boot_name, common, encode, encode_all, microseconds
+from broker.core.model import LoadDetails
+from broker.export.records import (
+    DetailedRecord,
+    Record,
+    boot_name,
+    common,
+    encode,
+    encode_all,
+    microseconds,
+    with_details,
+)
 
 COMMON = common("broker-1", "20260102T030405000Zab")
 
@@ -28,10 +38,29 @@ def test_members_are_those_of_the_document_in_its_order():
     document = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
     rows = [line.split("|")[1] for line in document.splitlines() if line.startswith("| `")]
     named = [name for row in rows for name in re.findall("`([a-z_]+)`", row)]
-    members = named[: named.index("why") + 1]
+    members = named[: named.index("latency_ms") + 1]
 
     assert [*members[:2], *members[2:5]] == ["v", "ts", "broker", "boot", "seq"]
-    assert set(members) == {"v", "broker", "boot", "seq", *Record.__struct_fields__}
+    assert set(members) == {"v", "broker", "boot", "seq", *DetailedRecord.__struct_fields__}
+
+
+def test_only_a_record_with_details_has_version_2():
+    plain = Record(1, "load", "elko", provider=3, load=0.5)
+    detailed = with_details(plain, LoadDetails(requests=7, latency_ms=12.5))
+    lines, _ = encode_all([plain, detailed, plain], COMMON, 1)
+
+    assert [json.loads(line)["v"] for line in lines] == [1, 2, 1]
+    assert lines[1] == encode(detailed, COMMON, 2)
+    assert json.loads(lines[1]) == {
+        **json.loads(lines[0]), "v": 2, "seq": 2, "requests": 7, "latency_ms": 12.5
+    }  # fmt: skip
+
+
+def test_a_text_that_utf_8_lacks_costs_a_record_none_of_its_details():
+    record = with_details(Record(1, "load", "elko", label="\ud800"), LoadDetails(in_flight=2))
+    [line], _ = encode_all([record], COMMON, 1)
+
+    assert (json.loads(line)["label"], json.loads(line)["in_flight"]) == ("?", 2)
 
 
 def test_a_provider_without_a_load_is_not_one_with_load_zero():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -14,6 +14,9 @@ from broker.access.logins import Logins
 from broker.access.password_backoff import Guesses
 from broker.access.password_checks import PasswordChecks
 from broker.config.values import Broker
+from broker.core.checks.interfaces import Question
+from broker.core.checks.progress import Outcome
+from broker.core.checks.schedule import Schedule
 from broker.core.counters import Counters
 from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
@@ -28,6 +31,17 @@ from broker.wires.view_scan import page as page_of
 from broker.wires.views import AnyView, Row
 
 
+class NoChecks:
+    """An asker of health checks that makes none."""
+
+    def ask(self, question: Question, answered: Callable[[Outcome], None]) -> None:
+        """Make no check."""
+
+    def pings(self, wire: str) -> bool:
+        """No wire has a ping."""
+        return False
+
+
 def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given: Any) -> Context:
     """A context on ``clock``, a reactor or a clock, whose store remembers the providers ``known``."""
     ids = count(1)
@@ -39,6 +53,7 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "registry": Registry(clock, lambda: next(ids), Restored([], 0, clock, lambda ids: None)),
         "topics": Topics(),
         "leases": leases,
+        "checks": Schedule(clock, leases, NoChecks(), lambda: 0.5),
         "launchers": Launchers([], {}, lambda *_: None, lambda *_: None),
         "recorder": None,
         "scheduler": Scheduler(clock),

@@ -130,7 +130,7 @@ def test_a_large_table_is_sorted_in_small_pieces() -> None:
 
 def test_a_long_page_without_a_sort_comes_in_small_pieces() -> None:
     things: list[Thing] = [{"name": str(n)} for n in range(3 * ITEMS)]
-    scan = Scan(view(things), Selection(offset=ITEMS - 50, limit=1_000))
+    scan = Scan(view(things), Selection(offset=ITEMS - 50, limit=ITEMS))
     pieces = list(scan)
     assert max(map(len, pieces)) == ROWS
     assert names([row for some in pieces for row in some]) == [str(n) for n in range(ITEMS - 50, 2 * ITEMS - 50)]

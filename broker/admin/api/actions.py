@@ -1,14 +1,14 @@
-"""Endpoints that change something: each is recorded in the audit log, with its outcome."""
+"""Endpoints that change something: each call is recorded in the audit log, with its result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import attrs
 from msgspec import Meta
 
-from broker.access.principal import Principal
+from broker.access.acts import Act, Audit
 from broker.admin.api.orders import Orders
 from broker.admin.api.pieces import answer
 from broker.core.errors import Reason, Refusal
@@ -18,18 +18,14 @@ from broker.web.endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.web.problem import Problem
 
+ORDERS = ("reinit", "say")
+"""Actions that a session of a wire carries out, and records in the audit log."""
+
 Text = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 
 MAX_SAID = 10_000
 """Characters of a text to users."""
-
-
-class Audit(Protocol):
-    """The audit log."""
-
-    def __call__(self, principal: Principal, operation: str, object: str, result: str) -> Any:
-        """Record an administrative act: its user, its operation, the thing it changes, and its outcome."""
 
 
 @attrs.frozen
@@ -84,41 +80,41 @@ class Withdrawn:
     services: int
 
 
-def audited(endpoint: Endpoint, audit: Audit) -> Endpoint:
-    """Return an endpoint whose calls are recorded: "done", or the reason of the refusal."""
+def audited(endpoint: Endpoint, audit: Audit, listener: str) -> Endpoint:
+    """Return an endpoint whose calls are recorded in the audit log, with their results."""
     handler, operation = endpoint.handler, endpoint.operation or endpoint.name
 
     def recorded(call: Call) -> Any:
-        about = _object(call)
+        act = Act(call.principal, listener, operation, _object(call))
         try:
             result = handler(call)
         except (Problem, Refusal) as error:
-            audit(call.principal, operation, about, f"refused: {error}")
+            audit.record(attrs.evolve(act, result=f"refused: {error.reason.code}"))
             raise
-        audit(call.principal, operation, about, "done")
+        audit.record(act)
         return result
 
     return attrs.evolve(endpoint, handler=recorded)
 
 
 def endpoints(
-    registry: IRegistry, control: IControl, launchers: ILaunchers, orders: Orders, audit: Audit
+    registry: IRegistry, control: IControl, launchers: ILaunchers, orders: Orders, audit: Audit, listener: str
 ) -> list[Endpoint]:
-    """Return the endpoints of the actions."""
+    """Return the endpoints of the actions. ``listener`` is the title of the listener in the audit log."""
 
     def shut_down(call: Call) -> Response:
         control.shut_down(call.body.kill)
         return answer(Done("the broker ends"), 202)
 
     def reinit(call: Call) -> Response:
-        return answer(Done(orders.give("", "reinit", {"server": call.body.server}, call.request.address)))
+        return answer(Done(orders.give(call.principal, "", "reinit", {"server": call.body.server})))
 
     def say(call: Call) -> Response:
         about = {"text": call.body.text, "context": call.body.context, "user": call.body.user}
         given = {name: value for name, value in about.items() if value is not None}
         if len(given) == 1:
             raise Problem(400, "say needs a context or a user")
-        return answer(Done(orders.give("director", "say", given, call.request.address)))
+        return answer(Done(orders.give(call.principal, "director", "say", given)))
 
     def launch(call: Call) -> Response:
         text = launchers.launch(call.body.name)
@@ -152,7 +148,7 @@ def endpoints(
             tag="actions",
             **{"answer": Done, **more},
         )
-        return audited(endpoint, audit)
+        return endpoint if name in ORDERS else audited(endpoint, audit, listener)
 
     return [
         action("shutdown", "admin.shutdown", "Ends the process.", shut_down, Shutdown, status=202),

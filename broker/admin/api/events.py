@@ -7,8 +7,8 @@ has seen asks for those after it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Callable, Collection, Iterator
+from typing import Annotated, Any, Literal, NamedTuple
 
 import attrs
 import msgspec
@@ -25,6 +25,9 @@ from broker.wires.view_scan import matcher
 
 PIECE = 250
 """Events that are encoded in one piece: some 3 µs each."""
+
+SEARCHED = 2_000
+"""Newest events that are searched for a pattern if no place is given."""
 
 _PLACE = re.compile(r"([0-9]{1,16})-([0-9]{1,16})", re.ASCII)
 
@@ -45,8 +48,9 @@ class Place(NamedTuple):
 class EventsQuery:
     """The query of recent events.
 
-    Without ``since``, the newest events are returned. ``kinds`` and ``pattern`` select events; the pattern matches the
-    name of a service, or the label of a provider that reports a load.
+    Without ``since``, the newest events are returned; with a pattern, those of the newest 2,000. ``kinds`` and
+    ``pattern`` select events; the pattern matches the name of a service, or the label of a provider that reports a
+    load.
     """
 
     since: Annotated[
@@ -68,7 +72,7 @@ class Events:
     epoch: int
     revision: int
     resync: bool
-    events: list[dict[str, object]]
+    events: list[dict[str, Any]]
 
 
 @attrs.frozen
@@ -149,23 +153,31 @@ def endpoints(registry: IRegistry) -> list[Endpoint]:
 
 
 def _body(registry: IRegistry, chosen: Filter, since: Place | None, limit: int) -> Iterator[bytes]:
-    changes: Sequence[Change] | None
-    revision = registry.revision
-    if since is None:
-        changes = registry.recent(chosen.kinds)
-    else:
-        changes = registry.changes_since(since.epoch, since.revision, chosen.kinds)
     matches = chosen.matching()
     found: list[Change] = []
-    some = changes or ()
-    for begin in range(0, len(some), PIECE):
-        found += filter(matches, some[begin : begin + PIECE])
-        yield b""
+    lost = False
     if since is None:
+        revision = registry.revision
+        searched = limit if chosen.pattern == "*" else SEARCHED
+        recent = registry.recent(chosen.kinds, searched)
+        for begin in range(0, len(recent), PIECE):
+            found += filter(matches, recent[begin : begin + PIECE])
+            yield b""
         found = found[-limit:]
-    elif len(found) > limit:
-        found = found[:limit]
-        revision = found[-1].revision
+    else:
+        revision = since.revision
+        while len(found) < limit:
+            some = registry.changes_since(since.epoch, revision, chosen.kinds, PIECE)
+            if not some:
+                lost = some is None and not found
+                revision = revision if some is None and found else registry.revision
+                break
+            found += filter(matches, some)
+            revision = some[-1].revision
+            yield b""
+        if len(found) > limit:
+            found = found[:limit]
+            revision = found[-1].revision
     yield b'{"events":'
     yield from array([event(each) for each in found[n : n + PIECE]] for n in range(0, len(found), PIECE))
-    yield b"," + members({"epoch": registry.epoch, "revision": revision, "resync": changes is None}) + b"}"
+    yield b"," + members({"epoch": registry.epoch, "revision": revision, "resync": lost}) + b"}"

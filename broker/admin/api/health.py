@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
 from msgspec import Meta
 
 from broker.admin.api.pieces import answer
 from broker.core.interfaces import IRegistry
+from broker.core.model import NotReady
 from broker.web.endpoint import Call, Endpoint
 from broker.web.messages import Response
 
-Reasons = Callable[[], Sequence[tuple[str, str]]]
+Reasons = Callable[[], Sequence[NotReady]]
 """Returns what is not ready, each with its reason; nothing if the daemon is ready."""
 
 
@@ -62,10 +63,10 @@ class Status:
     version: str
     started: str
     uptime: Annotated[float, Meta(description="seconds")]
-    listeners: list[dict[str, object]]
-    registry: dict[str, object]
-    store: dict[str, object]
-    journal: dict[str, object] | None = None
+    listeners: list[dict[str, Any]]
+    registry: dict[str, Any]
+    store: dict[str, Any]
+    journal: dict[str, Any] | None = None
 
 
 def endpoints(
@@ -80,7 +81,7 @@ def endpoints(
         return answer(Health())
 
     def readiness(call: Call) -> Response:
-        reasons = [Obstacle(what, reason) for what, reason in ready()]
+        reasons = [Obstacle(each.what, each.reason) for each in ready()]
         return answer(Readiness(not reasons, reasons), 503 if reasons else 200)
 
     def state(call: Call) -> Response:
@@ -130,6 +131,6 @@ def endpoints(
             "get_journal",
             "Describes the metrics journal.",
             journal,
-            answer=dict[str, object],
+            answer=dict[str, Any],
         ),
     ]

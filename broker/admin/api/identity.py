@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 
@@ -58,7 +59,7 @@ def endpoints(access: Access, listener: str, version: str, all: Callable[[], Seq
             "get_document",
             "Returns this document.",
             document,
-            answer=dict[str, object],
+            answer=dict[str, Any],
             operation=None,
             tag="access",
         ),

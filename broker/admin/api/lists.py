@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
 from msgspec import Meta
@@ -56,7 +56,7 @@ class Rows:
     ``total`` is the number of rows on all pages. ``epoch`` and ``revision`` are those of the registry at the begin.
     """
 
-    rows: list[dict[str, object]]
+    rows: list[dict[str, Any]]
     total: int
     offset: int
     limit: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from broker.access.principal import Principal
 from broker.core.errors import Reason, Refusal
 from broker.web.problem import Problem
 from broker.wires.dialect import Dialect
@@ -50,19 +51,23 @@ class _Listener:
 
 
 class Orders:
-    """Orders in the dialects that exist now."""
+    """Orders in the dialects that exist now. ``listener`` is the title in rights and in the audit log."""
 
-    def __init__(self, dialects: Callable[[], Sequence[Dialect]]) -> None:
+    def __init__(self, dialects: Callable[[], Sequence[Dialect]], listener: str) -> None:
         self._dialects = dialects
+        self._listener = listener
 
-    def give(self, prefix: str, op: str, parameters: Mapping[str, object], address: str) -> str:
-        """Carry out an op of the dialect with a prefix, and return its answers. Raises `Refusal` or `Problem` 404."""
+    def give(self, principal: Principal, prefix: str, op: str, parameters: Mapping[str, object]) -> str:
+        """Carry out an op of the dialect with a prefix for a user, and return its answers.
+
+        The session of the wire checks the user's rights, and records the act. Raises `Refusal`, or `Problem` 404.
+        """
         dialect = next((each for each in self._dialects() if each.prefix == prefix and op in each.ops), None)
         if dialect is None:
             raise Problem(404, f"{f'{prefix} {op}'.strip()} is an order of a wire that is not open", Reason.UNKNOWN_OP)
         words = [f"{name}={value}" for name, value in parameters.items()]
-        peer = _Listener(address)
-        typist = dialect.converse(peer, None)
+        peer = _Listener(principal.address)
+        typist = dialect.converse(peer, principal, self._listener)
         try:
             typist.say(dialect.typed(op, words))
         finally:

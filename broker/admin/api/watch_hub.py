@@ -20,7 +20,7 @@ from twisted.logger import Logger
 
 from broker.admin.api.events import PIECE, Filter, Place, encoded
 from broker.core.interfaces import IRegistry
-from broker.core.model import Change
+from broker.core.model import Change, Kind
 from broker.web.messages import Outlet
 
 INTERVAL = 0.25
@@ -178,10 +178,13 @@ class WatchHub:
     def _pieces(self) -> Iterator[None]:
         """Send all watchers what is new, and yield after each piece of work."""
         registry = self._registry
-        base, target = self._position, registry.revision
-        self._position = target
-        if target != base:
-            yield from self._send(base, target, registry.changes_since(registry.epoch, base))
+        target = registry.revision
+        while self._position < target:
+            # A part of the changes in each turn; if the ring has lost some, the catch-up tells each watcher.
+            base = self._position
+            changes = registry.changes_since(registry.epoch, base, tuple(Kind), PIECE) or ()
+            self._position = min(changes[-1].revision, target) if changes else target
+            yield from self._send(base, self._position, [change for change in changes if change.revision <= target])
         for watcher in list(self._watchers):
             if watcher.revision < target and not watcher.outlet.behind:
                 yield from self._catch_up(watcher, target)
@@ -193,53 +196,40 @@ class WatchHub:
             if not number % WRITES:
                 yield
 
-    def _send(self, base: int, target: int, changes: Sequence[Change] | None) -> Iterator[None]:
-        """Send the changes of a flush to all watchers that have everything before it."""
-        if changes is None:
-            return  # each of them is told by the catch-up
-        events: list[tuple[Change, bytes]] = []
-        for begin in range(0, len(changes), PIECE):
-            events += [(change, encoded(change)) for change in changes[begin : begin + PIECE] if change[0] <= target]
-            yield
+    def _send(self, base: int, target: int, changes: Sequence[Change]) -> Iterator[None]:
+        """Send changes to all watchers that have everything before them; these have all up to ``target`` then."""
+        events = [(change, encoded(change)) for change in changes]
         texts: dict[tuple[Filter, Form], bytes] = {}
+        yield
         for number, watcher in enumerate(list(self._watchers), 1):
-            if watcher.revision == base and not watcher.outlet.behind:
+            if events and watcher.revision == base and not watcher.outlet.behind:
                 key = (watcher.chosen, watcher.form)
-                text = texts.get(key)
-                if text is None:
-                    chosen = []
+                if key not in texts:
                     matches = watcher.chosen.matching()
-                    for begin in range(0, len(events), PIECE):
-                        some = events[begin : begin + PIECE]
-                        chosen += [(change.revision, data) for change, data in some if matches(change)]
-                        yield
-                    text = watcher.form.events(self._registry.epoch, target, chosen) if chosen else b""
-                    texts[key] = text
-                if text:
-                    self._write(watcher, text)
+                    chosen = [(change.revision, data) for change, data in events if matches(change)]
+                    texts[key] = watcher.form.events(self._registry.epoch, target, chosen) if chosen else b""
+                    yield
+                if texts[key]:
+                    self._write(watcher, texts[key])
                 watcher.revision = target
             if not number % WRITES:
                 yield
 
     def _catch_up(self, watcher: Watcher, target: int) -> Iterator[None]:
-        """Send a watcher that lacks more than the last flush what the ring still has, or a resync."""
+        """Send a watcher that lacks more than the others what the ring still has, or a resync."""
         registry = self._registry
-        changes = registry.changes_since(registry.epoch, watcher.revision, watcher.chosen.kinds)
-        if changes is None:
-            self._resync(watcher)
-            return
         matches = watcher.chosen.matching()
-        for begin in range(0, len(changes), PIECE):
-            some = [change for change in changes[begin : begin + PIECE] if change.revision <= target]
-            events = [(change.revision, encoded(change)) for change in some if matches(change)]
-            if watcher.outlet.behind or watcher not in self._watchers:
+        while watcher.revision < target and watcher in self._watchers and not watcher.outlet.behind:
+            changes = registry.changes_since(registry.epoch, watcher.revision, watcher.chosen.kinds, PIECE)
+            if changes is None:
+                self._resync(watcher)
                 return
+            some = [change for change in changes if change.revision <= target]
+            events = [(change.revision, encoded(change)) for change in some if matches(change)]
+            watcher.revision = some[-1].revision if len(changes) == PIECE and some else target
             if events:
-                self._write(watcher, watcher.form.events(registry.epoch, events[-1][0], events))
-            if some:
-                watcher.revision = some[-1].revision
+                self._write(watcher, watcher.form.events(registry.epoch, watcher.revision, events))
             yield
-        watcher.revision = target
 
     def _resync(self, watcher: Watcher) -> None:
         self.resyncs += 1

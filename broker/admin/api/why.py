@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
 from msgspec import Meta
@@ -65,10 +65,10 @@ class ProviderAbout:
     ``loads`` has one load for each ``step`` seconds, the newest last, null where there is none.
     """
 
-    provider: dict[str, object]
+    provider: dict[str, Any]
     step: int
     loads: list[float | None]
-    services: list[dict[str, object]]
+    services: list[dict[str, Any]]
     why: list[Entry]
 
 
@@ -134,8 +134,8 @@ class Explainer:
             return "a listener of the broker itself", "when the listener closes"
         if service.interval is not None:
             return (
-                f"heartbeats, agreed every {service.interval:g} s; the last sign of life was {heard:g} s ago",
-                "when heartbeats are missing for several intervals, or when it is withdrawn",
+                f"signs of life, agreed at least every {service.interval:g} s; the last one was {heard:g} s ago",
+                "when it is silent for longer than its wire allows, or when it is withdrawn",
             )
         if service.lasting:
             return (

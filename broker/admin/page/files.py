@@ -48,13 +48,12 @@ POLICY = "; ".join(
 """The Content-Security-Policy (https://www.w3.org/TR/CSP3/). The page makes all elements itself and inserts texts as
 text nodes; trusted types turn every other way of inserting into an error."""
 
+# The transport adds X-Content-Type-Options and Cross-Origin-Resource-Policy to every answer.
 HEADERS = (
     CACHE,
     ("Content-Security-Policy", POLICY),
-    ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
 )
 
 

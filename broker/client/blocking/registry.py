@@ -102,9 +102,22 @@ class Offer:
         self.offer = offer
         self._thread = thread
 
-    def load(self, load: float, timeout: float | None = None) -> None:
-        """Report the load of the provider. Requires that the offer was made with a load."""
-        self._thread.call(self.offer.load, load, timeout=timeout)
+    def load(
+        self,
+        load: float,
+        timeout: float | None = None,
+        *,
+        requests: int | None = None,
+        errors: int | None = None,
+        in_flight: int | None = None,
+        latency_ms: float | None = None,
+    ) -> None:
+        """Report the load of the provider, as `broker.client.profiles.registry.Offer.load` does."""
+
+        def report() -> Deferred[None]:
+            return self.offer.load(load, requests=requests, errors=errors, in_flight=in_flight, latency_ms=latency_ms)
+
+        self._thread.call(report, timeout=timeout)
 
     def withdraw(self, timeout: float | None = None) -> None:
         """Withdraw the offer."""

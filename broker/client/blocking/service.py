@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from broker.client.blocking.contents import Content, Inbox
@@ -50,9 +51,25 @@ class Worker(Inbox[Request]):
             else:
                 request.reply(body)
 
-    def load(self, load: float, timeout: float | None = None) -> None:
-        """Report the load of this worker: requests go to the least loaded. Requires ``loads`` when it was opened."""
-        self._thread.call(self.worker.load, load, timeout=timeout)
+    def load(
+        self,
+        load: float,
+        timeout: float | None = None,
+        *,
+        requests: int | None = None,
+        errors: int | None = None,
+        in_flight: int | None = None,
+        latency_ms: float | None = None,
+    ) -> None:
+        """Report the load of this worker: requests go to the least loaded. Requires ``loads`` when it was opened.
+
+        The details are those of `broker.client.profiles.load_report.LoadReport`.
+        """
+
+        def report() -> Deferred[None]:
+            return self.worker.load(load, requests=requests, errors=errors, in_flight=in_flight, latency_ms=latency_ms)
+
+        self._thread.call(report, timeout=timeout)
 
     def drain(self) -> None:
         """Accept no further requests. `take`, `work` and iteration end after the current ones are settled."""

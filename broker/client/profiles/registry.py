@@ -26,6 +26,7 @@ from broker.client.backoff import Backoff
 from broker.client.errors import Closed, MtlError, Rejected, Unsettled
 from broker.client.events import Event, OnEvent
 from broker.client.mtl import Client, Reader, Writer
+from broker.client.profiles.load_report import LoadReport, encode
 from broker.client.reader import Delivery
 
 PROFILE = "registry"
@@ -51,11 +52,15 @@ class Service:
 
 @attrs.frozen
 class Load:
-    """The load of a provider."""
+    """The load of a provider, with those details that it reported last (`LoadReport`)."""
 
     provider: int
     label: str
     load: float
+    requests: int | None = None
+    errors: int | None = None
+    in_flight: int | None = None
+    latency_ms: float | None = None
 
     @property
     def key(self) -> Hashable:
@@ -208,6 +213,10 @@ class _ServiceDesc(msgspec.Struct):
 class _LoadDesc(msgspec.Struct):
     load: float
     label: str = ""
+    requests: int | None = None
+    errors: int | None = None
+    in_flight: int | None = None
+    latency_ms: float | None = None
 
 
 _read_service = msgspec.json.Decoder(_ServiceDesc).decode
@@ -232,7 +241,8 @@ def _service_key(delivery: Delivery) -> Hashable:
 
 def _load(delivery: Delivery) -> Load:
     desc = _read_load(delivery.body)
-    return Load(_provider(delivery), desc.label, desc.load)
+    details = (desc.requests, desc.errors, desc.in_flight, desc.latency_ms)
+    return Load(_provider(delivery), desc.label, desc.load, *details)
 
 
 # offers
@@ -256,12 +266,24 @@ class Offer:
         """Fires when the offer is withdrawn, fails when a permanent error ends it."""
         return self.writer.ended
 
-    def load(self, load: float) -> Deferred[None]:
-        """Report the load of the provider. Requires that the offer was made with a load."""
+    def load(
+        self,
+        load: float,
+        *,
+        requests: int | None = None,
+        errors: int | None = None,
+        in_flight: int | None = None,
+        latency_ms: float | None = None,
+    ) -> Deferred[None]:
+        """Report the load of the provider, with optional details (`LoadReport`).
+
+        Requires that the offer was made with a load. After a recovery of the flow the load is reported again, without
+        details: its requests were reported before.
+        """
         if self._load is None:
             raise ValueError("the lease does not cover loads: make the offer with a load")
         self._load = load
-        return self._report()
+        return self._report(LoadReport(load, requests, errors, in_flight, latency_ms))
 
     async def withdraw(self) -> None:
         """Withdraw the offer."""
@@ -286,7 +308,7 @@ class Offer:
             try:
                 await self.writer.send(self._body, self._resource, {"type": "offer", "content-type": JSON})
                 if self._load is not None:
-                    await self._report()
+                    await self._report(LoadReport(self._load))
             except Rejected as rejected:
                 if not rejected.recycle:
                     raise
@@ -297,8 +319,8 @@ class Offer:
                     self.first.callback(None)
                 return
 
-    def _report(self) -> Deferred[None]:
-        return self.writer.send(msgspec.json.encode({"load": self._load}), "load")
+    def _report(self, report: LoadReport) -> Deferred[None]:
+        return self.writer.send(encode(report), "load")
 
     def _not_made(self, failure: Failure) -> None:
         if not failure.check(Closed, Unsettled):  # the next flow renews the offer

@@ -16,7 +16,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -24,6 +23,7 @@ from twisted.python.failure import Failure
 from broker.client.errors import Closed, Full, MtlError, NotTaken, Rejected, Unsettled
 from broker.client.events import Event, OnEvent
 from broker.client.mtl import Client, Reader, Writer
+from broker.client.profiles.load_report import LoadReport, encode
 from broker.client.reader import Delivery, outcome
 from broker.wires.mtl.codec.table import Value
 
@@ -66,9 +66,21 @@ class Worker:
         """Fires when the worker is closed, fails when a permanent error ends it."""
         return self.reader.ended
 
-    def load(self, load: float) -> Deferred[None]:
-        """Report the load of the worker. Requires ``loads`` when it was opened."""
-        return self.writer.send(msgspec.json.encode({"load": load}), "load")
+    def load(
+        self,
+        load: float,
+        *,
+        requests: int | None = None,
+        errors: int | None = None,
+        in_flight: int | None = None,
+        latency_ms: float | None = None,
+    ) -> Deferred[None]:
+        """Report the load of the worker, with optional details (`LoadReport`).
+
+        Requires ``loads`` when it was opened.
+        """
+        report = LoadReport(load, requests, errors, in_flight, latency_ms)
+        return self.writer.send(encode(report), "load")
 
     def drain(self) -> Deferred[None]:
         """Accept no further requests, finish the current ones, and close."""

@@ -33,10 +33,14 @@ class ServiceBody(msgspec.Struct):
     auth: Any = None
 
 
-class LoadBody(msgspec.Struct):
-    """A report of a load."""
+class LoadBody(msgspec.Struct, frozen=True):
+    """A report of a load, with optional details."""
 
     load: float
+    requests: int | None = None
+    errors: int | None = None
+    in_flight: int | None = None
+    latency_ms: float | None = None
 
 
 @attrs.define(eq=False)
@@ -45,7 +49,7 @@ class Provider:
 
     id: int
     label: str
-    load: float = 0.0
+    report: LoadBody = attrs.field(factory=lambda: LoadBody(0.0))
     services: dict[str, ServiceBody] = attrs.field(factory=dict)
 
 
@@ -89,9 +93,9 @@ class Registry(Profile):
             self._send_service("down", provider, service)
             self._send_load(LOAD + name, "down", provider)
 
-    def report(self, provider: Provider, load: float) -> None:
+    def report(self, provider: Provider, report: LoadBody) -> None:
         """Set the load of a provider."""
-        provider.load = load
+        provider.report = report
         self._revision += 1
         for resource in (LOADS, *(LOAD + name for name in provider.services)):
             self._send_load(resource, "load", provider)
@@ -133,8 +137,8 @@ class Registry(Profile):
         provider = self._writers.get(writer)
         try:
             if resource == LOADS:
-                load = read_load(content.body)
-                self.report(provider or self._joined(writer, ""), load)
+                report = read_load(content.body)
+                self.report(provider or self._joined(writer, ""), report)
             else:
                 self._offered(writer, provider, resource.removeprefix(SERVICE), content)
         except Refusal:
@@ -211,19 +215,21 @@ class Registry(Profile):
         return self._properties(event, provider, service=service.service), msgspec.json.encode(body)
 
     def _load(self, provider: Provider, event: str) -> tuple[bytes, bytes]:
-        body = {"type": "loaddesc", "label": provider.label, "load": provider.load, "provider": provider.id}
+        told = {name: value for name, value in msgspec.structs.asdict(provider.report).items() if value is not None}
+        body = {"type": "loaddesc", "label": provider.label, "provider": provider.id, **told}
         return self._properties(event, provider), b"" if event == "down" else msgspec.json.encode(body)
 
     def _properties(self, event: str, provider: Provider, **more: table.Value) -> bytes:
         return table.encode({"event": event, "revision": self._revision, "provider": provider.id, **more})
 
 
-def read_load(body: bytes) -> float:
-    """Return the load in a report. Raises `Refusal`."""
+def read_load(body: bytes) -> LoadBody:
+    """Return a report of a load. Raises `Refusal`."""
     try:
-        load = msgspec.json.decode(body, type=LoadBody).load
+        report = msgspec.json.decode(body, type=LoadBody)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         raise Refusal(400, "the body is no report of a load") from None
-    if not isfinite(load) or load < 0:
-        raise Refusal(400, "a load is a finite number, not negative")
-    return load
+    for value in msgspec.structs.astuple(report):
+        if value is not None and not (isfinite(value) and value >= 0):
+            raise Refusal(400, "a load and its details are finite numbers, not negative")
+    return report

@@ -177,8 +177,9 @@ class Services(Profile):
                 worker = self._workers.get(writer.connection)
                 if worker is None:
                     raise Refusal(400, "only a worker has a load")
-                worker.load = read_load(content.body)
-                self._registry.report(worker.provider, worker.load)
+                report = read_load(content.body)
+                worker.load = report.load
+                self._registry.report(worker.provider, report)
             else:
                 self._reply(writer, resource, content)
         except Refusal as refusal:

@@ -28,6 +28,18 @@ class Question:
     local: bool = False
 
 
+@attrs.frozen
+class TargetInfo:
+    """One target for operators. ``subjects`` are their names, the first few; ``count`` is the number of them."""
+
+    question: Question
+    check: Check
+    policy: Policy
+    streak: int
+    subjects: tuple[str, ...]
+    count: int
+
+
 class Subject(Protocol):
     """A service or server whose check is supervised."""
 

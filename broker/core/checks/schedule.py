@@ -18,15 +18,14 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 
-import attrs
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from broker.core.checks.interfaces import Asker, Question, Subject
+from broker.core.checks.interfaces import Asker, Question, Subject, TargetInfo
 from broker.core.checks.progress import Outcome, Progress
 from broker.core.checks.rules import CheckKind, CheckSettings
 from broker.core.interfaces import ILease, ILeases
-from broker.core.model import Check, CheckState, Policy
+from broker.core.model import CheckState, Policy
 
 JITTER = 0.25
 """Largest deviation from the interval, as a share of it."""
@@ -36,18 +35,6 @@ MAX_TARGETS = 50_000
 
 RETRY = 0.1
 """Intervals until the next attempt of a check that was impossible."""
-
-
-@attrs.frozen
-class TargetInfo:
-    """One target for operators. ``subjects`` are their names, the first few; ``count`` is the number of them."""
-
-    question: Question
-    check: Check
-    policy: Policy
-    streak: int
-    subjects: tuple[str, ...]
-    count: int
 
 
 class Target:

@@ -6,6 +6,7 @@ from collections import OrderedDict
 
 from broker.core.director.limits import MAX_PROTOCOL_PROBES
 from broker.core.director.state import OpenContext, Server
+from broker.core.model import Policy
 
 
 class CloneSet:
@@ -62,9 +63,11 @@ class CloneSet:
     def first(self, protocol: str) -> OpenContext | None:
         """Return a clone with room on a server that is not full, or None.
 
-        A clone whose server speaks ``protocol`` is preferred among the first `MAX_PROTOCOL_PROBES` servers.
+        A clone whose server speaks ``protocol`` and has no failing health check is preferred among the first
+        `MAX_PROTOCOL_PROBES` servers.
         """
         found: OpenContext | None = None
+        failing: OpenContext | None = None
         looks = 0
         while looks < min(len(self._ready), MAX_PROTOCOL_PROBES):
             server = next(iter(self._ready))
@@ -75,12 +78,14 @@ class CloneSet:
                 continue
             context = next(iter(self._rooms[server]))
             if protocol in server.addresses:
-                return context
+                if server.policy is Policy.SHOW:
+                    return context
+                failing = failing or context
             found = found or context
             looks += 1
             # Rotation: a farm in which the first servers lack the protocol does not probe the same ones each time.
             self._ready.move_to_end(server)
-        return found
+        return failing or found
 
     def _take(self, context: OpenContext) -> None:
         """Remove a clone that has no room, or that has closed, from the choice."""

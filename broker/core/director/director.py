@@ -55,6 +55,7 @@ class Director:
         self._reservations = Reservations(clock, settings.reservation_seconds, settings.user_reservations)
         self._farm = Farm(clock, self._notifier, self._reservations, settings.load_bump)
         self._presence = self._farm.presence
+        self._farm.selection.panic = settings.panic
         self._placer = Placer(self._farm, self._reservations)
 
     def use(self, settings: DirectorSettings) -> None:
@@ -63,6 +64,7 @@ class Director:
         self._reservations.seconds = settings.reservation_seconds
         self._reservations.quotas.each_user = settings.user_reservations
         self._farm.selection.bump = settings.load_bump
+        self._farm.selection.panic = settings.panic
 
     def join(self, label: str, link: ProviderLink) -> IContextServer:
         if self._farm.links >= self._max_links:
@@ -148,6 +150,7 @@ class Director:
             "placements": len(self._reservations.placements),
             "links": self._farm.links,
             "providers": len(self._farm.servers),
+            "failing": self._farm.selection.failing,
             "contexts": len(self._presence.contexts),
             "hidden_contexts": len(self._presence.hidden),
             "users": self._presence.present,

@@ -29,6 +29,7 @@ from broker.core.director.reservations import Reservations
 from broker.core.director.server_selection import ServerSelection
 from broker.core.director.state import LinkReport, OpenContext, Server
 from broker.core.errors import Reason, Refusal
+from broker.core.model import Policy
 from broker.core.notifier import Notifier
 
 
@@ -84,6 +85,11 @@ class Farm:
             for context in server.contexts.values():
                 self.end_duplicate(context)
         return server
+
+    def judge(self, server: Server, report: LinkReport, policy: Policy) -> None:
+        """Apply the result of the health check of a link."""
+        report.policy = policy
+        self._settle(server)
 
     def serves(self, server: Server, capacity: int) -> None:
         """Apply the families and the capacity that a link has reported."""
@@ -165,6 +171,7 @@ class Farm:
 
     def _settle(self, server: Server) -> None:
         before = server.addresses
+        policy = server.policy
         server.settle()
         for address in before.items() - server.addresses.items():
             servers = self._addresses[address]
@@ -174,6 +181,8 @@ class Farm:
         for address in server.addresses.items() - before.items():
             self._addresses.setdefault(address, {})[server] = None
         self.selection.settle(server)
+        if server.policy is not policy:
+            self.selection.judged(server)
         if server.links:
             server.room_made()
 

@@ -24,6 +24,7 @@ import attrs
 from zope.interface import Interface
 
 from broker.core.errors import Reason, Refusal
+from broker.core.model import Policy
 
 UNLIMITED = -1
 """The value of an absent capacity limit in the protocol."""
@@ -210,13 +211,14 @@ class DirectorSettings:
     ``load_bump`` is added to a server's load for each new context that is placed there, until the server reports its
     load. ``reservation_seconds`` is the time for which an unused reservation takes up room: as long as a Context Server
     keeps it. ``providers`` is the maximum number of links, ``user_reservations`` the maximum number of unused
-    reservations of one user.
+    reservations of one user. ``panic`` is the share of servers with a failing health check above which none is hidden.
     """
 
     load_bump: float = 0.0008
     reservation_seconds: float = 30.0
     providers: int = 10_000
     user_reservations: int = 10
+    panic: float = 0.5
 
 
 class IContextServer(Interface):
@@ -225,6 +227,12 @@ class IContextServer(Interface):
     Every method may raise `Refusal`: PARAMETER for a name that is empty or too long, LIMIT for a full table,
     NOT_REGISTERED for an unknown context or user.
     """
+
+    def judged(policy: Policy) -> None:
+        """Set the place of the server in choices, by the health check of this link: SHOW unless it fails.
+
+        The newest link of a server counts. No-op after `leave`.
+        """
 
     def address(protocol: str, hostport: str) -> None:
         """Set the server's address for ``protocol``. The addresses of a link identify its server.

@@ -10,6 +10,8 @@ Rules:
   stands in their way. Each granted request has a token of its own; a denied one changes nothing.
 - A placement adds the estimated load of a context to its server. Joining an open context or a placement does not.
 - The server receives the reservation before the requester does.
+- A server with a failing health check gets new contexts and clones only if no other server can take them; by the policy
+  "hide", not even then, and contexts that are open there admit nobody else.
 """
 
 from __future__ import annotations
@@ -24,11 +26,13 @@ from broker.core.director.names import check_name, family
 from broker.core.director.reservations import Reservations
 from broker.core.director.state import OpenContext, Placement, Reservation, ReservationPlace, Server
 from broker.core.errors import Refusal
+from broker.core.model import Policy
 
 NO_SERVER = "unable to find suitable server"
 CONTEXT_FULL = "requested context full"
 SERVER_FULL = "server full"
 NO_PROTOCOL = "requested protocol not available"
+SERVER_FAILING = "server does not answer"
 
 
 class Placer:
@@ -85,36 +89,60 @@ class Placer:
         """
         if found is None and own is not None and self._keeps(own, protocol, context, internal):
             return own.place
+        spare: ReservationPlace | None = None
         if found is None:
             clones = self._farm.presence.sets.get(context)
             if clones is not None:
                 found = clones.first(protocol)
+                if found is not None and self._failing(found.server):
+                    # A further clone on another server is better than a clone whose server does not answer.
+                    spare, found = found, None
         if found is not None:
-            why = _against(found, own, protocol, internal)
-            if why is not None:
-                raise Denied(found.name, why)
-            return found
+            return self._admitted(found, own, protocol, internal)
         placement = self._reservations.placements.get(context)
         if placement is not None and placement.server.links:
             full, cloned = self._shaped(placement, own)
             # A full placement of a clone set falls through to a further placement; a context without clones is denied.
             if not full or not cloned:
-                why = CONTEXT_FULL if full else _against_placement(placement, own, protocol, internal)
-                if why is not None:
-                    raise Denied(context, why)
-                return placement
+                if not self._failing(placement.server):
+                    if full:
+                        raise Denied(context, CONTEXT_FULL)
+                    return self._admitted(placement, own, protocol, internal)
+                # The context is not open there yet, and can still be opened elsewhere.
+                spare = spare or placement
         server = self._farm.selection.first(family(context), protocol, internal)
+        if spare is not None and (server is None or self._failing(server)):
+            return self._admitted(spare, own, protocol, internal)
         if server is None:
             raise Denied(context, NO_SERVER)
         self._farm.selection.placed(server)
         return self._reservations.place(context, server)
 
+    def _admitted(
+        self, place: ReservationPlace, own: Reservation | None, protocol: str, internal: bool
+    ) -> ReservationPlace:
+        """Return an open context or a placement that admits the user. Raises `Denied` if it does not."""
+        why = SERVER_FAILING if self._farm.selection.policy_of(place.server) is Policy.HIDE else None
+        if isinstance(place, OpenContext):
+            why = why or _against(place, own, protocol, internal)
+        elif isinstance(place, Placement):
+            why = why or _against_placement(place, own, protocol, internal)
+        if why is not None:
+            raise Denied(place.name, why)
+        return place
+
+    def _failing(self, server: Server) -> bool:
+        """Return True if a server's health check fails and its policy prefers other servers."""
+        return self._farm.selection.policy_of(server) is not Policy.SHOW
+
     def _keeps(self, own: Reservation, protocol: str, context: str, internal: bool) -> bool:
         """Return True if the place of the user's reservation admits them again, though the context is not open.
 
-        Never for a departed server, which has no addresses.
+        Never for a departed server, which has no addresses, nor for one with a failing health check.
         """
         place = own.place
+        if self._failing(place.server):
+            return False
         # The requested name is that of a clone set, and the place one of its clones.
         if isinstance(place, OpenContext):
             inviting = place.basecap < 0 or len(place.users) + _others(place, own) < place.basecap

@@ -15,7 +15,7 @@ from broker.core.director.limits import MAX_CONTEXTS, MAX_FAMILIES, MAX_PROTOCOL
 from broker.core.director.names import check_name, check_text
 from broker.core.director.state import LinkReport, OpenContext, Server
 from broker.core.errors import Reason, Refusal
-from broker.core.model import MAX_TEXT
+from broker.core.model import MAX_TEXT, Policy
 
 GATE_CLOSED = "context closed to new entries"
 """The reason to deny a reservation if a server closes a gate without a reason."""
@@ -77,6 +77,10 @@ class ServerLink:
         if not isfinite(factor):
             raise Refusal(Reason.PARAMETER, "a load is not a finite number")
         self._farm.selection.load(self.server, max(0.0, factor))
+
+    def judged(self, policy: Policy) -> None:
+        if not self._gone:
+            self._farm.judge(self.server, self._report, policy)
 
     # Contexts
 

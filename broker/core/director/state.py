@@ -15,6 +15,7 @@ from collections.abc import Hashable
 from typing import Protocol
 
 from broker.core.director.interfaces import UNLIMITED, ProviderLink
+from broker.core.model import Policy
 
 
 class RoomWaiter(Protocol):
@@ -34,7 +35,7 @@ class CloneGroup(Protocol):
 class LinkReport:
     """The report of one link about its server: label, addresses, families and capacity."""
 
-    __slots__ = ("addresses", "bit", "capacity", "families", "label", "link")
+    __slots__ = ("addresses", "bit", "capacity", "families", "label", "link", "policy")
 
     def __init__(self, label: str, link: ProviderLink) -> None:
         self.label = label
@@ -44,6 +45,8 @@ class LinkReport:
         self.families: dict[str, bool] = {}
         """True for a restricted family, by its name."""
         self.capacity = UNLIMITED
+        self.policy = Policy.SHOW
+        """Place of the server in choices, by the health check of this link."""
 
 
 class Server:
@@ -60,6 +63,7 @@ class Server:
         "newest",
         "number",
         "placements",
+        "policy",
         "reserved",
         "retiring",
         "room_waiters",
@@ -80,6 +84,8 @@ class Server:
         self.addresses: dict[str, str] = {}
         self.families: dict[str, bool] = {}
         self.capacity = UNLIMITED
+        self.policy = Policy.SHOW
+        """Place in choices: SHOW unless the health check of the newest link fails."""
         self.load = 0.0
         """The last reported load, and an estimate for each context that was placed here since."""
         self.weight = 0.0
@@ -142,6 +148,7 @@ class Server:
             self.label = report.label
             self.addresses.update(report.addresses)
             self.capacity = report.capacity
+            self.policy = report.policy
             for family, restricted in report.families.items():
                 self.families[family] = restricted or self.families.get(family, False)
 

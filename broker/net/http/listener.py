@@ -18,8 +18,8 @@ from urllib.parse import parse_qsl
 from twisted.internet.defer import Deferred
 
 from broker.core.errors import Reason, Refusal
-from broker.net.admission import ConnectionFactory
-from broker.net.certificate_names import certificate_names
+from broker.net.admission import DISCONNECTED, ConnectionFactory
+from broker.net.client_certificate import client_names
 from broker.net.connection import StreamConnection
 from broker.net.http.answering import Answering
 from broker.net.http.bounds import HttpDeadlines, RequestBounds
@@ -50,7 +50,7 @@ class Channel(HttpChannel):
     """The answer that waits or is being sent."""
 
     def __init__(self, factory: HttpFactory, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.factory = factory
         self.address = f"{host}:{port}" if port else host
         self.local = local
@@ -67,7 +67,7 @@ class Channel(HttpChannel):
     def names(self) -> tuple[str, ...]:
         """Return the names of the peer's verified certificate; none without TLS, and none without a certificate."""
         if self.certificate is None:
-            self.certificate = certificate_names(self.transport)
+            self.certificate = client_names(self.transport)
         return self.certificate
 
     def patient(self) -> bool:
@@ -80,6 +80,10 @@ class Channel(HttpChannel):
             self.answering.close()
         else:
             self.hang_up()
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Count a refusal. An answer is sent to requests only."""
+        self.refused(refusal)
 
     def unclosed(self) -> None:
         """Close at once, at the deadline of a close."""
@@ -96,7 +100,7 @@ class Channel(HttpChannel):
 class HttpFactory(ConnectionFactory):
     """One listener. ``respond`` answers a complete request, and never raises."""
 
-    connections: set[Any]  # type: ignore[assignment]
+    connections: set[Any]
 
     def __init__(
         self,
@@ -121,6 +125,16 @@ class HttpFactory(ConnectionFactory):
         channel: Any = Channel(self, host, port, local, turned_away)
         channel.callLater = self.clock.callLater
         return channel
+
+    def drain(self) -> None:
+        """Keep all connections: operators follow the drain over them. The handlers of the wire refuse clients."""
+
+    def disconnect(self, address: str) -> bool:
+        """Close the connections from that address, ``host:port``, in order. Returns False if there is none."""
+        found = [each for each in self.connections if each.address == address and not each.hanging_up]
+        for connection in found:
+            self.send_away(connection, Refusal(Reason.DISCONNECTED, DISCONNECTED))
+        return bool(found)
 
     def use(self, limits: HttpLimits) -> None:
         """Apply new limits, and accept again if they allow."""

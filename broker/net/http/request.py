@@ -89,11 +89,15 @@ class HttpRequest(Request):
     def head(self, status: int, content_type: str, headers: Iterable[tuple[str, str]] = ()) -> None:
         """Set the status and headers of the answer. Twisted sends them with the first piece of the body.
 
-        Without a Content-Length, the body is sent in chunks, or until the end of the connection with HTTP/1.0.
+        ``Connection: close`` closes the connection after the answer. Without a Content-Length, the body is sent in
+        chunks, or until the end of the connection with HTTP/1.0.
         """
         self.setResponseCode(status, HTTPStatus(status).phrase.encode())
         for name, value in headers:
-            self.responseHeaders.addRawHeader(name, value)
+            if (name.lower(), value) == ("connection", "close"):
+                self.last()
+            else:
+                self.responseHeaders.addRawHeader(name, value)
         if status not in BODILESS:
             self.responseHeaders.setRawHeaders("Content-Type", [content_type])
 

@@ -183,7 +183,9 @@ class WebSocket:
         elif isinstance(event, CloseConnection):
             if self.ws.state is ConnectionState.REMOTE_CLOSING:
                 self._send(event.response())
-            self._hang_up()
+                self._hang_up()
+            else:  # wsproto reports a breach of the protocol so
+                self._breach(event.code, event.reason or "a breach of RFC 6455")
 
     def _receive(self, event: TextMessage) -> None:
         self._text.append(event.data)

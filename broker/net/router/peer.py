@@ -25,6 +25,7 @@ from broker.net.connection_output import BATCH
 from broker.net.connection_states import BLOCKED
 from broker.net.fast_write import nothing_waits, send_now
 from broker.net.interfaces.router import Sent
+from broker.net.taps import Seen
 from broker.net.unfinished_input import SHORT
 from broker.net.zmtp import metadata
 from broker.net.zmtp.errors import Fault, ZmtpError
@@ -221,13 +222,19 @@ class RouterPeer(StreamConnection):
         self.machine.fail()
         self.refuse(Refusal(_REASONS.get(error.fault, Reason.HANDSHAKE), error.text), error.reply)
 
+    # from a trace
+
+    def tap(self, seen: Seen) -> None:
+        """Report each received message. The ROUTER reports those that are sent, before they are encoded."""
+        self.tap_input(seen)
+
     # closing
 
     def refuse(self, refusal: Refusal, reply: bytes = b"") -> None:
         """Close because of a peer's error, which is counted, and logged within the rate limit."""
         if self.life.closing:
             return
-        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        self.factory.complaints.add(self.factory.wire, self.host, refusal, self)
         if reply:
             self.out.append(reply)
         self.close()

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.errors import Reason, Refusal
-from broker.net.admission import DISCONNECTED, ConnectionFactory
+from broker.net.admission import DISCONNECTED, ConnectionFactory, TapSeen
+from broker.net.connection import StreamConnection
 from broker.net.connection_states import BLOCKED
-from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.interfaces.limits import ConnectionLimits, RouterLimits
 from broker.net.interfaces.router import Conversation, N, Part, R, Sender, Sent
 from broker.net.rate_limits import Complaints
 from broker.net.router.backlog import ANSWERS, Backlog, BacklogLimits
@@ -29,6 +31,7 @@ from broker.net.router.flush_order import FlushOrder
 from broker.net.router.gate import Gate
 from broker.net.router.identities import Identities
 from broker.net.router.idle_check import IdleCheck
+from broker.net.router.output_tap import tap_output, untap_output
 from broker.net.router.peer import APART, RouterPeer
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve_frames import Sealing
@@ -244,10 +247,33 @@ class Router(ConnectionFactory):
         self.order.flush()
         return super().close()
 
+    def use(self, limits: RouterLimits, room: int) -> None:
+        """Apply other limits, with at most ``room`` connections; ``max_message`` holds for new connections."""
+        self.limit(limits.connection_limits(room))
+        self._zmtp = FrameLimits.of_frame(limits.max_message)
+        self._high_water = limits.high_water
+        self._backlog.limits = attrs.evolve(self._backlog.limits, messages=limits.high_water)
+
     def revoke(self, keys: Collection[str]) -> None:
         """Close the connections of revoked client keys (Z85)."""
         for peer in [each for each in self._peers.values() if each.key in keys]:
             peer.refuse(Refusal(Reason.KEY_NOT_ALLOWED, "the key of this connection was revoked"))
+
+    def tap(self, wanted: Callable[[StreamConnection], bool], seen: TapSeen) -> None:
+        """See `ConnectionFactory`."""
+
+        def sent(identity: bytes, frames: Sequence[Part]) -> None:
+            peer = self._peers.get(identity)
+            if peer is not None and wanted(peer):
+                seen(peer, "out", list(frames))
+
+        super().tap(wanted, seen)
+        tap_output(self, sent)
+
+    def untap(self) -> None:
+        """See `ConnectionFactory`."""
+        super().untap()
+        untap_output(self)
 
     def disconnect_number(self, number: int) -> bool:
         """Close the connection of that number in order. Returns False if there is none."""

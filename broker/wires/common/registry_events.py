@@ -26,13 +26,20 @@ class ServiceChange(msgspec.Struct, frozen=True, omit_defaults=True):
     label: str | None = None
 
 
-class LoadChange(msgspec.Struct, frozen=True):
-    """A provider reported a load: any number from 0 upwards, in a measure that the farm's servers share."""
+class LoadChange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A provider reported a load: any number from 0 upwards, in a measure that the farm's servers share.
+
+    The details are those that it reported, see `broker.core.model.LoadDetails`.
+    """
 
     revision: int
     provider: int
     label: str
     load: float
+    requests: int | None = None
+    errors: int | None = None
+    in_flight: int | None = None
+    latency_ms: float | None = None
 
 
 encode = msgspec.json.Encoder().encode

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from broker.core.interfaces import ILeases, IRegistry, ITopics, IWait
-from broker.core.model import Change, Kind, Load, Service
+from broker.core.model import NO_DETAILS, Change, Kind, Load, Service
 from broker.wires.common import registry_events
 
 
@@ -50,7 +50,17 @@ class FarmTopics:
     def _load_changed(self, change: Change) -> None:
         load = change.subject
         assert isinstance(load, Load)
-        notice = registry_events.LoadChange(change.revision, load.provider, load.label, load.load)
+        told = load.details or NO_DETAILS
+        notice = registry_events.LoadChange(
+            change.revision,
+            load.provider,
+            load.label,
+            load.load,
+            told.requests,
+            told.errors,
+            told.in_flight,
+            told.latency_ms,
+        )
         self._publish(registry_events.LOAD, notice)
 
     def _publish(self, topic: bytes, notice: registry_events.ServiceChange | registry_events.LoadChange) -> None:

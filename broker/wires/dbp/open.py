@@ -18,6 +18,7 @@ from broker.access.grants import Grants
 from broker.access.principal import Principal
 from broker.config.values import Broker
 from broker.config.zmq_endpoint import parse
+from broker.core.checks.interfaces import Pinger
 from broker.core.interfaces import ILeases
 from broker.core.model import Rights
 from broker.net.admission import ConnectionFactory
@@ -51,7 +52,7 @@ class OpenDbp(PlainWire):
     log = Logger()
 
     config: Dbp
-    name: str
+    outbound: DbpOutbound
     clock: Any
     listener: RouterListener
     room: int
@@ -102,7 +103,7 @@ class OpenDbp(PlainWire):
         self.udp_address = f"{host}:{udp_port}"
         port = int(self.address.rpartition(":")[2])
         addresses = effective_dbp_beacon(config)
-        self.beacon = Beacon(self.udp, self.clock, addresses, config.beacon_port, port, udp_port, self.name)
+        self.beacon = Beacon(self.udp, self.clock, addresses, config.beacon_port, port, udp_port, self.outbound.name)
         self.beacon.start()
         self.log.info("dbp on {where} (udp {udp}; open)", where=self.address, udp=self.udp_address)
         return self.address
@@ -113,6 +114,10 @@ class OpenDbp(PlainWire):
             return []
         return [self.listener.place(WIRE), {"wire": WIRE, "name": "heartbeats", "address": self.udp_address}]
 
+    def pinger(self) -> Pinger:
+        """Return the probe of services, by their ids in the registry."""
+        return self.catalogue
+
     def views(self) -> Sequence[AnyView]:
         """Return the view of registered services."""
         return views.views(self.catalogue, self.leases)
@@ -121,7 +126,10 @@ class OpenDbp(PlainWire):
         """Apply new terms and limits."""
         self.terms = config
         self.review()
-        self.listener.router.limit(config.connection_limits(self.room))
+        self.listener.router.use(config, self.room)
+        self.outbound.name = _name(broker)
+        if self.beacon is not None:
+            self.beacon.name = self.outbound.name
 
     def review(self) -> None:
         """Apply the terms with the present grants of the users file."""
@@ -188,14 +196,22 @@ class OpenDbp(PlainWire):
 
 def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     """Return the wire, not listening yet."""
-    suffix, clock = context.broker.service, context.clock
-    name = BROKER if suffix is None else f"{BROKER}-{suffix}"
+    clock = context.clock
     leases, complaints = context.leases, context.complaints
     router = make_router(WIRE, config, None, None, context)
     udp = UdpSocket(clock, context.scheduler, WIRE, MAX_DATAGRAM)
     probes = Probes(clock, clock, context.scheduler, complaints, WIRE)
     outbound = DbpOutbound(
-        router, udp, probes, leases, clock, complaints, Rates(clock), Rates(clock), name, config.beacon_port
+        router,
+        udp,
+        probes,
+        leases,
+        clock,
+        complaints,
+        Rates(clock),
+        Rates(clock),
+        _name(context.broker),
+        config.beacon_port,
     )
     access = context.access
     # DBP has no authentication: all its peers are without a user.
@@ -210,7 +226,7 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     listener = RouterListener(router, clock)
     wire = OpenDbp(
         config,
-        name,
+        outbound,
         clock,
         listener,
         context.room,
@@ -227,6 +243,11 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     if access.users:
         access.changed.append(wire.review)
     return wire
+
+
+def _name(broker: Broker) -> str:
+    """Return the name of the broker in heartbeats and beacons."""
+    return BROKER if broker.service is None else f"{BROKER}-{broker.service}"
 
 
 def _terms(config: Dbp, grants: Grants) -> DbpTerms:

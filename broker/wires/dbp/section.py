@@ -83,9 +83,12 @@ SECTION = Section(
         "liveness",
         "fall_back",
         "probe",
+        "handshake",
         "stalled_after",
         "connections",
         "connections_per_address",
+        "high_water",
+        "max_message",
         "services",
     ),
     option=PortOption(

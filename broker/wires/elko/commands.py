@@ -302,16 +302,13 @@ class ElkoDialect:
         """Return the usage of a command, and its description."""
         return self.commands.help(op)
 
-    def converse(self, peer: Peer, principal: Principal | None) -> Typist:
-        """Create the session of an operator; see `broker.wires.dialect.Dialect`."""
+    def converse(self, peer: Peer, principal: Principal, listener: str = CONSOLE) -> Typist:
+        """Create the session of an operator."""
         # The console has authenticated the operator: no password is compared here, so the clock of the back-off is not
         # used.
-        guesses = Guesses(lambda: 0.0)
-        if principal is None:
-            session = self.session(AccessControl(POLICY, guesses), peer)
-        else:
-            session = self.session(AccessControl(POLICY, guesses, self.access, CONSOLE, self.audit), peer)
-            session.become(principal)
+        control = AccessControl(POLICY, Guesses(lambda: 0.0), self.access, listener, self.audit)
+        session = self.session(control, peer)
+        session.become(principal)
         session.receive(Auth("admin", label="console"))
         return ElkoTypist(session)
 

@@ -47,6 +47,7 @@ class NamedListener(StreamListener):
 
     name: str = attrs.field(kw_only=True)
     access: AccessControl = attrs.field(kw_only=True)
+    origins: Origins = attrs.field(kw_only=True)
 
 
 def make_listener(
@@ -59,7 +60,8 @@ def make_listener(
 ) -> NamedListener:
     """Create a listener, without opening it. ``converse`` makes the readers and sessions of its peers."""
     endpoint = endpoints.parse(listener.endpoint)
-    carrier, lines = _carrier(wire, listener, endpoint, converse, limits, context)
+    origins = Origins(listener.origins)
+    carrier, lines = _carrier(wire, listener, endpoint, converse, limits, context, origins)
     return NamedListener(
         context.clock,
         endpoint,
@@ -70,6 +72,7 @@ def make_listener(
         _protocol(listener, endpoint),
         name=listener.name,
         access=access,
+        origins=origins,
     )
 
 
@@ -156,6 +159,7 @@ class ElkoListeners(Generic[L]):
             each = self.made.get(title(self.wire, listener))
             if each is not None:
                 each.access.policy = self.policy(listener)
+                each.origins.use(listener.origins)
                 each.carrier.limit(self.limits(listener))
 
     def carriers(self) -> list[ConnectionFactory]:
@@ -200,10 +204,10 @@ def _carrier(
     converse: Converse,
     limits: TransportLimits,
     context: Context,
+    origins: Origins,
 ) -> tuple[Any, LineFactory]:
     """Return the factory of the listener's port, a `Carrier`, and the factory that has its sessions."""
     path = "/" if listener.path is None else listener.path
-    origins = Origins(listener.origins)
     on_a_line: Callable[[LineProtocol], tuple[Reader, Session]] = converse
     if listener.transport == "websocket":
         on_a_line = WebSockets(converse, path, origins, context.clock).converse

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from broker.config.values import Broker
+from broker.core.checks.interfaces import Pinger
 from broker.core.model import Rights, Service
 from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.peer import Peer, Reader, Session
@@ -80,6 +81,18 @@ class OpenElko(PlainWire):
     def views(self) -> Sequence[AnyView]:
         """Return the view of the sessions."""
         return views.views(self.wiring)
+
+    def pinger(self) -> Pinger:
+        """Return the ping of providers, by their ids in the registry."""
+        return self
+
+    def ping(self, peer: int, seconds: float, answered: Callable[[bool | None], object]) -> bool:
+        """Ping a provider; see `broker.core.checks.interfaces.Pinger`."""
+        session = self.wiring.roster.get(peer)
+        if session is None:
+            return False
+        session.check(answered)
+        return True
 
     def dialects(self) -> Sequence[Dialect]:
         """Return the console commands."""

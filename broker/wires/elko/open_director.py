@@ -16,6 +16,7 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from broker.config.values import Broker
+from broker.core.checks.interfaces import Pinger
 from broker.core.director.director import Director
 from broker.core.director.interfaces import DirectorSettings
 from broker.core.model import Service
@@ -31,6 +32,7 @@ from broker.wires.elko.config import Director as Config
 from broker.wires.elko.config import DirectorListener
 from broker.wires.elko.listeners import ElkoListeners, base_policy, net_limits
 from broker.wires.elko.section import title
+from broker.wires.elko.server_checks import ServerChecks
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.director import DirectorSession, DirectorWiring
 from broker.wires.elko.transports.limits import TransportLimits
@@ -52,9 +54,11 @@ class OpenDirector(PlainWire):
         self._context = context
         self._announced = True
         self._ending = False
-        self._director = Director(context.clock, _settings(config))
+        self._checks = context.checks
+        self._server_checks = ServerChecks(context.checks)
+        self._director = Director(context.clock, self._settings())
         self._closing: list[Deferred[Any]] = []
-        self.wiring = DirectorWiring.of(self._director, self, context.clock)
+        self.wiring = DirectorWiring.of(self._director, self, context.clock, self._server_checks)
         self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, self._limits)
         self.listeners.make()
 
@@ -69,6 +73,10 @@ class OpenDirector(PlainWire):
     def views(self) -> Sequence[AnyView]:
         """Return the views of Context Servers, contexts and users."""
         return director_views.views(self._director)
+
+    def pinger(self) -> Pinger:
+        """Return the ping of Context Servers, by the numbers of their connections."""
+        return self._server_checks
 
     def dialects(self) -> Sequence[Dialect]:
         """Return the console commands."""
@@ -96,7 +104,8 @@ class OpenDirector(PlainWire):
     def reload(self, config: Config, broker: Broker) -> None:
         """Apply new settings, policies and limits."""
         self._config, self._broker = config, broker
-        self._director.use(_settings(config))
+        self._director.use(self._settings())
+        self._server_checks.refresh()
         self.listeners.reload(config.listeners)
 
     # Requested by administrators
@@ -152,6 +161,6 @@ class OpenDirector(PlainWire):
     def _converse(self, access: AccessControl, peer: Peer) -> tuple[Reader, Session]:
         return blocks.BlockReader(VOCABULARY), DirectorSession(self.wiring, access, peer)
 
-
-def _settings(config: Config) -> DirectorSettings:
-    return DirectorSettings(config.load_bump, config.reservation, config.providers, config.user_reservations)
+    def _settings(self) -> DirectorSettings:
+        config, panic = self._config, self._checks.settings.panic
+        return DirectorSettings(config.load_bump, config.reservation, config.providers, config.user_reservations, panic)

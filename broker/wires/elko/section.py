@@ -177,7 +177,17 @@ def _director_port(director: Director, port: int | None) -> Director:
     return attrs.evolve(director, enabled=True, listeners=(listener,))
 
 
-_LISTENER_KEYS = ("allow", "auth", "code", "code_file", "allow_before_auth", "limits.*")
+_LISTENER_KEYS = (
+    "origins",
+    "allow",
+    "auth",
+    "code",
+    "code_file",
+    "allow_before_auth",
+    "publish",
+    "label",
+    "limits.*",
+)
 
 BROKER = Section(
     "elko",
@@ -204,6 +214,7 @@ DIRECTOR = Section(
     _director_summary,
     _director_warnings,
     reloadable=(
+        "service",
         "providers",
         "load_bump",
         "reservation",

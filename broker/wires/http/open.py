@@ -11,6 +11,7 @@ from twisted.logger import Logger
 
 from broker.config.endpoint import parse
 from broker.config.values import Broker
+from broker.net.admission import ConnectionFactory
 from broker.net.endpoints import CannotListen
 from broker.net.http.bounds import RequestBounds
 from broker.net.http.limits import HttpLimits
@@ -85,6 +86,22 @@ class OpenHttp(PlainWire):
         """Return the certificates of the open listener."""
         return [] if self.listener.certificates is None else [self.listener.certificates]
 
+    def carriers(self) -> Sequence[ConnectionFactory]:
+        """Return the listener."""
+        return [self.factory]
+
+    def drain(self) -> None:
+        """Refuse registrations, renewals and finds by 503, and end those that wait. The API stays open to operators."""
+        self.dispatch.drain()
+
+    def undrain(self) -> None:
+        """Accept registrations and finds again."""
+        self.dispatch.draining = False
+
+    def peers(self) -> int:
+        """Return the number of registered instances: they expire, since a drain refuses their renewals."""
+        return len(self.instances)
+
     def reload(self, config: Http, broker: Broker) -> None:
         """Apply other names and limits."""
         self.config = attrs.evolve(config, endpoint=self.config.endpoint, auth=self.config.auth)
@@ -98,6 +115,7 @@ class OpenHttp(PlainWire):
 
     def close(self) -> Deferred[Any]:
         """Close all connections. Fires when they are closed."""
+        self.dispatch.stop()
         self.instances.stop()
         return self.factory.close()
 
@@ -124,7 +142,6 @@ def open_http(config: Http, context: Context) -> OpenHttp:
         context.audit,
         context.logins.requests,
     )
-    context.access.changed.append(dispatch.review)
     limits = _limits(config, context.room)
     factory: Any = HttpFactory(WIRE, dispatch.answer, limits, context.scheduler, complaints, clock)
     listener = StreamListener(clock, parse(config.endpoint), factory, factory, context.scheduler, complaints, WIRE)

@@ -90,7 +90,7 @@ class OpenMc0(PlainWire):
         """Apply new rules and limits, and read the directory of client keys."""
         self.admission.use(_rules(config))
         self.sessions.use(config.sessions, config.subscriptions)
-        self.listener.router.limit(config.connection_limits(self.room))
+        self.listener.router.use(config, self.room)
         if self.keys is not None:
             self.keys.refresh()
 

@@ -89,7 +89,7 @@ class MtlListeners:
     def limit(self, config: Mtl, room: int) -> None:
         """Apply other limits of connections."""
         for listener in self.all:
-            listener.router.limit(config.connection_limits(room))
+            listener.router.use(config, room)
 
     def close(self) -> Deferred[Any]:
         """Close the listeners and all connections. Fires when they are closed."""

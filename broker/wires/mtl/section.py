@@ -89,6 +89,11 @@ SECTION = Section(
     _summary,
     _warnings,
     reloadable=(
+        "plain",
+        "heartbeat",
+        "handshake",
+        "high_water",
+        "max_message",
         "stalled_after",
         "connections",
         "connections_per_address",

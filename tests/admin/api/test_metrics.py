@@ -17,6 +17,7 @@ from broker.admin.api.metrics.counters import CounterMetrics
 from broker.admin.api.metrics.endpoint import endpoints, render
 from broker.admin.api.metrics.timings import LoopTimes
 from broker.app.counters import COUNTERS
+from broker.core.model import NotReady
 from broker.wires.counter import Counter, Documentation
 from broker.wires.views import AnyView, Column, View
 from tests.admin.api.calls import Site, content, pieces
@@ -90,7 +91,7 @@ def test_a_counter_without_documentation_is_shown() -> None:
 
 
 def test_the_rows_of_tables_and_their_sums_are_metrics() -> None:
-    views = [queues("mtl", 10, 5), queues("mc0"), View("broker services", "", (), lambda: [1], dict, lambda row: ())]
+    views = [queues("mtl", 10, 5), queues("mc0"), View("broker services", "", (), lambda: [{}], dict, lambda row: ())]
     assert samples(tables.collect(views)) == {
         "elkobroker_active_queues[('wire', 'mtl')]": 2,
         "elkobroker_active_queues[('wire', 'mc0')]": 0,
@@ -102,7 +103,7 @@ def test_the_rows_of_tables_and_their_sums_are_metrics() -> None:
 
 
 def test_the_state_of_listeners_and_files_are_metrics() -> None:
-    found = samples(state.collect(STATUS, [("elko", True), ("mtl", False)], [("listener mtl", "busy")]))
+    found = samples(state.collect(STATUS, [("elko", True), ("mtl", False)], [NotReady("listener mtl", "busy")]))
     assert found == {
         "elkobroker_info[('version', '1.2')]": 1,
         "elkobroker_ready": 0,
@@ -166,12 +167,11 @@ def test_the_document_has_the_names_of_all_metrics() -> None:
     named = {name: (kind, re.findall(r"`(\w+)`", labels)) for name, kind, labels in rows}
     missing = []
     for family in CounterMetrics(COUNTERS).families():
-        expected = ("gauge" if family.gauge else "counter", list(family.labels))
-        if named.get(family.name) != expected:
-            missing.append(
-                f"| `{family.name}` | {expected[0]} | {', '.join(f'`{each}`' for each in family.labels)} | {family.help} |"
-            )
-    assert not missing, "\n".join(missing)  # fmt: skip
+        kind, labels = "gauge" if family.gauge else "counter", list(family.labels)
+        if named.get(family.name) != (kind, labels):
+            shown = ", ".join(f"`{label}`" for label in labels)
+            missing.append(f"| `{family.name}` | {kind} | {shown} | {family.help} |")
+    assert not missing, "\n".join(missing)
     others = [metric for collected in everything()[1:4] for metric in collected if metric is not None]
     for metric in others:
         name = metric.name + {"info": "_info"}.get(metric.type, "")

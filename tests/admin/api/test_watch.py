@@ -47,7 +47,7 @@ class Browser:
     @property
     def place(self) -> str:
         """The last event id, as a browser keeps it."""
-        return re.findall(r"^id: (.*)$", self.text, re.MULTILINE)[-1]
+        return str(re.findall(r"^id: (.*)$", self.text, re.MULTILINE)[-1])
 
     @property
     def resyncs(self) -> int:

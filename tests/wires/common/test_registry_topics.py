@@ -78,9 +78,12 @@ def test_loads_are_told(farm: Farm, listener: Mc0Peer) -> None:
     provider = farm.client("provider")
     for load in (0.25, 3, -1):
         provider.say("client", "load", factor=load)
+    provider.say("client", "load", factor=1, requests=7, latency_ms=2)
     told = heard(listener)
-    assert [notice.pop("revision") for _, notice in told] == [2, 3, 4]
-    assert told == [("load", {"provider": 1, "label": "provider", "load": load}) for load in (0.25, 3.0, 0.0)]
+    assert [notice.pop("revision") for _, notice in told] == [2, 3, 4, 5]
+    assert told == [("load", {"provider": 1, "label": "provider", "load": load}) for load in (0.25, 3.0, 0.0)] + [
+        ("load", {"provider": 1, "label": "provider", "load": 1.0, "requests": 7, "latency_ms": 2.0})
+    ]
 
 
 def test_no_secret_is_told(farm: Farm, listener: Mc0Peer) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
+from broker.core.model import NotReady
+
 
 def collect(
-    status: Mapping[str, object], states: Iterable[tuple[str, bool]], reasons: Sequence[tuple[str, str]]
+    status: Mapping[str, object], states: Iterable[tuple[str, bool]], reasons: Sequence[NotReady]
 ) -> Iterator[Metric]:
     """Yield the metrics. ``status`` is the state of `broker.app.status`, ``states`` the name of each listener with True
     if it is open, and ``reasons`` what is not ready."""

@@ -9,7 +9,8 @@ Rules:
 - Interval: the first of `_INTERVALS` that is a number above 0. ``liveliness`` and keys with ``_ms`` are in
   milliseconds; any other number is in seconds if it has a fraction or is below 50, and else in milliseconds.
 - Intervals that may be missed: ``liveness`` or, as in Hermes, ``retry``; a whole number from 1.
-- Load: ``load``, a number that is not negative.
+- Load: ``load``, a number that is not negative. Its details: ``requests``, ``errors`` and ``in_flight``, whole
+  numbers, and ``latency_ms``, a number that is not negative.
 - Numbers may also be text, such as "6000".
 
 See docs/protocols/dbp.md, "Registration".
@@ -27,6 +28,9 @@ from broker.wires.dbp.codec.info import is_hermes
 
 MAX_HOST = 255
 """Characters of an address or a host name; DNS names have at most 253."""
+
+MAX_COUNT = 2**53 - 1
+"""Limit of a number of requests, or of milliseconds: the largest integer that every JSON reader represents exactly."""
 
 SECONDS_BELOW = 50.0
 """Numbers without a unit below this are seconds: no service sends 20 heartbeats a second, nor one in 50 seconds."""
@@ -52,6 +56,10 @@ class Details(msgspec.Struct, frozen=True, gc=False):
     interval: float | None = None
     liveness: int | None = None
     load: float | None = None
+    requests: int | None = None
+    errors: int | None = None
+    in_flight: int | None = None
+    latency_ms: float | None = None
     hermes: bool = False
 
 
@@ -65,6 +73,10 @@ def details(info: bytes) -> Details:
         _interval(members),
         _first(_whole(members, key, 1) for key in ("liveness", "retry")),
         _number(members, "load"),
+        _whole(members, "requests", 0, MAX_COUNT),
+        _whole(members, "errors", 0, MAX_COUNT),
+        _whole(members, "in_flight", 0, MAX_COUNT),
+        _latency(members),
         is_hermes(members),
     )
 
@@ -102,6 +114,11 @@ def _interval(members: Mapping[str, msgspec.Raw]) -> float | None:
 def _whole(members: Mapping[str, msgspec.Raw], key: str, least: int, most: int = 2**31) -> int | None:
     number = _number(members, key)
     return int(number) if number is not None and number.is_integer() and least <= number <= most else None
+
+
+def _latency(members: Mapping[str, msgspec.Raw]) -> float | None:
+    number = _number(members, "latency_ms")
+    return number if number is not None and number <= MAX_COUNT else None
 
 
 def _number(members: Mapping[str, msgspec.Raw], key: str) -> float | None:

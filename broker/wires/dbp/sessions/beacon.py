@@ -42,7 +42,8 @@ class Beacon:
         self._beacon_port = beacon_port
         self._beacon = datagrams.beacon(port)
         self._udp_port = udp_port
-        self._name = name
+        self.name = name
+        """Name of the broker in the heartbeat that follows each beacon."""
         self._timer: IDelayedCall | None = None
 
     def start(self) -> None:
@@ -58,7 +59,7 @@ class Beacon:
 
     def _broadcast(self) -> None:
         self._timer = self._clock.callLater(EVERY, self._broadcast)
-        heartbeat = datagrams.heartbeat(self._clock.seconds(), self._name)
+        heartbeat = datagrams.heartbeat(self._clock.seconds(), self.name)
         for address in self._addresses:
             self._udp.send(self._beacon, (address, self._beacon_port))
             self._udp.send(heartbeat, (address, self._udp_port))

@@ -18,7 +18,7 @@ docs/protocols/dbp.md, "Registration", "Heartbeats" and "Expiry".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 
 import attrs
@@ -26,9 +26,9 @@ from twisted.logger import Logger
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IRegistry
-from broker.core.model import Provider, Rights, Service
+from broker.core.model import Provider, Rights, Service, load_details
 from broker.net.interfaces.router import Complaints
-from broker.wires.dbp.codec.details import details
+from broker.wires.dbp.codec.details import Details, details
 from broker.wires.dbp.codec.info import merge
 from broker.wires.dbp.codec.times import Form
 from broker.wires.dbp.sessions.addresses import hostport, same
@@ -116,9 +116,18 @@ class Catalogue:
     # registrations and signs of life
 
     def register(
-        self, name: str, info: bytes, address: str, form: Form, connection: RouterConnection | None
+        self,
+        name: str,
+        info: bytes,
+        address: str,
+        form: Form,
+        connection: RouterConnection | None,
+        restored: bool = False,
     ) -> ServiceEntry:
-        """Register a service, which may replace the old one of that name. Raises `Refusal`, with no change."""
+        """Register a service, which may replace the old one of that name. Raises `Refusal`, with no change.
+
+        ``restored``: the info is from before a restart of the broker, and the requests in it were reported then.
+        """
         terms = self.terms
         old = self._entries.get(name)
         if old is not None and old.contract and not same(old.address, address):
@@ -132,7 +141,7 @@ class Catalogue:
         entry.contract = entry.details.interval is not None
         if old is not None:
             self._replace(old, connection)
-        self._join(entry)
+        self._join(entry, restored)
         self.bind(entry, connection)
         self._complaints.count("dbp_services", "registered")
         return entry
@@ -144,7 +153,7 @@ class Catalogue:
                 if provider.wire != WIRE or not service.lasting or service.info is None:
                     continue
                 try:
-                    self.register(service.name, service.info.encode(), provider.address, Form.TEXT, None)
+                    self.register(service.name, service.info.encode(), provider.address, Form.TEXT, None, restored=True)
                 except Refusal as refusal:
                     self.log.warn("{name} was not restored: {why}", name=service.name, why=refusal.text)
 
@@ -162,9 +171,7 @@ class Catalogue:
             # A moved service is another one to its watchers, which connect to the hostport of an offer.
             self._registry.withdraw(entry.provider, [entry.name])
             self._offer(entry)
-        load = details(changes).load
-        if load is not None:
-            self._registry.load(entry.provider, load)
+        self._report(entry, details(changes))
         self.live(entry)
         self._look(entry)
 
@@ -219,6 +226,24 @@ class Catalogue:
         self._registry.leave(entry.provider, "expired" if why == "expired" else "withdrawn")
         self._complaints.count("dbp_services", why)
         self.log.debug("dbp service {name} removed: {why}", name=entry.name, why=why)
+
+    def ping(self, provider: int, seconds: float, answered: Callable[[bool | None], object]) -> bool:
+        """Probe a service for a health check. An answer is a sign of life, as that to any other probe.
+
+        See `broker.core.checks.interfaces.Pinger`.
+        """
+        known = self._registry.wire_and_label(provider)
+        entry = None if known is None else self._entries.get(known[1])
+        if entry is None or entry.provider != provider:
+            return False
+
+        def ended(alive: bool | None) -> None:
+            if alive and self._entries.get(entry.name) is entry:
+                entry.proved = True
+                self.live(entry)
+            answered(alive)
+
+        return self._outbound.probe(entry, seconds, ended)
 
     # administration
 
@@ -327,15 +352,14 @@ class Catalogue:
             self._outbound.part(old)
         self.remove(old, "replaced")
 
-    def _join(self, entry: ServiceEntry) -> None:
+    def _join(self, entry: ServiceEntry, restored: bool) -> None:
         entry.provider = self._registry.join(entry.name, WIRE, entry.address)
         try:
             self._offer(entry)
         except Refusal:
             self._registry.leave(entry.provider)
             raise
-        if entry.details.load is not None:
-            self._registry.load(entry.provider, entry.details.load)
+        self._report(entry, entry.details, counted=restored)
         self._entries[entry.name] = entry
         self.live(entry)
         self._look(entry)
@@ -343,6 +367,13 @@ class Catalogue:
     def _offer(self, entry: ServiceEntry) -> None:
         """Offer a service in the registry, which refuses a service that was permitted here only if it is full."""
         self._registry.offer([self._service(entry)], self.terms.rights)
+
+    def _report(self, entry: ServiceEntry, told: Details, counted: bool = False) -> None:
+        """Report the load of a registration or an update, if it has one, with its details unless they are
+        ``counted`` already."""
+        if told.load is not None:
+            about = None if counted else load_details(told.requests, told.errors, told.in_flight, told.latency_ms)
+            self._registry.load(entry.provider, told.load, about)
 
     def _amend(self, entry: ServiceEntry) -> None:
         """Amend a service in the registry after a change of its info or contract."""

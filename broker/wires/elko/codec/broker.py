@@ -7,7 +7,7 @@ docs/protocols/elko-broker.md.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -58,9 +58,16 @@ class WontServe(Message, frozen=True, gc=False, tag="wontserve"):
 
 
 class LoadReport(Message, frozen=True, gc=False, tag="load"):
-    """ "load": a number in a measure that the farm's servers share."""
+    """ "load": a number in a measure that the farm's servers share, and the optional details of an extension.
+
+    The details may have any type: a peer without the extension may use these names for something else.
+    """
 
     factor: float
+    requests: Any = None
+    errors: Any = None
+    in_flight: Any = None
+    latency_ms: Any = None
 
 
 # Requests to `admin`

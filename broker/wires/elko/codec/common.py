@@ -38,7 +38,7 @@ class Ping(Message, frozen=True, gc=False, tag="ping"):
 
 
 class Pong(Message, frozen=True, gc=False, tag="pong"):
-    """The answer to a ping; a pong from a peer counts as a heartbeat only."""
+    """The answer to a ping of the broker; any other one is ignored."""
 
     tag: str | None = None
 
@@ -64,6 +64,14 @@ class PongOut(msgspec.Struct, frozen=True, gc=False):
 
     to: str
     op: Literal["pong"] = "pong"
+    tag: str | Absent = msgspec.UNSET
+
+
+class PingOut(msgspec.Struct, frozen=True, gc=False):
+    """A ping of the broker, by which it checks a server."""
+
+    to: str
+    op: Literal["ping"] = "ping"
     tag: str | Absent = msgspec.UNSET
 
 

@@ -11,6 +11,7 @@ Rules (the Broker document; where real peers differ, both are supported, see doc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 
@@ -21,7 +22,7 @@ from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import IControl, ILaunchers, IRegistry, IWait
-from broker.core.model import MAX_NAME, MAX_TEXT, Provider, Service
+from broker.core.model import MAX_NAME, MAX_TEXT, Provider, Service, load_details
 from broker.net.interfaces.peer import Peer
 from broker.wires.elko.codec import broker as wire
 from broker.wires.elko.codec.blocks import encode
@@ -160,6 +161,10 @@ class BrokerSession(ElkoSession):
         """Send "shutdown" to the peer."""
         self._peer.write(encode(wire.ShutdownOut(self._as, kill=True if kill else msgspec.UNSET)))
 
+    def check(self, answered: Callable[[bool | None], object]) -> None:
+        """Ping the peer; see `ElkoSession.ping`."""
+        self.ping(self._as, answered)
+
     # Authentication
 
     def _admit(self, role: Role, message: Auth) -> None:
@@ -290,11 +295,24 @@ class BrokerSession(ElkoSession):
         assert self._provider is not None
         self.permit_some("offer")
         # As in the original, a negative load is 0, without a diagnostic.
-        self._wiring.registry.load(self._provider, 0.0 if message.factor < 0 else message.factor)
+        load = 0.0 if message.factor < 0 else message.factor
+        # Nearly all reports are without details, and cost no call for them.
+        if message.requests is message.errors is message.in_flight is message.latency_ms is None:
+            self._wiring.registry.load(self._provider, load)
+        else:
+            self._load_with_details(message, load)
 
-    def _heartbeat(self) -> None:
-        if self._provider is not None:
-            self._wiring.registry.beat(self._provider)
+    def _load_with_details(self, message: wire.LoadReport, load: float) -> None:
+        """Report a load with its details. The load counts in any case; invalid details raise `Refusal`."""
+        assert self._provider is not None
+        details, refused = None, None
+        try:
+            details = load_details(message.requests, message.errors, message.in_flight, message.latency_ms)
+        except Refusal as refusal:
+            refused = Refusal(refusal.reason, f"load: {refusal.text}")
+        self._wiring.registry.load(self._provider, load, details)
+        if refused is not None:
+            raise refused
 
     # Object `admin`
 

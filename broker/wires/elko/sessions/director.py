@@ -56,19 +56,35 @@ class DirectorControl(Protocol):
         """End the director with its listeners and connections. The rest of the daemon continues."""
 
 
+class LinkChecks(Protocol):
+    """Health checks of servers; `broker.wires.elko.server_checks` implements it."""
+
+    def begin(self, session: DirectorSession, server: IContextServer, label: str, peer: str) -> None:
+        """Check a server over a new connection, whose peer has that address."""
+
+    def address(self, session: DirectorSession, protocol: str, hostport: str) -> None:
+        """Take an address that a server has reported."""
+
+    def end(self, session: DirectorSession) -> None:
+        """Check a connection no longer. No-op for one that is not checked."""
+
+
 @attrs.frozen
 class DirectorWiring:
-    """Dependencies that all sessions of the director share."""
+    """Dependencies that all sessions of the director share. Without ``checks``, no server is checked."""
 
     director: IDirector
     control: DirectorControl
     page_writer: PageWriter
+    checks: LinkChecks | None = None
     messages: MessageCache = attrs.field(factory=MessageCache)
 
     @classmethod
-    def of(cls, director: IDirector, control: DirectorControl, clock: IReactorTime) -> DirectorWiring:
+    def of(
+        cls, director: IDirector, control: DirectorControl, clock: IReactorTime, checks: LinkChecks | None = None
+    ) -> DirectorWiring:
         """Create the wiring of a director."""
-        return cls(director, control, PageWriter(clock))
+        return cls(director, control, PageWriter(clock), checks)
 
 
 class DirectorSession(ElkoSession):
@@ -116,6 +132,8 @@ class DirectorSession(ElkoSession):
                     raise
                 # A Context Server that stayed connected would assume that users are sent to it.
                 raise Refusal(Reason.TOO_MANY_CONNECTIONS, f"auth: {refusal.text}") from None
+            if self._wiring.checks is not None:
+                self._wiring.checks.begin(self, self._server, self._label, self._peer.address)
         elif role == "admin":
             self._watcher = _Receiver(self)
             self._watched = Counter()
@@ -176,6 +194,8 @@ class DirectorSession(ElkoSession):
 
     def _address(self, message: wire.Address) -> None:
         self._serving().address(message.protocol, message.hostport)
+        if self._wiring.checks is not None:
+            self._wiring.checks.address(self, message.protocol, message.hostport)
 
     def _will_serve(self, message: wire.WillServe) -> None:
         self.permit("offer", message.context)
@@ -312,6 +332,8 @@ class DirectorSession(ElkoSession):
         """Leave the farm and end all watches."""
         server, self._server = self._server, None
         if server is not None:
+            if self._wiring.checks is not None:
+                self._wiring.checks.end(self)
             server.leave()
         watcher, self._watcher = self._watcher, None
         if watcher is not None:

@@ -7,6 +7,8 @@ Rules (both documents; where real peers differ, both are supported):
   an ill-typed parameter is answered, and may be repeated.
 - A role is authenticated once; a connection may have several roles.
 - Peers that authenticated by password, or from the local machine, are trusted.
+- The broker pings servers (`ElkoSession.ping`). Only the answer to the latest ping counts: one with its tag, or without
+  any. All others are ignored.
 - With a users file, each operation needs a right of the peer's user. While the password of an `auth` is checked in a
   thread, later messages wait.
 - Administrative operations are recorded in the audit log.
@@ -102,6 +104,8 @@ class ElkoSession:
         "_login",
         "_objects",
         "_peer",
+        "_pings",
+        "_pong_awaited",
         "_requests",
         "_roles",
         "_tables",
@@ -120,6 +124,8 @@ class ElkoSession:
         self._label = ANONYMOUS
         self._roles: frozenset[Role] = frozenset()
         self._ended = False
+        self._pings = 0
+        self._pong_awaited: Callable[[bool | None], object] | None = None
         self.trusted = False
         self._login: _Login | None = None
         self.principal = NOBODY
@@ -215,6 +221,19 @@ class ElkoSession:
     def write_first(self, data: bytes) -> None:
         """Send one encoded message before all later output of any peer."""
         self._peer.write_first(data)
+
+    def ping(self, to: str, answered: Callable[[bool | None], object]) -> None:
+        """Ping the peer, in the name of the object ``to``. ``answered`` is called with True when the answer arrives.
+
+        Another ping replaces one that is not answered.
+        """
+        self._pings += 1
+        self._pong_awaited = answered
+        self._peer.write(encode(wire.PingOut(to, tag=self._ping_tag)))
+
+    @property
+    def _ping_tag(self) -> str:
+        return f"check-{self._pings}"
 
     # Extended by a protocol
 
@@ -331,15 +350,15 @@ class ElkoSession:
     def _disconnect(self, message: wire.Disconnect) -> None:
         self._peer.close()
 
-    def _heartbeat(self) -> None:
-        """Record a heartbeat: a Ping, or the answer to one. No-op if the peer is not a provider."""
-
     def _ping(self, message: wire.Ping) -> None:
         tag = message.tag
         self.write(encode(wire.PongOut(self._answers_as(message), "pong", msgspec.UNSET if tag is None else tag)))
 
     def _pong(self, message: wire.Pong) -> None:
-        pass
+        answered = self._pong_awaited
+        if answered is not None and (message.tag is None or message.tag == self._ping_tag):
+            self._pong_awaited = None
+            answered(True)
 
     def _debug(self, message: wire.Debug) -> None:
         self._peer.debug(self._label, message.msg)

@@ -77,7 +77,7 @@ class LongPollFactory(Listener, Factory):
     """One HTTP listener: its connections, and its sessions. Each session is a connection of ``lines``."""
 
     noisy = False
-    protocol = LongPollChannel  # type: ignore[assignment]
+    protocol = LongPollChannel
 
     def __init__(self, lines: LineFactory, limits: LongPollLimits, root: str, origins: Origins) -> None:
         self.lines = lines

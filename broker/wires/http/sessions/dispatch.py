@@ -8,6 +8,7 @@ Order of the checks; each failure is a problem (RFC 9457), counted, and logged a
     credentials   401 for wrong ones; 429 for too many guesses
     rates         429 for too many requests of an address or a user
     rights        401 without credentials, if there are users; else 403
+    drain         503 for registrations and finds while the broker drains
     parameters    400; 415 for a body that is no JSON
     handler       its own `Problem`, or the `Refusal` of the core; 500 for a defect, which is logged
 
@@ -21,7 +22,6 @@ import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
-from weakref import WeakSet
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
@@ -41,14 +41,10 @@ from broker.web.sites import known_host, same_site
 LISTENER = "http"
 """The title of the listener, for `Access.allows`."""
 
+DRAINING = "the broker is draining: use another one"
 
-@attrs.frozen(eq=False, weakref_slot=True)
-class _OpenStream:
-    """A stream that is open."""
-
-    call: Call
-    endpoint: Endpoint
-    outlet: Outlet
+CLIENTS = ("offer", "find")
+"""The operations of clients: a drain refuses them, and leaves those of operators."""
 
 
 @attrs.define(eq=False)
@@ -64,15 +60,25 @@ class Dispatch:
     failed: Callable[[str], object]
     hosts: frozenset[str] = frozenset()
     audit: Audit = attrs.field(factory=NoAudit)
-    """Records administrative requests that are refused here; the endpoints record those that they carry out."""
     requests: RequestLimits = attrs.field(factory=unlimited)
-    _streams: WeakSet[_OpenStream] = attrs.field(factory=WeakSet)
+    draining: bool = False
+    _present: set[_Present] = attrs.field(factory=set, init=False)
+    """Answers that wait, and streams."""
 
-    def review(self) -> None:
-        """Close the streams of users who may not read them any more, after a change of the users file."""
-        for stream in tuple(self._streams):
-            if not self._may(stream.call, stream.endpoint):
-                stream.outlet.close()
+    def __attrs_post_init__(self) -> None:
+        self.access.changed.append(self._review)
+
+    def stop(self) -> None:
+        """Listen to changes of users no longer."""
+        if self._review in self.access.changed:
+            self.access.changed.remove(self._review)
+
+    def drain(self) -> None:
+        """Refuse the operations of clients, and end their answers that wait."""
+        self.draining = True
+        for each in list(self._present):
+            if each.endpoint.operation in CLIENTS:
+                each.end()
 
     def answer(self, request: Request) -> Answer:
         """Return the answer to a request. Never raises."""
@@ -83,7 +89,7 @@ class Dispatch:
                 return self._call(request, principal, endpoint, path)
         except Exception as error:
             return self._problem(request, error)
-        answer: Deferred[object] = principal.addCallback(
+        answer: Deferred[Any] = principal.addCallback(
             lambda known: self._call(request, attrs.evolve(known, address=request.address), endpoint, path)
         )
         return answer.addErrback(self._late_problem, request)
@@ -125,60 +131,86 @@ class Dispatch:
         call = Call(request, principal, path, None)
         try:
             self.requests.take(principal.name, request.address)
-            if not self._may(call, endpoint):
-                raise self._refused(call, endpoint)
+            self._permit(call, endpoint)
             call = attrs.evolve(
                 call,
                 query=parameters.query(endpoint.query, request.query),
                 body=parameters.body(endpoint.body, request.body, request.headers.get("content-type")),
             )
+        except Exception as error:
+            self._record(call, endpoint, error)
+            return self._problem(request, error)
+        try:
             answer = endpoint.handler(call)
         except Exception as error:
             return self._problem(request, error)
         if isinstance(answer, Deferred):
-            answer.addErrback(self._late_problem, request)
-            return answer.addCallback(self._late_answer, call, endpoint)
-        kept: Answer = self._held(answer, call, endpoint)
-        return kept
+            return self._wait(answer, call, endpoint)
+        return self._watched(answer, call, endpoint) if isinstance(answer, Stream) else answer
 
-    def _may(self, call: Call, endpoint: Endpoint) -> bool:
-        """Return True if the user may call the endpoint now."""
+    def _permit(self, call: Call, endpoint: Endpoint) -> None:
         operation, principal = endpoint.operation, call.principal
         if operation is None:
-            return True
-        name = call.path.get("name", "")
-        return self.access.stands(principal) and self.access.allows(principal, LISTENER, operation, name)
+            return
+        if not self.access.allows(principal, LISTENER, operation, call.path.get("name", "")):
+            raise self._not_allowed(principal, operation)
+        if self.draining and operation in CLIENTS:
+            raise Problem(503, DRAINING, Reason.DRAINING, [("Retry-After", "60")])
 
-    def _late_answer(self, answer: Any, call: Call, endpoint: Endpoint) -> Any:
-        # The users file may have changed while the answer waited.
-        if not self._may(call, endpoint):
-            return self._problem(call.request, self._refused(call, endpoint))
-        return self._held(answer, call, endpoint)
+    def _wait(self, answer: Deferred[Any], call: Call, endpoint: Endpoint) -> Deferred[Any]:
+        """Return the answer, which is cancelled if the rights of the user end, or if the broker drains."""
+        present = _Present(call, endpoint, answer.cancel)
 
-    def _held(self, answer: Any, call: Call, endpoint: Endpoint) -> Any:
-        """Return the answer; a stream is registered for `review` while it is open."""
-        if not isinstance(answer, Stream) or not self.access.users:
-            return answer
+        def over(result: object) -> object:
+            self._present.discard(present)
+            return result
+
+        def failed(failure: Failure) -> Response:
+            if present.ended and isinstance(failure.value, CancelledError):
+                problem = Problem(503, DRAINING, Reason.DRAINING, [("Retry-After", "60")])
+                return self._problem(call.request, problem)
+            return self._late_problem(failure, call.request)
+
+        def arrived(result: Any) -> Any:
+            return self._watched(result, call, endpoint) if isinstance(result, Stream) else result
+
+        self._present.add(present)
+        return answer.addBoth(over).addCallbacks(arrived, failed)
+
+    def _watched(self, stream: Stream, call: Call, endpoint: Endpoint) -> Stream:
+        """Return a stream that ends with the rights of its user."""
 
         def begin(outlet: Outlet) -> Callable[[], None]:
-            stream = _OpenStream(call, endpoint, outlet)
-            self._streams.add(stream)
-            end = answer.begin(outlet)
+            ended = stream.begin(outlet)
+            present = _Present(call, endpoint, outlet.close)
+            self._present.add(present)
 
-            def ended() -> None:
-                self._streams.discard(stream)
-                end()
+            def over() -> None:
+                self._present.discard(present)
+                ended()
 
-            return ended
+            return over
 
-        return attrs.evolve(answer, begin=begin)
+        return attrs.evolve(stream, begin=begin)
 
-    def _refused(self, call: Call, endpoint: Endpoint) -> Problem:
-        """Return the refusal of a call without a right; of an administrative one, it is recorded."""
-        operation = endpoint.operation or ""
-        if endpoint.writes and operation.startswith("admin."):
-            self.audit.record(Act(call.principal, LISTENER, operation, call.request.path, "refused: forbidden"))
-        return self._not_allowed(call.principal, operation)
+    def _review(self) -> None:
+        """End the answers that wait, and streams, of users without the right any more."""
+        for each in list(self._present):
+            principal, operation = each.call.principal, each.endpoint.operation
+            name = each.call.path.get("name", "")
+            if not self.access.stands(principal) or (
+                operation is not None and not self.access.allows(principal, LISTENER, operation, name)
+            ):
+                each.end()
+
+    def _record(self, call: Call, endpoint: Endpoint, error: Exception) -> None:
+        """Record an administrative request that is refused here; the handlers record those that reach them."""
+        operation = endpoint.operation
+        if not endpoint.writes or operation is None or not operation.startswith("admin."):
+            return
+        reason = getattr(error, "reason", None)
+        result = f"refused: {reason.code}" if isinstance(reason, Reason) else "failed"
+        self.audit.record(Act(call.principal, LISTENER, operation, " ".join(call.path.values()), result))
 
     def _not_allowed(self, principal: Principal, operation: str) -> Problem:
         if not principal.name and self.access.users:
@@ -195,7 +227,7 @@ class Dispatch:
         except Exception:  # so that `failed` logs it
             return self._problem(request, error)
 
-    def _problem(self, request: Request, error: BaseException) -> Response:
+    def _problem(self, request: Request, error: BaseException | None) -> Response:
         """Return the answer to an error, counted and logged. To be called while the error is handled."""
         if isinstance(error, _Answered):
             return error.response
@@ -209,6 +241,21 @@ class Dispatch:
         if error.status == 401:
             error.headers = (*error.headers, *_challenges(request))
         return error.response()
+
+
+@attrs.define(eq=False)
+class _Present:
+    """An answer that waits, or a stream. ``close`` ends it."""
+
+    call: Call
+    endpoint: Endpoint
+    close: Callable[[], object]
+    ended: bool = False
+
+    def end(self) -> None:
+        """End it: the right to it has ended."""
+        self.ended = True
+        self.close()
 
 
 class _Answered(Exception):

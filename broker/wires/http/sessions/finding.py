@@ -155,13 +155,15 @@ class FindingEndpoints:
     def _services(self, name: str, protocol: str | None) -> Sequence[Service]:
         if protocol is not None:
             return self._registry.find(name, protocol, restored=True)
-        return self._registry.services(name) or self._registry.find(name, "tcp", restored=True)
+        live = self._registry.by_check(self._registry.services(name))
+        return live or self._registry.find(name, "tcp", restored=True)
 
     def _answer(self, call: Call, services: Sequence[Service]) -> Response:
         query: FindQuery = call.query
         loads = {service.provider: self._load(service) for service in services}
         if query.near == "load":
             services = sorted(services, key=lambda service: (service.restored, loads[service.provider] or 0.0))
+            services = self._registry.by_check(services)
         trusted = bool(call.principal.name) or call.request.local
         rows = [_row(service, loads[service.provider], trusted) for service in services[: query.limit]]
         return Response(body=msgspec.json.encode({"name": call.path["name"], "services": rows}))

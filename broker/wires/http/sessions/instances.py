@@ -17,7 +17,7 @@ import attrs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry
-from broker.core.model import MAX_NAME, Rights, Service, checked_load
+from broker.core.model import MAX_NAME, LoadDetails, Rights, Service, checked_load
 
 
 @attrs.frozen
@@ -129,9 +129,17 @@ class Instances:
         self.counts["renewed"] += 1
         return known
 
-    def load(self, instance: Instance, load: float) -> None:
-        """Report the load of an instance. Raises `Refusal` for an invalid one."""
-        self._registry.load(instance.provider, checked_load(load))
+    def report(self, instance: Instance, load: float | None, details: LoadDetails | None) -> None:
+        """Report the load of an instance and its details; without a load, the one before. No-op without both.
+
+        Raises `Refusal` for an invalid load.
+        """
+        if load is None:
+            provider = None if details is None else self._registry.provider(instance.provider)
+            if provider is None:
+                return
+            load = provider.load
+        self._registry.load(instance.provider, checked_load(load), details)
 
     def withdraw(self, name: str, instance: str, owner: str) -> None:
         """End an instance. Raises `Refusal` NO_SUCH_SERVICE if it is unknown."""

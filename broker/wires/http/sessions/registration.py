@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 from twisted.internet.interfaces import IReactorTime
 
+from broker.core.model import MAX_COUNT, LoadDetails, load_details
 from broker.web.endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.web.routes import path_of
@@ -23,23 +24,40 @@ Ttl = Annotated[float, Meta(ge=LEAST_TTL, le=MOST_TTL, description="seconds with
 Load = Annotated[float, Meta(ge=0, description="load, in the measure that the farm's servers share; usually 0 to 1")]
 
 
-@attrs.frozen
-class Registration:
+@attrs.frozen(kw_only=True)
+class Report:
+    """A load report; all members are optional. The counts are those since the report before."""
+
+    load: Load | None = None
+    requests: (
+        Annotated[int, Meta(ge=0, le=MAX_COUNT, description="requests completed since the report before")] | None
+    ) = None
+    errors: Annotated[int, Meta(ge=0, le=MAX_COUNT, description="those of them that failed")] | None = None
+    in_flight: Annotated[int, Meta(ge=0, le=MAX_COUNT, description="requests being handled now")] | None = None
+    latency_ms: (
+        Annotated[float, Meta(ge=0, le=MAX_COUNT, description="mean time of a request in milliseconds")] | None
+    ) = None
+
+    @property
+    def details(self) -> LoadDetails | None:
+        """Return the details, None without any."""
+        return load_details(self.requests, self.errors, self.in_flight, self.latency_ms)
+
+
+@attrs.frozen(kw_only=True)
+class Registration(Report):
     """An instance of a service."""
 
     hostport: Annotated[str, Meta(min_length=1, description="the endpoint of the service: host:port")]
     protocol: Annotated[str, Meta(min_length=1, description="its protocol")] = "tcp"
     label: Annotated[str, Meta(description="a name of the provider, for people")] | None = None
     ttl: Ttl = 30.0
-    load: Load | None = None
     info: Annotated[dict[str, Any], Meta(description="further data, kept unchanged")] | None = None
 
 
-@attrs.frozen
-class Renewal:
-    """A renewal, with a load or without."""
-
-    load: Load | None = None
+@attrs.frozen(kw_only=True)
+class Renewal(Report):
+    """A renewal, with a load report or without."""
 
 
 @attrs.frozen
@@ -107,8 +125,7 @@ class RegistrationEndpoints:
         offer = Offer(body.hostport, body.protocol, body.label, info, body.ttl)
         name, instance = call.path["name"], call.path["instance"]
         made, new = self._instances.put(name, instance, _owner(call), call.request.address, offer)
-        if body.load is not None:
-            self._instances.load(made, body.load)
+        self._instances.report(made, body.load, body.details)
         here = path_of(self._put, name=name, instance=instance)
         return self._answer(made, 201 if new else 200, [("Location", here)] if new else [])
 
@@ -116,8 +133,7 @@ class RegistrationEndpoints:
         """Renew an instance."""
         body: Renewal = call.body
         known = self._instances.renew(call.path["name"], call.path["instance"], _owner(call))
-        if body.load is not None:
-            self._instances.load(known, body.load)
+        self._instances.report(known, body.load, body.details)
         return self._answer(known, 200)
 
     def withdraw(self, call: Call) -> Response:

@@ -11,14 +11,14 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import msgspec
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
-from broker.core.model import Rights, Service, checked_load
+from broker.core.model import LoadDetails, Rights, Service, checked_load, load_details
 from broker.net.interfaces.router import Part
 from broker.wires.common.descriptors import offered, read_offer
 
@@ -30,9 +30,13 @@ MAX_BODY = 65_536
 
 
 class LoadBody(msgspec.Struct, frozen=True):
-    """Report of the load of a provider."""
+    """Report of the load of a provider, with optional details."""
 
     load: float
+    requests: Any = None
+    errors: Any = None
+    in_flight: Any = None
+    latency_ms: Any = None
 
 
 _read_load = msgspec.json.Decoder(LoadBody).decode
@@ -71,9 +75,9 @@ class FlowProvider:
         if self.id is not None and self._services.pop(name, None) is not None:
             self._registry.withdraw(self.id, (name,))
 
-    def load(self, load: float) -> None:
+    def load(self, load: float, details: LoadDetails | None = None) -> None:
         """Report the load. Raises `Refusal` for an invalid one."""
-        self._registry.load(self._joined(None), load)
+        self._registry.load(self._joined(None), load, details)
 
     def heartbeat(self) -> None:
         """Record a heartbeat. No-op for a flow that is not in the registry yet."""
@@ -101,9 +105,10 @@ def read_service(body: Part, name: str) -> Service:
     return service
 
 
-def read_load(body: Part) -> float:
-    """Return the load that a body reports. Raises `Refusal`."""
-    return checked_load(_decoded(_read_load, body, 'a load is reported by {"load": NUMBER}').load)
+def read_load(body: Part) -> tuple[float, LoadDetails | None]:
+    """Return the load that a body reports, and the details. Raises `Refusal`."""
+    told = _decoded(_read_load, body, 'a load is reported by {"load": NUMBER}')
+    return checked_load(told.load), load_details(told.requests, told.errors, told.in_flight, told.latency_ms)
 
 
 def _decoded(read: Callable[[bytes], T], body: Part, wrong: str) -> T:

@@ -315,9 +315,10 @@ class ServiceProfile:
         place = self._workers.get(writer.identity)
         if place is None or place.worker is None:
             raise Refusal(Reason.PARAMETER, "only a worker has a load")
-        place.worker.load = load = read_load(content.body)
+        load, details = read_load(content.body)
+        place.worker.load = load
         if place.provider is not None:
-            place.provider.load(load)
+            place.provider.load(load, details)
 
     def _box(self, host: str, address: table.Value) -> ReplyInbox | None:
         """Return the inbox of that address, None if it is unknown, or in another virtual host."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.model import Change, Kind, Service
+from broker.core.model import Change, Kind, LoadDetails, Service
 from broker.wires.dbp.sessions.catalogue import DbpTerms
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
@@ -148,6 +148,23 @@ def test_a_load_that_makes_no_sense_changes_nothing(both: Both) -> None:
     for load in loads:
         assert peer.ask("UoU", T, {"load": load})[0][0] == b"u.u"
         assert both.loads() == {"Rohan": 0.25}
+
+
+def test_invalid_details_of_a_load_count_as_missing(both: Both) -> None:
+    peer = both.dbp.dealer().registered("Rohan", load=0.25, requests="12", errors=-1, in_flight=0.5, latency_ms=1e300)
+    [_, provider] = both.elko.registry.providers()
+    assert provider.details == LoadDetails(requests=12)
+    peer.send("UoU", T, {"requests": 7})
+    [_, provider] = both.elko.registry.providers()
+    assert provider.details == LoadDetails(requests=12), "an update without a load is no report"
+
+
+def test_requests_from_before_a_restart_are_not_reported_again(both: Both) -> None:
+    both.dbp.dealer().registered("Rohan", load=0.25, requests=12)
+    known = both.elko.registry.providers()
+    again = DbpFarm(known=known)
+    [provider] = again.registry.providers()
+    assert (provider.load, provider.details) == (0.25, None)
 
 
 def test_who_watches_loads_hears_of_each_that_is_reported_also_of_the_same_again(both: Both) -> None:

@@ -51,6 +51,16 @@ def test_disconnect_closes_without_a_word(farm: Farm, to: str) -> None:
     assert farm.registry.providers() == []
 
 
+@pytest.mark.parametrize("invalid", [-1, "many", [1], {"a": {}}, 1e300, True])
+def test_a_load_with_invalid_details_counts_without_them(farm: Farm, invalid: object) -> None:
+    client = farm.client("one")
+    client.say("broker", "load", factor=0.25, requests=7)
+    [diagnostic] = client.ask("broker", "load", factor=0.5, requests=8, errors=invalid)
+    assert diagnostic["msg"].startswith("load: errors is a whole number")
+    [load] = farm.registry.loads()
+    assert (load.load, load.details) == (0.5, None)
+
+
 def test_what_was_answered_before_a_disconnect_is_delivered_and_nothing_after_it(farm: Farm) -> None:
     client = farm.client()
     client.send(b'{"to":"broker","op":"ping"}\n{"to":"broker","op":"disconnect"}\n{"to":"broker","op":"ping"}\n')

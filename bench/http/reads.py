@@ -1,0 +1,157 @@
+"""The reactor's CPU for reads of the HTTP API with 100,000 services: of each whole read, and of its longest turn.
+
+The endpoints are called in this process, without a socket. The pieces of a body are counted one by one: the transport
+takes at least one in a step of the scheduler, and a step that is over its quantum ends the turn. Run it as
+``python -m bench.http.reads``; ``--providers`` spreads the services over so many providers.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import attrs
+from twisted.internet.task import Clock
+
+from bench.common.machine import describe
+from bench.common.report import table
+from broker.access.principal import Principal
+from broker.admin.api import events, health, history, tables, why
+from broker.admin.api.metrics import endpoint as metrics
+from broker.admin.api.metrics import tables as table_metrics
+from broker.admin.counter_views import counters
+from broker.admin.registry_views import views as registry_views
+from broker.app.counters import COUNTERS
+from broker.app.daemon import COLLECT_AFTER
+from broker.core.load_history import STEP, LoadHistory
+from broker.core.model import Rights, Service
+from broker.core.registry import Registry
+from broker.core.restored_services import Restored
+from broker.web import parameters
+from broker.web.endpoint import Call
+from broker.web.messages import Request, Response
+from broker.web.routes import Routes
+from broker.wires.views import AnyView
+
+READS = (
+    "/v1/services",
+    "/v1/services?limit=1000&offset=50000",
+    "/v1/services?pattern=*-4242*",
+    "/v1/services?where=protocol=tcp&where=label=x",
+    "/v1/services?sort=-hostport",
+    "/v1/services?sort=hostport&offset=99000&limit=1000",
+    "/v1/providers",
+    "/v1/providers?sort=-load",
+    "/v1/loads?sort=load",
+    "/v1/loads/history?limit=1000",
+    "/v1/providers/5",
+    "/v1/why/service-4242",
+    "/v1/events",
+    "/v1/events?limit=1000",
+    "/v1/registry",
+    "/v1/counters",
+    "/v1/views",
+    "/metrics",
+)
+"""The reads."""
+
+BOUND = 0.010
+"""Seconds of CPU that no turn may take."""
+
+
+def main() -> None:
+    """Measure all reads, and print a table."""
+    options = ArgumentParser(description=__doc__)
+    options.add_argument("--services", type=int, default=100_000)
+    options.add_argument("--providers", type=int, default=100_000)
+    options.add_argument("--runs", type=int, default=3, help="the least of so many runs counts")
+    given = options.parse_args()
+    farm = _Farm(given.services, given.providers)
+    print(", ".join(f"{name}: {value}" for name, value in describe().items()))
+    rows = []
+    for read in READS:
+        runs = [_measured(farm, read) for _ in range(given.runs)]
+        longest, whole, pieces = min(runs)
+        rows.append(
+            [read, f"{longest * 1e3:.2f}", f"{whole * 1e3:.1f}", str(pieces), "" if longest <= BOUND else "over"]
+        )
+    print(table(("read", "longest turn, ms", "whole read, ms", "pieces", ""), rows))
+
+
+class _Farm:
+    """A registry with services, and the endpoints over it."""
+
+    def __init__(self, services: int, providers: int) -> None:
+        self.clock = Clock()
+        ids = count(1)
+        registry = Registry(self.clock, lambda: next(ids), Restored([], 0.0, self.clock, lambda ids: None))
+        each = services // providers
+        for number in range(providers):
+            provider = registry.join(f"server-{number}", "elko", f"192.0.2.{number % 250}:{number % 60_000}")
+            offered = [
+                Service(f"service-{number * each + n}", f"server-{number}:{9000 + n}", provider) for n in range(each)
+            ]
+            registry.offer(offered, Rights(services=each))
+            registry.load(provider, number % 97 / 97)
+        past = LoadHistory(registry, self.clock)
+        past.start()
+        self.clock.advance(2 * STEP)
+        views: Mapping[str, AnyView] = {
+            view.name: view for view in (*registry_views(registry, self.clock), counters(lambda: {"a.b": 1}, COUNTERS))
+        }
+        self.routes = Routes(
+            lambda: [
+                *tables.endpoints(lambda: views, registry),
+                *why.endpoints(registry, self.clock, past),
+                *history.endpoints(registry, past),
+                *events.endpoints(registry),
+                *health.endpoints(list, dict, registry, registry.sizes),
+                *metrics.endpoints([lambda: table_metrics.collect(_as_a_wire(views))]),
+            ]
+        )
+        self.routes.refresh()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*COLLECT_AFTER)
+
+
+def _as_a_wire(views: Mapping[str, AnyView]) -> Iterable[AnyView]:
+    """Return the largest view under the name of a wire's, so that its rows are counted."""
+    return [attrs.evolve(views["broker services"], name="elko services", sums=("provider",))]
+
+
+def _measured(farm: _Farm, url: str) -> tuple[float, float, int]:
+    """Return the longest piece and the whole of a read in seconds of CPU, and the number of pieces."""
+    split = urlsplit(url)
+    given = parse_qs(split.query)
+
+    def begin() -> Response:
+        endpoint, path = farm.routes.find("GET", split.path)
+        request = Request("GET", split.path, given)
+        response: Any = endpoint.handler(Call(request, Principal(), path, parameters.query(endpoint.query, given)))
+        return response
+
+    seconds, response = _timed(begin)
+    times = [seconds]
+    if not isinstance(response.body, bytes):
+        body: Iterator[bytes] = iter(response.body)
+        piece: bytes | None = b""
+        while piece is not None:
+            seconds, piece = _timed(lambda: next(body, None))
+            times.append(seconds)
+    return max(times), sum(times), len(times)
+
+
+def _timed(act: Callable[[], Any]) -> tuple[float, Any]:
+    before = time.thread_time()
+    result = act()
+    return time.thread_time() - before, result
+
+
+if __name__ == "__main__":
+    main()

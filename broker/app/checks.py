@@ -1,0 +1,104 @@
+"""Health checks of the daemon: joins the schedule with the pings of the wires and with connections."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from broker.config import values
+from broker.core.checks.interfaces import Pinger, Question
+from broker.core.checks.progress import Outcome
+from broker.core.checks.registered import RegisteredChecks
+from broker.core.checks.rules import CheckKind, CheckRule, CheckSettings
+from broker.core.checks.schedule import Schedule
+from broker.core.interfaces import ILeases
+from broker.core.model import Policy
+from broker.core.registry import Registry
+from broker.net.checks.connections import ConnectionChecks
+from broker.net.checks.places import networks
+
+
+class HealthChecks:
+    """The health checks. ``pinger_of`` returns the ping of a wire by its name, None if it has none or is not open."""
+
+    def __init__(
+        self,
+        config: values.Checks,
+        registry: Registry,
+        leases: ILeases,
+        reactor: Any,
+        pinger_of: Callable[[str], Pinger | None],
+    ) -> None:
+        self._registry = registry
+        self._pinger_of = pinger_of
+        self._connections = ConnectionChecks(reactor, networks(config.networks))
+        registry.use_panic(config.panic)
+        self.schedule = Schedule(reactor, leases, self, random.random, settings_of(config))
+        self._registered = RegisteredChecks(registry, self.schedule)
+
+    def use(self, config: values.Checks) -> None:
+        """Apply a new configuration."""
+        self._connections.networks = networks(config.networks)
+        self._registry.use_panic(config.panic)
+        self._registered.use(settings_of(config))
+
+    def stop(self) -> None:
+        """End all checks. Services keep their state."""
+        self._registered.stop()
+        self.schedule.stop()
+
+    # as `broker.core.checks.interfaces.Asker`
+
+    def pings(self, wire: str) -> bool:
+        """Return True if a wire has a ping."""
+        return self._pinger_of(wire) is not None
+
+    def ask(self, question: Question, answered: Callable[[Outcome], None]) -> Callable[[], None] | None:
+        """Make one check."""
+        if question.rule.kind is not CheckKind.PING:
+            return self._connections.ask(question, answered)
+        pinger = self._pinger_of(question.wire)
+
+        def ended(alive: bool | None) -> None:
+            answered(Outcome(alive, _PING_REASONS[alive]))
+
+        if pinger is None or not pinger.ping(question.number, question.rule.timeout, ended):
+            return None
+        return _no_effect
+
+
+def _no_effect() -> None:
+    """End a ping: an answer that arrives later has no effect anyway."""
+
+
+_PING_REASONS = {True: "a ping was answered", False: "no answer to a ping", None: "a ping could not be sent"}
+
+
+def settings_of(config: values.Checks) -> CheckSettings:
+    """Return the settings of a configuration."""
+    rules = tuple(_rule(each) for each in config.rules) if config.enabled else ()
+    return CheckSettings(rules, config.concurrency, config.panic)
+
+
+def _rule(rule: values.CheckRule) -> CheckRule:
+    least, most = rule.statuses
+    return CheckRule(
+        services=rule.services,
+        kind=CheckKind(rule.kind),
+        wires=rule.wires,
+        protocols=rule.protocols,
+        interval=rule.interval,
+        timeout=rule.timeout,
+        up=rule.up,
+        down=rule.down,
+        policy=Policy(rule.policy),
+        path=rule.path,
+        statuses=(least, most),
+    )
+
+
+def connections_of(config: values.Checks) -> int:
+    """Return the number of file descriptors that checks may take."""
+    wants = config.enabled and any(rule.kind != "ping" for rule in config.rules)
+    return config.concurrency if wants else 0

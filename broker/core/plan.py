@@ -1,0 +1,97 @@
+"""The capacity plan as values: the jobs in spark/ write it as plan.json, and the broker shows it to operators.
+
+docs/plan.schema.json defines the file, and `broker.export.plan_document` decodes it.
+
+Rules:
+- The plan is made for a moment, ``made``: the end of the last full hour that the jobs knew. A service is short from the
+  first hour on that needs more providers than there are now. Where only the highest peak of the horizon does, at no
+  certain hour, that may be any hour, and so the first one. Beyond the horizon, the trend of the weekly peaks counts.
+- Nothing is claimed of a service without a full load.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import attrs
+
+DAY = 86_400.0
+"""Seconds of a day."""
+
+
+class BadPlan(ValueError):
+    """A text that is no plan; the message gives the reason."""
+
+
+class Verdict(enum.StrEnum):
+    """State of a service in the plan, the worst first."""
+
+    SHORT = "short now"
+    SOON = "short in the horizon"
+    LATER = "short by the trend"
+    ENOUGH = "enough"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_short(self) -> bool:
+        """True if providers are missing now or in the horizon."""
+        return self in (Verdict.SHORT, Verdict.SOON)
+
+
+@attrs.frozen
+class PlannedService:
+    """The plan of one service. Numbers of providers include the spare ones; None is unknown.
+
+    ``has`` is the number of providers at the time of the plan; ``need_now`` are needed then, ``need`` in the horizon,
+    ``add`` are missing, now or in the horizon. From ``short_at`` on there are too few, in seconds of the epoch; None if
+    that is not foreseen. The bound behind ``need`` would have been missed at ``missed`` of ``trials`` past moments;
+    with 95 % confidence its rate of misses is at most ``miss_at_most``, a share. ``note`` is a sentence.
+    """
+
+    name: str
+    verdict: Verdict
+    has: int
+    need_now: int | None
+    need: int | None
+    add: int | None
+    short_at: float | None
+    missed: int | None = None
+    trials: int | None = None
+    miss_at_most: float | None = None
+    note: str = ""
+
+    def days_until_short(self, now: float) -> float | None:
+        """Return the days from ``now``, in seconds of the epoch, until there are too few providers: 0 if there are too
+        few already, None if that is not foreseen."""
+        return None if self.short_at is None else max(0.0, (self.short_at - now) / DAY)
+
+
+@attrs.frozen
+class Plan:
+    """A capacity plan. ``made`` is its moment in seconds of the epoch; ``services`` are by name, the worst first."""
+
+    made: float
+    services: Mapping[str, PlannedService]
+
+
+@attrs.frozen
+class PlanChange:
+    """A service has another verdict than in the plan before; ``before`` is None if it was in no plan before."""
+
+    service: PlannedService
+    before: Verdict | None
+
+
+def changes(before: Plan | None, now: Plan) -> list[PlanChange]:
+    """Return the services of ``now`` whose verdict differs from that in the plan before, in the order of the plan.
+
+    Services that were in no plan before are among them only if they are short.
+    """
+    known = {} if before is None else before.services
+    found = []
+    for service in now.services.values():
+        old = known.get(service.name)
+        if service.verdict.is_short if old is None else service.verdict is not old.verdict:
+            found.append(PlanChange(service, None if old is None else old.verdict))
+    return found

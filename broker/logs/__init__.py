@@ -1,0 +1,1 @@
+"""The log of the daemon: its lines, its levels, and its destination."""

@@ -1,0 +1,1 @@
+"""Health checks over connections of their own: TCP connects and HTTP requests."""

@@ -1,0 +1,56 @@
+"""Checks against requests of other sites' pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.web.messages import Request
+from broker.web.sites import known_host, same_site
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        (None, True),
+        ("localhost", True),
+        ("LOCALHOST:9080", True),
+        ("localhost.:9080", True),
+        ("127.0.0.1:9080", True),
+        ("[::1]:9080", True),
+        ("192.0.2.1", True),
+        ("broker.example.com:9080", True),
+        ("evil.example.com", False),
+        ("localhost.evil.com", False),
+        ("127.0.0.1.evil.com", False),
+        ("127.0.0.1@evil.com", False),
+        ("evil.com/127.0.0.1", False),
+        ("", False),
+        ("[::1", False),
+        ("localhost:x", False),
+        ("localhost, evil.com", False),
+    ],
+)
+def test_a_host_is_an_address_or_a_configured_name(host: str | None, known: bool) -> None:
+    headers = {} if host is None else {"host": host}
+    assert known_host(Request("GET", "/", headers=headers), {"broker.example.com"}) is known
+    assert known_host(Request("GET", "/", headers=headers), {"*"})
+
+
+@pytest.mark.parametrize(
+    ("headers", "same"),
+    [
+        ({}, True),
+        ({"host": "h:1", "origin": "http://h:1"}, True),
+        ({"host": "H:1", "origin": "https://h:1"}, True),
+        ({"host": "h:1", "origin": "http://h:2"}, False),
+        ({"host": "h:1", "origin": "null"}, False),
+        ({"host": "h:1", "origin": "file://h:1"}, False),
+        ({"origin": "http://"}, False),
+        ({"host": "h:1", "sec-fetch-site": "same-origin"}, True),
+        ({"host": "h:1", "sec-fetch-site": "none"}, True),
+        ({"host": "h:1", "sec-fetch-site": "same-site"}, False),
+        ({"host": "h:1", "sec-fetch-site": "cross-site", "origin": "http://h:1"}, False),
+    ],
+)
+def test_a_page_must_be_the_listeners_own(headers: dict[str, str], same: bool) -> None:
+    assert same_site(Request("POST", "/", headers=headers)) is same

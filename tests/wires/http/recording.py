@@ -1,0 +1,133 @@
+"""HTTP without sockets: the real routes, dispatcher and endpoints of the wire over a farm's registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+import attrs
+from twisted.internet.defer import Deferred
+
+from broker.access.acts import Act
+from broker.access.everyone import Everyone
+from broker.access.principal import Access
+from broker.core.errors import Refusal
+from broker.core.liveness import Leases
+from broker.web.endpoint import Endpoint
+from broker.web.messages import Request, Response, Stream
+from broker.web.routes import Routes
+from broker.wires.http.sessions.dispatch import Dispatch
+from broker.wires.http.sessions.finding import FindingEndpoints
+from broker.wires.http.sessions.instances import InstanceLimits, Instances
+from broker.wires.http.sessions.registration import RegistrationEndpoints
+from tests.wires.recording import Farm
+
+
+@attrs.define
+class Answered:
+    """An answer as a client reads it. ``status`` is 0 while it waits; a stream is no answer of this kind."""
+
+    status: int = 0
+    json: Any = None
+    headers: dict[str, str] = attrs.field(factory=dict)
+
+
+class HttpFarm:
+    """HTTP over the registry of a farm."""
+
+    def __init__(
+        self,
+        farm: Farm | None = None,
+        limits: InstanceLimits | None = None,
+        access: Access | None = None,
+        endpoints: Sequence[Endpoint] = (),
+    ) -> None:
+        self.farm = Farm() if farm is None else farm
+        self.clock = self.farm.clock
+        self.leases = Leases(self.clock)
+        self.instances = Instances(self.farm.registry, self.leases, limits or InstanceLimits())
+        self.access: Access = Everyone() if access is None else access
+        self.refusals: list[Refusal] = []
+        self.failures = 0
+        self.acts: list[Act] = []
+        own = [
+            *RegistrationEndpoints(self.instances, self.clock).endpoints(),
+            *FindingEndpoints(self.farm.registry, self.access, self.clock).endpoints(),
+            *endpoints,
+        ]
+        self.dispatch = Dispatch(
+            Routes(lambda: own), self.access, self._refused, self._failed, frozenset(["broker.example.com"]), self
+        )
+
+    def record(self, act: Act) -> None:
+        """Keep an administrative act: this is the audit log."""
+        self.acts.append(act)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        address: str = "192.0.2.7",
+        local: bool = False,
+        certificate: tuple[str, ...] = (),
+        query: dict[str, str] | None = None,
+        **headers: str,
+    ) -> Answered:
+        """The answer to a request: filled in later, if it waits. Headers have underscores for hyphens."""
+        request = Request(
+            method,
+            path,
+            {name: [value] for name, value in (query or {}).items()},
+            {"host": "localhost:9080", **{name.replace("_", "-"): value for name, value in headers.items()}},
+            b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode(),
+            address,
+            local,
+            certificate=certificate,
+        )
+        answered = Answered()
+        answer = self.dispatch.answer(request)
+        if isinstance(answer, Deferred):
+            answered.headers["deferred"] = "yes"
+            answer.addCallback(self._fill, answered)
+        else:
+            self._fill(answer, answered)
+        return answered
+
+    def put(self, name: str, instance: str, hostport: str = "h:1", address: str = "192.0.2.7", **body: Any) -> Answered:
+        """Register an instance."""
+        path = f"/v1/services/{quote(name, safe='')}/{quote(instance, safe='')}"
+        return self.ask("PUT", path, {"hostport": hostport, **body}, address)
+
+    def renew(self, name: str, instance: str, address: str = "192.0.2.7", **body: Any) -> Answered:
+        """Renew an instance."""
+        return self.ask("POST", f"/v1/services/{name}/{instance}/renew", body, address)
+
+    def delete(self, name: str, instance: str, address: str = "192.0.2.7") -> Answered:
+        """Withdraw an instance."""
+        return self.ask("DELETE", f"/v1/services/{name}/{instance}", None, address)
+
+    def find(self, name: str, **query: Any) -> list[str]:
+        """The hostports of a service."""
+        answered = self.ask("GET", f"/v1/services/{name}", query={key: str(value) for key, value in query.items()})
+        assert answered.status == 200
+        return [service["hostport"] for service in answered.json["services"]]
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, tick by tick."""
+        self.clock.pump([0.02] * round(seconds / 0.02))
+
+    def _fill(self, answer: Response | Stream, answered: Answered) -> None:
+        assert isinstance(answer, Response)
+        data = answer.body if isinstance(answer.body, bytes) else b"".join(answer.body)
+        answered.status = answer.status
+        answered.json = json.loads(data) if data else None
+        answered.headers = dict(answer.headers)
+
+    def _refused(self, address: str, refusal: Refusal) -> None:
+        self.refusals.append(refusal)
+
+    def _failed(self, address: str) -> None:
+        self.failures += 1

@@ -1,0 +1,110 @@
+"""Finding by HTTP: waits, the least loaded first, secrets; Prometheus' service discovery."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.core.model import Auth, Provider, Rights, Service
+from tests.wires.http.recording import HttpFarm
+from tests.wires.recording import Farm
+
+
+@pytest.fixture
+def http() -> HttpFarm:
+    return HttpFarm()
+
+
+def offer(http: HttpFarm, name: str, hostport: str, load: float = 0.0, **given: Any) -> int:
+    registry = http.farm.registry
+    provider = registry.join("p", "elko", "192.0.2.1")
+    registry.offer([Service(name, hostport, provider, **given)], Rights())
+    registry.load(provider, load)
+    return provider
+
+
+def test_services_come_in_the_order_of_their_offers_or_loads(http: HttpFarm) -> None:
+    for hostport, load in (("h:1", 0.9), ("h:2", 0.1), ("h:3", 0.5)):
+        offer(http, "bank", hostport, load)
+    assert http.find("bank") == ["h:1", "h:2", "h:3"]
+    assert http.find("bank", near="load") == ["h:2", "h:3", "h:1"]
+    assert http.find("bank", near="load", limit=1) == ["h:2"]
+
+
+def test_a_protocol_selects(http: HttpFarm) -> None:
+    offer(http, "bank", "h:1")
+    offer(http, "bank", "h:2", protocol="http")
+    assert http.find("bank") == ["h:1", "h:2"]
+    assert http.find("bank", protocol="http") == ["h:2"]
+    assert http.find("bank", protocol="ws") == []
+
+
+def test_a_wait_ends_with_a_service_of_the_protocol(http: HttpFarm) -> None:
+    answered = http.ask("GET", "/v1/services/bank", query={"wait": "10", "protocol": "http"})
+    http.clock.advance(5)
+    offer(http, "bank", "h:1")
+    assert answered.status == 0
+    offer(http, "bank", "h:2", protocol="http")
+    assert (answered.status, [each["hostport"] for each in answered.json["services"]]) == (200, ["h:2"])
+
+
+def test_a_wait_ends_at_its_deadline(http: HttpFarm) -> None:
+    answered = http.ask("GET", "/v1/services/bank", query={"wait": "10", "protocol": "http"})
+    http.clock.advance(5)
+    offer(http, "bank", "h:1")
+    http.clock.advance(4)
+    assert answered.status == 0
+    http.clock.advance(1)
+    assert (answered.status, answered.json["code"]) == (404, "no-such-service")
+    assert http.refusals == []
+    assert http.clock.getDelayedCalls() == []
+
+
+def test_services_from_before_a_restart_are_marked() -> None:
+    old = Service("bank", "h:1", 7)
+    http = HttpFarm(Farm(restored=[Provider(7, "p", "elko", "a", 0.0, 0.0, (old,))]))
+    [found] = http.ask("GET", "/v1/services/bank").json["services"]
+    assert (found["hostport"], found["restored"], found["load"]) == ("h:1", True, None)
+
+
+def test_a_secret_is_for_this_machine_and_users(http: HttpFarm) -> None:
+    offer(http, "bank", "h:1", auth=Auth("password", "hunter2"))
+    [remote] = http.ask("GET", "/v1/services/bank").json["services"]
+    [local] = http.ask("GET", "/v1/services/bank", local=True).json["services"]
+    assert remote["auth"] == {"mode": "password"}
+    assert local["auth"] == {"mode": "password", "code": "hunter2"}
+
+
+def test_prometheus_discovers_targets(http: HttpFarm) -> None:
+    offer(http, "bank", "192.0.2.1:80", label="b")
+    offer(http, "bank", "[::1]:80", protocol="http")
+    offer(http, "post", "host.example:81")
+    offer(http, "post", "somewhere else")
+    offer(http, "post", "h:82", auth=Auth("password", "x"))
+    found = http.ask("GET", "/v1/discovery/prometheus").json
+    assert [each["targets"] for each in found] == [["192.0.2.1:80"], ["[::1]:80"], ["host.example:81"]]
+    assert found[0]["labels"] == {
+        "__meta_elkobroker_service": "bank",
+        "__meta_elkobroker_protocol": "tcp",
+        "__meta_elkobroker_provider": "1",
+        "__meta_elkobroker_label": "b",
+    }
+    found = http.ask("GET", "/v1/discovery/prometheus", query={"pattern": "b*", "protocol": "http"}).json
+    assert [each["targets"] for each in found] == [["[::1]:80"]]
+
+
+def test_an_empty_discovery_is_an_array(http: HttpFarm) -> None:
+    assert http.ask("GET", "/v1/discovery/prometheus").json == []
+
+
+def test_a_large_discovery_is_made_in_pieces(http: HttpFarm) -> None:
+    for number in range(450):
+        offer(http, f"s{number}", f"h:{number}")
+    assert len(http.ask("GET", "/v1/discovery/prometheus").json) == 450
+    assert len(http.ask("GET", "/v1/discovery/prometheus", query={"pattern": "s44?"}).json) == 10
+
+
+@pytest.mark.parametrize("query", [{"wait": "-1"}, {"wait": "1000"}, {"limit": "0"}, {"near": "me"}, {"x": "1"}])
+def test_wrong_parameters(http: HttpFarm, query: dict[str, str]) -> None:
+    assert http.ask("GET", "/v1/services/bank", query=query).status == 400
