@@ -65,8 +65,7 @@ export const LISTS = {
     path: "/v1/services",
     view: "broker services",
     search: "Search services",
-    empty:
-      'No service is registered. One line offers one:  curl -X PUT http://HOST:9080/v1/services/bank/1 -H \'Content-Type: application/json\' -d \'{"hostport":"10.0.0.1:80","ttl":60}\'',
+    empty: `No service is registered. One line offers one:  curl -X PUT ${location.origin}/v1/services/bank/1 -d '{"hostport":"10.0.0.1:80","ttl":60}'`,
     sort: "service",
     long: true,
     columns: [
