@@ -74,7 +74,7 @@ export class ListScreen {
     this.table = new Table({
       label: list.title,
       columns,
-      empty: list.empty,
+      empty: () => (this.query.pattern || this.query.where.length > 0 ? "Nothing matches." : list.empty),
       sort: this.#order(),
       key: list.key,
       mark: (row) => [

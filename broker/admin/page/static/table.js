@@ -25,7 +25,7 @@ const narrow = matchMedia("(max-width: 700px)");
 
 /**
  * The table. Options:
- *  - `label`: its name for screen readers; `empty`: the text shown without rows;
+ *  - `label`: its name for screen readers; `empty()`: the text shown without rows;
  *  - `columns`: `{name, title, help, unit, role, number, width, draw(row)}`. `role` is "main" for the name of a row,
  *    "side" for the value beside it on a narrow screen. `draw` returns a node or a text instead of the plain value;
  *  - `load({offset, limit, sort, signal})`: returns `{rows, total}`, or a promise of it;
@@ -406,7 +406,7 @@ export class Table {
     this.failed?.(null);
     this.pace.done();
     this.loaded?.();
-    this.#say(total === 0 ? (this.empty ?? "Nothing here.") : "");
+    this.#say(total === 0 ? this.empty() : "");
     this.#follow();
     this.#paint();
     if (changed) this.counted?.(total);
