@@ -22,8 +22,6 @@ export const KINDS = ["joined", "left", "offered", "withdrawn", "amended", "chec
 export class Live extends EventTarget {
   state = "connecting";
   since = new Date();
-  /** Time of the next attempt, in milliseconds of the epoch; only while the connection is lost. */
-  retry = 0;
   /** Returns true if reports of load are wanted too: a busy farm has thousands in a second. */
   wants = () => true;
   #last = null;
@@ -106,7 +104,6 @@ export class Live extends EventTarget {
     }
     if (this.#ended !== ended) return; // paused, or started again
     this.#ended = null;
-    this.retry = Date.now() + this.#delay;
     this.#become("lost");
     // Without rights only a new token helps, and that starts it again.
     if (denied) return;
