@@ -39,7 +39,7 @@ HEADERS = [
     "Connection: close", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13",
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Key: x", "Expect: 100-continue", "Origin: null",
     "Sec-Fetch-Site: cross-site", "Authorization: Basic !", "Authorization: Bearer x", "Authorization:",
-    "If-None-Match: *",    "Content-Type: text/plain", "Cookie: a=b;;=", " folded", "X", "X : y", "X: \x00", "X: \xff", 
+    "If-None-Match: *",    "Content-Type: text/plain", "Cookie: a=b;;=", " folded", "X", "X : y", "X: \x00", "X: \xff",
     "X: " + "y" * 20_000,
 ]  # fmt: skip
 BODIES = [
