@@ -1,4 +1,4 @@
-"""The files of the page: what is served, with which headers, and what they refer to."""
+"""The files of the page: contents, headers, references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form for a token: shown when the broker asks for a user, and what it keeps."""
+"""The form for a token: its appearance, the place of the token, refusals."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ export function markOf({ kind, why }) {
   return "idle";
 }
 
-/** Return the name of what changed. */
+/** Return the name of the changed service or provider. */
 export function subject(change) {
   return change.service ?? change.label ?? (change.provider === undefined ? "" : `provider ${change.provider}`);
 }

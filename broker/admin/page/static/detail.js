@@ -230,7 +230,7 @@ export class Detail {
               shown(word(change)),
               change.kind === "load" ? ` ${count(change.load)}` : ` ${shown(subject(change))}`,
             ),
-            h("span", { class: "aside" }, shown(change.why ?? "")),
+            h("span", { class: "aside" }, change.why === word(change) ? "" : shown(change.why ?? "")),
             h("span", { class: "aside" }, change.old ? "earlier" : time(change.at)),
           ),
         ),

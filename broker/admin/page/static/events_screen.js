@@ -53,7 +53,7 @@ export class EventsScreen {
         { name: "why", title: "Reason", role: "side", width: "minmax(6rem, 1fr)" },
         { name: "revision", title: "Revision", number: true },
       ],
-      empty: "No change since this page was opened.",
+      empty: () => (this.typed ? "Nothing matches." : "No change since this page was opened."),
       key: (change) => `${change.revision} ${change.kind} ${change.provider}`,
       target: (change) => (change.service ? serviceAddress(change.service) : null),
       load: ({ offset, limit }) => ({ rows: this.rows.slice(offset, offset + limit), total: this.rows.length }),

@@ -74,7 +74,7 @@ export class ListScreen {
     this.table = new Table({
       label: list.title,
       columns,
-      empty: list.empty,
+      empty: () => (this.query.pattern || this.query.where.length > 0 ? "Nothing matches." : list.empty),
       sort: this.#order(),
       key: list.key,
       mark: (row) => [
@@ -189,8 +189,7 @@ export class ListScreen {
 
   async #load({ offset, limit, sort, signal }) {
     const answer = await get(path(this.list.path, { ...this.query, sort, offset, limit }), { signal });
-    // The age is that of the whole plan.
-    if (this.place === "plan" && answer.rows.length > 0) say(this.about, `Made ${ago(answer.rows[0].age)}.`);
+    if (this.place === "plan") say(this.about, planText(answer));
     if (this.list.history) this.#trends.ask();
     return answer;
   }
@@ -241,6 +240,11 @@ export class ListScreen {
     this.error.hidden = error === null || error.status === 0;
     say(this.error, error === null ? "" : shown(error.message));
   }
+}
+
+/** Return the age of a plan, and why there is no later one. */
+function planText({ age, problem }) {
+  return [age === null ? "" : `Made ${ago(age)}.`, problem ? shown(problem) : ""].join(" ").trim();
 }
 
 /** Return true if a row has gone or changed by a change of its provider. */

@@ -19,6 +19,10 @@ export function isShort(row) {
   return row.verdict === "short now" || row.verdict === "short in the horizon";
 }
 
+function daysText(days) {
+  return days > 0 ? `${count(days)} d` : "now";
+}
+
 /** Return the mark of a service in the plan. */
 export function verdictMark(row) {
   return h("span", { class: `mark ${VERDICTS[row.verdict] ?? "idle"}` }, shown(String(row.verdict)));
@@ -61,8 +65,7 @@ export const LISTS = {
     path: "/v1/services",
     view: "broker services",
     search: "Search services",
-    empty:
-      'No service is registered. One line offers one:  curl -X PUT http://HOST:9080/v1/services/bank/1 -H \'Content-Type: application/json\' -d \'{"hostport":"10.0.0.1:80","ttl":60}\'',
+    empty: `No service is registered. One line offers one:  curl -X PUT ${location.origin}/v1/services/bank/1 -d '{"hostport":"10.0.0.1:80","ttl":60}'`,
     sort: "service",
     long: true,
     columns: [
@@ -157,7 +160,7 @@ export const LISTS = {
         name: "days_until_short",
         title: "Short in",
         number: true,
-        draw: (row) => (typeof row.days_until_short === "number" ? `${count(row.days_until_short)} d` : ""),
+        draw: (row) => (typeof row.days_until_short === "number" ? daysText(row.days_until_short) : ""),
       },
       { name: "add", title: "Missing", number: true },
       { name: "has", title: "Has", number: true },

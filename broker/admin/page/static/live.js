@@ -22,7 +22,7 @@ export const KINDS = ["joined", "left", "offered", "withdrawn", "amended", "chec
 export class Live extends EventTarget {
   state = "connecting";
   since = new Date();
-  /** When the next attempt is made, in milliseconds of the epoch; only while the connection is lost. */
+  /** Time of the next attempt, in milliseconds of the epoch; only while the connection is lost. */
   retry = 0;
   /** Returns true if reports of load are wanted too: a busy farm has thousands in a second. */
   wants = () => true;

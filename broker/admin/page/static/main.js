@@ -23,7 +23,7 @@ const live = new Live();
 let screen = null;
 let place = null;
 
-/** What the screens use of the page. */
+/** The interface of the page for its screens. */
 const app = {
   changes: new Changes(),
   views: [],
@@ -249,7 +249,7 @@ let lost = false;
 live.addEventListener("state", () => {
   connection();
   if (live.state === "live" && lost) {
-    // What the stream cannot resume, such as sessions and checks, is loaded again.
+    // Sessions and other state without events are loaded again.
     lost = false;
     screen?.resync();
     app.detail.resync();

@@ -1,4 +1,4 @@
-// The farm at a glance: what needs attention, how large the farm is, what is new, who is busy.
+// The farm at a glance: causes for attention, sizes, new services, busy providers.
 
 import { find, get, path } from "./api.js";
 import { h, replace, say } from "./dom.js";
@@ -110,7 +110,7 @@ export class OverviewScreen {
     }
   }
 
-  /** Load what is small, and often. */
+  /** Load the small state. */
   async #load() {
     const [status, readiness, checks] = await settled([
       get("/v1/status"),

@@ -27,7 +27,7 @@ export class Pace {
     this.#last = performance.now();
   }
 
-  /** Forget what was asked for. */
+  /** Cancel a pending call. */
   stop() {
     clearTimeout(this.#timer);
     this.#timer = null;

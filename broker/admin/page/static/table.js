@@ -13,11 +13,19 @@ const KEPT = 20;
 /** Milliseconds that scrolling must rest before pages are asked for. */
 const REST = 80;
 
+/** Widths of columns without one of their own; a number has to fit its title. */
+const WIDTHS = {
+  main: "minmax(9rem, 3fr)",
+  mono: "minmax(10rem, 2fr)",
+  number: "minmax(5.5rem, 1fr)",
+  text: "minmax(6.5rem, 2fr)",
+};
+
 const narrow = matchMedia("(max-width: 700px)");
 
 /**
  * The table. Options:
- *  - `label`: its name for screen readers; `empty`: the text shown without rows;
+ *  - `label`: its name for screen readers; `empty()`: the text shown without rows;
  *  - `columns`: `{name, title, help, unit, role, number, width, draw(row)}`. `role` is "main" for the name of a row,
  *    "side" for the value beside it on a narrow screen. `draw` returns a node or a text instead of the plain value;
  *  - `load({offset, limit, sort, signal})`: returns `{rows, total}`, or a promise of it;
@@ -62,7 +70,7 @@ export class Table {
     const widths = this.columns.map(
       (column) =>
         column.width ??
-        (column.role === "main" ? "minmax(9rem, 3fr)" : column.number ? "minmax(5.5rem, 1fr)" : "minmax(6.5rem, 2fr)"),
+        WIDTHS[column.mono ? "mono" : column.role === "main" ? "main" : column.number ? "number" : "text"],
     );
     this.table.style.setProperty("--columns", widths.join(" "));
     this.table.style.setProperty("--least", `${this.columns.length * 6.5}rem`);
@@ -398,7 +406,7 @@ export class Table {
     this.failed?.(null);
     this.pace.done();
     this.loaded?.();
-    this.#say(total === 0 ? (this.empty ?? "Nothing here.") : "");
+    this.#say(total === 0 ? this.empty() : "");
     this.#follow();
     this.#paint();
     if (changed) this.counted?.(total);
