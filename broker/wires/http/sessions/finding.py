@@ -25,7 +25,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker.access.principal import Access, Principal
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
-from broker.core.model import BROKER, Service
+from broker.core.model import BROKER, Check, Service
 from broker.web.endpoint import Answer, Call, Endpoint
 from broker.web.messages import Response
 from broker.web.problem import Problem
@@ -52,7 +52,8 @@ class FindQuery:
 
 @attrs.frozen
 class FoundService:
-    """A service. ``load`` is that of its provider; ``restored``: it is known from before a restart only."""
+    """A service. ``load`` is that of its provider; ``restored``: it is known from before a restart only; ``check``: the
+    state of its health check, ``untested``, ``passing`` or ``failing``, absent if it is not checked."""
 
     hostport: str
     protocol: str
@@ -60,6 +61,7 @@ class FoundService:
     label: str | None = None
     load: float | None = None
     restored: bool = False
+    check: str | None = None
     info: dict[str, Any] | None = None
     auth: dict[str, str] | None = None
 
@@ -165,7 +167,10 @@ class FindingEndpoints:
             services = sorted(services, key=lambda service: (service.restored, loads[service.provider] or 0.0))
             services = self._registry.by_check(services)
         trusted = bool(call.principal.name) or call.request.local
-        rows = [_row(service, loads[service.provider], trusted) for service in services[: query.limit]]
+        rows = [
+            _row(service, loads[service.provider], self._registry.check_of(service), trusted)
+            for service in services[: query.limit]
+        ]
         return Response(body=msgspec.json.encode({"name": call.path["name"], "services": rows}))
 
     def _load(self, service: Service) -> float | None:
@@ -200,7 +205,7 @@ class FindingEndpoints:
         )
 
 
-def _row(service: Service, load: float | None, trusted: bool) -> dict[str, object]:
+def _row(service: Service, load: float | None, check: Check | None, trusted: bool) -> dict[str, object]:
     row: dict[str, object] = {
         "hostport": service.hostport,
         "protocol": service.protocol,
@@ -209,6 +214,8 @@ def _row(service: Service, load: float | None, trusted: bool) -> dict[str, objec
         "load": load,
         "restored": service.restored,
     }
+    if check is not None:
+        row["check"] = check.state.value
     if service.info is not None:
         row["info"] = msgspec.Raw(service.info.encode())
     if service.auth is not None:
