@@ -214,7 +214,7 @@ def test_http() -> None:
     assert http.find("bank") == http.find("bank", near="load") == ["h:1", "h:2", "h:0"]
     assert http.find("bank", protocol="tcp") == ["h:1", "h:2", "h:0"]
     found = http.ask("GET", "/v1/services/bank").json["services"]
-    assert [each.get("check") for each in found] == [None, None, "failing"]
+    assert [each.get("check", {}).get("state") for each in found] == [None, None, "failing"]
     registry.set_check(services[0], FAILING, Policy.HIDE)
     assert http.find("bank") == http.find("bank", near="load") == ["h:1", "h:2"]
 

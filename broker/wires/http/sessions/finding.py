@@ -1,8 +1,9 @@
 """Endpoints of finding: services of a name, with ``wait`` and ``near``, and Prometheus' HTTP service discovery.
 
 Rules:
-- Live services come in the order of their offers; those from before a restart are shown while no live one has replaced
-  them. With ``near=load``, the least loaded provider comes first.
+- Live services come in the order of their offers; those from before a restart are shown while no live one
+  has replaced them. With ``near=load``, the least loaded provider comes first. A service whose health check fails comes
+  last or not at all, by the policy of its check.
 - With ``wait``, an empty result is awaited: a service that is offered answers; 404 at the deadline.
 - A service's secret is shown to authenticated users and on this machine only.
 - The discovery is rendered in pieces. It leaves out services with a secret, those whose address is no host:port, and
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Sequence
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
@@ -51,9 +53,18 @@ class FindQuery:
 
 
 @attrs.frozen
+class FoundCheck:
+    """The result of the health checks of a service. ``since`` is the time, RFC 3339 in UTC."""
+
+    state: Literal["untested", "passing", "failing"]
+    reason: str
+    since: str
+
+
+@attrs.frozen
 class FoundService:
-    """A service. ``load`` is that of its provider; ``restored``: it is known from before a restart only; ``check``: the
-    state of its health check, ``untested``, ``passing`` or ``failing``, absent if it is not checked."""
+    """A service. ``load`` is that of its provider; ``restored``: it is known from before a restart only;
+    ``check`` is absent for a service that is not checked."""
 
     hostport: str
     protocol: str
@@ -61,7 +72,7 @@ class FoundService:
     label: str | None = None
     load: float | None = None
     restored: bool = False
-    check: str | None = None
+    check: FoundCheck | None = None
     info: dict[str, Any] | None = None
     auth: dict[str, str] | None = None
 
@@ -215,7 +226,8 @@ def _row(service: Service, load: float | None, check: Check | None, trusted: boo
         "restored": service.restored,
     }
     if check is not None:
-        row["check"] = check.state.value
+        since = datetime.fromtimestamp(check.since, UTC).isoformat(timespec="seconds")
+        row["check"] = {"state": check.state, "reason": check.reason, "since": since}
     if service.info is not None:
         row["info"] = msgspec.Raw(service.info.encode())
     if service.auth is not None:
