@@ -118,6 +118,15 @@ want_chromium() {
     say "no Chromium: the tests of the page are skipped"
 }
 
+want_promtool() {
+    command -v promtool >/dev/null && return 0
+    if may_install; then
+        say "no promtool: installing one with apt-get"
+        $as_root apt-get update && apt_install prometheus && return 0
+    fi
+    say "no promtool (Debian: prometheus): the checks of metrics and alerts are skipped"
+}
+
 want_axe() {
     [ -e ".venv/share/axe-core-$AXE/package/axe.min.js" ] && return 0
     rm -rf .venv/share/axe-core-*
@@ -156,6 +165,7 @@ say "installing what the $1 needs into .venv"
 if [ "$1" != run ]; then need_java; fi
 if [ "$1" = test ]; then
     want_chromium
+    want_promtool
     want_axe
 fi
 echo "$state" >".venv/installed-$1"

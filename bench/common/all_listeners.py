@@ -28,6 +28,7 @@ from bench.common.swarm import ANSWER_WITHIN, PING_EVERY, Attack, Seen, swarm
 from bench.dbp import servers as dbp_servers
 from bench.elko import messages
 from bench.elko.good_peers import HANDSHAKE, ConsolePeer, ElkoPeer, Good, HttpPeer, RtcpPeer, WebPeer, frame, request
+from bench.http.good_peer import ApiPeer
 from bench.mc0 import servers as mc0_servers
 from bench.mtl import servers as mtl_servers
 from bench.zmtp import good_peers as zmtp_good
@@ -52,6 +53,8 @@ beacon = []
 [mtl]
 endpoint = "tcp://127.0.0.1:0"
 auth = "open"
+[http]
+endpoint = "tcp:0:interface=127.0.0.1"
 [director]
 enabled = true
 [[director.listeners]]
@@ -79,7 +82,7 @@ name = "tls"
 endpoint = "tls:0:certificate={certificate}:key={key}:interface=127.0.0.1"
 """
 
-WIRES = ("elko", "director", "websocket", "http", "rtcp", "console", "mc0", "dbp", "mtl", "mtl-data")
+WIRES = ("elko", "director", "websocket", "http", "rtcp", "console", "mc0", "dbp", "mtl", "mtl-data", "api")
 """The wires with a good peer on each. The listener ``tls`` has none: it is attacked only."""
 
 
@@ -94,6 +97,7 @@ GOOD: dict[str, Callable[[Mapping[str, int]], Good]] = {
     "dbp": zmtp_good.dbp_peer,
     "mtl": zmtp_good.mtl_peer,
     "mtl-data": zmtp_good.MtlDataPeer,
+    "api": lambda ports: ApiPeer(ports["api"]),
 }
 
 
@@ -428,5 +432,6 @@ _ZEROMQ = {
     ("mc0",): mc0_servers.LISTENS,
     ("dbp",): dbp_servers.LISTENS,
     ("mtl", "mtl-data"): mtl_servers.LISTENS,
+    ("api",): re.compile(r" http on 127\.0\.0\.1:(\d+) \("),
 }
 """The log line of an open wire, and the names of the ports in it."""

@@ -30,8 +30,15 @@ STOP_WITHIN = 5.0
 
 HOST = "127.0.0.1"
 
-WIRES = ("mc0", "dbp", "mtl")
+WIRES = ("mc0", "dbp", "mtl", "http")
 """The wires beside Elko's: each has its section in the configuration, and its option that switches it off."""
+
+
+def wires_of(checkout: Path | None) -> tuple[str, ...]:
+    """Return those that a version has."""
+    package = (checkout or Subject.checkout) / "broker" / "wires"
+    return tuple(wire for wire in WIRES if (package / wire / "wire.py").exists())
+
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -147,7 +154,7 @@ def broker_with(
         f"--config={directory / 'config.toml'}",
         f"--port={elko}",
         f"--console-port={console}",
-        *(f"--{other}-port=off" for other in WIRES if other != wire),
+        *(f"--{other}-port=off" for other in wires_of(checkout) if other != wire),
         f"--state={directory}",
     ]
     process = spawn(command, log, checkout=checkout, variables=variables, descriptors=descriptors)
@@ -217,7 +224,7 @@ def start_broker(directory: Path, wait: bool = True) -> Server:
         f"--port={port}",
         f"--state={state}",
         "--console-port=off",
-        *(f"--{wire}-port=off" for wire in WIRES),
+        *(f"--{wire}-port=off" for wire in wires_of(None)),
     ]
     log = directory / f"log-{port}"
     server = Server(spawn(command, log), port, True, log)

@@ -33,6 +33,7 @@ from bench.common.report import table
 from bench.common.servers import Server
 from bench.common.swarm import Attack, Seen, good_peer, swarm
 from bench.elko import messages
+from bench.http import hostile_peers as http_doors
 from bench.zmtp import hostile_peers as zmtp_doors
 
 INPUT_LIMIT = MIB * 9 // 8 + 192 * KIB
@@ -53,7 +54,7 @@ SNAPSHOT_WITHIN = 1.0
 
 PROVIDERS = 1_000
 
-DOORS = [*doors.DOORS, *zmtp_doors.DOORS]
+DOORS = [*doors.DOORS, *zmtp_doors.DOORS, *http_doors.DOORS]
 """Every costly input that a wire takes."""
 
 CLIENT = messages.auth("hostile")

@@ -6,6 +6,7 @@ import attrs
 
 from broker.access.password_backoff import Delays, Guesses
 from broker.access.password_checks import PasswordChecks
+from broker.access.request_limits import RequestLimits, unlimited
 
 
 @attrs.frozen(eq=False)
@@ -14,9 +15,11 @@ class Logins:
 
     - ``checks``: password checks in threads.
     - ``guesses``: wrong passwords by address; further ones are refused for a time.
+    - ``requests``: rates of requests, by address and user.
     - ``delays``: wrong passwords by user and address; the replies to further ones are delayed.
     """
 
     checks: PasswordChecks
     guesses: Guesses
+    requests: RequestLimits = attrs.field(factory=unlimited)
     delays: Delays = attrs.field(factory=Delays)

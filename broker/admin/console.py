@@ -25,15 +25,16 @@ import msgspec
 from broker.access.everyone import Everyone
 from broker.access.password_backoff import Guesses
 from broker.access.principal import Access, Principal
+from broker.access.request_limits import RequestLimits, unlimited
 from broker.admin.console_control import WORDS as CONTROL
 from broker.admin.console_control import ControlWords
 from broker.admin.console_login import LISTENER, ConsoleLogin, LoginState
+from broker.admin.console_reading import ConsoleReading, Later, at_once
 from broker.admin.telnet import Line, Negotiation
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.interfaces.peer import Peer
 from broker.wires.counter import Documentation
 from broker.wires.dialect import Dialect, Typist
-from broker.wires.view_scan import page
 from broker.wires.views import AnyView
 
 PRETTY = 1024 * 1024
@@ -61,7 +62,8 @@ class Shown:
     """The state that the console displays besides messages.
 
     ``control`` has the words that control the daemon. ``counts`` gives the broker's counters, by name; ``status`` its
-    state, as JSON. ``views`` are tables, by the words to type.
+    state, as JSON. ``views`` are tables, by the words to type; ``later`` calls a function in the next turn of the
+    reactor, since a long table is read in many.
     """
 
     counts: Callable[[], Mapping[str, int]] = _nothing
@@ -70,6 +72,7 @@ class Shown:
     version: str = ""
     views: Mapping[str, AnyView] = attrs.field(factory=dict)
     control: ControlWords | None = attrs.field(default=None, kw_only=True)
+    later: Later = attrs.field(default=at_once, kw_only=True)
 
 
 class ConsoleSession:
@@ -83,13 +86,16 @@ class ConsoleSession:
         guesses: Guesses,
         peer: Peer,
         access: Access | None = None,
+        requests: RequestLimits | None = None,
     ) -> None:
         self._peer = peer
         self._shown = shown
         self._access: Access = Everyone() if access is None else access
+        self._requests = unlimited() if requests is None else requests
         self.principal = Principal(address=peer.address)
         """The operator; the anonymous user before the login."""
         self._half_closed = False
+        self._reading = ConsoleReading(shown.later, self._print_json, self._carry_out)
         self._listening: set[str] | None = None
         self._dialects = {dialect.prefix: dialect for dialect in dialects}
         self._typists: dict[str, Typist] = {}
@@ -102,12 +108,21 @@ class ConsoleSession:
         """Take one line."""
         if isinstance(line, Negotiation):
             self._peer.write(line.answer)
-        elif self._login.state is not LoginState.ENTERED:
+            return
+        try:
+            self._requests.take(self.principal.name, self._peer.address)
+        except Refusal as refusal:
+            self.refuse(refusal)
+            return
+        if self._login.state is not LoginState.ENTERED:
             self._login.take(line.text)
-        elif line.text.startswith("{"):
-            self._message("", line.text)
+        elif self._reading.busy:
+            try:
+                self._reading.hold(line.text)
+            except Refusal as refusal:
+                self.refuse(refusal)
         else:
-            self._command(line.text)
+            self._carry_out(line.text)
 
     def malformed(self, malformed: Malformed) -> None:
         """Print the reason why a line could not be read."""
@@ -122,8 +137,9 @@ class ConsoleSession:
 
     def input_ended(self) -> bool:
         """Handle the end of input."""
-        if self._login.pending:
+        if self._login.pending or self._reading.busy:
             self._half_closed = True
+            self._reading.done = self._end
             return True
         self._listening = {prefix for prefix, typist in self._typists.items() if typist.session.input_ended()}
         return bool(self._listening)
@@ -131,6 +147,7 @@ class ConsoleSession:
     def lost(self) -> None:
         """Handle the loss of the connection."""
         self._login.lost()
+        self._reading.end()
         for typist in self._typists.values():
             typist.session.lost()
 
@@ -168,6 +185,17 @@ class ConsoleSession:
         if not self._listening:
             self._peer.close()
 
+    def _end(self) -> None:
+        """End the session after the last held line, unless an inner session still answers."""
+        if not self.input_ended():
+            self._peer.close()
+
+    def _carry_out(self, text: str) -> None:
+        if text.startswith("{"):
+            self._message("", text)
+        else:
+            self._command(text)
+
     def _message(self, prefix: str, text: str) -> None:
         try:
             for message in self._dialects[prefix].messages(text):
@@ -194,7 +222,7 @@ class ConsoleSession:
         view = self._shown.views.get(" ".join((word, *arguments[:1])))
         if view is not None:
             self.permit("view")
-            self._print_json(page(view, " ".join(arguments[1:]) if arguments[1:] else "*"))
+            self._reading.begin(view, " ".join(arguments[1:]) if arguments[1:] else "*")
         elif word == "help":
             self._print(self._help(arguments))
         elif self._shown.control is not None and word in CONTROL and (arguments or word not in self._unprefixed_ops()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
@@ -86,7 +87,7 @@ def present_providers(registry: IRegistry) -> Iterator[Provider]:
 
 def _services(registry: IRegistry) -> Iterator[Service]:
     """Yield the services of the present providers, and of the broker itself, as `present_providers`."""
-    return (service for id in (BROKER, *registry.ids()) for service in registry.services_of(id))
+    return (service for id in chain((BROKER,), registry.ids()) for service in registry.services_of(id))
 
 
 def _names(service: Service) -> Iterator[str]:

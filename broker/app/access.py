@@ -16,10 +16,12 @@ from broker.access.everyone import Everyone
 from broker.access.logins import Logins
 from broker.access.password_backoff import Guesses
 from broker.access.password_checks import CHECKS, PasswordChecks
+from broker.access.request_limits import RequestLimits
 from broker.access.users_access import UsersAccess
 from broker.admin.audit import FILE, AuditLog
 from broker.config.access import Access as Config
 from broker.core.counters import Counters
+from broker.net.rate_limits import Rates
 
 
 @attrs.frozen(eq=False)
@@ -34,6 +36,7 @@ class OpenAccess:
     def reload(self, config: Config) -> None:
         """Read the users file again now. A bad one changes nothing, and is reported as a problem."""
         self.audit.use(config.audit_bytes, config.audit_files)
+        self.logins.requests.use(config.requests_per_address, config.requests_per_user, config.requests_burst)
         if isinstance(self.access, UsersAccess):
             self.access.refresh()
 
@@ -49,7 +52,10 @@ def open_access(
 ) -> OpenAccess:
     """Read the users file, if there is one. Raises `broker.access.guarded_reading.BadUsers` with nothing left open."""
     threads = ThreadPool(0, CHECKS, "passwords")
-    logins = Logins(PasswordChecks(partial(deferToThreadPool, reactor, threads)), Guesses(reactor.seconds))
+    requests = RequestLimits(Rates(reactor), Rates(reactor))
+    requests.use(config.requests_per_address, config.requests_per_user, config.requests_burst)
+    checks = PasswordChecks(partial(deferToThreadPool, reactor, threads))
+    logins = Logins(checks, Guesses(reactor.seconds), requests)
     access: Everyone | UsersAccess = Everyone()
     if config.file is not None:
         access = UsersAccess(config.file, reactor, in_thread, logins, counters.count)

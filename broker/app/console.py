@@ -44,6 +44,7 @@ class ConsoleListener:
         self._password = config.password
         self._guesses = access.logins.guesses
         self._access = access.access
+        self._requests = access.logins.requests
         self._sessions: WeakSet[ConsoleSession] = WeakSet()
         self._access.changed.append(self._review)
         self._dialects = dialects
@@ -89,7 +90,9 @@ class ConsoleListener:
         return self._lines.close()
 
     def _converse(self, peer: Peer) -> tuple[Reader, Session]:
-        session = ConsoleSession(self._dialects(), self._shown(), self._password, self._guesses, peer, self._access)
+        session = ConsoleSession(
+            self._dialects(), self._shown(), self._password, self._guesses, peer, self._access, self._requests
+        )
         self._sessions.add(session)
         return ConsoleReader(), session
 

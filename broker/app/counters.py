@@ -24,13 +24,15 @@ DAEMON = (
     Counter("watch.watchers", "Watchers of events over HTTP", "watchers", gauge=True),
     Counter("watch.sent", "Messages sent to watchers of events", "messages"),
     Counter("watch.resyncs", "Watchers that had to read the lists again, since events were lost", "times"),
+    Counter("plan_services", "Services of the capacity plan now, by verdict", "services", gauge=True),
+    Counter("plan_readings", "Readings of the capacity plan's file, by outcome", "readings"),
     Counter("registry", "What the registry holds now", gauge=True),
     Counter("journal_records", "Records of the metrics journal, by what became of them", "records"),
     Counter("journal_segments", "Segments of the metrics journal, by event", "segments"),
     Counter("journal_errors", "Failures of the journal's disk, by operation", "errors"),
     Counter("journal_clock", "Times that the system clock was set back", "times"),
 )
-"""The counters of the console, the registry and the journal."""
+"""The counters of the console, users, the plan, the registry and the journal."""
 
 COUNTERS = Documentation([*DAEMON, *(counter for wire in WIRES for counter in wire.counters)])
 """The documentation of every counter that the daemon has."""

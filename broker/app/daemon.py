@@ -13,6 +13,7 @@ import resource
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from twisted.application.service import Service as TwistedService
@@ -27,6 +28,7 @@ from broker.admin.console_control import ControlWords
 from broker.admin.counter_views import counters as counters_view
 from broker.admin.listener_views import listeners as listeners_view
 from broker.admin.page import files as page
+from broker.admin.plan_views import plan_view
 from broker.admin.registry_views import views as registry_views
 from broker.app import readiness
 from broker.app.access import OpenAccess, open_access
@@ -52,7 +54,9 @@ from broker.config.schema import Config
 from broker.core.counters import Counters
 from broker.core.database import StateError, StateFull
 from broker.core.model import NotReady, Snapshot
+from broker.core.plan_file import PlanFile
 from broker.core.store import Store
+from broker.export.plan_document import parse
 from broker.logs.control import LogControl
 from broker.net.endpoints import CannotListen
 from broker.net.listener_retry import Openings
@@ -176,6 +180,8 @@ class Daemon(TwistedService):
             self._config.checks, self.core.registry, self.core.leases, self._reactor, self.wires.pinger
         )
         self._open_access(snapshot)
+        self.plan = PlanFile(self._config.plan.file, self._reactor, self.core.in_thread, parse)
+        self.counters.include(self.plan.counts)
         try:
             self._listen(snapshot)
         except StartFailed:
@@ -191,6 +197,7 @@ class Daemon(TwistedService):
         self.core.launchers.start_all(self._config.launchers.start)
         self._reactor.callWhenRunning(self._expiries.start)
         self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
+        self._reactor.callWhenRunning(self.lag.start)
         self._reactor.callWhenRunning(self._notifier.start, self._reactor)
 
     @inlineCallbacks
@@ -210,6 +217,7 @@ class Daemon(TwistedService):
         self._expiries.stop()
         console = [] if self.console is None else [self.console]
         yield DeferredList([self.wires.stop_listening(), *(each.stop_listening() for each in console)])
+        self.plan.stop()
         # Connections are closed after the last records, so that their peers are remembered as present.
         self.core.restored.stop()
         yield self.core.recorder.stop()
@@ -222,6 +230,11 @@ class Daemon(TwistedService):
         self.log.info("stopped")
 
     # orders of administrators
+
+    def _reloaded(self) -> None:
+        """Check the certificates that were read, and try listeners that are not open."""
+        self._expiries.check()
+        self.openings.retry()
 
     def _shut_down(self, kill: bool) -> None:
         """End the process: by an orderly stop, or at once."""
@@ -382,6 +395,7 @@ class Daemon(TwistedService):
             checks_view(self.checks.schedule.targets, self._reactor),
             counters_view(self.counters.all, COUNTERS),
             certificates(self._certificates, self._reactor),
+            plan_view(self.plan, self._reactor),
             self.notifications.view(),
         ]
         return Shown(
@@ -391,6 +405,7 @@ class Daemon(TwistedService):
             {**{each.name: each for each in own}, **self.wires.views()},
             documentation=COUNTERS,
             control=ControlWords(self.operations, self._access.audit),
+            later=partial(self._reactor.callLater, 0),
         )
 
     def _endpoints(self) -> list[Endpoint]:
@@ -407,6 +422,7 @@ class Daemon(TwistedService):
             listeners=self.openings.states,
             ready=self.readiness.reasons,
             control=self.operations,
+            plan=self.plan,
             access=self._access.access,
             audit=self._access.audit,
             lag=self.lag.measured,
@@ -414,7 +430,7 @@ class Daemon(TwistedService):
         )
 
     def _status(self) -> dict[str, object]:
-        return status(self.core, self.journal, self._started, self._reactor.seconds(), self._places())
+        return status(self.core, self.journal, self.plan, self._started, self._reactor.seconds(), self._places())
 
     def _places(self) -> Iterator[Mapping[str, object]]:
         yield from self.wires.places()
@@ -436,6 +452,7 @@ class Daemon(TwistedService):
     def _undo_start(self, snapshot: Snapshot) -> None:
         self.openings.stop()
         self.checks.stop()
+        self.plan.stop()
         if self.console is not None:
             self.console.stop_listening()
         self.wires.abandon()
@@ -447,11 +464,6 @@ class Daemon(TwistedService):
         self.core.threads.stop()
         self._store.close(snapshot.next_provider)
 
-    def _reloaded(self) -> None:
-        """Handle the end of a reload that had no problems."""
-        self._expiries.check()
-        self.openings.retry()
-
     def _apply(self, config: Config) -> None:
         self.checks.use(config.checks)
         self.wires.reload(config)
@@ -461,6 +473,7 @@ class Daemon(TwistedService):
             self.journal.use(config.journal)
         self.core.launchers.replace(launchers_of(config.launchers))
         self._access.reload(config.access)
+        self.plan.use(config.plan.file)
         self._logs.use(config.log.format, config.log.level, {each.name: each.level for each in config.log.levels})
         self._use_notify(config.notify)
         self.core.restored.last(config.broker.grace)

@@ -8,6 +8,7 @@ from importlib import metadata
 
 from broker.app.core import Core
 from broker.app.journal import JournalWriter
+from broker.core.plan_file import PlanFile
 
 
 def version() -> str:
@@ -21,6 +22,7 @@ def version() -> str:
 def status(
     core: Core,
     journal: JournalWriter | None,
+    plan: PlanFile,
     started: float,
     now: float,
     listeners: Iterable[Mapping[str, object]],
@@ -45,5 +47,12 @@ def status(
             "failures": journal.journal.failures,
             "written": counts["journal_records.written"],
             "dropped": counts["journal_records.dropped"],
+        }
+    current = plan.current()
+    if plan.path is not None:
+        about["plan"] = {
+            "file": plan.path,
+            **({} if current is None else {"age": round(plan.age() or 0.0), "services": len(current.services)}),
+            **({} if plan.problem() is None else {"problem": plan.problem()}),
         }
     return about

@@ -11,7 +11,20 @@ from importlib import metadata
 import click
 
 from broker.brokerctl import man
-from broker.brokerctl.commands import actions, changes, completion, contexts, draining, lists, live, state
+from broker.brokerctl.commands import (
+    actions,
+    benchmark,
+    changes,
+    checking,
+    completion,
+    contexts,
+    draining,
+    examination,
+    lists,
+    live,
+    state,
+    users,
+)
 from broker.brokerctl.group import Commands
 from broker.brokerctl.options import remote
 
@@ -56,7 +69,8 @@ def manual() -> None:
     click.echo(man.page(cli), nl=False)
 
 
-FARM, ACTIONS, HERE = "The farm", "Actions", "This command"
+FARM, ACTIONS, TESTS = "The farm", "Actions", "Tests"
+USERS, HERE = "The users file of this machine", "This command"
 
 for command in (state.status, state.why):
     cli.add(FARM, command)
@@ -86,6 +100,10 @@ for command in (
     actions.shutdown,
 ):
     cli.add(ACTIONS, command)
+for command in (benchmark.bench, examination.doctor, checking.check):
+    cli.add(TESTS, command)
+for command in (users.passwd, users.token, users.user):
+    cli.add(USERS, command)
 for command in (contexts.context, state.whoami, completion.completion):
     cli.add(HERE, command)
 cli.add_command(manual)

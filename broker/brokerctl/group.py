@@ -13,6 +13,10 @@ from broker.brokerctl.failures import Exit, Failure, Interrupted
 from broker.brokerctl.output.clean import clean
 
 
+class _ClosedPipe(Exception):
+    """The reader of the output is gone."""
+
+
 class Commands(click.Group):
     """A group whose ``main`` ends the process with the exit codes of `Exit`."""
 
@@ -33,6 +37,13 @@ class Commands(click.Group):
                 limit = formatter.width - 6 - widest
                 found = [(name.ljust(widest), self.commands[name].get_short_help_str(limit)) for name in names]
                 formatter.write_dl(found)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. A closed pipe is hidden from click, which would exit with 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ClosedPipe from None
 
     def main(
         self,
@@ -58,7 +69,7 @@ class Commands(click.Group):
             code = Exit.INTERRUPTED
         except Interrupted as interrupted:
             code = 128 + interrupted.number
-        except BrokenPipeError:
+        except (_ClosedPipe, BrokenPipeError):
             code = Exit.BROKEN_PIPE
         if code == Exit.BROKEN_PIPE or _closed(sys.stdout):
             # Nothing more may be written at exit.

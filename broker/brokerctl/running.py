@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.internet.pollreactor import PollReactor
 from twisted.python.failure import Failure as TwistedFailure
 
@@ -37,7 +37,8 @@ def run(main: Callable[[Any], Coroutine[Deferred[Any], Any, Result]]) -> Result:
 
     def finish(result: Any) -> None:
         outcome.append(result)
-        reactor.stop()
+        # A turn later: connections that were aborted in this one are closed in the next.
+        reactor.callLater(0, reactor.stop)
 
     def on_signal(number: int, frame: object) -> None:
         received.append(number)
@@ -56,7 +57,7 @@ def run(main: Callable[[Any], Coroutine[Deferred[Any], Any, Result]]) -> Result:
         reactor.waker.connectionLost(None)
     [result] = outcome
     if isinstance(result, TwistedFailure):
-        if received and result.check(CancelledError):
+        if received:
             raise Interrupted(received[0])
         result.raiseException()
     return result  # type: ignore[no-any-return]

@@ -48,5 +48,5 @@ def report(config: Config, schema: Schema, resolves: Resolves = resolves) -> str
 
 def warnings(config: Config, schema: Schema, resolves: Resolves) -> list[str]:
     """Return what may surprise in a valid configuration, a sentence each."""
-    texts = [text for section, values in schema.values(config) for text in section.warnings(values, resolves)]
-    return [*texts, *_expiring(config, schema)]
+    own = [text for section, values in schema.values(config) for text in section.warnings(values, resolves)]
+    return [*own, *_expiring(config, schema)]

@@ -14,6 +14,7 @@ import attrs
 
 from broker.config.access import Access
 from broker.config.daemon import DAEMON_AFTER, DAEMON_BEFORE
+from broker.config.plan import Plan
 from broker.config.section import Section
 from broker.config.values import Broker, Checks, Console, Journal, Launchers, Log
 
@@ -29,6 +30,7 @@ class Config:
     console: Console
     launchers: Launchers
     access: Access
+    plan: Plan
 
     def using(self, **sections: Any) -> Self:
         """Return a copy with other sections."""

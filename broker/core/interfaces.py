@@ -144,6 +144,13 @@ class IRegistry(Interface):
         since they received it, or were answered with it, before.
         """
 
+    def by_check(services: Sequence[Service]) -> Sequence[Service]:
+        """Return services in the order of finds: without the hidden ones, those with a failing check last.
+
+        For wires that gather services of several names or protocols. Otherwise the order stays; without any failing
+        check the argument itself is returned, at no cost.
+        """
+
     def policy_of(service: Service) -> Policy:
         """Return the effective place of a service in finds: SHOW unless its check fails."""
 
@@ -166,7 +173,10 @@ class IRegistry(Interface):
         """Return the present wire and label of a provider; None if it has left. Cheaper than `provider`."""
 
     def ids() -> Sequence[int]:
-        """Return the ids of all providers but the broker itself, in order, as a copy: some 10 ns for each."""
+        """Return the ids of all providers but the broker itself, in order, as a copy.
+
+        Some that have left may be among them, so that 100,000 ids cost 0.1 ms.
+        """
 
     def providers() -> Sequence[Provider]:
         """Return all providers but the broker itself, in order of their ids."""

@@ -72,18 +72,19 @@ class LoadHistory:
         self._continue(begun, iter(self._registry.ids()))
 
     def _continue(self, begun: float, ids: Iterator[int], seen: int = 0) -> None:
-        some = list(islice(ids, min(PIECE, self._most - seen)))
+        some = list(islice(ids, PIECE))
         place = self._taken % SAMPLES
         for id in some:
             provider = self._registry.provider(id)
-            if provider is None:
+            if provider is None or seen >= self._most:
                 continue
+            seen += 1
             loads = self._loads.get(id)
             if loads is None:
                 loads = self._loads[id] = array("f", [nan] * SAMPLES)
             loads[place] = provider.load
-        if some:
-            self._call = self._clock.callLater(0, self._continue, begun, ids, seen + len(some))
+        if some and seen < self._most:
+            self._call = self._clock.callLater(0, self._continue, begun, ids, seen)
             return
         self._forget(begun, list(self._loads))
 

@@ -25,14 +25,13 @@ from zope.interface import implementer
 
 from broker.core.file_watch import FileWatch
 from broker.core.interfaces import IPlan, IWait
-from broker.core.plan import BadPlan, Plan, PlanChange, Verdict, changes, parse
+from broker.core.plan import BadPlan, Plan, PlanChange, Verdict, changes
 
 PAUSE = 30.0
 """Seconds between checks of the file: the jobs write it once an hour at most, and a check costs one system call."""
 
 MAX_SIZE = 64 * 1024 * 1024
-"""Limit of the file in bytes: three times the plan of 10,000 services. Such a plan takes some 50 ms of the thread, in
-which it has the interpreter."""
+"""Limit of the file in bytes: five times the plan of 10,000 services, whose reading takes some 300 ms of the thread."""
 
 
 class Stamp(NamedTuple):
@@ -53,7 +52,7 @@ class Reading:
     problem: str | None = None
 
 
-def read(path: str, known: Stamp | None) -> Reading | None:
+def read(path: str, known: Stamp | None, parse: Callable[[bytes], Plan]) -> Reading | None:
     """Read the plan at ``path``; None if the file has the stamp ``known``. Blocks on the disk; raises nothing."""
     stamp = None
     try:
@@ -91,14 +90,22 @@ class _Watcher:
 class PlanFile:
     """The plan in the file at ``path``; None: there is no plan.
 
-    ``in_thread`` runs a function with arguments in the thread of the disk and returns a Deferred of its result.
+    ``in_thread`` runs a function with arguments in the thread of the disk and returns a Deferred of its result;
+    ``parse`` decodes the text of a plan there, or raises `BadPlan`.
     """
 
     log = Logger()
 
-    def __init__(self, path: str | None, clock: IReactorTime, in_thread: Callable[..., Deferred[Any]]) -> None:
+    def __init__(
+        self,
+        path: str | None,
+        clock: IReactorTime,
+        in_thread: Callable[..., Deferred[Any]],
+        parse: Callable[[bytes], Plan],
+    ) -> None:
         self._clock = clock
         self._in_thread = in_thread
+        self._parse = parse
         self._watchers: dict[_Watcher, None] = {}
         self._plan: Plan | None = None
         self._verdicts: Mapping[str, int] = {}
@@ -111,8 +118,12 @@ class PlanFile:
         self.use(path)
 
     def use(self, path: str | None) -> None:
-        """Read another file from now on. The plan of the one before stays until a first success; with None it goes."""
+        """Read the file at ``path`` now, and from now on.
+
+        The plan of another file before it stays until a reading succeeds; with None there is no plan any more.
+        """
         if self._watch is not None and path == self.path:
+            self._watch.refresh()
             return
         self.stop()
         self.path, self._stamp, self._problem = path, None, None
@@ -171,7 +182,7 @@ class PlanFile:
         def failed(failure: Failure) -> None:
             self.log.failure("reading the capacity plan raised an unexpected exception", failure)
 
-        return self._in_thread(read, path, self._stamp).addCallback(checked).addErrback(failed)
+        return self._in_thread(read, path, self._stamp, self._parse).addCallback(checked).addErrback(failed)
 
     def _take(self, reading: Reading) -> None:
         self._stamp = reading.stamp

@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 import secrets
+from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import attrs
@@ -48,6 +49,9 @@ from broker.core.watches import Watches
 MAX_SERVICES = 200_000
 """Limit of services in all: 20 for each of 10,000 providers, ten times the largest known farms; about 100 MB when
 full."""
+
+FEW_IDS = 1_000
+"""Ids of providers that have left which are kept for `IRegistry.ids`, beside as many as there are providers."""
 
 MAX_EPOCH = 2**53 - 1
 """Highest epoch: the largest integer that every JSON reader represents exactly."""
@@ -103,10 +107,14 @@ class Registry:
         self._index: dict[tuple[str, str], ServiceGroup] = {}
         self._protocols: dict[str, dict[str, None]] = {}
         """The protocols of each name in the index."""
+        self._ids = array("q")
+        """The ids of all providers but the broker itself, in order, and of some that have left: see `IRegistry.ids`."""
         self._service_count = 0
         self._checks: dict[int, Check] = {}
         """Results of health checks, by the `id` of a registered service."""
         self._panic = PANIC
+        self._judged: dict[ServiceGroup, None] = {}
+        """Groups with a service whose failing check changes the order of finds."""
 
     @property
     def revision(self) -> int:
@@ -117,6 +125,7 @@ class Registry:
     def join(self, label: str, wire: str, address: str) -> int:
         member = _Member(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds())
         self._members[member.id] = member
+        self._ids.append(member.id)
         self._tell([self._watches.record(Kind.JOINED, member.id)])
         return member.id
 
@@ -127,6 +136,8 @@ class Registry:
         member = self._members.pop(provider, None)
         if member is None:
             return
+        if len(self._ids) > FEW_IDS + 2 * len(self._members):
+            self._ids = array("q", (id for id in self._members if id != BROKER))
         self._restored.withdrawn(provider)
         changes = self._remove(provider, member.services, why)
         changes.append(self._watches.record(Kind.LEFT, provider, why=why))
@@ -141,9 +152,7 @@ class Registry:
         return None if member is None else (member.wire, member.label)
 
     def ids(self) -> Sequence[int]:
-        ids = list(self._members)
-        ids.remove(BROKER)
-        return ids
+        return self._ids[:]
 
     def providers(self) -> Sequence[Provider]:
         return [member.value() for member in self._members.values() if member.id != BROKER]
@@ -272,6 +281,14 @@ class Registry:
         same = self._index.get((service.name, service.protocol))
         return Policy.SHOW if same is None else same.policy_of(service)
 
+    def by_check(self, services: Sequence[Service]) -> Sequence[Service]:
+        if not self._judged:
+            return services
+        places: dict[Policy, list[Service]] = {policy: [] for policy in Policy}
+        for service in services:
+            places[self.policy_of(service)].append(service)
+        return places[Policy.SHOW] + places[Policy.LAST]
+
     def set_check(self, service: Service, check: Check | None, policy: Policy = Policy.SHOW) -> None:
         same = self._index.get((service.name, service.protocol))
         if same is None or service not in same:
@@ -281,6 +298,7 @@ class Registry:
             self._checks[id(service)] = check
         state = CheckState.UNTESTED if check is None else check.state
         same.judge(service, policy if state is CheckState.FAILING else Policy.SHOW)
+        self._note(same)
         changes = []
         if state is not (CheckState.UNTESTED if before is None else before.state):
             changes.append(self._watches.record(Kind.CHECKED, service.provider, service, state))
@@ -289,7 +307,7 @@ class Registry:
     def use_panic(self, share: float) -> None:
         """Set the share of failing services of one name and protocol, 0 to 1, above which none of them is hidden."""
         self._panic = share
-        self._tell([change for same in self._index.values() for change in self._settle(same)])
+        self._tell([change for same in list(self._judged) for change in self._settle(same)])
 
     # loads
 
@@ -406,8 +424,16 @@ class Registry:
         self._service_count -= len(services)
         changes = [self._watches.record(Kind.WITHDRAWN, provider, service, why) for service in services]
         for same in judged:
+            self._note(same)
             changes += self._settle(same)
         return changes
+
+    def _note(self, same: ServiceGroup) -> None:
+        """Record if a failing check changes the order of a group."""
+        if same.judged:
+            self._judged[same] = None
+        else:
+            self._judged.pop(same, None)
 
     def _settle(self, same: ServiceGroup) -> list[Change]:
         """Hide and show the services of a group as their checks require. Returns the changes, which are to be told.

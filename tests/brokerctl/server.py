@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,9 +62,12 @@ Answer = Canned | Callable[[Recorded], Canned | None]
 
 
 class Server:
-    """A running server. ``answers`` are found by method and path; a function may write its answer itself: None."""
+    """A running server. ``answers`` are found by method and path; a function may write its answer itself: None.
 
-    def __init__(self) -> None:
+    With ``settings`` it is one over TLS.
+    """
+
+    def __init__(self, settings: ssl.SSLContext | None = None) -> None:
         self.answers: dict[tuple[str, str], Any] = {}
         self.requests: list[Recorded] = []
         outer = self
@@ -111,9 +115,17 @@ class Server:
             def handle_error(self, request: object, client_address: object) -> None:
                 """A client that goes is no error."""
 
+            def finish_request(self, request: Any, client_address: Any) -> None:
+                """Make the handshake in the thread of the connection."""
+                if settings is not None:
+                    request = settings.wrap_socket(request, server_side=True)
+                super().finish_request(request, client_address)
+                if settings is not None:
+                    request.close()
+
         self._server = Quiet(("127.0.0.1", 0), Handler)
         self.port = self._server.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'' if settings is None else 's'}://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 
 def certificate(
-    folder: Path, name: str, passphrase: bytes | None = None, days: float = 1, issuer: tuple[Path, Path] | None = None
+    folder: Path, name: str, passphrase: bytes | None = None, days: float = 30, issuer: tuple[Path, Path] | None = None
 ) -> tuple[Path, Path]:
     """The files of a new certificate and of its key. It is self-signed, or signed by ``issuer``, and valid until in
     ``days``."""

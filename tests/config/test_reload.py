@@ -161,6 +161,7 @@ NOW = {
     "checks.concurrency",
     "checks.panic",
     "checks.networks",
+    "plan.file",
     "journal.keep_seconds",
     "journal.keep_bytes",
     "journal.full_load",
@@ -174,6 +175,7 @@ NOW = {
 AT_RESTART = {
     "access.file",
     "access.audit",
+    "console.auth",
     "broker.state",
     "broker.strict_listeners",
     "elko.listeners[main].endpoint",

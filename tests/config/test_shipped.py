@@ -14,6 +14,7 @@ from broker.app.configuration import Config, parse, read, refused, report
 from broker.config.access import Access
 from broker.config.errors import BadConfig
 from broker.config.notify import Notify, NotifyRule
+from broker.config.plan import Plan
 from broker.config.values import (
     PINGS,
     Broker,
@@ -58,6 +59,7 @@ SECTIONS = {
     "access": Access,
     "notify": Notify,
     "checks": Checks,
+    "plan": Plan,
 }
 
 

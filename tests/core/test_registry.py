@@ -17,7 +17,7 @@ from zope.interface.verify import verifyObject
 from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import BROKER, MAX_INFO, MAX_NAME, MAX_TEXT, Auth, Change, Kind, Load, Rights, Service
-from broker.core.registry import MAX_SERVICES, Registry
+from broker.core.registry import FEW_IDS, MAX_SERVICES, Registry
 from broker.core.restored_services import Restored
 
 FREE = Rights(services=1_000_000)
@@ -800,9 +800,15 @@ def test_the_protocols_of_a_name_follow_its_services() -> None:
     assert list(registry.protocols("bank")) == []
 
 
-def test_ids_are_those_of_all_peers() -> None:
+def test_ids_are_those_of_all_peers_and_of_few_others() -> None:
     registry = make()
     ids = [join(registry) for _ in range(3)]
     assert list(registry.ids()) == ids
+    before = registry.ids()
     registry.leave(ids[1])
-    assert list(registry.ids()) == [ids[0], ids[2]]
+    assert {ids[0], ids[2]} <= set(registry.ids()) <= set(ids)
+    assert list(before) == ids
+    for _ in range(3 * FEW_IDS):
+        registry.leave(join(registry))
+    assert {ids[0], ids[2]} < set(registry.ids())
+    assert len(registry.ids()) <= FEW_IDS + 10

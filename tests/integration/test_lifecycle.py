@@ -37,7 +37,7 @@ def find(daemon: Daemon, name: str) -> dict[str, object]:
 def run(directory: Path, *options: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """A daemon that is expected to end by itself."""
     if "--config" not in options:
-        options = ("--dbp-port", "0", "--mtl-port", "0", *options)
+        options = ("--dbp-port", "0", "--mtl-port", "0", "--http-port", "0", *options)
         if "--mc0-port" not in options:
             options = ("--mc0-port", "0", *options)
     command = [twistd(), "-n", "--pidfile=", "elkobroker", *options]
@@ -318,6 +318,8 @@ def test_it_runs_in_the_background_too(tmp_path: Path) -> None:
         "0",
         "--mtl-port",
         "0",
+        "--http-port",
+        "0",
         "--console-port",
         "off",
         "--state",
@@ -347,6 +349,8 @@ def test_a_failed_start_in_the_background_is_told_on_the_terminal(tmp_path: Path
             "--dbp-port",
             "0",
             "--mtl-port",
+            "0",
+            "--http-port",
             "0",
             "--console-port",
             "off",

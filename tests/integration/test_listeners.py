@@ -59,11 +59,14 @@ beacon = []
 [mtl]
 endpoint = "tcp://127.0.0.1:{mtl}"
 data_port = {data}
+
+[http]
+endpoint = "tcp:{http}:interface=127.0.0.1"
 """
 
-OFF = "[mc0]\nenabled = false\n[dbp]\nenabled = false\n[mtl]\nenabled = false\n"
+OFF = "[mc0]\nenabled = false\n[dbp]\nenabled = false\n[mtl]\nenabled = false\n[http]\nenabled = false\n"
 
-KINDS = ("second", "web", "poll", "steady", "farm", "mc0", "dbp", "mtl")
+KINDS = ("second", "web", "poll", "steady", "farm", "mc0", "dbp", "mtl", "http")
 
 NAMES = [*(f"elko listener {name!r}" for name in KINDS[:4]), "director listener 'farm'", *KINDS[5:]]
 """Their names in the log."""
@@ -181,7 +184,7 @@ def test_a_wire_of_two_sockets_has_both_or_neither(
 ) -> None:
     with ExitStack() as foreign:
         port = foreign.enter_context(taken(socket_kind))
-        ports = {name: 0 if name in KINDS[:6] else free_port() for name in (*KINDS, "data")} | {wire: port}
+        ports = {name: 0 if name in KINDS[:6] else free_port() for name in (*KINDS[:-1], "data", "http")} | {wire: port}
         with Daemon(tmp_path, *configured(tmp_path, ALL.format(**ports))) as daemon:
             name = "dbp" if wire == "dbp" else "mtl"
             daemon.wait_for(f"{name}: {told.format(port=port)}Address already in use; ")
@@ -276,7 +279,7 @@ def test_listeners_in_another_order_are_announced_where_they_are(tmp_path: Path)
 
 def test_a_check_of_the_ports_names_each_that_cannot_be_bound(tmp_path: Path) -> None:
     with ExitStack() as foreign:
-        ports = {name: foreign.enter_context(taken()) for name in (*KINDS, "data")}
+        ports = {name: foreign.enter_context(taken()) for name in (*KINDS[:-1], "data", "http")}
         path = tmp_path / "elko.sock"
         unix = foreign.enter_context(socket.socket(socket.AF_UNIX))
         unix.bind(str(path))
@@ -287,7 +290,7 @@ def test_a_check_of_the_ports_names_each_that_cannot_be_bound(tmp_path: Path) ->
         ended = run(tmp_path, *options, "--check-ports", "--console-port", "0")
         assert ended.returncode == 1
         told = [line for line in ended.stdout.splitlines() if line.startswith("error: ")]
-        names = [*NAMES, "mtl"]
+        names = [*NAMES[:-1], "mtl", "http"]
         assert [line.split(": ")[1] for line in told] == ["elko listener 'local'", "elko listener 'nowhere'", *names]
         for line, port in zip(told[2:], ports.values(), strict=True):
             assert line.endswith(f"127.0.0.1:{port}: Address already in use")

@@ -509,6 +509,8 @@ def test_it_serves_mc0_in_the_background(tmp_path: Path) -> None:
         "off",
         "--mtl-port",
         "off",
+        "--http-port",
+        "off",
         "--console-port",
         "off",
         "--state",
@@ -606,7 +608,16 @@ def test_a_file_at_the_path_of_a_unix_socket_is_left_alone(tmp_path: Path, relat
 def test_where_descriptors_are_few_the_console_has_some_left(tmp_path: Path) -> None:
     room = 20
     with (
-        Daemon(tmp_path, "--dbp-port", "off", "--mtl-port", "off", descriptors=SPARE_DESCRIPTORS + 2 * room) as daemon,
+        Daemon(
+            tmp_path,
+            "--dbp-port",
+            "off",
+            "--mtl-port",
+            "off",
+            "--http-port",
+            "off",
+            descriptors=SPARE_DESCRIPTORS + 2 * room,
+        ) as daemon,
         clients_of(daemon) as clients,
     ):
         nodes = [clients.subscribed(b"node %d" % number, "peace") for number in range(room)]
@@ -639,7 +650,16 @@ def test_a_connection_that_leaves_a_frame_unfinished_is_closed(tmp_path: Path) -
 def test_without_keys_no_more_come_in_than_there_is_room_for(tmp_path: Path) -> None:
     room = 20
     with (
-        Daemon(tmp_path, "--dbp-port", "off", "--mtl-port", "off", descriptors=SPARE_DESCRIPTORS + 2 * room) as daemon,
+        Daemon(
+            tmp_path,
+            "--dbp-port",
+            "off",
+            "--mtl-port",
+            "off",
+            "--http-port",
+            "off",
+            descriptors=SPARE_DESCRIPTORS + 2 * room,
+        ) as daemon,
         clients_of(daemon) as clients,
     ):
         nodes = [clients.new() for _ in range(2 * room)]
@@ -651,7 +671,9 @@ def test_without_keys_no_more_come_in_than_there_is_room_for(tmp_path: Path) -> 
 
 def test_clients_of_mc0_take_no_descriptors_from_the_console(tmp_path: Path) -> None:
     with (
-        Daemon(tmp_path, "--dbp-port", "off", "--mtl-port", "off", descriptors=SPARE_DESCRIPTORS + 40) as daemon,
+        Daemon(
+            tmp_path, "--dbp-port", "off", "--mtl-port", "off", "--http-port", "off", descriptors=SPARE_DESCRIPTORS + 40
+        ) as daemon,
         clients_of(daemon) as clients,
     ):
         for _ in range(SPARE_DESCRIPTORS + 50):

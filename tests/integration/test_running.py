@@ -159,6 +159,7 @@ def test_help_explains_every_option(tmp_path: Path) -> None:
         "mc0-port",
         "dbp-port",
         "mtl-port",
+        "http-port",
         "console-port",
         "open",
         "offer",
@@ -262,7 +263,16 @@ def over_tls(daemon: Daemon, trusted: Path) -> Peer:
 def test_where_descriptors_are_few_connections_wait_instead_of_being_dropped(tmp_path: Path) -> None:
     room = 20
     with Daemon(
-        tmp_path, "--mc0-port", "off", "--dbp-port", "off", "--mtl-port", "off", descriptors=SPARE_DESCRIPTORS + room
+        tmp_path,
+        "--mc0-port",
+        "off",
+        "--dbp-port",
+        "off",
+        "--mtl-port",
+        "off",
+        "--http-port",
+        "off",
+        descriptors=SPARE_DESCRIPTORS + room,
     ) as running:
         running.wait_for(f"'main' takes {room} connections")
         peers = [running.connect() for _ in range(room)]

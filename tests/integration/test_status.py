@@ -35,6 +35,7 @@ def test_the_status_has_listeners_tables_and_the_health_of_files(tmp_path: Path)
             ("dbp", "heartbeats"),
             ("mtl", ""),
             ("mtl", "data"),
+            ("http", "http"),
         }
         elko = places["elko", "main"]
         assert elko == {
@@ -66,7 +67,7 @@ def test_a_zmtp_listener_that_has_no_room_is_full(tmp_path: Path) -> None:
 
 
 def test_what_is_not_open_is_not_listed(tmp_path: Path) -> None:
-    options = ("--mc0-port=off", "--dbp-port=off", "--mtl-port=off", "--port=0", "--director-port=0")
+    options = ("--mc0-port=off", "--dbp-port=off", "--mtl-port=off", "--http-port=off", "--port=0", "--director-port=0")
     with Daemon(tmp_path, *options) as daemon:
         assert console(daemon, "director shutdown director=true") == ""
         until(lambda: [each["wire"] for each in status(daemon)["listeners"]] == ["elko", "console"])

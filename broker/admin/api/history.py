@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any
 
 import attrs
+from msgspec import Meta
 
 from broker.admin.api.lists import ListQuery, listing
 from broker.admin.registry_views import present_providers
@@ -23,6 +25,19 @@ COLUMNS = (
 )
 
 
+MAX_IDS = 100
+"""Providers that are named in one query: those of one page."""
+
+
+@attrs.frozen
+class HistoryQuery(ListQuery):
+    """The query of load histories: ``provider`` names the providers, in place of all."""
+
+    provider: Annotated[
+        tuple[Annotated[int, Meta(ge=1)], ...], Meta(max_length=MAX_IDS, description="id of a provider; repeatable")
+    ] = ()
+
+
 @attrs.frozen
 class LoadHistories:
     """The loads of the last hour. ``step`` is the time between two loads in seconds."""
@@ -38,9 +53,11 @@ class LoadHistories:
 
 def endpoints(registry: IRegistry, history: LoadHistory) -> list[Endpoint]:
     """Return the endpoint of load histories."""
-    view = _view(registry, history)
+    every = _view(history, lambda: present_providers(registry))
 
     def handle(call: Call) -> Response:
+        ids = call.query.provider
+        view = _view(history, lambda: _present(registry, ids)) if ids else every
         return listing(call, view, registry, {"step": STEP})
 
     return [
@@ -50,13 +67,17 @@ def endpoints(registry: IRegistry, history: LoadHistory) -> list[Endpoint]:
             "list_load_histories",
             "Lists the loads of the last hour by provider.",
             handle,
-            query=ListQuery,
+            query=HistoryQuery,
             answer=LoadHistories,
         )
     ]
 
 
-def _view(registry: IRegistry, history: LoadHistory) -> AnyView:
+def _present(registry: IRegistry, ids: Iterable[int]) -> Iterator[Provider]:
+    return (provider for id in ids if (provider := registry.provider(id)) is not None)
+
+
+def _view(history: LoadHistory, providers: Callable[[], Iterable[Provider]]) -> AnyView:
     def row(provider: Provider) -> Row:
         loads = history.of(provider.id)
         return {"provider": provider.id, "label": provider.label, "load": provider.load, "loads": loads}
@@ -65,7 +86,7 @@ def _view(registry: IRegistry, history: LoadHistory) -> AnyView:
         "broker history",
         "Shows the loads of the last hour by provider. A pattern selects labels or wires.",
         COLUMNS,
-        lambda: present_providers(registry),
+        providers,
         row,
         lambda provider: (provider.label, provider.wire),
     )

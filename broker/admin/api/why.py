@@ -134,8 +134,8 @@ class Explainer:
             return "a listener of the broker itself", "when the listener closes"
         if service.interval is not None:
             return (
-                f"heartbeats, agreed every {service.interval:g} s; the last sign of life was {heard:g} s ago",
-                "when heartbeats are missing for several intervals, or when it is withdrawn",
+                f"signs of life, agreed at least every {service.interval:g} s; the last one was {heard:g} s ago",
+                "when it is silent for longer than its wire allows, or when it is withdrawn",
             )
         if service.lasting:
             return (

@@ -13,10 +13,11 @@ from broker.brokerctl.http.answers import mapping, rows
 from broker.brokerctl.http.client import Client, segment
 from broker.brokerctl.options import remote, session_of
 from broker.brokerctl.output.tables import Column
-from broker.brokerctl.output.units import duration, text
+from broker.brokerctl.output.units import text
 
 SECONDS = "seconds"
-STATUS = [Column("uptime", SECONDS), Column("age", SECONDS), Column("since", "")]
+STATUS = [Column("uptime", SECONDS), Column("age", SECONDS)]
+LISTENERS = [Column("wire"), Column("name"), Column("address"), Column("connections"), Column("full")]
 
 
 @click.command()
@@ -43,7 +44,12 @@ def status(context: click.Context) -> int:
     if not output.for_people:
         output.values({**about, "ready": is_ready, "reasons": reasons})
     else:
-        output.values({**about, "ready": is_ready}, STATUS)
+        listeners = about.get("listeners")
+        shown = {key: value for key, value in about.items() if key != "listeners"}
+        output.values({**shown, "ready": is_ready}, STATUS)
+        if isinstance(listeners, list) and all(isinstance(each, dict) for each in listeners):
+            output.say("")
+            output.rows(listeners, LISTENERS)
         for reason in reasons:
             output.say(f"not ready: {text(reason.get('what'))}: {text(reason.get('reason'))}", "bold red")
     return Exit.OK if is_ready else Exit.FAILED
@@ -54,7 +60,8 @@ WHY = [
     Column("provider"),
     Column("label"),
     Column("address"),
-    Column("since", ""),
+    Column("since"),
+    Column("heard", SECONDS),
     Column("alive_by"),
     Column("ends"),
     Column("check"),
@@ -77,7 +84,8 @@ def why(context: click.Context, name: str) -> int:
         if entry is not entries[0]:
             output.say("")
         output.say(f"{name}  {text(entry.get('hostport'))}" if entry.get("hostport") else name, "bold")
-        output.values({key: value for key, value in entry.items() if key not in ("hostport", "service", "name")}, WHY)
+        ordered = dict.fromkeys([column.name for column in WHY if column.name in entry] + list(entry))
+        output.values({key: entry[key] for key in ordered if key not in ("hostport", "service", "name")}, WHY)
     if not entries:
         output.note(f"there is no service {name!r}")
         return Exit.NOT_FOUND
@@ -85,13 +93,16 @@ def why(context: click.Context, name: str) -> int:
 
 
 PLAN = [
-    Column("service"),
+    Column("name"),
     Column("verdict"),
+    Column("days_until_short"),
+    Column("short_at"),
+    Column("add"),
     Column("has"),
     Column("need_now"),
     Column("need"),
-    Column("days_until_short"),
-    Column("short_at"),
+    Column("age", SECONDS),
+    Column("missed", wide=True),
 ]
 
 
@@ -106,11 +117,9 @@ def plan(context: click.Context, /, check: bool, **options: Any) -> int:
     answer = session.run(lambda client: fetch(client, "/v1/plan", selection_of(**options)))
     output = session.output
     show(output, "services in the plan", answer, PLAN)
-    age = answer.get("age")
-    if output.for_people and isinstance(age, int | float):
-        output.note(f"the plan was made {duration(age)} ago")
-    short = [row for row in rows(answer) if row.get("days_until_short") is not None]
-    return Exit.FAILED if check and (short or not rows(answer)) else Exit.OK
+    found = rows(answer)
+    short = any(row.get("days_until_short") is not None or "short" in str(row.get("verdict")) for row in found)
+    return Exit.FAILED if check and (short or not found) else Exit.OK
 
 
 @click.command()

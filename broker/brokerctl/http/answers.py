@@ -17,12 +17,13 @@ SHOWN = 300
 
 @attrs.frozen
 class Answer:
-    """A complete answer. ``where`` is the address that was asked, for messages."""
+    """A complete answer. ``where`` and ``path`` are the address that was asked, for messages."""
 
     status: int
     content_type: str
     body: bytes
     where: str
+    path: str = ""
     headers: Mapping[str, str] = attrs.field(factory=dict)
 
     def value(self) -> Any:
@@ -57,6 +58,8 @@ class Answer:
                 problem = None
         if isinstance(problem, dict):
             detail = problem.get("detail") or problem.get("title")
+            if detail == NO_PATH:
+                return self._foreign(f"has no {self.path}: the broker is of another version than brokerctl")
             if isinstance(detail, str):
                 return Failure(detail[:SHOWN], code)
         status = f"{self.status} {_phrase(self.status)}".strip()
@@ -65,14 +68,15 @@ class Answer:
         if self.status in (404, 405, 501):
             return self._foreign(f"answers {status}: the broker is of an older version, or this is another server")
         if code is Exit.DENIED:
-            return Failure(
-                f"{self.where} answers {status}, and not as a broker does: a proxy refuses the request", code
-            )
+            return Failure(f"{self.where} answers {status} without problem details: a proxy refuses it", code)
         return self._foreign(f"answers {status} without problem details")
 
     def _foreign(self, what: str) -> Failure:
         return Failure(f"{self.where} {what}", Exit.UNINTELLIGIBLE)
 
+
+NO_PATH = "there is nothing at this path"
+"""The detail of a broker's answer to a path that it does not have."""
 
 _CODES = {
     401: Exit.DENIED,

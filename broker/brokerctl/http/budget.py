@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
+from twisted.internet.interfaces import (
+    IOpenSSLClientConnectionCreator,
+    IProtocol,
+    IProtocolFactory,
+    IStreamClientEndpoint,
+)
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface import implementer
 
 
@@ -16,6 +22,8 @@ class Budget:
     def __init__(self) -> None:
         self.left: int | None = 0
         self.exceeded = False
+        self.certificate: Any = None
+        """The server's certificate, of pyOpenSSL; None without TLS."""
 
     def allow(self, count: int | None) -> None:
         """Begin to count from here."""
@@ -34,10 +42,14 @@ class _Counted(ProtocolWrapper):
     """A protocol whose input is counted; the connection is aborted at its bound."""
 
     def dataReceived(self, data: bytes) -> None:
-        if self.factory.budget.spend(len(data)):
+        budget = self.factory.budget
+        transport: Any = self.transport
+        if budget.certificate is None and hasattr(transport, "getPeerCertificate"):
+            budget.certificate = transport.getPeerCertificate()
+        if budget.spend(len(data)):
             super().dataReceived(data)  # type: ignore[no-untyped-call]
         else:
-            self.transport.abortConnection()  # type: ignore[union-attr]
+            transport.abortConnection()
 
 
 class _Factory(WrappingFactory[_Counted]):
@@ -50,12 +62,28 @@ class _Factory(WrappingFactory[_Counted]):
 
 @implementer(IStreamClientEndpoint)
 class Counted:
-    """An endpoint whose connections spend a budget."""
+    """An endpoint whose connections spend a budget, over TLS if there are settings for it.
 
-    def __init__(self, endpoint: IStreamClientEndpoint, budget: Budget) -> None:
-        self._endpoint, self._budget = endpoint, budget
+    Twisted's own endpoint of TLS takes the global reactor for its clock, which does not run here.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        endpoint: IStreamClientEndpoint,
+        budget: Budget,
+        tls: IOpenSSLClientConnectionCreator | None,
+    ) -> None:
+        self._reactor, self._endpoint, self._budget, self._tls = reactor, endpoint, budget, tls
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """Connect, and return the protocol of the factory."""
-        connected: Deferred[Any] = self._endpoint.connect(_Factory(protocolFactory, self._budget))
-        return connected.addCallback(lambda wrapper: wrapper.wrappedProtocol)
+        counted = _Factory(protocolFactory, self._budget)
+        if self._tls is None:
+            return self._endpoint.connect(counted).addCallback(_inner)
+        over_tls = TLSMemoryBIOFactory(self._tls, True, counted, self._reactor)
+        return self._endpoint.connect(over_tls).addCallback(_inner).addCallback(_inner)
+
+
+def _inner(wrapper: Any) -> Any:
+    return wrapper.wrappedProtocol

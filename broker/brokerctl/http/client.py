@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import msgspec
 import treq.client
 from OpenSSL import SSL
 from service_identity import VerificationError
-from twisted.internet import error
+from twisted.internet import defer, error
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
-from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.interfaces import IConsumer, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure as TwistedFailure
 from twisted.web.client import (
@@ -24,7 +25,7 @@ from twisted.web.client import (
 )
 from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgentEndpointFactory
+from twisted.web.iweb import IAgentEndpointFactory, IBodyProducer
 from zope.interface import implementer
 
 from broker.brokerctl.contexts.context import Context
@@ -70,7 +71,13 @@ class Client:
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
         """Return the endpoint of a connection; part of the interface of `Agent`."""
         plain = HostnameEndpoint(self.reactor, self._host, self._port, timeout=self.timeout)
-        return Counted(plain if self._tls is None else wrapClientTLS(self._tls, plain), self._budget)
+        return Counted(self.reactor, plain, self._budget, self._tls)
+
+    @property
+    def certificate_ends(self) -> float | None:
+        """The end of the server's certificate in seconds of the epoch; None without TLS, or before an answer."""
+        certificate = self._budget.certificate
+        return None if certificate is None else float(certificate.to_cryptography().not_valid_after_utc.timestamp())
 
     async def get(self, path: str, query: Query | None = None) -> Any:
         """Return the JSON of a resource. Raises `Failure`."""
@@ -94,10 +101,10 @@ class Client:
             response = await self._send(method, path, query, body, {})
             collected = _Collected()
             response.deliverBody(collected)
-            return self._answer(response, await collected.done)
+            return self._answer(response, await collected.done, path)
 
         try:
-            return await Deferred.fromCoroutine(whole()).addTimeout(limit, self.reactor)
+            return await Deferred.fromCoroutine(whole()).addTimeout(limit, self.reactor, _late)
         except Exception as problem:
             raise self._explained(problem, limit) from None
 
@@ -112,13 +119,13 @@ class Client:
             headers["Last-Event-ID"] = last
         try:
             response = await Deferred.fromCoroutine(self._send("GET", path, query, None, headers)).addTimeout(
-                self.timeout, self.reactor
+                self.timeout, self.reactor, _late
             )
             if response.code != 200 or not _content_type(response).startswith("text/event-stream"):
                 collected = _Collected()
                 response.deliverBody(collected)
-                body = await collected.done.addTimeout(self.timeout, self.reactor)
-                answer = self._answer(response, body)
+                body = await collected.done.addTimeout(self.timeout, self.reactor, _late)
+                answer = self._answer(response, body, path)
                 if response.code == 200:
                     raise Failure(f"{self.where} answers with no stream of events", Exit.UNINTELLIGIBLE)
                 raise answer.failure()
@@ -142,7 +149,10 @@ class Client:
             for name, value in (query or {}).items()
             for each in ([value] if isinstance(value, str | int | float) else value)
         ]
-        options: dict[str, Any] = {} if body is None else {"json": body}
+        options: dict[str, Any] = {}
+        if body is not None:
+            headers.setRawHeaders("Content-Type", ["application/json"])
+            options["data"] = _Body(msgspec.json.encode(body))
         return await self._http.request(
             method,
             self._url + path,
@@ -154,9 +164,9 @@ class Client:
             **options,
         )
 
-    def _answer(self, response: Any, body: bytes) -> Answer:
-        location = response.headers.getRawHeaders("location", [""])[0]
-        return Answer(response.code, _content_type(response), body, self.where, {"location": location})
+    def _answer(self, response: Any, body: bytes, path: str) -> Answer:
+        headers = {name: response.headers.getRawHeaders(name, [""])[0] for name in ("location", "date")}
+        return Answer(response.code, _content_type(response), body, self.where, path, headers)
 
     def _explained(self, problem: Exception, limit: float) -> Exception:
         """Return the failure for a person; other exceptions are defects, or cancellations, and returned as they are."""
@@ -164,18 +174,18 @@ class Client:
             return problem
         if self._budget.exceeded:
             return Failure(f"{self.where} answers with more than {MAX_BODY} bytes", Exit.UNINTELLIGIBLE)
-        if isinstance(problem, error.TimeoutError):
+        if isinstance(problem, defer.TimeoutError | error.TimeoutError):
             return Failure(f"{self.where} gives no complete answer within {limit:g} s", Exit.UNREACHABLE)
         reasons = [each.value for each in getattr(problem, "reasons", ())] or [problem]
         for reason in reasons:
             if isinstance(reason, Failure):
                 return reason
+            if isinstance(reason, defer.CancelledError):
+                return reason
             if isinstance(reason, VerificationError):
                 return Failure(f"the certificate of {self.where} is for another name", Exit.UNREACHABLE)
             if isinstance(reason, SSL.Error):
                 return Failure(f"TLS with {self.where} fails: {_tls_reason(reason)}", Exit.UNREACHABLE)
-        if isinstance(problem, error.ConnectingCancelledError):
-            return problem
         if isinstance(problem, error.DNSLookupError):
             return Failure(f"{self.where}: the name of the host is unknown", Exit.UNREACHABLE)
         if isinstance(problem, error.ConnectError):
@@ -201,6 +211,25 @@ SILENCE = 60.0
 """Seconds without a byte after which a stream counts as dead: the broker sends a comment more often."""
 
 
+@implementer(IBodyProducer)
+class _Body:
+    """The body of a request. treq's own is sent by the global reactor, which does not run here."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.length = len(data)
+
+    def startProducing(self, consumer: IConsumer) -> Deferred[None]:
+        """Send it at once: it is short."""
+        consumer.write(self._data)
+        return defer.succeed(None)
+
+    def pauseProducing(self) -> None:
+        """Part of the interface of producers."""
+
+    resumeProducing = stopProducing = pauseProducing
+
+
 class _Collected(Protocol):
     """A body that is collected up to `MAX_BODY`. ``done`` fires with it, and aborts the connection when cancelled."""
 
@@ -213,7 +242,7 @@ class _Collected(Protocol):
         self._size += len(data)
         if self._size <= MAX_BODY:
             self._pieces.append(data)
-        elif self._pieces:
+        elif not self.done.called:
             self._pieces = []
             self._abort()
             sentence = f"the server answers with more than {MAX_BODY} bytes"
@@ -261,6 +290,11 @@ class _Piped(Protocol):
             self._silence.cancel()
         if self.transport is not None:
             self.transport.stopProducing()  # type: ignore[attr-defined]
+
+
+def _late(result: Any, seconds: float) -> Any:
+    """Replace the outcome of a cancelled request, in which Twisted hides the cancellation."""
+    raise defer.TimeoutError(seconds)
 
 
 def _content_type(response: Any) -> str:

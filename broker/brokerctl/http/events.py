@@ -30,7 +30,9 @@ class Parser:
     def __init__(self) -> None:
         self.id = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._pending = ""
+        # The unfinished line: in pieces, so that a long one is not joined for each of them.
+        self._pending: list[str] = []
+        self._length = 0
         self._after_return = False
         self._data: list[str] = []
         self._size = 0
@@ -44,13 +46,17 @@ class Parser:
             text = text.removeprefix("\n")
             self._after_return = False
         self._after_return = self._after_return or text.endswith("\r")
-        lines = _LINE_END.split(self._pending + text)
-        self._pending = lines.pop()
-        for line in lines:
-            event = self._line(line)
-            if event is not None:
-                yield event
-        if len(self._pending) + self._size > MAX_EVENT:
+        first, *others = _LINE_END.split(text)
+        self._pending.append(first)
+        self._length += len(first)
+        if others:
+            lines = ["".join(self._pending), *others]
+            self._pending, self._length = [lines[-1]], len(lines[-1])
+            for line in lines[:-1]:
+                event = self._line(line)
+                if event is not None:
+                    yield event
+        if self._length + self._size > MAX_EVENT:
             raise Failure(f"the server sends an event of more than {MAX_EVENT} characters", Exit.UNINTELLIGIBLE)
 
     def _line(self, line: str) -> Event | None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from OpenSSL import crypto
 from twisted.internet import ssl
+from twisted.internet.error import VerifyError
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 
 from broker.brokerctl.contexts.context import Context
@@ -31,22 +34,21 @@ def connection_creator(context: Context, host: str) -> IOpenSSLClientConnectionC
     return ssl.optionsForClientTLS(host, trusted, own, extraCertificateOptions=extra)
 
 
-def _private(context: Context, leaf: bytes) -> Any:
+def _private(context: Context, leaf: bytes) -> ssl.PrivateCertificate:
     assert context.cert is not None
     file = context.key or context.cert
     data = _read(file)
     _loaded(context.cert, leaf)
     try:
-        # A passphrase that OpenSSL asked for on the terminal would stop a script.
-        key = crypto.load_privatekey(crypto.FILETYPE_PEM, data, passphrase=b"")
-    except (crypto.Error, ValueError, TypeError):
+        key = load_pem_private_key(data, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         raise _usage(f"{file} has no private key, or one with a passphrase, which is not supported") from None
-    key_pem = crypto.dump_privatekey(crypto.FILETYPE_PEM, key)
-    certificate = ssl.PrivateCertificate.loadPEM(leaf + b"\n" + key_pem)
-    private: Any = key.to_cryptography_key()
-    if certificate.original.get_pubkey().to_cryptography_key() != private.public_key():
-        raise _usage(f"the private key in {file} does not belong to the certificate in {context.cert}")
-    return certificate
+    plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    try:
+        found: ssl.PrivateCertificate = ssl.PrivateCertificate.loadPEM(leaf + b"\n" + plain)
+        return found
+    except VerifyError:
+        raise _usage(f"the private key in {file} does not belong to the certificate in {context.cert}") from None
 
 
 def _certificates(path: str) -> list[bytes]:

@@ -67,7 +67,7 @@ class Top:
         if self.editing is not None:
             self._edit(key)
         elif self.helping:
-            self.helping = False
+            self.helping, self.quit = False, key in ("q", "Q")
         else:
             self._command(key)
         return before != (self.table, self.query(), self.paused)

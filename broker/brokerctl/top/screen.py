@@ -155,7 +155,7 @@ def _foot(top: Top) -> Text:
         return Text.assemble(("filter: ", "bold"), clean(top.editing), ("█", "blink"), ("  Enter, Esc", "dim"))
     first = top.offset + 1 if top.total else 0
     last = min(top.offset + top.page, top.total)
-    line = Text(f"{first}-{last} of {top.total:,}", "bold")
+    line = Text().append(f"{first}-{last} of {top.total:,}", "bold")
     if top.filter:
         line.append(f"  filter {clean(top.filter)}", "yellow")
     return line.append("  ? help  / filter  < > sort  r reverse  Tab table  q quit", "dim")

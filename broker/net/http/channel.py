@@ -8,6 +8,7 @@ Rules:
   so that the loss of the peer is noticed.
 - A request must be complete ``within`` its time, its body has a maximum, and all incomplete bodies together count as
   unfinished input.
+- A peer that pipelines is not ordinary: its requests wait for the rounds, behind those of others.
 - Messages whose end is ambiguous are refused, and the connection is closed, since a proxy before the listener may
   interpret them otherwise (request smuggling; RFC 9112, 11.2): a Transfer-Encoding other than ``chunked``, one with
   HTTP/1.0 or with a Content-Length, a second Content-Length, folded header lines. Twisted refuses bare CR and LF in
@@ -38,6 +39,11 @@ from broker.net.unfinished_input import SHORT, UnfinishedInput
 
 LENGTH_DIGITS = 15
 """Digits of a Content-Length: a petabyte. Longer numbers are refused unread."""
+
+
+FEW = 16
+"""Requests between two reads of an ordinary peer. Browsers and scripts send one, and wait for its answer; a peer that
+sends many at once waits for the rounds of the scheduler, so that it delays no other."""
 
 
 class HttpOwner(Protocol):
@@ -95,6 +101,7 @@ class HttpChannel(Scheduled, HTTPChannel):
     _arriving = False
     _answering = False  # a request is in progress
     _stalled = False  # the peer does not read
+    _batch = 0  # requests since the last read
     _losing = False  # the transport closes when all output is sent
     _unsent = 0  # unsent bytes when the read deadline began
 
@@ -117,7 +124,9 @@ class HttpChannel(Scheduled, HTTPChannel):
         if not self.requests and not self._arriving:
             self._arriving = True
             self.factory.deadlines.begin(self)
-        self.take(data, self._patience.untouched())
+        ordinary = self._batch <= FEW and self._patience.untouched()
+        self._batch = 0
+        self.take(data, ordinary)
 
     @property
     def unfinished(self) -> UnfinishedInput:
@@ -145,6 +154,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         """Keep a complete request until it is served."""
         self.unfinished.drop(self)
         self.factory.deadlines.complete(self)
+        self._batch += 1
         self.received = request
 
     def go_on_writing(self, pieces: Iterator[bytes]) -> None:
@@ -219,6 +229,14 @@ class HttpChannel(Scheduled, HTTPChannel):
         if not self.persistent:
             self.hang_up()
         self.go_on()
+
+    def setLineMode(self, extra: bytes = b"") -> None:
+        # Twisted replays the input behind a request here. It comes before all input that waits for the scheduler.
+        self.line_mode = 1
+        if extra:
+            self._arriving = True
+            self.factory.deadlines.begin(self)
+            super().dataReceived(extra)  # type: ignore[no-untyped-call]
 
     def pauseProducing(self) -> None:
         self._stalled = True

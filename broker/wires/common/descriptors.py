@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from broker.core.model import NO_DETAILS, Auth, Load, Service
+from broker.core.model import NO_DETAILS, Auth, Check, CheckState, Load, Service
 
 DEFAULT_PROTOCOL = "tcp"
 """The protocol of a service whose descriptor names none."""
@@ -39,6 +39,8 @@ class ServiceDescriptor(
 ):
     """A service. ``restored`` is true if it is known from before a restart of the broker and was not offered since.
 
+    ``check`` is "failing" if its health check fails, with the ``reason``.
+
     Members without a value are omitted, as in the Elko Broker's descriptors; a null would differ from them.
     """
 
@@ -48,6 +50,8 @@ class ServiceDescriptor(
     label: str | None = None
     provider: int
     restored: bool = False
+    check: str | None = None
+    reason: str | None = None
 
 
 class LoadDescriptor(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="loaddesc"):
@@ -79,8 +83,9 @@ def offered(offer: OfferDescriptor, provider: int) -> Service | None:
     return Service(offer.service, offer.hostport, provider, offer.protocol or DEFAULT_PROTOCOL, offer.label, secret)
 
 
-def service_descriptor(service: Service) -> ServiceDescriptor:
-    """Return the descriptor of a service, without its secret."""
+def service_descriptor(service: Service, check: Check | None = None) -> ServiceDescriptor:
+    """Return the descriptor of a service, without its secret, with the result of its health checks if they fail."""
+    failing = check if check is not None and check.state is CheckState.FAILING else None
     return ServiceDescriptor(
         service=service.name,
         hostport=service.hostport,
@@ -88,6 +93,8 @@ def service_descriptor(service: Service) -> ServiceDescriptor:
         label=service.label,
         provider=service.provider,
         restored=service.restored,
+        check=None if failing is None else failing.state.value,
+        reason=None if failing is None else failing.reason,
     )
 
 

@@ -103,6 +103,7 @@ class ElkoListeners(Generic[L]):
                 self.context.access,
                 title(self.wire, listener),
                 self.context.audit,
+                self.context.logins.requests,
             )
             self.context.access.changed.append(access.review)
             converse = partial(self.converse, access)

@@ -140,6 +140,7 @@ def open_http(config: Http, context: Context) -> OpenHttp:
         lambda address: complaints.failed(WIRE, address),
         frozenset(config.hosts),
         context.audit,
+        context.logins.requests,
     )
     limits = _limits(config, context.room)
     factory: Any = HttpFactory(WIRE, dispatch.answer, limits, context.scheduler, complaints, clock)

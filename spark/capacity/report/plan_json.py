@@ -5,6 +5,7 @@ Rules:
 - Times are ISO 8601 in UTC, loads as providers report them, needs in providers with their spares.
 - What is not known is null. Nothing is said of capacity where `full_load` is null.
 - `schedule` has a need for each hour of the week, 168 of them from Monday 00:00 UTC on; null beyond the horizon.
+- Each service has a line of its own.
 - The file is written under another name first, and takes its place by a rename: a reader sees the old or the new one.
 
 | member of a service | meaning |
@@ -54,6 +55,7 @@ def document(
         "issued": _time(plans[0]["issued"]) if plans else None,
         "inputs": dict(inputs),
         "short": sum(bool(row["add"]) for row in plans),
+        # The last member: `text_of` writes its elements line by line.
         "services": [_service(row, steps.get(row["service"], ()), cost) for row in plans],
     }
 
@@ -109,11 +111,17 @@ def schedule_csv(made: Mapping[str, Any]) -> str:
 
 def write(out: Path, made: Mapping[str, Any], name: str = "plan.json") -> list[Path]:
     """Write the document and its schedules; return their paths."""
-    text = json.dumps(made, indent=1, allow_nan=False) + "\n"
-    files = {out / name: text, out / "plan_schedule.csv": schedule_csv(made)}
+    files = {out / name: text_of(made), out / "plan_schedule.csv": schedule_csv(made)}
     for path, text in files.items():
         replace(path, text)
     return sorted(files)
+
+
+def text_of(made: Mapping[str, Any]) -> str:
+    """Return the document as text: a line for each service, so that a reader may decode them one by one."""
+    head = json.dumps({**made, "services": []}, allow_nan=False).removesuffix("]}")
+    services = ",\n".join(json.dumps(service, allow_nan=False) for service in made["services"])
+    return f"{head}\n{services}\n]}}\n"
 
 
 def _utc(value: datetime) -> datetime:

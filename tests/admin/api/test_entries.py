@@ -10,6 +10,7 @@ from openapi_spec_validator import validate
 
 from broker.access.everyone import Everyone
 from broker.admin.api import health, history, identity, why
+from broker.admin.api.history import MAX_IDS
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Auth, Check, CheckState, NotReady, Policy, Provider, Rights, Service
 from broker.web.problem import Problem
@@ -128,6 +129,16 @@ def test_loads_of_the_last_hour_are_a_list(farm: Entries) -> None:
         {"provider": other, "label": "other", "load": 2.0, "loads": [2.0]},
         {"provider": one, "label": "one", "load": 0.0, "loads": [0.0]},
     ]
+
+
+def test_histories_are_those_of_the_named_providers(farm: Entries) -> None:
+    one, _, third = farm.join("one"), farm.join("other"), farm.join("third")
+    answer = farm.site.get(f"/v1/loads/history?provider={third}&provider=999&provider={one}")
+    assert [row["label"] for row in answer["rows"]] == ["third", "one"]
+    assert answer["total"] == 2
+    many = "&".join(f"provider={n}" for n in range(1, MAX_IDS + 2))
+    with pytest.raises(Problem):
+        farm.site.get(f"/v1/loads/history?{many}")
 
 
 def test_health_is_ok_and_readiness_has_reasons(farm: Entries) -> None:

@@ -66,6 +66,20 @@ def test_pipelined_requests_are_answered_in_order() -> None:
     assert [each.path for each in site.requests] == ["/1", "/2"]
 
 
+@pytest.mark.parametrize("size", [1, 7, 100, 511, 512, 513, 4_096, 100_000])
+def test_any_number_of_pipelined_requests_keeps_its_order(size: int) -> None:
+    site = Site()
+    link = site.connect()
+    data = b"".join(b"POST /%d HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc" % n for n in range(100))
+    for at in range(0, len(data), size):
+        while link.wire.producerState == "paused":
+            site.turn()
+        link.send(data[at : at + size])
+    site.turn(200)
+    assert [each.path for each in site.requests] == [f"/{n}" for n in range(100)]
+    assert [each.body for each in link.answers()] == [b"POST /%d abc" % n for n in range(100)]
+
+
 def test_a_body_in_pieces_is_sent_one_piece_in_each_step() -> None:
     made: list[int] = []
 

@@ -2,9 +2,13 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from broker.core.plan import Verdict
+from broker.export.plan_document import parse
 from spark.capacity.report import plan_json
 from spark.capacity.report.files import replace
 from spark.capacity.tables.schema import GOLD_PLAN
@@ -38,6 +42,24 @@ def test_the_services_stand_with_the_shortest_first_and_times_in_utc():
     assert [one["service"] for one in told["services"]] == ["short", "fine", "free"]
     short = told["services"][0]
     assert (short["add"], short["short_from"], short["cost_needed"]) == (2, "2026-03-05T22:00:00Z", None)
+
+
+def test_every_document_is_what_its_schema_permits_and_the_broker_reads():
+    schema = Draft202012Validator(json.loads((Path(__file__).parents[3] / "docs" / "plan.schema.json").read_text()))
+    for told in (made(), made(cost=2.5), plan_json.document([plan("=a")], steps("=a", [1.0]), {})):
+        schema.validate(told)
+        assert set(told) == set(schema.schema["required"])
+        service = schema.schema["$defs"]["service"]
+        assert (
+            {name for one in told["services"] for name in one} == set(service["required"]) == set(service["properties"])
+        )
+        read = parse(json.dumps(told).encode())
+        assert {one["service"]: one["need_horizon"] for one in told["services"]} == {
+            name: one.need for name, one in read.services.items()
+        }
+    fine, short, free = (parse(json.dumps(made()).encode()).services[name] for name in ("fine", "short", "free"))
+    assert [one.verdict for one in (fine, short, free)] == [Verdict.ENOUGH, Verdict.SOON, Verdict.UNKNOWN]
+    schema.validate(plan_json.document([], [], {}))
 
 
 def test_the_schedule_has_the_hours_of_the_week_and_null_beyond_the_horizon():

@@ -127,7 +127,7 @@ export class Detail {
   async #service(name) {
     const [why, plan] = await Promise.all([
       get(`/v1/why/${segment(name)}`).catch(gone),
-      find(path("/v1/plan", { where: `name=${name}`, limit: 1 })).catch(none),
+      this.app.has("broker plan") ? get(path("/v1/plan", { where: `name=${name}`, limit: 1 })) : null,
     ]);
     const entries = why?.entries ?? [];
     const ids = [...new Set(entries.map((entry) => entry.provider).filter((id) => id))].slice(0, INSTANCES);
@@ -168,13 +168,7 @@ export class Detail {
       "section",
       { class: "entry", "aria-label": "Capacity plan" },
       h("h3", {}, "Capacity plan", verdictMark(row)),
-      h(
-        "dl",
-        { class: "facts" },
-        Object.entries(row)
-          .filter(([name]) => !["name", "verdict", "report"].includes(name))
-          .map(([name, value]) => fact(title(name), name === "short_at" ? when(value) : whole(value))),
-      ),
+      h("dl", { class: "facts" }, this.#columns("broker plan", row, ["name", "verdict", "report"])),
       row.report ? h("p", {}, reportLink(row.report)) : null,
     );
   }
@@ -186,7 +180,6 @@ export class Detail {
     const { provider, loads, why } = answer;
     const label = shown(provider.label ?? "", LONG);
     if (label) this.heading.textContent = label;
-    const columns = this.app.views.find((view) => view.name === "broker providers")?.columns ?? [];
     return [
       loads.some(Number.isFinite)
         ? [
@@ -194,13 +187,7 @@ export class Detail {
             h("p", { class: "lead" }, "Load in the last hour"),
           ]
         : null,
-      h(
-        "dl",
-        { class: "facts" },
-        columns
-          .filter((column) => column.name !== "label" && provider[column.name] !== undefined)
-          .map((column) => fact(title(column.name), whole(provider[column.name], column.unit), column.help)),
-      ),
+      h("dl", { class: "facts" }, this.#columns("broker providers", provider, ["label"])),
       h("h3", {}, plural(why.length, "service")),
       why
         .slice(0, INSTANCES)
@@ -208,18 +195,21 @@ export class Detail {
           h(
             "section",
             { class: "entry", "aria-label": `Service ${shown(entry.service)}` },
-            h(
-              "h4",
-              {},
-              h("a", { href: serviceAddress(entry.service) }, shown(entry.service)),
-              checkOf(entry),
-            ),
+            h("h4", {}, h("a", { href: serviceAddress(entry.service) }, shown(entry.service)), checkOf(entry)),
             h("dl", { class: "facts" }, whyFacts(entry, ["hostport", "protocol", "alive_by", "ends", "check"])),
           ),
         ),
       why.length > INSTANCES ? h("p", { class: "lead" }, `and ${count(why.length - INSTANCES)} more`) : null,
       events(),
     ];
+  }
+
+  /** Return the facts of a row, as the view of that name describes its columns. */
+  #columns(name, row, without) {
+    const columns = this.app.views.find((view) => view.name === name)?.columns ?? [];
+    return columns
+      .filter((column) => !without.includes(column.name) && row[column.name] !== undefined)
+      .map((column) => fact(title(column.name), factOf(row[column.name], column), column.help));
   }
 
   #events(concerns) {
@@ -272,6 +262,10 @@ function whole(value, unit) {
   return format(value, unit);
 }
 
+function factOf(value, { name, unit }) {
+  return name.endsWith("_at") ? when(value) : whole(value, unit);
+}
+
 function fact(name, value, help) {
   return h("div", {}, h("dt", { title: help }, name), h("dd", {}, value === "" || value === null ? "–" : value));
 }
@@ -279,8 +273,4 @@ function fact(name, value, help) {
 function gone(error) {
   if (error.status === 404) return null;
   throw error;
-}
-
-function none() {
-  return null;
 }

@@ -7,7 +7,7 @@ import { Pace } from "./pace.js";
 import { address, changed } from "./route.js";
 import { sparkline } from "./spark.js";
 import { Table } from "./table.js";
-import { count, format, pattern, shown, when } from "./text.js";
+import { ago, count, pattern, shown } from "./text.js";
 
 /** Seconds after which a view of a wire is loaded again: no change announces it. */
 const EVERY = 3;
@@ -125,7 +125,7 @@ export class ListScreen {
   /** Load again: changes were missed. */
   resync() {
     this.table.stale();
-    this.#trends.ask();
+    if (this.list.history) this.#trends.ask();
   }
 
   close() {
@@ -136,11 +136,8 @@ export class ListScreen {
 
   async #load({ offset, limit, sort, signal }) {
     const answer = await get(path(this.list.path, { ...this.query, sort, offset, limit }), { signal });
-    if (this.list.path === "/v1/plan" && answer.made !== undefined)
-      say(
-        this.about,
-        `Made ${when(answer.made)}${typeof answer.age === "number" ? `, ${format(answer.age, "seconds")} ago` : ""}.`,
-      );
+    // The age is that of the whole plan.
+    if (this.place === "plan" && answer.rows.length > 0) say(this.about, `Made ${ago(answer.rows[0].age)}.`);
     if (this.list.history) this.#trends.ask();
     return answer;
   }

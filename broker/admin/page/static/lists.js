@@ -5,10 +5,6 @@ import { h } from "./dom.js";
 import { providerAddress } from "./route.js";
 import { ago, count, format, shown, when } from "./text.js";
 
-const RISK = 7;
-/** Days until a service is short below which it needs attention. */
-export const SOON = RISK;
-
 /** Return a mark for the state of a check, with a shape and a word, not only a colour. */
 export function checkMark(check) {
   if (!check) return "";
@@ -16,18 +12,16 @@ export function checkMark(check) {
   return h("span", { class: `mark ${kind}` }, shown(check));
 }
 
+const VERDICTS = { "short now": "bad", "short in the horizon": "warn", enough: "good" };
+
+/** Return true if the plan says that providers are missing, now or in its horizon. */
+export function isShort(row) {
+  return row.verdict === "short now" || row.verdict === "short in the horizon";
+}
+
 /** Return the mark of a service in the plan. */
 export function verdictMark(row) {
-  const days = row.days_until_short;
-  const kind = typeof days !== "number" ? "good" : days <= 0 ? "bad" : days < SOON ? "warn" : "idle";
-  const word = row.verdict
-    ? shown(String(row.verdict))
-    : kind === "good"
-      ? "enough"
-      : days <= 0
-        ? "short"
-        : `short in ${count(days)} d`;
-  return h("span", { class: `mark ${kind}` }, word);
+  return h("span", { class: `mark ${VERDICTS[row.verdict] ?? "idle"}` }, shown(String(row.verdict)));
 }
 
 /** Return a link to the details of a provider; the broker itself has none. */
@@ -56,6 +50,7 @@ const details = [
  * The lists by place:
  *  - `title`, `path` in the API, `view`: the name of the view that describes its columns, `search`: what a search finds;
  *  - `columns`: those that have a form of their own; `kinds`: the kinds of changes after which it is loaded again;
+ *  - `hidden`: columns that are not shown;
  *  - `history`: true if its rows have the loads of the last hour; `every`: seconds after which it is loaded again;
  *  - `key(row)`, `open(row)`: the parameter `open` of its details.
  */
@@ -152,7 +147,7 @@ export const LISTS = {
     search: "Search services",
     empty:
       "There is no capacity plan. The capacity jobs write plan.json, and the key plan.file of the configuration names it.",
-    sort: "days_until_short",
+    hidden: ["age"],
     columns: [
       { name: "name", title: "Service", role: "main" },
       { name: "verdict", title: "Verdict", role: "side", draw: verdictMark, width: "minmax(8rem, 1.5fr)" },
@@ -162,16 +157,18 @@ export const LISTS = {
         number: true,
         draw: (row) => (typeof row.days_until_short === "number" ? `${count(row.days_until_short)} d` : ""),
       },
+      { name: "add", title: "Missing", number: true },
       { name: "has", title: "Has", number: true },
       { name: "need_now", title: "Needs now", number: true },
       { name: "need", title: "Will need", number: true },
-      { name: "short_at", title: "Short at", draw: (row) => when(row.short_at) },
+      { name: "short_at", title: "Short from", draw: (row) => when(row.short_at), width: "minmax(9rem, 1.5fr)" },
+      { name: "note", title: "Note" },
       { name: "report", title: "Report", fixed: true, width: "5rem", draw: (row) => reportLink(row.report) },
     ],
     kinds: [],
     every: 60,
-    key: (row) => String(row.name ?? row.service),
-    open: (row) => row.name ?? row.service,
+    key: (row) => row.name,
+    open: (row) => row.name,
   },
   listeners: {
     title: "Listeners",
@@ -214,7 +211,7 @@ export function columnsOf(list, view) {
     // A column of the view that this version of the broker lacks is left out; those that are drawn here always are.
     .filter((column) => view === undefined || described.has(column.name) || column.fixed || column.role === "main")
     .map((column) => ({ ...column, help: described.get(column.name)?.help }));
-  const named = new Set(list.columns.map((column) => column.name));
+  const named = new Set([...(list.hidden ?? []), ...list.columns.map((column) => column.name)]);
   const others = [...described.values()].filter((column) => !named.has(column.name)).map((column) => plain(column));
   return [...own, ...others];
 }

@@ -34,6 +34,7 @@ const app = {
   renew: () => live.renew(),
   parameters: () => parse(location.hash).parameters,
   size: () => screen?.table?.total ?? 0,
+  has: (name) => app.views.some((view) => view.name === name),
   announce: (text) => say(part("announcer"), text),
   name(status) {
     const name = status.name ? shown(String(status.name)) : "elkobroker";
@@ -46,7 +47,9 @@ app.detail = new Detail(app, part("detail"));
 // places
 
 function menu() {
-  const own = ["overview", "services", "providers", "loads", "events", "plan"];
+  const own = ["overview", "services", "providers", "loads", "events", "plan"].filter(
+    (target) => !Object.hasOwn(LISTS, target) || app.has(LISTS[target].view),
+  );
   const names = { overview: "Overview", events: "Events", plan: "Plan" };
   const link = (target, text, number) =>
     h(

@@ -4,7 +4,7 @@ import { find, get, path } from "./api.js";
 import { h, replace, say } from "./dom.js";
 import { markOf, subject, word } from "./changes.js";
 import { histories, trendLabel } from "./list_screen.js";
-import { SOON, checkMark, reportLink, title, verdictMark } from "./lists.js";
+import { checkMark, isShort, reportLink, title, verdictMark } from "./lists.js";
 import { Pace } from "./pace.js";
 import { address, providerAddress, serviceAddress } from "./route.js";
 import { sparkline } from "./spark.js";
@@ -88,22 +88,21 @@ export class OverviewScreen {
     const questions = [
       get("/v1/status"),
       ready(),
-      find("/v1/drain"),
-      find(path("/v1/plan", { sort: "days_until_short", limit: ROWS })),
-      find(path("/v1/services", { where: "check=failing", limit: ROWS })).catch(none),
-      find(path("/v1/loads", { sort: "-load", limit: ROWS })),
-      find(path("/v1/listeners", { limit: 100 })),
+      this.app.has("broker plan") ? get(path("/v1/plan", { limit: ROWS })) : null,
+      get(path("/v1/services", { where: "check=failing", limit: ROWS })),
+      get(path("/v1/loads", { sort: "-load", limit: ROWS })),
+      get(path("/v1/listeners", { limit: 100 })),
       ...views.map((view) => get(path(view.path, { limit: 1 }))),
     ];
     const answers = (await Promise.allSettled(questions)).map((answer) =>
       answer.status === "fulfilled" ? answer.value : undefined,
     );
-    const [status, readiness, drain, plan, failing, loads, listeners, ...sizes] = answers;
+    const [status, readiness, plan, failing, loads, listeners, ...sizes] = answers;
     if (status === undefined) return; // the line on the connection tells why
     this.#status = status;
     this.app.name(status);
     views.forEach((view, index) => sizes[index] && this.#sizes.set(view.name, sizes[index].total));
-    this.#judge(status, readiness, drain, plan, failing);
+    this.#judge(status, readiness, plan, failing);
     this.#measure(status);
     this.#plan(plan);
     this.#failing(failing);
@@ -112,35 +111,25 @@ export class OverviewScreen {
     await this.#busy(loads?.rows ?? []);
   }
 
-  #judge(status, readiness, drain, plan, failing) {
+  #judge(status, readiness, plan, failing) {
     const causes = [];
     for (const { what, reason } of readiness?.reasons ?? []) {
-      // The drain has a sentence of its own.
-      if (what !== "drain")
-        causes.push([
-          "bad",
-          `${shown(what)}: ${shown(reason)}`,
-          what.startsWith("listener ") ? address("listeners") : null,
-        ]);
+      const target = what.startsWith("listener ") ? address("listeners") : null;
+      // The drain is on purpose.
+      if (what === "drain") causes.push(["warn", drainText(readiness.drain) || shown(reason), null]);
+      else causes.push(["bad", `${shown(what)}: ${shown(reason)}`, target]);
     }
-    if (drainText(drain)) causes.push(["warn", drainText(drain), null]);
     if (failing?.total)
       causes.push([
         "bad",
         `${plural(failing.total, "service")} ${failing.total === 1 ? "fails its" : "fail their"} checks`,
         address("services", { where: "check=failing" }),
       ]);
-    const now = (plan?.rows ?? []).filter(
-      (row) => typeof row.days_until_short === "number" && row.days_until_short < SOON,
-    );
-    if (now.length > 0)
-      causes.push([
-        "warn",
-        now.length === ROWS
-          ? `${ROWS} services or more are short of capacity`
-          : `${plural(now.length, "service")} short of capacity within ${SOON} days`,
-        address("plan"),
-      ]);
+    const short = (plan?.rows ?? []).filter(isShort);
+    if (short.length > 0) {
+      const most = short.length === ROWS ? " or more" : "";
+      causes.push(["warn", `${plural(short.length, "service")}${most} short of capacity by the plan`, address("plan")]);
+    }
     const services = status.registry?.services;
     const calm = services === 0 ? "Ready, and no service is registered yet" : "Everything is up";
     say(
@@ -210,18 +199,23 @@ export class OverviewScreen {
   }
 
   #plan(plan) {
-    const rows = (plan?.rows ?? []).filter((row) => typeof row.days_until_short === "number");
-    this.shortPart.hidden = plan === null || plan === undefined;
+    this.shortPart.hidden = !plan || plan.total === 0;
     keep(
       this.short,
-      rows,
+      (plan?.rows ?? []).filter((row) => isShort(row) || row.days_until_short !== undefined),
       (row) =>
         h(
           "li",
           {},
-          h("a", { href: address("plan", { open: row.name }) }, shown(String(row.name))),
+          h("a", { href: address("plan", { open: row.name }) }, shown(row.name)),
           verdictMark(row),
-          h("span", { class: "aside" }, `${count(row.has)} of ${count(row.need)}`, " ", reportLink(row.report)),
+          h(
+            "span",
+            { class: "aside" },
+            row.days_until_short > 0 ? `in ${count(row.days_until_short)} d` : "",
+            " ",
+            reportLink(row.report),
+          ),
         ),
       "The plan finds enough capacity for every service.",
     );
@@ -334,14 +328,12 @@ function keep(list, values, draw, empty = "") {
   replace(list, values.length > 0 ? values.map(draw) : empty ? h("li", { class: "none" }, empty) : null);
 }
 
-/** Return the answer of /readyz, which has the reasons in a 503 too. */
+/** Return the answer of /readyz, which has the reasons in a 503 too; with the state of the drain, if there is one. */
 async function ready() {
   const response = await fetch("/readyz", { credentials: "omit", cache: "no-store" });
-  return response.json();
-}
-
-function none() {
-  return null;
+  const answer = await response.json();
+  if (answer.reasons.some(({ what }) => what === "drain")) answer.drain = await find("/v1/drain").catch(() => null);
+  return answer;
 }
 
 /** Return the state of a drain as a sentence, or "" if there is none. */

@@ -12,6 +12,8 @@ Rules:
 - The answer for a name contains restored services, after the live ones, until they are replaced. The list of all has
   live services only.
 - The answer for a name without any service is an error. It has the time of the end if the name was active before.
+- Services with a failing health check come after the others, or are left out, by the policy of their check. A name
+  whose services are all left out is in no list, and the answer for it is an error.
 - The answer for several names lists those found, with one error for all others together.
 - A body that would be too long is replaced by an error.
 
@@ -115,6 +117,9 @@ class _NamedServices:
         return self._count
 
 
+_KINDS = (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED, Kind.CHECKED, Kind.HIDDEN, Kind.SHOWN)
+"""Changes that concern the listing."""
+
 _Services = _NamedServices | tuple[Service, ...]
 
 
@@ -155,7 +160,7 @@ class Listing:
                 # `services` is not in the order of the offers, but `find` is.
                 for same in registry.find(*key):
                     self._offered(same)
-        self._watch = registry.watch(self._service_changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED))
+        self._watch = registry.watch(self._service_changed, _KINDS)
 
     @property
     def gone(self) -> int:
@@ -186,7 +191,7 @@ class Listing:
         """Return True if a request for this name is answered with a service."""
         if name == ERROR:
             return False
-        return name in self._peers or name in self._own or bool(self._restored(name))
+        return self._live(name) is not None or bool(self._restored(name))
 
     def close(self) -> None:
         """Stop watching the registry."""
@@ -199,10 +204,14 @@ class Listing:
         # From the end: to delete the first keys of a dict one by one takes quadratic time.
         while self._to_make:
             name = next(reversed(self._to_make))
-            self._make(name, self._peers[name])
+            shown = self._shown(self._peers[name])
+            if not shown:
+                del self._to_make[name]  # it is in `_entries`, empty, until it is shown again
+                continue
+            self._make(name, shown)
             if name in self._to_make:
                 return TOO_LONG
-        return body(self._entries.values())
+        return body(made for made in self._entries.values() if made)
 
     def _answer(self, names: Sequence[str]) -> bytes:
         entries: list[bytes] = []
@@ -255,8 +264,16 @@ class Listing:
         last_seen = self._gone.get(name)
         return unknown(name) if last_seen is None else inactive(name, last_seen)
 
-    def _live(self, name: str) -> _NamedServices | None:
-        return self._peers.get(name) or self._own.get(name)
+    def _live(self, name: str) -> _Services | None:
+        """Return the live services of a name in the order of the answer; None if there are none, or all are hidden."""
+        return self._shown(self._peers.get(name)) or self._own.get(name)
+
+    def _shown(self, services: _NamedServices | None) -> _Services | None:
+        if services is None:
+            return None
+        same = tuple(services)
+        shown = self._registry.by_check(same)
+        return services if shown is same else tuple(shown)
 
     def _restored(self, name: str) -> tuple[Service, ...]:
         """Return the restored services of a name, which are not replaced yet."""
@@ -268,14 +285,14 @@ class Listing:
     def _make_with(self, name: str, restored: tuple[Service, ...]) -> bytes:
         """Return the entry of live and restored services. It is not cached: the end of restored ones is not watched."""
         live = self._live(name)
-        info = None if live is None else live.info()
+        info = None if live is None else _info(live)
         if info is None:
             info = next((service.info for service in restored if service.info is not None), None)
         return entry(name, self._mapping((*(live or ()), *restored)) if info is None else _encoded(info))
 
-    def _make(self, name: str, services: _NamedServices) -> bytes:
+    def _make(self, name: str, services: _Services) -> bytes:
         """Return the entry of live services. It is cached if it belongs to the list of all, and there is room."""
-        info = services.info()
+        info = _info(services)
         if info is None:
             self._mapped.add(name)
             self._watch_loads()
@@ -315,6 +332,8 @@ class Listing:
             self._offered(service)
         elif change.kind is Kind.WITHDRAWN:
             self._withdrawn(service)
+        elif change.kind is not Kind.AMENDED:
+            self._outdate(service.name)
         else:
             self._table(service)[service.name].amend(service)
             self._outdate(service.name)
@@ -387,6 +406,13 @@ class Listing:
         if self._load_watch is not None:
             self._load_watch.cancel()
             self._load_watch = None
+
+
+def _info(services: _Services) -> str | None:
+    """Return the info of the first service that has one; None if none has."""
+    if isinstance(services, _NamedServices):
+        return services.info()
+    return next((service.info for service in services if service.info is not None), None)
 
 
 def _encoded(info: str) -> bytes:

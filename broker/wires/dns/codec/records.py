@@ -41,11 +41,12 @@ class Address:
 
 @attrs.frozen
 class Srv:
-    """A place of a service (RFC 2782). The priority is always 0: clients choose by the weight."""
+    """A place of a service (RFC 2782). Clients choose by the weight, among those of the least priority."""
 
     weight: int
     port: int
     target: bytes
+    priority: int = 0
     type = SRV
 
 
@@ -125,8 +126,8 @@ def _payload(data: Data) -> dns.IEncodableRecord:
     match data:
         case Address(ip):
             return dns.Record_A(str(ip)) if ip.version == 4 else dns.Record_AAAA(str(ip))
-        case Srv(weight, port, target):
-            return dns.Record_SRV(0, weight, port, target)
+        case Srv(weight, port, target, priority):
+            return dns.Record_SRV(priority, weight, port, target)
         case Txt(strings):
             return dns.Record_TXT(*strings)
         case Ns(target):

@@ -49,7 +49,7 @@ class ServiceNames:
         found: list[Service] = []
         for name, protocol in list(islice(self._keys.get(folded, ()), MAX_KEYS)):
             services = self._registry.find(name, protocol, restored=True)
-            if not services:
+            if not services and not self._known(name, protocol):
                 self._remove(name, protocol)
             found += [service for service in services[: MAX_SERVICES - len(found)] if service.auth is None]
         return found
@@ -75,8 +75,12 @@ class ServiceNames:
             return
         if change.kind is Kind.OFFERED:
             self._enter(service.name, service.protocol)
-        elif not self._registry.find(service.name, service.protocol, restored=True):
+        elif not self._known(service.name, service.protocol):
             self._remove(service.name, service.protocol)
+
+    def _known(self, name: str, protocol: str) -> bool:
+        """Return True if the registry has a service of that name and protocol, hidden or restored ones included."""
+        return bool(self._registry.services(name, protocol) or self._registry.find(name, protocol, restored=True))
 
     def _enter(self, name: str, protocol: str) -> None:
         folded = fold_name(name)

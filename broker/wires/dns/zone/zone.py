@@ -17,6 +17,7 @@ Rules:
 - Services with a secret are not answered: DNS has no way to tell it.
 - A response has at most `MAX_PLACES` places, in a window of all places that begins anywhere: programs take the first
   address that they get, and so choose different ones.
+- Services with a failing health check come after all others, with the priority `FAILING`, or are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from broker.core.interfaces import IRegistry
-from broker.core.model import Service
+from broker.core.model import Policy, Service
 from broker.wires.dns.codec import records
 from broker.wires.dns.codec.hosts import Labels
 from broker.wires.dns.codec.names import dotted, fold
@@ -43,6 +44,9 @@ so many SRV records into `MAX_PAYLOAD`, and so the connection that TC asks for i
 
 REFRESH, RETRY, EXPIRE = 3_600, 600, 86_400
 """Seconds for secondary name servers, of which there are none: nothing can be transferred."""
+
+FAILING = 1
+"""Priority of the SRV record of a service with a failing health check: clients try it after those with priority 0."""
 
 SERVICE, ADDRESS, SERVER = b"service", b"addr", b"ns"
 """The labels below the domain."""
@@ -103,7 +107,7 @@ class Zone:
         if not services:
             return owner.respond([]) if self.names.is_parent(name) else owner.missing()
         first = begin(len(services))
-        services = (services[first:] + services[:first])[:MAX_PLACES]
+        services = list(self.registry.by_check(services[first:] + services[:first]))[:MAX_PLACES]
         return owner.respond(*self._records(services, owner))
 
     def _tagged(self, name: bytes, tag: bytes) -> list[Service]:
@@ -135,20 +139,24 @@ class Zone:
         return addresses or [Txt(())], []
 
     def _srv(self, found: Sequence[tuple[Service, Place]], owner: _Owner) -> tuple[list[Data], list[Record]]:
-        data: dict[tuple[bytes, int], int] = {}
+        data: dict[tuple[bytes, int], tuple[int, int]] = {}
         additional: dict[bytes, Record] = {}
         below = b"." + dotted((ADDRESS, *owner.terms.domain))
         loads = self._loads([service for service, _ in found])
-        for (_, where), weight in zip(found, weights(loads), strict=True):
+        for (service, where), weight in zip(found, weights(loads), strict=True):
             target = where.host
             if not isinstance(target, bytes):
                 ip, target = target, where.label + below
                 if target not in additional:
                     additional[target] = Record(target, owner.terms.ttl, Address(ip))
             assert where.port is not None
-            # Records of one set differ (RFC 2181): of several services at one place the least loaded counts.
-            data[target, where.port] = max(weight, data.get((target, where.port), 0))
-        return [Srv(weight, port, target) for (target, port), weight in data.items()], list(additional.values())
+            priority = FAILING if self.registry.policy_of(service) is Policy.LAST else 0
+            # Records of one set differ (RFC 2181): of several services at one place the best one, which is the least
+            # loaded one of those that answer, counts.
+            key = (target, where.port)
+            data[key] = min((priority, -weight), data.get(key, (FAILING + 1, 0)))
+        srv: list[Data] = [Srv(-weight, port, target, priority) for (target, port), (priority, weight) in data.items()]
+        return srv, list(additional.values())
 
     def _loads(self, services: Sequence[Service]) -> list[float | None]:
         """Return the load of each service's provider, None for a restored service."""

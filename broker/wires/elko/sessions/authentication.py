@@ -17,6 +17,7 @@ from broker.access.everyone import Everyone
 from broker.access.grants import Grants
 from broker.access.password_backoff import Guesses
 from broker.access.principal import Access, Principal
+from broker.access.request_limits import RequestLimits, unlimited
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Rights
 from broker.net.interfaces.peer import Peer
@@ -84,6 +85,7 @@ class AccessControl:
     access: Access = attrs.field(factory=Everyone)
     title: str = ""
     audit: Audit = attrs.field(factory=NoAudit)
+    requests: RequestLimits = attrs.field(factory=unlimited)
     sessions: WeakSet[ElkoSession] = attrs.field(factory=WeakSet)
 
     def check(self, role: Role, credentials: Credentials | None, address: str) -> None:

@@ -106,6 +106,7 @@ class ElkoSession:
         "_peer",
         "_pings",
         "_pong_awaited",
+        "_requests",
         "_roles",
         "_tables",
         "principal",
@@ -117,6 +118,7 @@ class ElkoSession:
         self._tables = tables
         self._access = access
         self._peer = peer
+        self._requests = access.requests
         self.write = peer.write
         """Send one encoded message."""
         self._label = ANONYMOUS
@@ -138,6 +140,12 @@ class ElkoSession:
 
     def receive(self, message: Message) -> None:
         """Execute one message."""
+        if self._requests.on:
+            try:
+                self._requests.take(self.principal.name, self._peer.address)
+            except Refusal as refusal:
+                self.refuse(refusal)
+                return
         # One lookup by object and one by type: the tables hold only what the present roles permit.
         operations = self._objects.get(message.to)
         operation = None if operations is None else operations.get(message.__class__)

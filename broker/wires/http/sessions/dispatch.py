@@ -6,6 +6,7 @@ Order of the checks; each failure is a problem (RFC 9457), counted, and logged a
     path, method  404, 405 with Allow; OPTIONS is answered with Allow
     site          403 for a cross-site request to an endpoint that changes something, and for a cross-site upgrade
     credentials   401 for wrong ones; 429 for too many guesses
+    rates         429 for too many requests of an address or a user
     rights        401 without credentials, if there are users; else 403
     drain         503 for registrations and finds while the broker drains
     parameters    400; 415 for a body that is no JSON
@@ -23,12 +24,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
-import msgspec
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from broker.access.acts import DONE, Act, Audit, NoAudit
+from broker.access.acts import Act, Audit, NoAudit
 from broker.access.principal import Access, Principal
+from broker.access.request_limits import RequestLimits, unlimited
 from broker.core.errors import Reason, Refusal
 from broker.web import parameters
 from broker.web.endpoint import Answer, Call, Endpoint
@@ -59,6 +60,7 @@ class Dispatch:
     failed: Callable[[str], object]
     hosts: frozenset[str] = frozenset()
     audit: Audit = attrs.field(factory=NoAudit)
+    requests: RequestLimits = attrs.field(factory=unlimited)
     draining: bool = False
     _present: set[_Present] = attrs.field(factory=set, init=False)
     """Answers that wait, and streams."""
@@ -128,19 +130,22 @@ class Dispatch:
         """Call the endpoint. Never raises."""
         call = Call(request, principal, path, None)
         try:
+            self.requests.take(principal.name, request.address)
             self._permit(call, endpoint)
             call = attrs.evolve(
                 call,
                 query=parameters.query(endpoint.query, request.query),
                 body=parameters.body(endpoint.body, request.body, request.headers.get("content-type")),
             )
-            answer = endpoint.handler(call)
         except Exception as error:
             self._record(call, endpoint, error)
             return self._problem(request, error)
+        try:
+            answer = endpoint.handler(call)
+        except Exception as error:
+            return self._problem(request, error)
         if isinstance(answer, Deferred):
             return self._wait(answer, call, endpoint)
-        self._record(call, endpoint)
         return self._watched(answer, call, endpoint) if isinstance(answer, Stream) else answer
 
     def _permit(self, call: Call, endpoint: Endpoint) -> None:
@@ -161,14 +166,12 @@ class Dispatch:
             return result
 
         def failed(failure: Failure) -> Response:
-            self._record(call, endpoint, failure.value)
             if present.ended and isinstance(failure.value, CancelledError):
                 problem = Problem(503, DRAINING, Reason.DRAINING, [("Retry-After", "60")])
                 return self._problem(call.request, problem)
             return self._late_problem(failure, call.request)
 
         def arrived(result: Any) -> Any:
-            self._record(call, endpoint)
             return self._watched(result, call, endpoint) if isinstance(result, Stream) else result
 
         self._present.add(present)
@@ -200,19 +203,14 @@ class Dispatch:
             ):
                 each.end()
 
-    def _record(self, call: Call, endpoint: Endpoint, error: BaseException | None = None) -> None:
-        """Record an administrative act in the audit log."""
+    def _record(self, call: Call, endpoint: Endpoint, error: Exception) -> None:
+        """Record an administrative request that is refused here; the handlers record those that reach them."""
         operation = endpoint.operation
         if not endpoint.writes or operation is None or not operation.startswith("admin."):
             return
-        result = DONE
-        if error is not None:
-            reason = getattr(error, "reason", None)
-            result = f"refused: {reason.code}" if isinstance(reason, Reason) else "failed"
-        words = [*call.path.values()]
-        if call.body is not None:
-            words.append(msgspec.json.encode(call.body).decode())
-        self.audit.record(Act(call.principal, LISTENER, operation, " ".join(words), result))
+        reason = getattr(error, "reason", None)
+        result = f"refused: {reason.code}" if isinstance(reason, Reason) else "failed"
+        self.audit.record(Act(call.principal, LISTENER, operation, " ".join(call.path.values()), result))
 
     def _not_allowed(self, principal: Principal, operation: str) -> Problem:
         if not principal.name and self.access.users:

@@ -10,6 +10,8 @@ Rules:
 - A Summon may give the ``epoch`` and the ``revision`` up to which its reader knows the resource, as a table in its
   body. Then "synced" comes first, with ``resumed``, and behind it the changes since then; but a snapshot where they are
   not known any more (`broker.wires.mtl.profiles.resumption`). A reader may resume after Contents with an ``epoch``.
+- A service whose health check fails is updated, with ``check`` and ``reason`` in its descriptor, and updated again when
+  it passes. One that the policy of the check hides is down until it is shown again.
 - An entry is a service of a provider, by name and protocol, or the load of a provider.
 - A slow reader is sent the newest state of each entry only (`broker.wires.mtl.profiles.pending_changes`), and is not
   ended. A gap in the sequences is no loss here.
@@ -31,12 +33,12 @@ import attrs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
-from broker.core.model import BROKER, Change, Kind, Load, Service
+from broker.core.model import BROKER, Change, Check, CheckState, Kind, Load, Service
 from broker.net.interfaces.router import Complaints, Sent
 from broker.wires.common.descriptors import encode, load_descriptor, service_descriptor
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles import resumption
-from broker.wires.mtl.profiles.catalogue import Catalogue, EntryChange, key_of
+from broker.wires.mtl.profiles.catalogue import Catalogue, EntryChange, EntryKey, key_of
 from broker.wires.mtl.profiles.flow_provider import FlowProvider, read_load, read_service
 from broker.wires.mtl.profiles.pending_changes import EntryEvent, PendingChanges
 from broker.wires.mtl.sessions.leased_call import LeasedCall
@@ -106,8 +108,10 @@ class RegistryProfile:
         """By resource."""
         self._count = 0
         """Number of views, of all resources."""
-        self._board = Catalogue(registry.services())
-        self._watch = registry.watch(self._service_changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED))
+        self._board = Catalogue(registry.by_check(registry.services()))
+        self._watch = registry.watch(self._service_changed, resumption.OF_SERVICES)
+        self._failing: set[EntryKey] = set()
+        """Entries whose check fails."""
         self._load_watch: IWait | None = None
         """Set while there are readers of loads only: loads change all the time."""
         self._loads_of: set[str] = set()
@@ -168,7 +172,7 @@ class RegistryProfile:
 
         def send(event: _Event | None, complete: bool) -> bool:
             if event is not None:
-                tail, body = _encoded(resource, event, epoch if complete else 0)
+                tail, body = _encoded(resource, event, epoch if complete else 0, self._registry)
             else:
                 tail, body = _synced(resource, revision if missed is None else since, epoch, missed is not None)
             sent = reader.send(tail, body) is Sent.SENT
@@ -189,7 +193,7 @@ class RegistryProfile:
             return 0, None
         name = _name(resource)
         of_loads = resource == LOADS or resource.startswith(LOAD)
-        kinds = resumption.OF_SERVICES
+        kinds: tuple[Kind, ...] = resumption.OF_SERVICES
         if of_loads:
             kinds = resumption.OF_LOADS if name is None else resumption.OF_LOADS_OF_SERVICE
         changes = self._registry.changes_since(*position, kinds)
@@ -290,10 +294,15 @@ class RegistryProfile:
         board = self._board
         name = service.name
         offered_before = board.offers(service.provider, name)
-        if change.kind is Kind.OFFERED:
+        if change.kind in (Kind.OFFERED, Kind.SHOWN):
             shift = board.offered(service)
-        elif change.kind is Kind.WITHDRAWN:
+        elif change.kind in (Kind.WITHDRAWN, Kind.HIDDEN):
             shift = board.withdrawn(service)
+            if change.kind is Kind.WITHDRAWN:
+                self._failing.discard(key_of(service))
+        elif change.kind is Kind.CHECKED:
+            self._checked(change, service)
+            return
         else:
             shift = board.amended(service)
         for resource in (SERVICES, SERVICE + name):
@@ -302,6 +311,22 @@ class RegistryProfile:
         offers = board.offers(service.provider, name)
         if LOAD + name in self._views and offers != offered_before and service.provider != BROKER:
             self._tell_load(LOAD + name, change, new=offers, gone=not offers)
+
+    def _checked(self, change: Change, service: Service) -> None:
+        """Tell readers when the check of a service begins or ceases to fail, unless the service is hidden."""
+        key = key_of(service)
+        failing = change.why == CheckState.FAILING
+        if failing == (key in self._failing):
+            return
+        if failing:
+            self._failing.add(key)
+        else:
+            self._failing.discard(key)
+        if self._board.entry(key) is not service:
+            return
+        for resource in (SERVICES, SERVICE + service.name):
+            if resource in self._views:
+                self._tell(resource, EntryEvent(key, "update", change.revision, service))
 
     def _tell_shift(self, resource: str, revision: int, shift: EntryChange) -> None:
         before, now = shift.before, shift.now
@@ -391,19 +416,20 @@ def _synced(resource: str, revision: int, epoch: int, resumed: bool) -> tuple[by
     return data.make_tail(resource, table.encode(properties)), b""
 
 
-def _encoded(resource: str, event: _Event, epoch: int) -> tuple[bytes, bytes]:
+def _encoded(resource: str, event: _Event, epoch: int, registry: IRegistry) -> tuple[bytes, bytes]:
     """Return tail and body of an event, encoded once for all readers. ``epoch`` is 0 if none can resume after it."""
     if event.encoded is None or event.epoch != epoch:
         event.epoch = epoch
+        check = registry.check_of(event.subject) if isinstance(event.subject, Service) and not event.gone else None
         try:
-            event.encoded = _encode(resource, event, event.subject)
+            event.encoded = _encode(resource, event, event.subject, check)
         except UnicodeEncodeError:
             # Other wires accept surrogates in texts, which UTF-8 cannot encode.
-            event.encoded = _encode(resource, event, _harmless(event.subject))
+            event.encoded = _encode(resource, event, _harmless(event.subject), check)
     return event.encoded
 
 
-def _encode(resource: str, event: _Event, subject: Service | Load) -> tuple[bytes, bytes]:
+def _encode(resource: str, event: _Event, subject: Service | Load, check: Check | None) -> tuple[bytes, bytes]:
     properties: dict[str, table.Value] = {
         "event": event.name,
         "revision": event.revision,
@@ -414,7 +440,7 @@ def _encode(resource: str, event: _Event, subject: Service | Load) -> tuple[byte
     body = b""
     if isinstance(subject, Service):
         properties["service"] = subject.name
-        body = encode(service_descriptor(subject))
+        body = encode(service_descriptor(subject, check))
     elif not event.gone:
         body = encode(load_descriptor(subject))
     if body:

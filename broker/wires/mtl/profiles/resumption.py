@@ -5,6 +5,8 @@ Rules:
   Summon. A body that is no such table asks for a snapshot, as does an empty one.
 - Changes of the same entry are merged into one event, which shows the entry as it is now. What came and went meanwhile
   is left out.
+- A hidden service is one that is not there. If it was hidden before and withdrawn since, its reader gets a "down" that
+  it does not need.
 - An entry was known to the reader if it was there at its revision. That number of services is the present one, minus
   those offered since, plus those withdrawn since: so nothing of the past must be kept but the changes.
 """
@@ -23,12 +25,19 @@ from broker.wires.mtl.profiles.pending_changes import EntryEvent
 MAX_POSITION = 256
 """Bytes of a body that is looked at: a table of two integers has 35."""
 
-OF_SERVICES = (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED)
+OF_SERVICES = (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED, Kind.CHECKED, Kind.HIDDEN, Kind.SHOWN)
 OF_LOADS = (Kind.JOINED, Kind.LEFT, Kind.LOAD)
-OF_LOADS_OF_SERVICE = (Kind.OFFERED, Kind.WITHDRAWN, Kind.LOAD)
+OF_LOADS_OF_SERVICE = (Kind.OFFERED, Kind.WITHDRAWN, Kind.HIDDEN, Kind.SHOWN, Kind.LOAD)
 """The kinds of changes that make events of a resource."""
 
-_STEP = {Kind.OFFERED: 1, Kind.WITHDRAWN: -1, Kind.JOINED: 1, Kind.LEFT: -1}
+_STEP = {
+    Kind.OFFERED: 1,
+    Kind.WITHDRAWN: -1,
+    Kind.HIDDEN: -1,
+    Kind.SHOWN: 1,
+    Kind.JOINED: 1,
+    Kind.LEFT: -1,
+}
 """The number of services, or of providers, that a change adds."""
 
 

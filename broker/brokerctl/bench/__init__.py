@@ -1,0 +1,1 @@
+"""The load test: samples, and the two kinds of load."""

@@ -1,0 +1,1 @@
+"""Examinations of this machine, of the files of a broker, and of a running broker."""

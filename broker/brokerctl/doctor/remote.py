@@ -1,0 +1,67 @@
+"""The running broker: whether it answers, is ready, and has the same time."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from collections.abc import Sequence
+
+from broker.brokerctl.doctor.files import expiry
+from broker.brokerctl.doctor.finding import Finding, error, ok, warning
+from broker.brokerctl.failures import Exit, Failure
+from broker.brokerctl.http.answers import Answer, mapping
+from broker.brokerctl.http.client import Client
+from broker.brokerctl.output.units import text
+
+SKEW, FAR = 5.0, 60.0
+"""Seconds by which two clocks may differ before it is a warning, and an error: tokens expire by the second, and
+times in logs of several machines are compared."""
+
+
+async def examine(client: Client) -> Sequence[Finding]:
+    """Return the findings. The first one is an error if the broker does not answer."""
+    try:
+        begun = time.time()
+        health = await client.request("GET", "/healthz")
+        health.value()
+    except Failure as failure:
+        return [error("broker", str(failure))]
+    took = time.time() - begun
+    found = [ok("broker", f"{client.where} answers in {1000 * took:.0f} ms")]
+    if client.certificate_ends is not None:
+        found.append(expiry(f"certificate of {client.where}", client.certificate_ends, time.time()))
+    found += _skew(health, begun + took / 2)
+    try:
+        answer = await client.request("GET", "/readyz")
+        ready = mapping(answer.json() if answer.status in (200, 503) else answer.value())
+    except Failure as failure:
+        return [*found, error("readiness", str(failure))]
+    reasons = ready.get("reasons")
+    found += [
+        error(text(reason.get("what")), text(reason.get("reason")))
+        for reason in (reasons if isinstance(reasons, list) else [])
+        if isinstance(reason, dict)
+    ]
+    if ready.get("ready") is True:
+        found.append(ok("readiness", "ready: all listeners are open, and the state is stored"))
+    try:
+        about = mapping(await client.get("/v1/status"))
+        found.append(ok("version", f"elkobroker {text(about.get('version'))}"))
+    except Failure as failure:
+        weight = warning if failure.code is Exit.DENIED else error
+        found.append(weight("status", str(failure)))
+    return found
+
+
+def _skew(answer: Answer, now: float) -> list[Finding]:
+    try:
+        there = email.utils.parsedate_to_datetime(answer.headers.get("date", "")).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return []
+    # The field has whole seconds, without the rest.
+    skew = max(0.0, abs(there + 0.5 - now) - 0.5)
+    if skew > FAR:
+        return [error("clocks", f"that of the broker differs from that of this machine by {skew:.0f} s")]
+    if skew > SKEW:
+        return [warning("clocks", f"that of the broker differs from that of this machine by {skew:.0f} s")]
+    return [ok("clocks", "the broker has the time of this machine")]

@@ -1,0 +1,128 @@
+"""The commands that change something: what they send, and what they tell."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.brokerctl.server import Canned, Recorded, Server, ctl, problem
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "body"),
+    [
+        (["shutdown", "--yes"], "shutdown", {"kill": False}),
+        (["shutdown", "--kill", "-y"], "shutdown", {"kill": True}),
+        (["reinit"], "reinit", {"server": "all"}),
+        (["reinit", "web1"], "reinit", {"server": "web1"}),
+        (["say", "context-inn", "Hello", "there"], "say", {"context": "context-inn", "text": "Hello there"}),
+        (
+            ["say", "user-joe", "Hi", "--in", "context-a"],
+            "say",
+            {"user": "user-joe", "context": "context-a", "text": "Hi"},
+        ),
+        (["launch", "chat"], "launch", {"name": "chat"}),
+        (["disconnect", "mc0", "1f2e"], "disconnect", {"wire": "mc0", "session": "1f2e"}),
+        (["withdraw", "7", "-y"], "withdraw", {"provider": 7}),
+        (["withdraw", "7", "bank", "-y"], "withdraw", {"provider": 7, "name": "bank"}),
+    ],
+)
+def test_an_action_is_sent_and_its_answer_told(server: Server, words: list[str], path: str, body: object) -> None:
+    server.answer(f"/v1/actions/{path}", {"text": "it is \x1b done"}, "POST")
+    result = ctl("--url", server.url, *words)
+    assert (result.exit_code, result.stdout) == (0, "it is \\x1b done\n")
+    assert server.last.body == body
+    assert server.last.headers["content-type"].startswith("application/json")
+    assert json.loads(ctl("--url", server.url, *words, "--json").stdout) == {"text": "it is \x1b done"}
+
+
+def test_an_action_that_is_refused_is_told(server: Server) -> None:
+    server.answer("/v1/actions/launch", problem(403, "you have no right to admin.launch"), "POST")
+    result = ctl("--url", server.url, "launch", "chat")
+    assert (result.exit_code, result.stdout) == (5, "")
+    assert result.stderr == "brokerctl: you have no right to admin.launch\n"
+
+
+@pytest.mark.parametrize("words", [["shutdown"], ["withdraw", "7"], ["drain"]])
+def test_what_cannot_be_undone_is_not_done_without_a_confirmation(server: Server, words: list[str]) -> None:
+    result = ctl("--url", server.url, *words)
+    assert (result.exit_code, server.requests) == (2, [])
+    assert "--yes" in result.stderr
+
+
+CHANGED = {"key": "broker.grace", "old": "60", "new": "30"}
+RELOADED = {
+    "changed": [CHANGED],
+    "refused": [],
+    "restart": [],
+    "problems": [],
+    "warnings": ["odd"],
+    "text": "warning: odd\nchanged: broker.grace: 60 -> \x1b30",
+}
+
+
+def test_reload_tells_the_diagnostics_of_the_broker(server: Server) -> None:
+    server.answer("/v1/actions/reload", RELOADED, "POST")
+    result = ctl("--url", server.url, "reload")
+    assert (result.exit_code, result.stdout) == (0, "warning: odd\nchanged: broker.grace: 60 -> \\x1b30\n")
+    assert json.loads(ctl("--url", server.url, "reload", "--json").stdout) == RELOADED
+
+
+def test_a_reload_with_problems_fails(server: Server) -> None:
+    text = "error: x.toml:2: bad\nrefused: broker.grace: 60 -> 30\nnothing was changed"
+    answer = RELOADED | {"changed": [], "refused": [CHANGED], "problems": ["x.toml:2: bad"], "text": text}
+    server.answer("/v1/actions/reload", answer, "POST")
+    result = ctl("--url", server.url, "reload")
+    assert (result.exit_code, result.stdout) == (1, f"{text}\n")
+
+
+@pytest.mark.parametrize(
+    ("states", "code", "said"),
+    [
+        (["draining", "draining", "drained"], 0, "drained: all peers have left\n"),
+        (["draining", "overdue"], 1, "overdue: 3 peers are left: mtl=3\n"),
+    ],
+)
+def test_drain_waits_until_it_is_over(server: Server, states: list[str], code: int, said: str) -> None:
+    waiting = list(states)
+
+    def state(request: Recorded) -> Canned:
+        now = waiting.pop(0)
+        return Canned({"state": now, "seconds": 5.0, "remaining": {} if now == "drained" else {"mtl": 3}})
+
+    server.answer("/v1/actions/drain", state, "POST")
+    server.answer("/v1/drain", state)
+    result = ctl("--url", server.url, "drain", "--deadline", "5", "--yes")
+    assert (result.exit_code, result.stdout) == (code, said)
+    assert server.requests[0].body == {"deadline": 5.0}
+    assert len(server.requests) == len(states)
+
+
+def test_a_drain_is_undone(server: Server) -> None:
+    server.answer("/v1/actions/drain", {"state": "off", "seconds": 0.0, "remaining": {}}, "POST")
+    result = ctl("--url", server.url, "drain", "--undo")
+    assert (result.exit_code, result.stdout) == (0, "the broker accepts peers again\n")
+    assert server.last.body == {"undo": True}
+
+
+def test_log_levels_are_shown_and_changed(server: Server) -> None:
+    server.answer("/v1/log", {"level": "info", "modules": {"mc0": "debug"}})
+    assert ctl("--url", server.url, "log").stdout.split() == ["level", "info", "modules", "mc0", "debug"]
+    server.answer("/v1/log", {"level": "warn", "modules": {}}, "PUT")
+    assert ctl("--url", server.url, "log", "warn", "broker.net=debug", "mc0=default").exit_code == 0
+    assert server.last.body == {"level": "warn", "modules": {"broker.net": "debug", "mc0": None}}
+    assert ctl("--url", server.url, "log", "loud").exit_code == 2
+    assert ctl("--url", server.url, "log", "info", "warn").exit_code == 2
+
+
+def test_a_peer_is_traced(server: Server) -> None:
+    server.answer("/v1/trace/10.1.2.3", {"address": "10.1.2.3", "seconds": 30.0}, "PUT")
+    server.answer("/v1/trace/10.1.2.3", Canned(b"", 204, ""), "DELETE")
+    assert ctl("--url", server.url, "trace", "10.1.2.3", "--seconds", 30).exit_code == 0
+    assert server.last.body == {"seconds": 30.0}
+    assert ctl("--url", server.url, "trace", "10.1.2.3", "--off").exit_code == 0
+    assert (server.last.method, server.last.body) == ("DELETE", None)
+    assert ctl("--url", server.url, "trace", "--off").exit_code == 2
+    server.answer("/v1/trace", {"traces": [{"address": "10.1.2.3", "seconds": 30.0, "lines": 5, "dropped": 0}]})
+    assert ctl("--url", server.url, "trace").stdout.splitlines()[1].split() == ["10.1.2.3", "30.0s", "5", "0"]

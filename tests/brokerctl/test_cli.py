@@ -1,0 +1,180 @@
+"""The command as a whole: help, versions, the manual page, completion, signals, pipes, colours."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import click
+import pytest
+
+from broker.brokerctl.cli import cli
+from broker.brokerctl.man import page as manual_page
+from tests.brokerctl.server import Canned, Recorded, Server, ctl, page
+from tests.integration.daemon import ROOT
+from tests.patience import PATIENCE
+
+MANUAL = ROOT / "etc" / "man" / "brokerctl.1"
+
+
+def all_commands(group: click.Group, *words: str) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for name, command in group.commands.items():
+        found.append((*words, name))
+        if isinstance(command, click.Group):
+            found += all_commands(command, *words, name)
+    return found
+
+
+@pytest.mark.parametrize("words", all_commands(cli), ids=" ".join)
+def test_each_command_has_help(words: tuple[str, ...]) -> None:
+    result = ctl(*words, "--help")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"Usage: brokerctl {' '.join(words)} ")
+    short = ctl(*words, "-h")
+    assert short.stdout == result.stdout
+
+
+def test_the_help_has_all_commands_by_section() -> None:
+    text = ctl("--help").stdout
+    named = [name for names in cli.sections.values() for name in names]
+    assert sorted(named) == sorted(set(cli.commands) - {"man"})
+    assert all(f"\n  {name} " in text for name in named)
+
+
+def test_version_has_the_libraries() -> None:
+    result = ctl("--version")
+    assert result.stdout.startswith("brokerctl ")
+    assert "Twisted " in result.stdout
+
+
+def test_the_manual_page_is_current() -> None:
+    """Make it again by: python -m broker.brokerctl man > etc/man/brokerctl.1"""
+    assert MANUAL.read_text() == manual_page(cli)
+    assert ctl("man").stdout == manual_page(cli)
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff")
+def test_the_manual_page_is_good_roff() -> None:
+    made = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", MANUAL], capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
+    assert made.stderr == ""
+    assert "brokerctl context add" in re.sub(".\b", "", made.stdout)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_script_of_the_shell(shell: str) -> None:
+    result = ctl("completion", shell)
+    assert result.exit_code == 0
+    assert f"_BROKERCTL_COMPLETE={shell}_complete" in result.stdout
+    if shutil.which(shell):
+        subprocess.run([shell, "-n"], input=result.stdout, text=True, check=True, timeout=PATIENCE)
+
+
+def environment(**extra: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "ELKOBROKER_CONTEXTS": "/nonexistent/contexts.toml", **extra}
+
+
+def test_commands_and_contexts_are_completed(tmp_path: Path) -> None:
+    def completed(*words: str, incomplete: str) -> list[str]:
+        line = " ".join(("brokerctl", *words, incomplete))
+        about = {
+            "_BROKERCTL_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) + 1)
+        }  # fmt: skip
+        ended = subprocess.run(
+            [sys.executable, "-c", "from broker.brokerctl.cli import main; main()"],
+            env=environment(**about, ELKOBROKER_CONTEXTS=str(tmp_path / "contexts.toml")),
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        return [each.partition(",")[2] for each in ended.stdout.split()]
+
+    (tmp_path / "contexts.toml").write_text("[contexts.prod]\nurl = 'http://127.0.0.1:1'\n")
+    assert completed(incomplete="pro") == ["providers"]
+    assert completed("services", "--context", incomplete="") == ["local", "prod"]
+
+
+def started(server: Server, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "broker.brokerctl", "--url", server.url, *words],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_in_order(server: Server, number: signal.Signals, code: int) -> None:
+    asked, over = threading.Event(), threading.Event()
+
+    def wait(request: Recorded, handler: object) -> None:
+        asked.set()
+        over.wait(PATIENCE)
+
+    server.answer("/v1/services", wait)
+    with started(server, "services") as process:
+        assert asked.wait(PATIENCE)
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=PATIENCE)
+    over.set()
+    assert (process.returncode, stdout, stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize("format", ["table", "json", "csv"])
+def test_a_closed_pipe_ends_a_command_quietly(server: Server, format: str) -> None:
+    server.answer("/v1/services", page(*[{"service": "x" * 200}] * 2_000))
+    with started(server, "services", "-n", "2000", "-o", format) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(PATIENCE) == 141
+
+
+def test_colours_are_for_terminals_unless_they_are_asked_for(server: Server) -> None:
+    server.answer("/v1/services", page({"service": "a", "check": "failing"}))
+    assert "\x1b[" not in ctl("--url", server.url, "services").stdout
+    assert "\x1b[1;31mfailing" in ctl("--url", server.url, "services", "--color", "always").stdout
+    assert "\x1b[" not in ctl("--url", server.url, "services", "--color", "never").stdout
+
+
+READY = {"version": "1.2", "uptime": 90.0, "listeners": [{"wire": "mtl", "address": "h:1"}]}
+
+
+def test_status_tells_what_is_not_ready(server: Server) -> None:
+    server.answer("/v1/status", READY)
+    server.answer("/readyz", {"ready": True, "reasons": []})
+    result = ctl("--url", server.url, "status")
+    assert result.exit_code == 0
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["version", "1.2"], ["uptime", "1m", "30s"], ["ready", "yes"], [], ["WIRE", "ADDRESS"], ["mtl", "h:1"]
+    ]  # fmt: skip
+    reasons = [{"what": "listener mtl", "reason": "taken"}]
+    server.answer("/readyz", Canned({"ready": False, "reasons": reasons}, 503))
+    result = ctl("--url", server.url, "status")
+    assert result.exit_code == 1
+    assert result.stdout.endswith("not ready: listener mtl: taken\n")
+    assert ctl("--url", server.url, "status", "--json").exit_code == 1
+
+
+def test_why_has_the_sentences_of_each_entry(server: Server) -> None:
+    entry = {"service": "bank", "hostport": "h:1", "wire": "mtl", "since": None, "heard": 61.0, "ends": "at the end"}
+    server.answer("/v1/why/bank", {"name": "bank", "entries": [entry, entry]})
+    result = ctl("--url", server.url, "why", "bank")
+    once = ["bank  h:1", "wire   mtl", "since  -", "heard  1m 1s", "ends   at the end"]
+    assert result.stdout.splitlines() == [*once, "", *once]
+
+
+def test_the_plan_may_be_a_check(server: Server) -> None:
+    row = {"name": "bank", "verdict": "enough", "days_until_short": None, "age": 3700.0}
+    server.answer("/v1/plan", page(row))
+    result = ctl("--url", server.url, "plan", "--check")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split() == ["bank", "enough", "-", "1h", "1m"]
+    server.answer("/v1/plan", page(row | {"days_until_short": 3.5}))
+    assert ctl("--url", server.url, "plan").exit_code == 0
+    assert ctl("--url", server.url, "plan", "--check").exit_code == 1

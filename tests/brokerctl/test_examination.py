@@ -1,0 +1,129 @@
+"""``check`` and ``doctor``."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from broker.brokerctl.doctor.files import SOON, expiry
+from broker.brokerctl.doctor.finding import Level
+from tests.brokerctl.server import Canned, Server, ctl
+from tests.config.certificates import certificate
+from tests.integration.daemon import ROOT
+
+PYTHON = {"PYTHONPATH": str(ROOT)}
+
+
+def test_check_is_that_of_the_daemon(tmp_path: Path) -> None:
+    good = tmp_path / "good.toml"
+    good.write_text("[mc0]\nenabled = false\n")
+    result = ctl("check", good, **PYTHON)
+    assert result.exit_code == 0
+    assert "listener main: bound to 127.0.0.1:9000" in result.stdout
+    bad = tmp_path / "bad.toml"
+    bad.write_text('[broker]\ngrace = "\\u001b"\n')
+    result = ctl("check", bad, **PYTHON)
+    assert (result.exit_code, result.stdout) == (
+        1, f"{bad}:2: broker.grace: must be a number, not a string\n"
+    )  # fmt: skip
+    assert ctl("check", tmp_path / "missing.toml", **PYTHON).exit_code == 1
+
+
+def test_check_tries_ports_if_asked(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        file = tmp_path / "a.toml"
+        file.write_text(
+            f'[[elko.listeners]]\nendpoint = "tcp:{port}:interface=127.0.0.1"\n'
+            + "".join(f"[{wire}]\nenabled = false\n" for wire in ("mc0", "dbp", "mtl", "http", "console"))
+        )
+        assert ctl("check", file, **PYTHON).exit_code == 0
+        result = ctl("check", "--ports", file, **PYTHON)
+    assert result.exit_code == 1
+    assert f"127.0.0.1:{port}" in result.stdout.splitlines()[-1]
+
+
+def examined(*words: object, **env: str) -> tuple[int, dict[str, tuple[str, str]]]:
+    result = ctl("doctor", "--json", *words, **PYTHON, **env)
+    return result.exit_code, {row["what"]: (row["level"], row["text"]) for row in json.loads(result.stdout)}
+
+
+def test_doctor_examines_this_machine() -> None:
+    code, found = examined("--offline")
+    assert code == 0
+    assert {"file descriptors", "Python"} <= found.keys()
+
+
+def healthy(server: Server, **headers: str) -> None:
+    server.answer("/healthz", Canned({"status": "ok"}, headers=headers))
+    server.answer("/readyz", {"ready": True, "reasons": []})
+    server.answer("/v1/status", {"version": "1.2.3"})
+
+
+def test_doctor_asks_the_broker(server: Server) -> None:
+    healthy(server)
+    code, found = examined("--url", server.url)
+    assert code == 0
+    assert found["broker"][0] == "ok"
+    assert found["version"] == ("ok", "elkobroker 1.2.3")
+    reasons = [{"what": "listener mtl", "reason": "taken"}]
+    server.answer("/readyz", Canned({"ready": False, "reasons": reasons}, 503))
+    code, found = examined("--url", server.url)
+    assert (code, found["listener mtl"]) == (1, ("error", "taken"))
+
+
+def test_a_broker_that_does_not_answer_is_an_error() -> None:
+    code, found = examined("--url", "http://127.0.0.1:1")
+    assert code == 1
+    assert found["broker"] == ("error", "http://127.0.0.1:1 cannot be reached: Connection refused")
+
+
+def test_files_of_a_configuration_are_examined(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path, "soon", days=3)
+    old, _ = certificate(tmp_path, "old", days=-1)
+    key.chmod(0o644)
+    (tmp_path / "console.password").write_text("x\n")
+    (tmp_path / "console.password").chmod(0o600)
+    file = tmp_path / "a.toml"
+    file.write_text(
+        '[console]\npassword_file = "console.password"\n'
+        '[[elko.listeners]]\nauth = "open"\n'
+        f'endpoint = "tls:0:certificate={cert.name}:key={key.name}:ca={old.name}:interface=127.0.0.1"\n'
+        f'[broker]\nstate = "{tmp_path}/state"\n'
+    )
+    code, found = examined("--offline", "--config", file)
+    assert code == 1
+    assert found[str(tmp_path / "console.password")] == ("ok", "mode 0600")
+    assert found[str(key)][0] == "error"
+    assert "all users of this machine can use it" in found[str(key)][1]
+    assert found[str(cert)][0] == "warning"
+    assert found[str(old)][0] == "error"
+    assert found[f"disk of {tmp_path}/state"][0] == "warning"
+
+
+@pytest.mark.parametrize(("left", "level"), [(-1.0, Level.ERROR), (SOON - 1.0, Level.WARNING), (SOON + 1.0, Level.OK)])
+def test_a_certificate_is_a_warning_a_month_before_its_end(left: float, level: Level) -> None:
+    assert expiry("x", 1_800_000_000 + left, 1_800_000_000).level is level
+
+
+def test_files_of_a_context_are_examined(tmp_path: Path, server: Server) -> None:
+    token = tmp_path / "token"
+    token.write_text("ebt_x\n")
+    token.chmod(0o604)
+    contexts = tmp_path / "contexts.toml"
+    contexts.write_text('current = "a"\n[contexts.a]\nurl = "http://127.0.0.1:1"\ntoken_file = "token"\n')
+    code, found = examined("--offline", ELKOBROKER_CONTEXTS=str(contexts))
+    assert code == 1
+    assert found[str(token)][0] == "error"
+    contexts.write_text("x = [")
+    code, found = examined(ELKOBROKER_CONTEXTS=str(contexts))
+    assert (code, found["context"][0]) == (1, "error")
+
+
+def test_doctor_prints_lines_for_people(server: Server) -> None:
+    healthy(server)
+    result = ctl("--url", server.url, "doctor", **PYTHON)
+    assert any(line.startswith("ok      broker: ") for line in result.stdout.splitlines())

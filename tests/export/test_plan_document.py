@@ -1,0 +1,145 @@
+"""The document of the capacity plan: verdicts, times, and texts that are no plan."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.core.plan import DAY, BadPlan, Verdict, changes
+from broker.export.plan_document import MAX_TEXT, parse
+from tests.core.plans import MADE, document, service
+
+TOMORROW = "2026-03-06T22:00:00Z"
+UNKNOWN: dict[str, Any] = {"need_now": None, "need_horizon": None, "add": None, "full_load": None}
+
+
+@pytest.mark.parametrize(
+    ("members", "verdict", "days"),
+    [
+        ({}, Verdict.ENOUGH, None),
+        ({"need_now": 5, "add": 1}, Verdict.SHORT, 0.0),
+        ({"need_horizon": 6, "add": 2, "short_from": TOMORROW}, Verdict.SOON, 1.0),
+        ({"need_horizon": 6, "add": 2}, Verdict.SOON, 0.0),
+        ({"short_by_trend": "2026-04-02T22:00:00Z"}, Verdict.LATER, 28.0),
+        ({"short_by_trend": TOMORROW, "need_now": 5, "add": 1}, Verdict.SHORT, 0.0),
+        (UNKNOWN, Verdict.UNKNOWN, None),
+    ],
+)
+def test_a_verdict_has_a_time(members: dict[str, Any], verdict: Verdict, days: float | None) -> None:
+    plan = parse(document(service("bank", **members)))
+    bank = plan.services["bank"]
+    assert (plan.made, bank.verdict, bank.days_until_short(MADE)) == (MADE, verdict, days)
+
+
+def test_days_run_down_with_the_clock_to_nothing() -> None:
+    bank = parse(document(service("bank", add=2, short_from=TOMORROW))).services["bank"]
+    assert [bank.days_until_short(MADE + days * DAY) for days in (0.25, 1, 9)] == [0.75, 0, 0]
+
+
+def test_the_worst_service_is_first() -> None:
+    plan = parse(
+        document(
+            service("free", **UNKNOWN),
+            service("fine"),
+            service("trend", short_by_trend="2026-04-02T22:00:00Z"),
+            service("later", add=1, short_from="2026-03-07T22:00:00Z"),
+            service("soon", add=1, short_from=TOMORROW),
+            service("more", add=3, need_now=6),
+            service("now", add=1, need_now=5),
+        )
+    )
+    assert list(plan.services) == ["more", "now", "soon", "later", "trend", "fine", "free"]
+
+
+def test_numbers_and_odds_are_those_of_the_file() -> None:
+    bank = parse(document(service("bank", note="flagged"))).services["bank"]
+    assert (bank.has, bank.need_now, bank.need, bank.add) == (4, 3, 4, 0)
+    assert (bank.missed, bank.trials, bank.miss_at_most, bank.note) == (0, 16, 0.17, "flagged")
+
+
+def test_changes_are_those_of_verdicts_and_of_new_services_that_are_short() -> None:
+    before = parse(document(service("bank"), service("shop", add=1, need_now=5), service("chat"), service("old")))
+    now = parse(
+        document(
+            service("bank", add=1, need_now=5),
+            service("shop", add=2, need_now=6),
+            service("chat", need_now=2),
+            service("fine"),
+            service("new", add=1, short_from=TOMORROW),
+        )
+    )
+    assert [(change.service.name, change.before) for change in changes(before, now)] == [
+        ("bank", Verdict.ENOUGH),
+        ("new", None),
+    ]
+    assert [change.service.name for change in changes(None, before)] == ["shop"]
+    assert [(c.service.verdict, c.before) for c in changes(now, before) if c.service.name == "bank"] == [
+        (Verdict.ENOUGH, Verdict.SHORT)
+    ]
+
+
+def test_the_layout_of_the_text_does_not_matter() -> None:
+    services = [service("bank"), service("shop"), service("a\nb")]
+    plain = document(*services)
+    head = document().removesuffix(b"]}") + b"\n"
+    lines = head + b",\n".join(json.dumps(each).encode() for each in services) + b"\n]}\n"
+    indented = json.dumps(json.loads(plain), indent=1).encode()
+    assert json.loads(lines) == json.loads(plain)
+    assert parse(lines) == parse(plain) == parse(indented)
+    assert parse(head + b"\n]}\n") == parse(document())
+    with pytest.raises(BadPlan):
+        parse(lines.replace(b"},\n", b"}\n", 1))
+    with pytest.raises(BadPlan):
+        parse(lines.replace(b"\n]}", b",\n]}"))
+
+
+GOOD = json.loads(document(service("bank")))
+
+
+def changed(**members: Any) -> dict[str, Any]:
+    return {**GOOD, **members}
+
+
+def with_service(**members: Any) -> dict[str, Any]:
+    return changed(services=[{**GOOD["services"][0], **members}])
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (changed(version=2), "has version 2"),
+        ({"services": []}, "no plan"),
+        ([], "no plan"),
+        (changed(issued=None), "empty"),
+        (changed(issued="yesterday"), "no plan"),
+        (changed(issued="2026-03-05T22:00:00"), "time zone"),
+        (changed(services={}), "no plan"),
+        (with_service(providers_now=None), "no plan"),
+        (with_service(providers_now=-1), "negative"),
+        (with_service(add=1.5), "no plan"),
+        (with_service(short_from=5), "no plan"),
+        (with_service(service="x" * (MAX_TEXT + 1)), "characters"),
+        (with_service(bound={"missed": "many"}), "no plan"),
+    ],
+)
+def test_a_document_that_is_no_plan_is_refused(made: object, why: str) -> None:
+    with pytest.raises(BadPlan, match=why):
+        parse(json.dumps(made).encode())
+
+
+TEXT = document(service("bank"))
+
+
+@given(st.binary() | st.integers(0, len(TEXT) - 1).map(lambda cut: TEXT[:cut]))
+def test_other_bytes_are_refused(text: bytes) -> None:
+    with pytest.raises(BadPlan):
+        parse(text)
+
+
+def test_members_of_later_versions_are_ignored() -> None:
+    text = json.dumps({**with_service(colour="red"), "more": 1}).encode()
+    assert list(parse(text).services) == ["bank"]

@@ -1,0 +1,79 @@
+"""The page while the broker is away, comes back, or is not looked at."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from tests.integration.daemon import Daemon
+from tests.page.conftest import Tabs
+from tests.page.farm import Farm
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def test_a_lost_connection_is_told_and_made_again(tmp_path: Path, tabs: Tabs) -> None:
+    options = ("--http-port", str(free_port()))
+    with Daemon(tmp_path, *options) as daemon:
+        farm = Farm(daemon)
+        first = farm.bank(name="before")
+        page = tabs(farm.url("services"))
+        connection = page.locator("#connection")
+        expect(connection).to_have_text("Live")
+        expect(page.get_by_role("link", name="before")).to_be_visible()
+    first.sock.close()
+    expect(connection).to_have_text(re.compile(r"Connection lost at \d\d:\d\d:\d\d"))
+    # The last state remains to be read.
+    expect(page.get_by_role("link", name="before")).to_be_visible()
+    (tmp_path / "other").mkdir()
+    # Another registry, and so another epoch: nothing can be resumed.
+    with Daemon(tmp_path / "other", *options) as daemon:
+        daemon.http_port()
+        with Farm(daemon).bank(name="after"):
+            expect(connection).to_have_text("Live")
+            expect(page.get_by_role("link", name="after")).to_be_visible()
+            expect(page.get_by_role("link", name="before")).to_have_count(0)
+
+
+def test_a_page_that_is_opened_without_a_broker_begins_when_it_comes(tmp_path: Path, tabs: Tabs) -> None:
+    options = ("--http-port", str(free_port()))
+    with Daemon(tmp_path, *options) as daemon:
+        page = tabs(Farm(daemon).url())
+        expect(page.locator("#connection")).to_have_text("Live")
+        page.route("**/v1/views", lambda route: route.abort())
+        page.reload()
+        expect(page.get_by_role("alert")).to_contain_text("does not answer")
+        page.unroute("**/v1/views")
+        expect(page.locator("#connection")).to_have_text("Live")
+        expect(page.get_by_role("region", name="Wires")).to_be_visible()
+
+
+HIDDEN = """
+hidden => {
+    Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}
+"""
+
+
+def test_a_hidden_page_asks_for_nothing_and_catches_up(farm: Farm, tabs: Tabs) -> None:
+    page = tabs(farm.url("events"))
+    expect(page.locator("#connection")).to_have_text("Live")
+    page.evaluate(HIDDEN, True)
+    expect(page.locator("#connection")).to_have_text("Paused")
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    with farm.bank(name="unseen"):
+        pass
+    assert requests == []
+    page.evaluate(HIDDEN, False)
+    expect(page.locator("#connection")).to_have_text("Live")
+    # Both changes happened while it was hidden: it resumes after the last one that it has seen.
+    expect(page.get_by_role("row").filter(has_text="unseen")).to_have_count(2)

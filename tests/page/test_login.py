@@ -1,0 +1,109 @@
+"""The form for a token: shown when the broker asks for a user, and what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from broker.access import tokens
+from tests.access.users import put
+from tests.integration.daemon import Daemon
+from tests.page.conftest import Tabs
+from tests.page.farm import Farm
+
+TOKEN, NARROW_TOKEN = tokens.new(), tokens.new()
+
+USERS = f"""\
+[[users]]
+name = "carol"
+[[users.tokens]]
+label = "page"
+hash = "{tokens.hashed(TOKEN)}"
+
+[[users]]
+name = "narrow"
+[[users.tokens]]
+label = "page"
+hash = "{tokens.hashed(NARROW_TOKEN)}"
+
+[[rights]]
+users = ["carol"]
+operations = ["view", "find", "offer"]
+
+[[rights]]
+users = ["narrow"]
+operations = ["find"]
+"""
+
+CONFIG = """\
+[[elko.listeners]]
+endpoint = "tcp:0:interface=127.0.0.1"
+
+[http]
+endpoint = "tcp:0:interface=127.0.0.1"
+
+[access]
+file = "users.toml"
+
+[mc0]
+enabled = false
+[dbp]
+enabled = false
+[mtl]
+enabled = false
+"""
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    """A daemon that shows itself to its users only."""
+    folder = tmp_path_factory.mktemp("guarded")
+    put(folder / "users.toml", USERS)
+    (folder / "x.toml").write_text(CONFIG)
+    with Daemon(folder, "--config", "x.toml") as daemon:
+        daemon.http_port()
+        yield Farm(daemon)
+
+
+def test_a_token_opens_the_page_and_is_kept_for_the_tab(guarded: Farm, tabs: Tabs) -> None:
+    guarded.call("PUT", "/v1/services/bank/1", {"hostport": "10.0.0.1:80", "ttl": 600}, TOKEN)
+    page = tabs(guarded.url("services"), permitted=[401])
+    form = page.get_by_role("dialog", name="Sign in")
+    expect(form).to_be_visible()
+    assert "10.0.0.1" not in page.content()
+    page.get_by_label("Token").fill(TOKEN)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("row").filter(has_text="10.0.0.1:80")).to_be_visible()
+    expect(form).to_be_hidden()
+    expect(page.locator("#connection")).to_have_text("Live")
+    expect(page.get_by_role("navigation")).to_contain_text("Signed in as carol")
+    assert TOKEN not in page.content()
+    assert TOKEN not in page.url
+    assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+    page.reload()
+    expect(page.get_by_role("row").filter(has_text="10.0.0.1:80")).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    expect(form).to_be_visible()
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_wrong_token_is_refused_and_forgotten(guarded: Farm, tabs: Tabs) -> None:
+    page = tabs(guarded.url("services"), permitted=[401])
+    form = page.get_by_role("dialog", name="Sign in")
+    page.get_by_label("Token").fill("nöt ascii")
+    page.get_by_role("button", name="Sign in").click()
+    expect(form).to_contain_text("without spaces")
+    page.get_by_label("Token").fill(tokens.new())
+    page.get_by_role("button", name="Sign in").click()
+    expect(form.get_by_role("alert")).to_contain_text("token")
+    expect(form).to_be_visible()
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_user_without_the_right_is_told(guarded: Farm, tabs: Tabs) -> None:
+    page = tabs(guarded.url("services"), permitted=[401, 403])
+    page.get_by_label("Token").fill(NARROW_TOKEN)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("view")

@@ -1,0 +1,220 @@
+"""The page in a real browser: services, live changes, sorting, search, details, keyboard, narrow screens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.page.conftest import PHONE, Tabs
+from tests.page.farm import Farm
+
+
+def row(page: Page, text: str) -> Locator:
+    """The rows of the table that have a text."""
+    return page.get_by_role("row").filter(has_text=text)
+
+
+def names(page: Page) -> list[str]:
+    """The names in the visible rows, in order."""
+    return page.locator("tbody tr td.main").all_inner_texts()
+
+
+def test_a_service_is_shown_as_it_comes_and_goes(farm: Farm, tabs: Tabs) -> None:
+    page = tabs(farm.url("services"))
+    expect(page.locator("#connection")).to_have_text("Live")
+    with farm.bank("teller", "coming", "10.1.2.3:80"):
+        expect(row(page, "coming")).to_contain_text("10.1.2.3:80")
+        expect(row(page, "coming")).to_contain_text("tcp")
+    expect(row(page, "coming")).to_have_count(0)
+
+
+def test_a_service_that_was_put_by_http_is_shown_too(farm: Farm, tabs: Tabs) -> None:
+    page = tabs(farm.url("services"))
+    farm.put("by-http", "10.1.2.4:80")
+    expect(row(page, "by-http")).to_contain_text("10.1.2.4:80")
+    farm.call("DELETE", "/v1/services/by-http/1")
+    expect(row(page, "by-http")).to_have_count(0)
+
+
+def test_the_first_screen_has_the_farm_at_a_glance(farm: Farm, tabs: Tabs) -> None:
+    page = tabs(farm.url())
+    expect(page.get_by_role("heading", level=1)).not_to_have_text("Looking at the farm…")
+    with farm.bank(name="glanced"):
+        news = page.get_by_role("region", name="New")
+        expect(news).to_contain_text("glanced")
+        expect(news).to_contain_text("offered")
+        wires = page.get_by_role("region", name="Wires")
+        for wire in ("elko", "mc0", "mtl", "dbp", "http"):
+            expect(wires).to_contain_text(wire)
+        expect(page.get_by_role("region", name="Listeners")).to_contain_text("ready")
+
+
+def test_a_load_changes_in_its_row(farm: Farm, tabs: Tabs) -> None:
+    with farm.bank("busy-teller") as peer:
+        page = tabs(farm.url("loads"))
+        cell = row(page, "busy-teller").locator("td").nth(2)
+        expect(cell).to_have_text("0")
+        peer.send(to="client", op="load", factor=2.5)
+        expect(cell).to_have_text("2.5")
+
+
+def test_columns_are_sorted_by_the_server(farm: Farm, tabs: Tabs) -> None:
+    services = [{"service": f"sorted-{name}", "hostport": "h:1"} for name in ("b", "c", "a")]
+    with farm.provider("sorter", services):
+        page = tabs(farm.url("services?q=sorted-"))
+        expect(page.locator(".total")).to_have_text("3")
+        expect(page.get_by_role("columnheader", name="Service")).to_have_attribute("aria-sort", "ascending")
+        assert names(page) == ["sorted-a", "sorted-b", "sorted-c"]
+        page.get_by_role("columnheader", name="Service").get_by_role("button").click()
+        expect(page.get_by_role("columnheader", name="Service")).to_have_attribute("aria-sort", "descending")
+        expect(page.locator("tbody tr").first).to_contain_text("sorted-c")
+        assert names(page) == ["sorted-c", "sorted-b", "sorted-a"]
+
+
+def test_a_search_finds_names_in_either_case(farm: Farm, tabs: Tabs) -> None:
+    with farm.bank(name="Needle-In-Hay"), farm.bank(name="other"):
+        page = tabs(farm.url("services"))
+        expect(row(page, "other")).to_have_count(1)
+        page.keyboard.press("/")
+        page.keyboard.type("needle")
+        expect(page.locator(".total")).to_have_text("1")
+        assert names(page) == ["Needle-In-Hay"]
+        page.keyboard.press("Escape")
+        expect(row(page, "other")).to_have_count(1)
+
+
+def test_details_tell_why_a_service_is_here(farm: Farm, tabs: Tabs) -> None:
+    with farm.bank("explained-1", "explained", "10.0.0.9:1"), farm.bank("explained-2", "explained", "10.0.0.9:2"):
+        # A provider that has left is 404.
+        page = tabs(farm.url("services"), permitted=[404])
+        row(page, "10.0.0.9:2").get_by_role("link", name="explained").click()
+        detail = page.get_by_role("complementary", name="Details")
+        expect(detail).to_contain_text("2 instances")
+        first = detail.get_by_role("region", name="Instance 10.0.0.9:1")
+        expect(first).to_contain_text("explained-1")
+        expect(first).to_contain_text("Alive by")
+        expect(first).to_contain_text("connection")
+        expect(first).to_contain_text("Ends")
+        first.get_by_role("link").click()
+        expect(detail).to_contain_text("1 service")
+        expect(detail).to_contain_text("explained-1")
+    expect(detail).to_contain_text("has left")
+
+
+def test_the_keyboard_moves_opens_and_closes(farm: Farm, tabs: Tabs) -> None:
+    with farm.provider("keys", [{"service": f"key-{each}", "hostport": "h:1"} for each in "abc"]):
+        page = tabs(farm.url("services?q=key-"))
+        expect(page.locator(".total")).to_have_text("3")
+        for key, name in (("j", "key-a"), ("j", "key-b"), ("ArrowDown", "key-c"), ("k", "key-b")):
+            page.keyboard.press(key)
+            expect(page.get_by_role("link", name=name)).to_be_focused()
+        page.keyboard.press("Enter")
+        detail = page.get_by_role("complementary", name="Details")
+        expect(detail.get_by_role("heading", name="key-b")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(detail).to_be_hidden()
+        expect(page.get_by_role("link", name="key-b")).to_be_focused()
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+        page.keyboard.press("Escape")
+        page.keyboard.press("3")
+        expect(page.get_by_role("heading", level=1)).to_have_text("Providers")
+
+
+def test_events_are_shown_as_they_happen(farm: Farm, tabs: Tabs) -> None:
+    page = tabs(farm.url("events"))
+    expect(page.locator("#connection")).to_have_text("Live")
+    with farm.bank(name="eventful"):
+        expect(row(page, "eventful").filter(has_text="offered")).to_have_count(1)
+    expect(row(page, "eventful")).to_have_count(2)
+
+
+def test_each_view_of_a_wire_is_a_table(farm: Farm, tabs: Tabs) -> None:
+    with farm.bank("session-of-elko"):
+        page = tabs(farm.url())
+        links = page.get_by_role("navigation").get_by_role("link")
+        expect(links.filter(has_text="Queues")).to_have_count(1)
+        for name in [view["name"] for view in farm.call("GET", "/v1/views")["rows"] if view["name"][:7] != "broker "]:
+            page.goto(farm.url(f"view/{name.replace(' ', '/')}"))
+            expect(page.get_by_role("table")).to_have_attribute("aria-rowcount", re.compile("[0-9]+"))
+            if name == "elko sessions":
+                row(page, "session-of-elko").get_by_role("button").click()
+                expect(page.get_by_role("complementary", name="Details")).to_contain_text("session-of-elko")
+
+
+def test_a_phone_shows_a_service_in_two_lines(farm: Farm, tabs: Tabs) -> None:
+    with farm.bank("pocket-teller", "pocket", "10.0.0.7:1"):
+        page = tabs(farm.url("services?q=pocket"), PHONE)
+        expect(row(page, "10.0.0.7:1")).to_be_visible()
+        box = row(page, "10.0.0.7:1").bounding_box()
+        assert box is not None
+        assert box["width"] <= PHONE[0]
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+        page.get_by_role("button", name="Menu").click()
+        page.get_by_role("navigation").get_by_role("link", name="Loads").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Loads")
+        expect(page.get_by_role("navigation")).to_be_hidden()
+
+
+def test_the_colour_scheme_is_that_of_the_system_or_the_chosen_one(farm: Farm, tabs: Tabs) -> None:
+    page = tabs(farm.url(), color_scheme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(ground)
+    page.get_by_role("button", name="Colour scheme: system").click()
+    expect(page.get_by_role("button", name="Colour scheme: light")).to_be_visible()
+    light = page.evaluate(ground)
+    assert light != dark
+    page.reload()
+    assert page.evaluate(ground) == light
+    page.get_by_role("button", name="Colour scheme: light").click()
+    assert page.evaluate(ground) == dark
+
+
+def test_ten_thousand_services_are_a_window_of_rows(farm: Farm, tabs: Tabs) -> None:
+    peers = [
+        farm.provider(f"many-{each}", [{"service": f"many-{each}-{n:03}", "hostport": "h:1"} for n in range(500)])
+        for each in range(20)
+    ]
+    page = tabs(farm.url("services?q=many-"))
+    expect(page.locator(".total")).to_have_text("10,000")
+    expect(page.get_by_role("table")).to_have_attribute("aria-rowcount", "10001")
+    page.keyboard.press("End")
+    expect(page.get_by_role("link", name="many-9-499")).to_be_focused()
+    assert page.locator("tbody tr").count() < 60
+    page.get_by_role("columnheader", name="Service").get_by_role("button").click()
+    expect(page.locator("tbody tr").first).to_contain_text("many-9-499")
+    for peer in peers:
+        peer.sock.close()
+    expect(page.locator(".total")).to_have_text("0")
+
+
+PLACES = ("", "services?open=judged", "loads", "events", "view/elko/sessions")
+
+
+@pytest.mark.parametrize(
+    ("places", "options", "rules"),
+    [
+        (PLACES, {}, None),
+        (("services?open=judged",), {"size": PHONE}, None),
+        (("", "services?open=judged"), {"color_scheme": "dark"}, ["color-contrast"]),
+    ],
+    ids=["wide", "phone", "dark"],
+)
+def test_axe_finds_nothing(
+    farm: Farm, tabs: Tabs, axe: str, places: Sequence[str], options: Mapping[str, Any], rules: object
+) -> None:
+    with farm.bank("judged", "judged") as peer:
+        peer.send(to="client", op="load", factor=0.5)
+        page = tabs(farm.url(), **options)
+        expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+        page.evaluate(axe)
+        for place in places:
+            page.goto(farm.url(place))
+            expect(page.locator("main")).to_contain_text("judged")
+            only = {"runOnly": {"type": "rule", "values": rules}} if rules else {}
+            found = page.evaluate("only => axe.run(only)", only)["violations"]
+            assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
