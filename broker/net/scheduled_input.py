@@ -31,6 +31,8 @@ class Scheduled:
     factory: Any
     host: str
     """The address of the peer."""
+    costly = COSTLY
+    """Seconds beyond which a quantum is a strike."""
     stranger = False
     """True while the peer has not authenticated: see `Scheduler.serve`."""
 
@@ -174,7 +176,7 @@ class Scheduled:
 
     def took(self, seconds: float) -> None:
         """Record the duration of a quantum. Other load may have caused a single long one: only repetition counts."""
-        if seconds > COSTLY:
+        if seconds > self.costly:
             self._strikes = min(self._strikes + 1, 2 * STRIKES)
         elif self._strikes:
             self._strikes -= 1
