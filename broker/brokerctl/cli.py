@@ -69,7 +69,8 @@ def manual() -> None:
     click.echo(man.page(cli), nl=False)
 
 
-FARM, ACTIONS, TESTS, USERS, HERE = "The farm", "Actions", "Tests", "The users file of this machine", "This command"
+FARM, ACTIONS, TESTS = "The farm", "Actions", "Tests"
+USERS, HERE = "The users file of this machine", "This command"
 
 for command in (state.status, state.why):
     cli.add(FARM, command)

@@ -13,6 +13,7 @@ import attrs
 from broker.config import endpoint
 from broker.config.access import ACCESS
 from broker.config.checks import MAX_LABEL, MAX_SUFFIX, listens, parsed, printable, secret, unless_said
+from broker.config.notify import NOTIFY
 from broker.config.plan import PLAN
 from broker.config.problem import Problem, in_range
 from broker.config.section import Binding, Files, PortOption, Resolves, Section
@@ -171,6 +172,7 @@ DAEMON_BEFORE = (
 DAEMON_AFTER = (
     ACCESS,
     PLAN,
+    NOTIFY,
     Section(
         "checks",
         Checks,

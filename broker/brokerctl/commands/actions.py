@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from broker.brokerctl.failures import Exit
-from broker.brokerctl.http.answers import mapping
+from broker.brokerctl.http.answers import mapping, rows
 from broker.brokerctl.http.client import segment
 from broker.brokerctl.options import remote, session_of, usage
 from broker.brokerctl.output.output import Output
-from broker.brokerctl.output.units import text
+from broker.brokerctl.output.tables import Column
 
 ACTIONS = "/v1/actions/"
 
@@ -65,30 +65,20 @@ def reload(context: click.Context) -> int:
     return Exit.FAILED if answer.get("problems") or answer.get("refused") else Exit.OK
 
 
+STYLES = {
+    "error": "bold red",
+    "refused": "bold red",
+    "warning": "yellow",
+    "restart needed": "yellow",
+    "changed": "green",
+}
+"""Styles of the lines of a reload, by the word before the colon."""
+
+
 def _show_reload(output: Output, answer: Mapping[str, Any]) -> None:
-    said = False
-    for key, title, style in (
-        ("changed", "changed", "green"),
-        ("refused", "refused", "bold red"),
-        ("restart", "needs a restart", "yellow"),
-        ("warnings", "warning", "yellow"),
-        ("problems", "error", "bold red"),
-    ):
-        found = answer.get(key)
-        for each in found if isinstance(found, list) else ():
-            output.say(f"{title}: {_change(each)}", style)
-            said = said or key != "warnings"
-    if answer.get("problems"):
-        output.say("nothing was changed")
-    elif not said:
-        output.say("no key differs from the running configuration")
-
-
-def _change(change: object) -> str:
-    """Return the change of a key as a line."""
-    if isinstance(change, dict) and {"key", "old", "new"} <= set(change):
-        return f"{change['key']}: {change['old']} -> {change['new']}"
-    return text(change)
+    """Print the diagnostics: the lines that the log and the console have too."""
+    for line in str(answer.get("text", "")).splitlines():
+        output.say(line, STYLES.get(line.partition(":")[0], ""))
 
 
 @click.command()
@@ -179,13 +169,13 @@ def log(context: click.Context, levels: tuple[str, ...]) -> None:
     """
     session = session_of(context)
     general: str | None = None
-    modules: dict[str, str] = {}
+    modules: dict[str, str | None] = {}
     for each in levels:
         module, equals, level = each.rpartition("=")
         if level not in LEVELS and not (equals and level == "default"):
             raise click.UsageError(f"{level!r} is no level; the levels are {', '.join(LEVELS)}")
         if equals:
-            modules[module] = level
+            modules[module] = None if level == "default" else level
         elif general is not None:
             raise click.UsageError("only one level can be that of all modules")
         else:
@@ -200,9 +190,12 @@ def log(context: click.Context, levels: tuple[str, ...]) -> None:
     session.output.values(mapping(answer or {}))
 
 
+TRACES = [Column("address"), Column("seconds", "seconds"), Column("lines"), Column("dropped")]
+
+
 @click.command("trace")
 @click.argument("address", required=False)
-@click.option("--seconds", type=click.FloatRange(1, 86_400), default=60.0, show_default=True, help="Duration.")
+@click.option("--seconds", type=click.FloatRange(1, 3_600), default=60.0, show_default=True, help="Duration.")
 @click.option("--off", is_flag=True, help="End the trace of ADDRESS.")
 @remote
 @click.pass_context
@@ -212,8 +205,10 @@ def trace(context: click.Context, address: str | None, seconds: float, off: bool
     if address is None:
         if off:
             raise click.UsageError("--off needs an ADDRESS")
-        found = mapping(session.run(lambda client: client.get("/v1/trace")))
-        session.output.values(found)
+        answer = mapping(session.run(lambda client: client.get("/v1/trace")))
+        session.output.rows(rows(answer, "traces"), TRACES, answer)
+        if session.output.for_people and not answer["traces"]:
+            session.output.note("no peer is traced")
         return
     path = f"/v1/trace/{segment(address)}"
     if off:

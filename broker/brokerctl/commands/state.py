@@ -13,7 +13,7 @@ from broker.brokerctl.http.answers import mapping, rows
 from broker.brokerctl.http.client import Client, segment
 from broker.brokerctl.options import remote, session_of
 from broker.brokerctl.output.tables import Column
-from broker.brokerctl.output.units import duration, text
+from broker.brokerctl.output.units import text
 
 SECONDS = "seconds"
 STATUS = [Column("uptime", SECONDS), Column("age", SECONDS)]
@@ -93,13 +93,16 @@ def why(context: click.Context, name: str) -> int:
 
 
 PLAN = [
-    Column("service"),
+    Column("name"),
     Column("verdict"),
+    Column("days_until_short"),
+    Column("short_at"),
+    Column("add"),
     Column("has"),
     Column("need_now"),
     Column("need"),
-    Column("days_until_short"),
-    Column("short_at"),
+    Column("age", SECONDS),
+    Column("missed", wide=True),
 ]
 
 
@@ -114,11 +117,9 @@ def plan(context: click.Context, /, check: bool, **options: Any) -> int:
     answer = session.run(lambda client: fetch(client, "/v1/plan", selection_of(**options)))
     output = session.output
     show(output, "services in the plan", answer, PLAN)
-    age = answer.get("age")
-    if output.for_people and isinstance(age, int | float):
-        output.note(f"the plan was made {duration(age)} ago")
-    short = [row for row in rows(answer) if row.get("days_until_short") is not None]
-    return Exit.FAILED if check and (short or not rows(answer)) else Exit.OK
+    found = rows(answer)
+    short = any(row.get("days_until_short") is not None or "short" in str(row.get("verdict")) for row in found)
+    return Exit.FAILED if check and (short or not found) else Exit.OK
 
 
 @click.command()

@@ -1,0 +1,112 @@
+"""The examples of docs/brokerctl.md, and the commands, against the real daemon."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.brokerctl.commands.lists import LISTINGS
+from broker.brokerctl.failures import MEANINGS
+from tests.brokerctl.server import ctl
+from tests.integration.daemon import ROOT, Daemon
+
+PAGE = (ROOT / "docs" / "brokerctl.md").read_text()
+EXAMPLES = [
+    example
+    for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for example in re.findall(r"^\$ brokerctl (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The HTTP address of a daemon with one service."""
+    with Daemon(tmp_path_factory.mktemp("daemon")) as daemon:
+        daemon.port()
+        found = f"http://127.0.0.1:{daemon.http_port()}"
+        offer = {"hostport": "127.0.0.1:7001", "ttl": 600, "load": 0.5}
+        headers = {"Content-Type": "application/json"}
+        body = json.dumps(offer).encode()
+        request = urllib.request.Request(f"{found}/v1/services/bank/one", body, headers, method="PUT")
+        with urllib.request.urlopen(request) as answer:
+            assert answer.status == 201
+        yield found
+
+
+def pattern(expected: str) -> re.Pattern[str]:
+    """What the output must match: dots stand for anything, and any spaces for any others."""
+    words = (".*".join(map(re.escape, word.split("..."))) for word in expected.split())
+    return re.compile(r"\s*" + r"\s+".join(words).replace(r"\s+.*", r"\s*.*") + r"\s*", re.DOTALL)
+
+
+def test_the_page_has_examples() -> None:
+    assert len(EXAMPLES) > 10
+
+
+@pytest.mark.parametrize(("command", "expected"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
+def test_an_example_of_the_page_is_true(
+    url: str, command: str, expected: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    home = tmp_path_factory.getbasetemp() / "home"
+    result = ctl(*shlex.split(command), ELKOBROKER_URL=url, XDG_CONFIG_HOME=str(home))
+    assert result.exit_code == 0, result.stderr
+    assert pattern(expected).fullmatch(result.stdout + result.stderr), result.stdout + result.stderr
+
+
+def test_the_page_has_all_exit_codes() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", PAGE, re.MULTILINE)
+    assert rows == [(str(int(code)), meaning) for code, meaning in MEANINGS.items()]
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+def test_each_list_is_answered(url: str, name: str) -> None:
+    assert ctl("--url", url, name).exit_code == 0
+    answer = json.loads(ctl("--url", url, name, "--all", "--json").stdout)
+    assert answer["total"] == len(answer["rows"])
+
+
+def test_each_view_is_answered(url: str) -> None:
+    names = [row["name"] for row in json.loads(ctl("--url", url, "views", "--json").stdout)["rows"]]
+    assert names
+    for name in names:
+        assert ctl("--url", url, "views", *name.split()).exit_code == 0
+
+
+def test_the_past_is_watched_without_a_gap(url: str) -> None:
+    past = json.loads(ctl("--url", url, "events", "--json").stdout)
+    begin, count = f"{past['epoch']}-0", len(past["events"])
+    result = ctl("--url", url, "watch", "--since", begin, "--count", count, "--json")
+    assert [json.loads(line) for line in result.stdout.splitlines()] == past["events"]
+
+
+def test_pings_of_a_real_listener_are_measured(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        where = f"127.0.0.1:{daemon.port()}"
+        address = f"http://127.0.0.1:{daemon.http_port()}"
+        result = ctl("--url", address, "bench", "ping", where, "--seconds", 0.3, "--json")
+    found = json.loads(result.stdout)
+    assert (result.exit_code, found["errors"]) == (0, {})
+    assert found["answered"] > 0
+    assert found["broker_cpu"] is not None
+
+
+def test_a_service_is_withdrawn_and_the_daemon_shut_down(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon, daemon.connect() as peer:
+        peer.send(to="client", op="willserve", services=[{"service": "inn", "hostport": "h:1"}])
+        peer.send(to="client", op="ping")
+        peer.receive()
+        address = f"http://127.0.0.1:{daemon.http_port()}"
+        [row] = json.loads(ctl("--url", address, "services", "inn", "--json").stdout)["rows"]
+        result = ctl("--url", address, "withdraw", row["provider"], "inn", "--yes")
+        assert result.exit_code == 0
+        assert json.loads(ctl("--url", address, "services", "inn", "--json").stdout)["rows"] == []
+        assert ctl("--url", address, "withdraw", row["provider"], "inn", "--yes").exit_code == 4
+        assert ctl("--url", address, "shutdown", "--yes").exit_code == 0
+        daemon.ended()
+    assert ctl("--url", address, "status").exit_code == 3
