@@ -16,6 +16,7 @@ from broker.access.password_backoff import FREE
 from tests.access.users import put
 from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import Clients, brokerkeys
+from tests.integration.mtl_peers import peers_of
 from tests.integration.test_access import TOKEN, USERS
 from tests.integration.test_mc0_curve import keys_in
 from tests.patience import PATIENCE
@@ -174,3 +175,41 @@ def test_a_curve_key_is_a_user_with_topics_and_is_cut_off_when_it_is_revoked(tmp
 
 def _mc0_port(daemon: Daemon) -> int:
     return int(daemon.wait_for(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(users\)").group(1))
+
+
+MTL = """\
+[mtl]
+endpoint = "tcp://127.0.0.1:0"
+auth = "users"
+plain = true
+[http]
+enabled = false
+[access]
+file = "users.toml"
+[dbp]
+enabled = false
+[mc0]
+enabled = false
+[[elko.listeners]]
+endpoint = "tcp:0:interface=127.0.0.1"
+"""
+
+
+def test_a_user_logs_in_over_mtl_with_rights_and_out_when_the_password_changes(tmp_path: Path) -> None:
+    rights = '[[rights]]\nusers = ["bob"]\noperations = ["publish"]\nnames = ["news"]\n'
+    with running(tmp_path, MTL, USERS + rights) as daemon, peers_of(daemon) as peers:
+        ann, bob = peers.control(), peers.control()
+        for control, user, password in ((ann, "ann", "pencil"), (bob, "bob", "crayon")):
+            control.open()
+            assert control.scram(user, password).code == "201"
+            assert control.profile("topic").code == "200"
+        assert bob.lease("Writer", "news").code == "202"
+        assert bob.lease("Writer", "weather").code == "403"
+        assert bob.lease("Reader", "news").code == "403"
+        assert ann.lease("Reader", "weather").code == "202"
+        put(tmp_path / "users.toml", (USERS + rights).replace('name = "bob"', 'name = "rob"'))
+        daemon.wait_for("the users file changed")
+        assert bob.lease("Writer", "news").code == "401"
+        assert ann.lease("Reader", "weather").code == "202"
+        assert bob.plain("bob", "crayon").code == "401"
+        assert bob.plain("rob", "crayon").code == "201"
