@@ -6,22 +6,17 @@ The file has a line for each user. It stores no passwords, but verifiers of them
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import getpass
 import os
-import stat
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from broker.access import password_verifiers
 from broker.access.password_verifiers import BadPassword, PasswordVerifier
+from broker.access.replacing import EditFailed as Failed
+from broker.access.replacing import alone, replace
 from broker.wires.mtl.sessions import users_file
 from broker.wires.mtl.sessions.users_file import BadUsers
-
-MODE = 0o600
-"""Mode of a new file: readers of the file can guess passwords."""
 
 DESCRIPTION = """Says who may log in over MTL by a name and a password. The broker reads the users from a file
 (mtl.users in its configuration), and notices by itself when it changes: who is removed, or gets another password, is
@@ -29,10 +24,6 @@ logged out."""
 
 INTERRUPTED = 130
 """The exit code of a command interrupted from the keyboard, as in shells."""
-
-
-class Failed(Exception):
-    """The command failed. Its arguments are sentences with the reasons."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +59,7 @@ def add(path: str, name: str, password: Callable[[], str], force: bool) -> str:
         kept = password_verifiers.of(password())
     except BadPassword as error:
         raise Failed(f"the password {error}") from None
-    with _alone(path) as path:
+    with alone(path) as path:
         known = _check_new(path, name, force)
         line = f"{name} {kept.text()}"
         lines = _lines(path)
@@ -76,16 +67,16 @@ def add(path: str, name: str, password: Callable[[], str], force: bool) -> str:
             lines = [line if _is_of(old, name) else old for old in lines]
         else:
             lines.append(line)
-        _write(path, lines)
+        replace(path, _joined(lines))
     return f"{name} has another password" if known else f"{name} is a user"
 
 
 def remove(path: str, name: str) -> str:
     """Remove a user from the file. Returns a sentence. Raises `Failed` or `BadUsers`."""
-    with _alone(path) as path:
+    with alone(path) as path:
         if name not in users(path):
             raise Failed(f"there is no user {name!r} in {path}")
-        _write(path, [line for line in _lines(path) if not _is_of(line, name)])
+        replace(path, _joined([line for line in _lines(path) if not _is_of(line, name)]))
     return f"{name} is removed"
 
 
@@ -112,52 +103,12 @@ def _lines(path: str) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
+def _joined(lines: Sequence[str]) -> str:
+    return "".join(line + "\n" for line in lines)
+
+
 def _is_of(line: str, name: str) -> bool:
     return not users_file.is_comment(line) and line.split()[0] == name
-
-
-@contextlib.contextmanager
-def _alone(path: str) -> Iterator[str]:
-    """Lock the file against concurrent changes. Yields the path with symbolic links resolved, so that links stay."""
-    real = os.path.realpath(path)
-    directory = os.path.dirname(real)
-    try:
-        # The file itself cannot be locked: it is replaced by another.
-        lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield real
-            os.fsync(lock)
-        finally:
-            os.close(lock)
-    except OSError as error:
-        raise Failed(f"{path} cannot be written: {error.strerror or error}") from None
-
-
-def _write(path: str, lines: Sequence[str]) -> None:
-    """Replace the file atomically, with its owner and mode. Raises OSError, or `Failed`."""
-    data = "".join(line + "\n" for line in lines).encode()
-    if len(data) > users_file.MAX_FILE:
-        raise Failed(f"{path} would become larger than {users_file.MAX_FILE} bytes")
-    temporary = None
-    try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            os.fchmod(descriptor, MODE)
-            with contextlib.suppress(FileNotFoundError):
-                old, new = os.stat(path), os.fstat(descriptor)
-                if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
-                    os.fchown(descriptor, old.st_uid, old.st_gid)
-                # The broker may read the file by its group.
-                os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & ~users_file.FORBIDDEN)
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(temporary, path)
-        temporary = None
-    finally:
-        if temporary is not None:
-            os.unlink(temporary)
 
 
 # passwords

@@ -18,7 +18,8 @@ import pytest
 from broker import brokerusers
 from broker.access import password_verifiers
 from broker.access.password_verifiers import MAX_PASSWORD, PasswordVerifier
-from broker.brokerusers import INTERRUPTED, Failed, add, main, remove, users
+from broker.access.replacing import EditFailed as Failed
+from broker.brokerusers import INTERRUPTED, add, main, remove, users
 from broker.wires.mtl.sessions import users_file
 from broker.wires.mtl.sessions.users_file import BadUsers
 from tests.patience import PATIENCE

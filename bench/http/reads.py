@@ -133,7 +133,8 @@ def _measured(farm: _Farm, url: str) -> tuple[float, float, int]:
     def begin() -> Response:
         endpoint, path = farm.routes.find("GET", split.path)
         request = Request("GET", split.path, given)
-        response: Any = endpoint.handler(Call(request, Principal(), path, parameters.query(endpoint.query, given)))
+        response = endpoint.handler(Call(request, Principal(), path, parameters.query(endpoint.query, given)))
+        assert isinstance(response, Response)
         return response
 
     seconds, response = _timed(begin)

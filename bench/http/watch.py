@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from bench.common.machine import describe
 from bench.common.processes import InProcess
 from bench.common.report import table
-from bench.common.servers import Server, broker_with
+from bench.common.servers import WireServer, broker_with
 
 LISTENS = re.compile(r"http on 127\.0\.0\.1:(\d+) \(")
 
@@ -39,11 +39,8 @@ SETTLE = 2.0
 """Seconds before the measurement, in which the watchers connect."""
 
 
-class HttpServer(Server):
-    """A broker with HTTP. ``elko`` and ``console`` are its other ports."""
-
-    elko = 0
-    console = 0
+class HttpServer(WireServer):
+    """A broker with HTTP."""
 
 
 def main() -> None:
@@ -83,9 +80,11 @@ def _measured(watchers: int, changes: int, seconds: float) -> tuple[float, float
 
 @contextmanager
 def _running() -> Iterator[tuple[HttpServer, int]]:
-    with TemporaryDirectory(prefix="elkobroker-bench-") as directory:
-        with broker_with(HttpServer, "http", CONFIG, LISTENS, Path(directory)) as (server, found):
-            yield server, int(found[1])
+    with (
+        TemporaryDirectory(prefix="elkobroker-bench-") as directory,
+        broker_with(HttpServer, "http", CONFIG, LISTENS, Path(directory)) as (server, found),
+    ):
+        yield server, int(found[1])
 
 
 def _watch(port: int, watchers: int, seconds: float) -> tuple[float, float]:

@@ -14,8 +14,9 @@ from prometheus_client.core import Metric
 
 from broker.access.acts import Audit
 from broker.access.principal import Access
-from broker.admin.api import actions, control, events, health, history, identity, tables, watch, why
+from broker.admin.api import actions, control, events, health, history, identity, plan, tables, watch, why
 from broker.admin.api.metrics import endpoint as metrics
+from broker.admin.api.metrics import plan as plan_metrics
 from broker.admin.api.metrics import process, state
 from broker.admin.api.metrics import tables as table_metrics
 from broker.admin.api.metrics.counters import CounterMetrics
@@ -24,7 +25,7 @@ from broker.admin.api.orders import Orders
 from broker.admin.api.watch_hub import WatchHub
 from broker.admin.console import Shown
 from broker.app.core import Core
-from broker.core.interfaces import IOperations
+from broker.core.interfaces import IOperations, IPlan
 from broker.core.load_history import LoadHistory
 from broker.core.model import Listening
 from broker.net.scheduler_probe import SchedulerProbe
@@ -41,8 +42,8 @@ class Sources:
     """What the API shows and controls.
 
     ``shown`` returns the state for operators, ``dialects`` the commands of the wires, ``listeners`` the states of the
-    listeners, ``ready`` what is not ready, with reasons. ``lag`` has the functions that are called with each lag of the
-    reactor. ``endpoints`` returns all endpoints, for the document.
+    listeners, ``ready`` what is not ready, with reasons; ``plan`` is the capacity plan. ``lag`` has the functions that
+    are called with each lag of the reactor. ``endpoints`` returns all endpoints, for the document.
     """
 
     core: Core
@@ -53,6 +54,7 @@ class Sources:
     listeners: Callable[[], Sequence[Listening]]
     ready: health.Reasons
     control: IOperations
+    plan: IPlan
     access: Access
     audit: Audit
     lag: list[Callable[[float], object]]
@@ -80,9 +82,12 @@ class OperatorsApi:
             *history.endpoints(registry, self.history),
             *events.endpoints(registry),
             *watch.endpoints(self.hub),
+            *plan.endpoints(sources.plan, registry, clock),
             *actions.endpoints(registry, sources.control, core.launchers, orders, sources.audit, LISTENER),
             *control.endpoints(sources.control, sources.audit, LISTENER),
-            *metrics.endpoints((self._counts, self.times.collect, self._tables, self._state, self._process)),
+            *metrics.endpoints(
+                (self._counts, self.times.collect, self._tables, self._state, self._plan, self._process)
+            ),
             *identity.endpoints(sources.access, LISTENER, shown.version, sources.endpoints),
         ]
 
@@ -121,6 +126,9 @@ class OperatorsApi:
     def _state(self) -> Iterator[Metric]:
         states = [(each.name, each.ready) for each in self._sources.listeners()]
         return state.collect(self._status(), states, self._sources.ready())
+
+    def _plan(self) -> Iterator[Metric | None]:
+        return plan_metrics.collect(self._sources.plan)
 
     def _process(self) -> Iterator[Metric]:
         return process.collect(self._sources.started)

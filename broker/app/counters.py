@@ -8,6 +8,8 @@ from broker.wires.counter import Counter, Documentation
 
 DAEMON = (
     *connection_counters("console"),
+    Counter("notifications", "Notifications of operators, by what became of them", "notifications"),
+    Counter("notifications_waiting", "Notifications of operators that wait", "notifications", gauge=True),
     Counter("console_dropped", "Answers dropped because the operator does not read", "messages"),
     Counter("console_debug", "Lines for the log that were not logged, since there were too many", "lines"),
     Counter("checks", "Targets of health checks now, by state", "targets", gauge=True),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -37,8 +38,10 @@ from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
 from broker.app.counters import COUNTERS
 from broker.app.draining import Draining
+from broker.app.event_sources import EventSources
 from broker.app.journal import JournalWriter, open_journal
 from broker.app.loop_lag import LoopLag
+from broker.app.notifications import Notifications
 from broker.app.operations import Operations
 from broker.app.readiness import Readiness
 from broker.app.reloading import Reloader
@@ -46,6 +49,7 @@ from broker.app.signals import reload_on_hangup, stop_once
 from broker.app.status import status, version
 from broker.app.wires import RunningWires, descriptors, streams
 from broker.config import values
+from broker.config.notify import Notify, NotifyRule
 from broker.config.schema import Config
 from broker.core.counters import Counters
 from broker.core.database import StateError, StateFull
@@ -59,6 +63,7 @@ from broker.net.listener_retry import Openings
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.tls import Certificates
 from broker.net.traces import Traces
+from broker.net.webhooks import Webhooks
 from broker.web.endpoint import Endpoint
 from broker.wires.interface import Context
 
@@ -119,6 +124,7 @@ class Daemon(TwistedService):
         self.readiness.add(self._troubles)
         self._expiries = CertificateWatch(self._certificates, reactor)
         self.traces = Traces(reactor, self.wires.carriers, self.wires.udp_sockets)
+        self.notifications = Notifications(reactor, self._notify, config.broker.service or socket.gethostname())
         self.operations = Operations(
             Reloader(lambda: self._config, read_config, self._certificates, self._apply),
             self.draining,
@@ -182,9 +188,10 @@ class Daemon(TwistedService):
             self._undo_start(snapshot)
             raise
         self.counters.include(self._counts)
+        self._logs.follow(lambda: self.core.scheduler.conversation)
         self.counters.include(self.checks.schedule.counts)
-        self._logs.conversation = lambda: self.core.scheduler.conversation
         self.counters.include(self.api.counts)
+        self._begin_to_notify()
         self.api.start()
         self._listeners_changed()
         self.core.launchers.start_all(self._config.launchers.start)
@@ -204,6 +211,8 @@ class Daemon(TwistedService):
         self.lag.stop()
         self.draining.stop()
         self.traces.stop()
+        self._events.stop()
+        self.notifications.stop()
         self.api.stop()
         self._expiries.stop()
         console = [] if self.console is None else [self.console]
@@ -239,17 +248,21 @@ class Daemon(TwistedService):
     def _troubles(self) -> Iterator[NotReady]:
         """Yield all reasons for which the daemon is not ready."""
         yield from readiness.listeners(self.openings.states)
-        yield from readiness.written("store", self.core.recorder.trouble)
-        if self.journal is not None:
-            yield from readiness.written("journal", self.journal.journal.trouble)
-        yield from self.wires.troubles()
+        yield from self._unwritten()
         yield from readiness.loop(self.lag.recent)
         yield from readiness.certificates(
             ((each.path, each.expires) for each in self._certificates()), self._reactor.seconds()
         )
-        yield from readiness.written("audit log", self._access.audit.failure)
         yield from readiness.written("users file", "; ".join(self._access.access.problems))
         yield from readiness.draining(self.draining.state)
+
+    def _unwritten(self) -> Iterator[NotReady]:
+        """Yield the stores that cannot be written."""
+        yield from readiness.written("store", self.core.recorder.trouble)
+        if self.journal is not None:
+            yield from readiness.written("journal", self.journal.journal.trouble)
+        yield from readiness.written("audit log", self._access.audit.failure)
+        yield from self.wires.troubles()
 
     def _certificates(self) -> list[Certificates]:
         """Return the certificates of all open listeners."""
@@ -327,9 +340,33 @@ class Daemon(TwistedService):
             endpoints=self._endpoints,
         )
 
+    def _begin_to_notify(self) -> None:
+        """Begin to report events to the rules of the configuration."""
+        self.counters.include(self.notifications.counts)
+        self._webhooks = Webhooks(self._reactor)
+        registry = self.core.registry
+        self._events = EventSources(
+            self.notifications, registry, self._reactor, registry.check_of, self.openings.states, self._unwritten
+        )
+        self._use_notify(self._config.notify)
+        self._reactor.callWhenRunning(self._events.start)
+
+    def _use_notify(self, config: Notify) -> None:
+        self.notifications.use(config.rules)
+        self._events.settle = config.settle
+
+    async def _notify(self, rule: NotifyRule, body: bytes) -> None:
+        """Send one notification."""
+        if rule.url is not None:
+            await self._webhooks.post(rule.url, body, rule.secret, rule.timeout)
+        else:
+            await self.core.programs.run(rule.name, list(rule.command), body, rule.timeout)
+
     def _listeners_changed(self) -> None:
         """Handle a change of a listener's state: register the open ones as services, report the others to systemd."""
         self._offer_own()
+        if self.running:
+            self._reactor.callWhenRunning(self._events.listeners_changed)
         missing = [each for each in self.openings.states() if not each.ready]
         self._notifier.status("; ".join(["serving", *(f"{each.name} is not ready: {each.reason}" for each in missing)]))
 
@@ -359,6 +396,7 @@ class Daemon(TwistedService):
             counters_view(self.counters.all, COUNTERS),
             certificates(self._certificates, self._reactor),
             plan_view(self.plan, self._reactor),
+            self.notifications.view(),
         ]
         return Shown(
             self.counters.all,
@@ -384,6 +422,7 @@ class Daemon(TwistedService):
             listeners=self.openings.states,
             ready=self.readiness.reasons,
             control=self.operations,
+            plan=self.plan,
             access=self._access.access,
             audit=self._access.audit,
             lag=self.lag.measured,
@@ -436,6 +475,7 @@ class Daemon(TwistedService):
         self._access.reload(config.access)
         self.plan.use(config.plan.file)
         self._logs.use(config.log.format, config.log.level, {each.name: each.level for each in config.log.levels})
+        self._use_notify(config.notify)
         self.core.restored.last(config.broker.grace)
         self._config = config
         self._offer_own()

@@ -23,6 +23,7 @@ from broker.brokerctl.commands import (
     lists,
     live,
     state,
+    users,
 )
 from broker.brokerctl.group import Commands
 from broker.brokerctl.options import remote
@@ -68,7 +69,8 @@ def manual() -> None:
     click.echo(man.page(cli), nl=False)
 
 
-FARM, ACTIONS, TESTS, HERE = "The farm", "Actions", "Tests", "This command"
+FARM, ACTIONS, TESTS = "The farm", "Actions", "Tests"
+USERS, HERE = "The users file of this machine", "This command"
 
 for command in (state.status, state.why):
     cli.add(FARM, command)
@@ -100,6 +102,8 @@ for command in (
     cli.add(ACTIONS, command)
 for command in (benchmark.bench, examination.doctor, checking.check):
     cli.add(TESTS, command)
+for command in (users.passwd, users.token, users.user):
+    cli.add(USERS, command)
 for command in (contexts.context, state.whoami, completion.completion):
     cli.add(HERE, command)
 cli.add_command(manual)

@@ -12,7 +12,8 @@ import attrs
 
 from broker.config import endpoint
 from broker.config.access import ACCESS
-from broker.config.checks import MAX_LABEL, MAX_SUFFIX, listens, parsed, printable, secret
+from broker.config.checks import MAX_LABEL, MAX_SUFFIX, listens, parsed, printable, secret, unless_said
+from broker.config.notify import NOTIFY
 from broker.config.plan import PLAN
 from broker.config.problem import Problem, in_range
 from broker.config.section import Binding, Files, PortOption, Resolves, Section
@@ -62,8 +63,8 @@ def _console(console: Console) -> Iterator[Problem]:
     if console.password is not None:
         yield from secret("console.password", console.password)
     where = parsed(console.endpoint)
-    if console.enabled and console.password is None and where is not None and not where.loopback:
-        yield Problem("console.password", f"is needed, since {where.where} can be reached from elsewhere")
+    if console.enabled and console.password is None and console.auth is None:
+        yield from unless_said("console.password", where, '; or auth = "users" with access.file')
 
 
 def _console_bindings(console: Console) -> Iterator[Binding]:
@@ -77,7 +78,13 @@ def _console_summary(console: Console) -> Iterator[str]:
         yield "console: off"
         return
     where = endpoint.parse(console.endpoint)
-    yield f"console: bound to {bound(where)}, {'no password' if console.password is None else 'password'}"
+    yield f"console: bound to {bound(where)}, {_console_auth(console)}"
+
+
+def _console_auth(console: Console) -> str:
+    if console.auth is not None:
+        return console.auth
+    return "no password" if console.password is None else "password"
 
 
 def _console_files(console: Console, files: Files) -> Console:
@@ -165,6 +172,7 @@ DAEMON_BEFORE = (
 DAEMON_AFTER = (
     ACCESS,
     PLAN,
+    NOTIFY,
     Section(
         "checks",
         Checks,
@@ -194,6 +202,7 @@ DAEMON_AFTER = (
         _console_bindings,
         _console_summary,
         reloadable=("password", "password_file"),
+        wants_users=lambda console: ["console.auth"] if console.enabled and console.auth is not None else [],
         read=_console_files,
         option=PortOption("console-port", "Port of the console on 127.0.0.1, or 'off' [default: 9001]", _console_port),
     ),

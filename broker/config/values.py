@@ -51,6 +51,8 @@ class Console:
     enabled: bool = True
     endpoint: str = "tcp:9001:interface=127.0.0.1"
     """As a listener's."""
+    auth: Literal["users"] | None = None
+    """With "users", operators log in as users of the users file; so they do wherever there is one."""
     password: str | None = attrs.field(default=None, repr=False)
     """The password of operators; None: every connection is an administrator's."""
     password_file: str | None = None

@@ -1,7 +1,8 @@
 """Launcher for administrators' programs, with logging of their output.
 
 Rules:
-- A program inherits the broker's environment and working directory. Its standard input is empty; no shell is involved.
+- A program inherits the broker's environment and working directory. Its standard input is empty, unless it is run for
+  a task; no shell is involved.
 - Output is logged line by line under ``program.NAME`` in bounded memory: long lines are truncated, and a rate limit
   bounds the lines per second. Dropped lines are counted, and the count is logged.
 - A program is a server in its own right and outlives the broker. See `Programs.stop` for its output.
@@ -9,12 +10,14 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
 import signal
 
-from twisted.internet.error import ProcessDone, ProcessTerminated
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
 from twisted.internet.interfaces import IDelayedCall, IProcessTransport, IReactorProcess, IReactorTime
 from twisted.internet.protocol import ProcessProtocol
 from twisted.logger import Logger
@@ -32,6 +35,10 @@ LINES_PER_SECOND = 200
 DRAIN_SECONDS = 1.0
 """Seconds from the exit of a program to its log line if its output stays open: a process that it left behind may hold
 the pipe open without end."""
+
+
+class ProgramFailed(Exception):
+    """A program that could not be run, or failed; the message gives the reason."""
 
 
 class Programs:
@@ -53,6 +60,21 @@ class Programs:
         executable = _executable(argv)
         program = _Program(name, self._clock, self._running)
         self._reactor.spawnProcess(program, os.fsencode(executable), [os.fsencode(a) for a in argv], env=None)
+
+    def run(self, name: str, argv: list[str], data: bytes, seconds: float) -> Deferred[None]:
+        """Run a program with ``data`` on its standard input. Fires when it has ended with exit code 0.
+
+        Fails with `ProgramFailed` otherwise, also if it cannot be run. After ``seconds`` it is killed.
+        """
+        if len(self._running) >= MAX_RUNNING:
+            return fail(ProgramFailed(f"{MAX_RUNNING} launched programs are running already"))
+        try:
+            executable = _executable(argv)
+        except OSError as error:
+            return fail(ProgramFailed(f"cannot be run: {error.strerror}"))
+        task = _Task(name, self._clock, self._running, data, seconds)
+        self._reactor.spawnProcess(task, os.fsencode(executable), [os.fsencode(a) for a in argv], env=None)
+        return task.ended
 
     def stop(self) -> None:
         """Detach from the programs, which keep running.
@@ -135,6 +157,48 @@ class _Program(ProcessProtocol):
 
     def _log_end(self) -> None:
         self._log.info("ended {how}", how=self._how)
+
+
+class _Task(_Program):
+    """A program with a short task: it gets input, has a deadline, and its end is reported."""
+
+    def __init__(self, name: str, clock: IReactorTime, running: set[_Program], data: bytes, seconds: float) -> None:
+        super().__init__(name, clock, running)
+        self._data = data
+        self._seconds = seconds
+        self._deadline: IDelayedCall | None = None
+        self._late = False
+        self.ended: Deferred[None] = Deferred()
+
+    def connectionMade(self) -> None:
+        self._running.add(self)
+        self._deadline = self._clock.callLater(self._seconds, self._kill)
+        self.transport.write(self._data)
+        self.transport.closeStdin()
+
+    def processExited(self, reason: Failure) -> None:
+        super().processExited(reason)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        ended, self.ended = self.ended, Deferred()
+        if isinstance(reason.value, ProcessDone):
+            ended.callback(None)
+        else:
+            ended.errback(ProgramFailed("it did not end in time" if self._late else f"it ended {_how(reason.value)}"))
+
+    def detach(self) -> None:
+        """Close the output pipes, and wait for the end no longer."""
+        super().detach()
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _kill(self) -> None:
+        self._deadline = None
+        self._late = True
+        with contextlib.suppress(ProcessExitedAlready):
+            self.transport.signalProcess("KILL")
 
 
 class _Output:

@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from broker.app.configuration import SCHEMA, Config, changes, refused
+from broker.config.notify import Notify, NotifyRule
 from broker.config.reload import reloadable
 from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log, LogLevel
 from broker.wires.dbp.config import Dbp
@@ -43,6 +44,16 @@ NOW = {
     "mtl.high_water",
     "mtl.max_message",
     "log.levels[mtl].level",
+    "notify.settle",
+    "notify.rules[pager].events",
+    "notify.rules[pager].pattern",
+    "notify.rules[pager].url",
+    "notify.rules[pager].secret",
+    "notify.rules[pager].secret_file",
+    "notify.rules[pager].command",
+    "notify.rules[pager].timeout",
+    "notify.rules[pager].attempts",
+    "notify.rules[pager].per_minute",
     "elko.listeners[main].allow",
     "elko.listeners[main].auth",
     "elko.listeners[main].code",
@@ -164,6 +175,7 @@ NOW = {
 AT_RESTART = {
     "access.file",
     "access.audit",
+    "console.auth",
     "broker.state",
     "broker.strict_listeners",
     "elko.listeners[main].endpoint",
@@ -212,6 +224,7 @@ AT_RESTART = {
 
 OLD = Config(
     log=Log(levels=(LogLevel("mtl", "info"),)),
+    notify=Notify(rules=(NotifyRule("pager", url="http://h/"),)),
     launchers=Launchers(table=(LauncherEntry("chat", "chat"),)),
 )
 
@@ -227,10 +240,10 @@ def each_changed(old: Any) -> Iterator[tuple[str, Any]]:
         value = getattr(old, field.name)
         if attrs.has(type(value)):
             inner = [(f"{field.name}.{key}", changed) for key, changed in each_changed(value)]
-        elif field.name in ("listeners", "table", "levels"):
+        elif field.name in ("listeners", "table", "levels") or (field.name == "rules" and isinstance(old, Notify)):
             (item,) = value
             inner = [(f"{field.name}[{item.name}].{key}", (changed,)) for key, changed in each_changed(item)]
-        elif field.name == "name" and isinstance(old, ElkoListener | LauncherEntry | LogLevel):
+        elif field.name == "name" and isinstance(old, ElkoListener | LauncherEntry | LogLevel | NotifyRule):
             continue
         else:
             inner = [(field.name, other(value))]

@@ -13,6 +13,7 @@ import pytest
 from broker.app.configuration import Config, parse, read, refused, report
 from broker.config.access import Access
 from broker.config.errors import BadConfig
+from broker.config.notify import Notify, NotifyRule
 from broker.config.plan import Plan
 from broker.config.values import (
     PINGS,
@@ -56,6 +57,7 @@ SECTIONS = {
     "journal": Journal,
     "launchers": Launchers,
     "access": Access,
+    "notify": Notify,
     "checks": Checks,
     "plan": Plan,
 }
@@ -111,6 +113,7 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
     (listener,) = data["elko"]["listeners"]
     (launcher,) = data["launchers"].pop("table")
     (level,) = data["log"].pop("levels")
+    webhook, command = data["notify"].pop("rules")
     (rule,) = data["mc0"].pop("rules")
     (mtl_rule,) = data["mtl"].pop("rules")
     (queue,) = data["mtl"].pop("queues")
@@ -137,6 +140,7 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
         (launcher, LauncherEntry),
         (level, LogLevel),
     ]
+    assert {*webhook, *command} == {field.name for field in attrs.fields(NotifyRule)}
     assert list(mtl_rule) == [field.name for field in attrs.fields(MtlRule)]
     assert list(queue) == [field.name for field in attrs.fields(MtlQueue)]
     given = {name: value for name, value in queue.items() if name not in ("queues", "durable")}
@@ -156,7 +160,7 @@ def test_what_is_marked_as_an_example_is_not_set_by_default() -> None:
     unset = {
         name for cls in (*SECTIONS.values(), BrokerListener) for name, value in defaults(cls).items() if value is None
     }
-    parts = {field.name for cls in (Mc0Rule, MtlRule, MtlQueue, CheckRule) for field in attrs.fields(cls)}
+    parts = {field.name for cls in (Mc0Rule, MtlRule, MtlQueue, NotifyRule, CheckRule) for field in attrs.fields(cls)}
     parts |= {field.name for cls in DIRECTOR for field in attrs.fields(cls)} - {"listeners", "limits"}
     assert names == unset | parts | {"services", "load"} | {"name", "script"} | {"name", "level"}
 
@@ -174,6 +178,7 @@ def test_the_examples_are_good(tmp_path: Path) -> None:
 
     (tmp_path / "console.password").write_text("change me\n")
     (tmp_path / "main.code").write_text("change me\n")
+    (tmp_path / "pager.secret").write_text("change me\n")
     (tmp_path / "director.code").write_text("change me\n")
     (tmp_path / "broker.private").write_text(secret + "\n")
     filed = (line for line in text.split("\n") if '"change me"' not in line and not line.startswith("secret_key = "))
@@ -197,6 +202,8 @@ def test_prose_and_settings_cannot_be_mixed_up() -> None:
 def altered(value: Any, name: str) -> Any:
     """A copy with another value at ``name``."""
     entries = {"table": (LauncherEntry("x", "y"),), "levels": (LogLevel("mtl", "debug"),)}
+    if isinstance(value, Notify) and name == "rules":
+        return attrs.evolve(value, rules=(NotifyRule("x", command=("y",)),))
     return attrs.evolve(value, **{name: entries.get(name, object())})
 
 
@@ -263,7 +270,7 @@ def blocks(kind: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("text", "output"), blocks("toml"))
 def test_the_documented_examples_and_what_is_shown_for_them(tmp_path: Path, text: str, output: str) -> None:
-    cert, key = certificate(tmp_path, "x")
+    cert, key = certificate(tmp_path, "x", days=90)
     (tmp_path / "clients").mkdir()
     (tmp_path / "users.toml").touch(0o600)
     (tmp_path / "clients" / "web1.example.org.public").touch()

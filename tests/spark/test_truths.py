@@ -12,11 +12,15 @@ from spark.capacity.generator import END, Faults, Service, generate
 from spark.capacity.generator.broker_lives import HOUR, SECOND
 from spark.capacity.pipeline import Pipeline, Settings
 from spark.capacity.progress import Progress
-from spark.capacity.tables.schema import GOLD_PROVIDER_DAY, GOLD_SERVICE_1H
+from spark.capacity.tables.schema import GOLD_PLAN, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H
 from spark.capacity.tables.store import Tables
 
 SHORT = Service("a minute each", providers=1, level=50.0, daily=0.0, noise=0.0, outages=0.0, lifetime=60.0, report=20.0)
 ROLLED = Service("rolled", providers=6, level=240.0, deployments=4, outages=0.0, report=60.0)
+
+ASKED = Service(
+    "asked", providers=6, level=240.0, outages=0.0, report=60.0, service_s=0.25, failed=0.02, full_load=80.0
+)
 
 BRIEF = (
     SHORT,
@@ -27,6 +31,7 @@ LASTING = (
     ROLLED,
     attrs.evolve(ROLLED, name="rolled by kill", replaced_by="left"),
     attrs.evolve(ROLLED, name="rolled at once", deploy_step=1.0),
+    ASKED,
     Service("flaky", "dbp", providers=6, interval=20.0, report=300.0, flaky=(0.05,), losses=0.005, outages=1.0),
 )
 
@@ -81,7 +86,36 @@ def test_demand_providers_and_capacity_are_the_true_ones(known, service):
     assert abs(fmean(providers)) < MEAN_OFF
 
 
+def test_requests_are_the_true_ones_and_of_no_other_service(known):
+    truths, hours, tables = known
+    true, boots = truths[ASKED].service("asked"), truths[ASKED].boots
+    bad = {at // HOUR for boot in boots for at in boot[1:3]}
+    bad |= {hour for begin, end, _ in truths[ASKED].clock_jumps for hour in range(begin // HOUR - 1, end // HOUR + 2)}
+    offered, handled = [], []
+    for row in hours["asked"]:
+        at = int(row["h"].timestamp()) * SECOND
+        if at // HOUR not in bad and at >= true.since:
+            wanted = true.demand[(at - true.since) // HOUR] / ASKED.full_load
+            offered.append(row["requests"] * row["service_s"] / 3600 / wanted - 1)
+            handled.append(row["in_flight"] / wanted - 1)
+            assert row["service_s"] == pytest.approx(0.25)
+    assert len(offered) > 20
+    for off in (offered, handled):
+        assert abs(fmean(off)) < MEAN_OFF
+        assert max(map(abs, off)) < HOUR_OFF
+    failed, requests = (sum(row[name] for row in hours["asked"]) for name in ("errors", "requests"))
+    assert failed / requests == pytest.approx(ASKED.failed, rel=0.05)
+
+    plans = {row["service"]: row for row in tables.read(GOLD_PLAN).collect()}
+    asked = plans.pop("asked")
+    assert asked["erlangs"] == pytest.approx(true.demand[-1] / ASKED.full_load, rel=0.1)
+    assert asked["service_s"] == pytest.approx(0.25)
+    assert {(row["erlangs"], row["service_s"]) for row in plans.values()} == {(None, None)}
+    assert not any("wait" in row["rule"] for row in plans.values())
+    assert all(hour["requests"] is None for name, rows in hours.items() if name != "asked" for hour in rows)
+
+
 def test_the_flaky_provider_is_found_and_no_other(known):
     _, _, tables = known
     flaky = {row["instance"] for row in tables.read(GOLD_PROVIDER_DAY).where("flaky and service = 'flaky'").collect()}
-    assert flaky == {"10.0.3.10:9003"}
+    assert flaky == {"10.0.4.10:9004"}

@@ -105,7 +105,7 @@ def reloaded(result: ReloadResult) -> Reloaded:
 
 
 def endpoints(control: IOperations, audit: Audit, listener: str) -> list[Endpoint]:
-    """Return the endpoints."""
+    """Return the endpoints. ``listener`` is the title of the listener in the audit log."""
 
     def reload(call: Call) -> Response:
         return answer(reloaded(control.reload()))

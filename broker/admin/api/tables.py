@@ -23,6 +23,8 @@ FARM = {
     "services": "Lists the services of all wires.",
     "loads": "Lists the loads of all providers.",
     "listeners": "Lists the listeners of the daemon.",
+    "checks": "Lists the health checks of services.",
+    "certificates": "Lists the certificates of listeners.",
     "counters": "Lists all counters with their meaning.",
 }
 """Tables that the daemon itself has, with a path each."""

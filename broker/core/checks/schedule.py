@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from math import inf
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -25,13 +26,19 @@ from broker.core.checks.interfaces import Asker, Question, Subject, TargetInfo
 from broker.core.checks.progress import Outcome, Progress
 from broker.core.checks.rules import CheckKind, CheckSettings
 from broker.core.interfaces import ILease, ILeases
-from broker.core.model import CheckState, Policy
+from broker.core.model import Check, CheckState, Policy
 
 JITTER = 0.25
 """Largest deviation from the interval, as a share of it."""
 
 MAX_TARGETS = 50_000
 """Limit of targets: some 30 MB when full. At the default interval that is 1,700 checks a second, a third of a core."""
+
+LINES = 100
+"""Log lines a minute. More than that fail only together, and all of them are in the view."""
+
+MAX_SHOWN = 100
+"""Characters of a name in the log."""
 
 RETRY = 0.1
 """Intervals until the next attempt of a check that was impossible."""
@@ -86,6 +93,10 @@ class Schedule:
         """Checks with connections of their own that run."""
         self._outcomes: Counter[str] = Counter()
         self._stopped = False
+        self._minute = -inf
+        """Clock at the beginning of the present minute of the log."""
+        self._lines = 0
+        """Lines of that minute, those beyond `LINES` included."""
 
     @property
     def settings(self) -> CheckSettings:
@@ -240,12 +251,27 @@ class Schedule:
         if check == before:
             return
         if check.state is not before.state and CheckState.FAILING in (check.state, before.state):
-            subject = next(iter(target.subjects), None)
-            self.log.info(
-                "{subject} is {state}: {reason}", subject=str(subject), state=check.state.value, reason=check.reason
-            )
+            self._report(target, check)
         for subject in list(target.subjects):
             subject.judged(check, rule.policy)
+
+    def _report(self, target: Target, check: Check) -> None:
+        """Log that a target begins or ceases to fail, within `LINES` a minute."""
+        now = self._clock.seconds()
+        if not 0 <= now - self._minute < 60:
+            if self._lines > LINES:
+                self.log.info("{count} more checks began or ceased to fail", count=self._lines - LINES)
+            self._minute, self._lines = now, 0
+        self._lines += 1
+        if self._lines <= LINES:
+            name = next((str(subject) for subject in target.subjects), "")[:MAX_SHOWN]
+            self.log.info(
+                "{kind} check of {name!r}: {state}, {reason}",
+                kind=target.question.rule.kind.value,
+                name=name,
+                state=check.state.value,
+                reason=check.reason,
+            )
 
     def _next_due(self, target: Target) -> float:
         return target.begun + self._interval(target.question)

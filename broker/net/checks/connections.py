@@ -20,11 +20,12 @@ from typing import Any
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
-from twisted.internet.error import ConnectError
+from twisted.internet.error import ConnectBindError, ConnectError, ConnectionClosed, TimeoutError
 from twisted.internet.interfaces import IResolutionReceiver, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
-from twisted.web.client import Agent, ResponseFailed
+from twisted.web._newclient import RequestNotSent
+from twisted.web.client import Agent, RequestTransmissionFailed, ResponseFailed
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
@@ -81,7 +82,6 @@ class ConnectionChecks:
             work.cancel()
 
         work = Deferred.fromCoroutine(self._outcome(question)).addCallback(done)
-        work.addErrback(lambda failure: self.log.failure("a check made the broker fail", failure))
         return end
 
     async def _outcome(self, question: Question) -> Outcome:
@@ -91,10 +91,18 @@ class ConnectionChecks:
             return Outcome(None, f"not checked: {refusal}")
         except ResponseFailed:
             return Outcome(False, "the response is not valid HTTP, ends early or is too long")
+        except ConnectBindError as error:
+            # The fault of this machine, such as a lack of descriptors.
+            return Outcome(None, f"not checked: {error}".rstrip(".")[:MAX_REASON])
         except ConnectError as error:
             return Outcome(False, f"no connection: {error}".rstrip(".")[:MAX_REASON])
+        except (ConnectionClosed, RequestNotSent, RequestTransmissionFailed, TimeoutError) as error:
+            return Outcome(False, f"no answer: {error or type(error).__name__}".rstrip(".")[:MAX_REASON])
         except CancelledError:
             return Outcome(None, "ended")
+        except Exception:
+            self.log.failure("a check made the broker fail")
+            return Outcome(None, "not checked, because of a fault of the broker")
 
     async def _check(self, question: Question) -> Outcome:
         host, port = split(question.hostport)

@@ -21,8 +21,10 @@ Network = IPv4Network | IPv6Network
 Address = IPv4Address | IPv6Address
 
 _HOSTPORT = re.compile(
-    r"(?:[A-Za-z][A-Za-z0-9+.-]*://)?(?:\[(?P<six>[^\[\]\s]+)\]|(?P<host>[A-Za-z0-9._-]{1,253})):(?P<port>[0-9]{1,5})"
-    r"(?:/[^\s]*)?"
+    r"(?:[A-Za-z][A-Za-z0-9+.-]*://)?"
+    # A resolver fails on labels of more than 63 characters, instead of answering that there is no such name.
+    r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>(?=.{1,253}:[0-9]+(?:/|$))[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*))"
+    r":(?P<port>[0-9]{1,5})(?:/[^\s]*)?"
 )
 
 
@@ -34,8 +36,8 @@ def networks(texts: Iterable[str]) -> tuple[Network, ...]:
 def split(hostport: str) -> tuple[str, int]:
     """Return the host and port of a hostport, with or without a scheme and a path. Raises `NotChecked`."""
     match = _HOSTPORT.fullmatch(hostport)
-    if match is None or not 1 <= int(match["port"]) <= 65_535:
-        raise NotChecked("its hostport has no host and port")
+    if match is None or not 1 <= int(match["port"]) <= 65_535 or (match["six"] and not numeric(match["six"])):
+        raise NotChecked("its hostport has no valid host and port")
     return match["six"] or match["host"], int(match["port"])
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from ipaddress import AddressValueError, IPv4Address
 
 from broker.config import zmq_endpoint
+from broker.config.checks import unless_said
 from broker.config.endpoint import BadEndpoint
 from broker.config.problem import Problem, in_range, in_ranges
 from broker.config.zmq_endpoint import ZEndpoint
@@ -119,10 +120,10 @@ def _reach(dbp: Dbp, where: ZEndpoint) -> Iterator[Problem]:
                 text = f"is not reached from {where.where}, which is loopback; leave it out, or change endpoint"
                 yield Problem(f"dbp.beacon[{number}]", text, "dbp.endpoint")
     elif dbp.enabled and dbp.auth is None:
-        yield Problem(
+        yield from unless_said(
             "dbp.auth",
-            f"is required, since {where.where} can be reached from elsewhere and DBP has no authentication: "
-            '"open", which admits any client that reaches it',
+            where,
+            ' and DBP has no authentication: "open", which admits any client that reaches it',
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from broker.config.checks import unless_said
 from broker.config.endpoint import BadEndpoint, Endpoint, parse
 from broker.config.problem import Problem, in_ranges
 from broker.wires.dns.codec.hosts import Labels, host_labels, wire_length
@@ -55,11 +56,11 @@ def dns_problems(dns: Dns) -> Iterator[Problem]:
     except BadEndpoint as error:
         yield Problem("dns.endpoint", str(error))
     else:
-        if dns.enabled and dns.auth is None and not where.loopback:
-            yield Problem(
+        if dns.enabled and dns.auth is None:
+            yield from unless_said(
                 "dns.auth",
-                f"must be said, since {where.where} can be reached from elsewhere and DNS has no authentication: "
-                '"open", which answers every program that reaches it',
+                where,
+                ' and DNS has no authentication: "open", which answers every program that reaches it',
             )
     if dns_domain(dns) is None:
         yield Problem("dns.domain", f"{dns.domain!r} is no domain name of less than {MAX_DOMAIN} characters")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from broker.config import endpoint
-from broker.config.checks import MAX_LABEL, MAX_SUFFIX, hostport, listens, parsed, printable, secret
+from broker.config.checks import MAX_LABEL, MAX_SUFFIX, hostport, listens, parsed, printable, secret, unless_said
 from broker.config.problem import Problem, in_ranges
 from broker.wires.elko.config import BrokerListener, Director, DirectorListener, Elko, ElkoListener
 from broker.wires.elko.validate_transport import transport_problems
@@ -138,10 +138,9 @@ def _listener_auth(here: str, listener: ElkoListener) -> Iterator[Problem]:
         yield Problem(f"{here}.auth", '"password" needs a code, or a code_file')
     if listener.auth != "password" and listener.code is not None:
         yield Problem(f"{here}.code", 'has no effect without auth = "password"')
-    where = parsed(listener.endpoint)
-    if listener.auth is None and listener.code is None and where is not None and not where.loopback:
-        yield Problem(
+    if listener.auth is None and listener.code is None:
+        yield from unless_said(
             f"{here}.auth",
-            f'is required, since {where.where} can be reached from elsewhere: "password" with a code, '
-            '"users" with access.file, or "open", which admits any peer that reaches it',
+            parsed(listener.endpoint),
+            ': "password" with a code, "users" with access.file, or "open", which admits any peer that reaches it',
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from broker.config.checks import unless_said
 from broker.config.endpoint import BadEndpoint, Endpoint, parse
 from broker.config.problem import Problem, in_ranges
 from broker.wires.http.config import Http
@@ -58,11 +59,11 @@ def http_problems(http: Http) -> Iterator[Problem]:
     except BadEndpoint as error:
         yield Problem("http.endpoint", str(error))
     else:
-        if http.enabled and http.auth is None and not where.loopback:
-            yield Problem(
+        if http.enabled and http.auth is None:
+            yield from unless_said(
                 "http.auth",
-                f"must be given, since {where.where} can be reached from elsewhere: "
-                '"users", which needs a users file, or "open", which serves every program that reaches it',
+                where,
+                ': "users", which needs a users file, or "open", which serves every program that reaches it',
             )
     for index, host in enumerate(http.hosts):
         if not _HOST.fullmatch(host):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from broker.config import zmq_endpoint
+from broker.config.checks import unless_said
 from broker.config.endpoint import BadEndpoint
 from broker.config.files import KEY_LENGTH, BadFile, has_public_keys, is_curve_key
 from broker.config.problem import Problem, in_ranges
@@ -92,11 +93,11 @@ def _open(mc0: Mc0) -> Iterator[Problem]:
     why = "without a secret_key_file" if mc0.auth is None else 'with auth = "open"'
     for name in useless:
         yield Problem(f"mc0.{name}", f"has no effect {why}")
-    where = mc0_place(mc0)
-    if mc0.enabled and mc0.auth is None and not useless and where is not None and not where.loopback:
-        yield Problem(
+    if mc0.enabled and mc0.auth is None and not useless:
+        yield from unless_said(
             "mc0.auth",
-            f'is required, since {where.where} can be reached from elsewhere: "curve" with a secret_key_file, '
+            mc0_place(mc0),
+            ': "curve" with a secret_key_file, "users" with access.file, '
             'or "open", which admits any client that reaches it, without a key',
         )
 

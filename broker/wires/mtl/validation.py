@@ -8,6 +8,7 @@ from typing import Literal
 import attrs
 
 from broker.config import zmq_endpoint
+from broker.config.checks import unless_said
 from broker.config.endpoint import BadEndpoint
 from broker.config.files import KEY_LENGTH, BadFile, has_public_keys, is_curve_key
 from broker.config.problem import Problem, in_range, in_ranges
@@ -162,10 +163,11 @@ def _auth(mtl: Mtl, where: ZEndpoint | None) -> Iterator[Problem]:
             if given:
                 why = 'with auth = "open"' if mtl.auth is not None else "without users or a secret_key_file"
                 yield Problem(f"mtl.{name}", f"has no effect {why}")
-        if mtl.enabled and mtl.auth is None and where is not None and not where.loopback:
-            yield Problem(
+        if mtl.enabled and mtl.auth is None:
+            yield from unless_said(
                 "mtl.auth",
-                f'must be said, since {where.where} can be reached from elsewhere: "sasl" with a file of users or a '
+                where,
+                ': "users" with access.file, "sasl" with a file of users or a '
                 'secret_key_file, or "open", which admits every client',
             )
         return

@@ -53,8 +53,10 @@ class Service:
     replaced_by: str = "withdrawn"
     """End of a replaced instance: ``withdrawn``, or ``left`` where the process is killed."""
     service_s: float | None = None
-    """Seconds that a request takes: providers report how many they had, and each handles one at a time. A provider at
-    its full load has no time between two."""
+    """Seconds that a request takes: providers report how many they had and how many are being handled, and each handles
+    one at a time. A provider at its full load has no time between two."""
+    failed: float = 0.0
+    """The part of these requests that fails."""
     once: int = 0
     """So many more providers, each of which leaves exactly one record, just before the end."""
 
@@ -87,7 +89,7 @@ ALL = Faults(2, 1, 2, 2, 3, 3, 3, 3, 3, 2, 2, 2, 2)
 """Everything, for tests."""
 
 FARM = (
-    Service("auth", providers=8, level=330.0, weekend=0.8, service_s=0.25),
+    Service("auth", providers=8, level=330.0, weekend=0.8, service_s=0.25, failed=0.02),
     Service("chat", providers=12, level=480.0, runs_out=9.0, noise=0.03),
     Service("directory", providers=10, level=300.0, skew=1.6, daily=0.3),
     Service("gamehost", providers=14, level=450.0, weekend=1.35, failover=True, flapping=1),

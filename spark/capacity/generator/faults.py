@@ -41,7 +41,7 @@ def add_strange(stream: Stream, chance: np.random.Generator, start: int, until: 
     # The year is written over the time's place; it takes the same number of values.
     stream.templates[future] = stream.templates[future].replace('"ts":%d', '"ts":%.0s' + str(until + 400 * DAY))
     garbage = stream.template("hb", members)
-    stream.templates[garbage] = "\ufffd%.0s%.0s%.0s%.0s%.0s{{{ \n"
+    stream.templates[garbage] = "\ufffd" + 7 * "%.0s" + "{{{ \n"
     stream.unknown = stream.template("alive", {"wire": "elkobroker", "colour": "blue"})
     stream.unreadable = {version: VERSION, event: EVENT, future: DATE, garbage: JSON}
     for template, count in (

@@ -2,12 +2,24 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spark.capacity.generator.broker_lives import ALIVE, SECOND, Boot, Floats, Ints
 from spark.capacity.generator.farm import Service
+
+
+class Requests(NamedTuple):
+    """Requests of a report: their number and that of those being handled, for each unit of its load, and the part of
+    them that fails."""
+
+    number: float
+    failed: float
+    in_flight: float
+
+
+NO_REQUESTS = Requests(0.0, 0.0, 0.0)
 
 
 class Stream:
@@ -20,8 +32,8 @@ class Stream:
         self.broker = broker
         self.boots = boots
         self.templates: list[str] = []
-        self.requests: dict[int, float] = {}
-        """By template: the requests of a report, for each unit of its load."""
+        self.requests: dict[int, Requests] = {}
+        """By template, where reports have requests."""
         self.unreadable: dict[int, str] = {}
         """Templates of lines that no reader can take, and why."""
         self.unknown = -1
@@ -33,10 +45,10 @@ class Stream:
         self, event: str, members: dict[str, Any], value: str = "", requests: str = "", version: int = 1
     ) -> int:
         """``value`` is a part of the line with one place for the value and one for the provider's clock, ``requests``
-        one with a place for their number."""
+        one with places for the numbers of requests, of failed ones, and of those being handled."""
         middle = "".join(f",{json.dumps(key)}:{_text(member)}" for key, member in members.items() if member is not None)
         start = f'{{"v":{version},"ts":%d,"broker":{_text(self.broker)},"boot":"BOOT","seq":%d,"event":"{event}"'
-        self.templates.append(start + middle + (value or "%.0s%.0s") + (requests or "%.0s") + "}\n")
+        self.templates.append(start + middle + (value or "%.0s%.0s") + (requests or "%.0s%.0s%.0s") + "}\n")
         return len(self.templates) - 1
 
     def add(self, at: int, template: int) -> None:
@@ -100,7 +112,8 @@ def load_template(stream: Stream, service: Service, instance: str, ident: int) -
     members = members_of(service, instance, ident)
     if service.service_s is None or service.full_load is None:
         return stream.template("load", members, ',"load":%.2f%.0s' + end)
-    told = f',"requests":%d,"latency_ms":{service.service_s * 1000!r}'
+    told = f',"requests":%d,"errors":%d,"in_flight":%d,"latency_ms":{service.service_s * 1000!r}'
     made = stream.template("load", members, ',"load":%.2f%.0s' + end, told, version=2)
-    stream.requests[made] = service.report / service.full_load / service.service_s
+    in_flight = 1 / service.full_load
+    stream.requests[made] = Requests(service.report / service.service_s * in_flight, service.failed, in_flight)
     return made

@@ -16,10 +16,10 @@ from typing import Any
 import attrs
 import numpy as np
 
-from spark.capacity.generator.broker_lives import HOUR, SECOND, Boot, Ints
+from spark.capacity.generator.broker_lives import HOUR, SECOND, Boot, Floats, Ints
 from spark.capacity.generator.farm import Faults
 from spark.capacity.generator.faults import TORN, TRUNCATED, Numbered, number
-from spark.capacity.generator.records import Stream
+from spark.capacity.generator.records import NO_REQUESTS, Stream
 from spark.capacity.generator.truth import Bad, Loss
 
 LEVEL = 1
@@ -27,6 +27,9 @@ LEVEL = 1
 
 COPY = 90_000
 """Offset of the number of a duplicated segment."""
+
+GOLDEN, PLASTIC = 0.6180339887, 0.7548776662
+"""Steps whose multiples lie evenly between whole numbers, and independently of each other."""
 
 Told = Callable[[int, int], None]
 """Called with the hours that are written, and with how many there are."""
@@ -69,10 +72,10 @@ def write(
         texts = known[boot.name]
         templates = got.template[where].tolist()
         seqs = got.seq[where].tolist()
-        requests = [stream.requests.get(one, 0.0) for one in templates] * got.value[where]
-        values = (got.shown[where], got.value[where], sent[where], np.rint(requests).astype(np.int64))
-        shown, value, clock, asked = (column.tolist() for column in values)
-        columns = (shown, seqs, value, clock, asked)
+        counts = _requests(stream, templates, got.value[where], got.seq[where])
+        values = (got.shown[where], got.value[where], sent[where], *counts)
+        shown, value, clock, *asked = (column.tolist() for column in values)
+        columns = (shown, seqs, value, clock, *asked)
         lines = [texts[one] % row for one, row in zip(templates, zip(*columns, strict=True), strict=True)]
         reasons = {row: stream.unreadable[one] for row, one in enumerate(templates) if one in stream.unreadable}
         if done in torn:
@@ -111,6 +114,21 @@ def write(
         "duplicates": tuple(duplicates),
         "late": tuple(delayed),
     }
+
+
+def _requests(stream: Stream, templates: Sequence[int], load: Floats, seq: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the numbers of requests, of failed ones, and of those being handled, in each report."""
+    if not stream.requests:
+        nothing = np.zeros(len(load), np.int64)
+        return nothing, nothing, nothing
+    of = np.array([stream.requests.get(one, NO_REQUESTS) for one in templates]).reshape(-1, 3)
+    number = np.rint(of[:, 0] * load).astype(np.int64)
+    # Small numbers are rounded up or down by turns, so that their mean is right.
+    failed, in_flight = (
+        np.floor(mean + seq * turn % 1.0).astype(np.int64)
+        for mean, turn in ((of[:, 1] * number, GOLDEN), (of[:, 2] * load, PLASTIC))
+    )
+    return number, np.minimum(failed, number), in_flight
 
 
 def _merged(lost: list[Loss]) -> Iterator[Loss]:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import attrs
 
+from spark.capacity.planning.erlang import MOST_ERLANGS, WAIT_SHARE, providers_for
 from spark.capacity.report.chart import Band, Line, Mark, chart
 from spark.capacity.report.markup import (
     DASH,
@@ -223,6 +224,7 @@ def _said(service: ServiceRows) -> Iterable[str]:
             ("Too few from, by p50", middle),
             ("Bound missed before", missed_before(plan)),
         ]
+        facts += _requests(service)
         yield '<dl class="facts">' + "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in facts) + "</dl>"
         if not missing(plan.get("note")) and plan["note"]:
             yield f'<p class="note">{bdi(plan["note"])}</p>'
@@ -239,6 +241,25 @@ def _said(service: ServiceRows) -> Iterable[str]:
             yield f'<p class="note">Flag: {bdi(told["flag"])}</p>'
     else:
         yield para("There is no forecast for this service.", "empty")
+
+
+def _requests(service: ServiceRows) -> list[tuple[str, str]]:
+    """Return what is known of the requests of the last full hour; nothing where providers report none."""
+    plan, last = service.plan, service.history[-1] if service.history else {}
+    requests, erlangs = number_of(last, "requests"), number_of(plan, "erlangs")
+    facts = []
+    if requests is not None:
+        errors = number_of(last, "errors")
+        failed = "" if errors is None else f", of which {plain(errors, 0)} failed"
+        facts.append(("Requests of the last full hour", plain(requests, 0) + failed))
+    if (seconds := number_of(plan, "service_s")) is not None:
+        facts.append(("Mean time of a request", f"{plain(seconds * 1000, 1)} ms"))
+    if erlangs is not None:
+        facts.append(("Requests in service at a time", f"{plain(erlangs, 1)} (erlangs)"))
+        if 0 <= erlangs <= min(MOST_ERLANGS, number_of(plan, "providers_now") or 0):
+            needed = plain(providers_for(erlangs), 0)
+            facts.append((f"Busy providers with which at most {percent(WAIT_SHARE, 0)} of them wait", needed))
+    return facts
 
 
 def _days(service: ServiceRows) -> str:

@@ -12,6 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from broker.core.model import MAX_COUNT, LoadDetails
+from broker.export.records import Record, common, encode, with_details
 from spark.capacity.ingest.fast_reader import RUNS, Run, read, runs_of, take
 from spark.capacity.ingest.line_reader import NOTHING, STAGED, stage
 from spark.capacity.ingest.record_rules import EARLIEST, FUTURE, micros
@@ -132,6 +134,27 @@ def read_text(text: bytes) -> Any:
     with NamedTemporaryFile(suffix=".gz") as file:
         Path(file.name).write_bytes(gzip.compress(text))
         return read(file.name, *LIMITS)
+
+
+def test_records_of_the_broker_are_whole_in_both_versions() -> None:
+    plain = Record(micros(START), "load", "elko", "bank", 3, "one", "h:1", "tcp", load=0.5, full_load=2.0)
+    details = LoadDetails(requests=120, errors=2, in_flight=3, latency_ms=41.5)
+    begin = common("b", "one")
+    text = b"".join(encode(each, begin, seq) for seq, each in enumerate((plain, with_details(plain, details)), 1))
+    rows = read_text(text).to_pylist()
+    assert [row["v"] for row in rows] == [1, 2]
+    names = ("load", "full_load", "requests", "errors", "in_flight", "latency_ms")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (0.5, 2.0, None, None, None, None),
+        (0.5, 2.0, 120, 2, 3, 41.5),
+    ]
+
+
+def test_the_most_that_a_provider_may_report_is_read() -> None:
+    plain = Record(micros(START), "load", "elko", "bank", 3, load=0.0)
+    most = with_details(plain, LoadDetails(MAX_COUNT, MAX_COUNT, MAX_COUNT, MAX_COUNT))
+    [row] = read_text(encode(most, common("b", "one"), 1)).to_pylist()
+    assert row["requests"] == row["errors"] == row["in_flight"] == row["latency_ms"] == MAX_COUNT
 
 
 def test_runs_are_those_of_each_date_and_start_and_tell_what_was_dropped() -> None:

@@ -250,6 +250,25 @@ def test_times_without_a_zone_and_of_other_zones_are_shown_in_utc():
         assert "2026-06-04 05:00 UTC" in text(section(found, "Service a"))
 
 
+def test_requests_are_shown_where_providers_report_them_and_nowhere_else(page):
+    asked = [hour | {"requests": 7200, "errors": 72} for hour in hours("asked", 2)]
+    one = plan("asked", erlangs=5.0, service_s=2.5)
+    shown = text(section(parsed(render({"gold_service_1h": asked, "gold_plan": [one]})), "Service asked"))
+    for said in (
+        "Requests of the last full hour7,200, of which 72 failed",
+        "Mean time of a request2,500 ms",
+        "Requests in service at a time5 (erlangs)",
+        "Busy providers with which at most 5 % of them wait10",
+    ):
+        assert said in shown
+    assert "Requests" not in text(section(page, "Service auth"))
+    assert "wait" not in text(section(page, "Service auth"))
+
+    several = plan("asked", erlangs=50.0)
+    shown = text(section(parsed(render({"gold_service_1h": asked, "gold_plan": [several]})), "Service asked"))
+    assert "wait" not in shown, "the formula says nothing where providers handle several at a time"
+
+
 def test_need_rule_and_the_achieved_rates_stand_together(page):
     own = text(section(page, "Service auth"))
     for said in (

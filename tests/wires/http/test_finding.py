@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.model import Auth, Provider, Rights, Service
+from broker.core.model import Auth, Check, CheckState, Policy, Provider, Rights, Service
 from tests.wires.http.recording import HttpFarm
 from tests.wires.recording import Farm
 
@@ -66,6 +66,22 @@ def test_services_from_before_a_restart_are_marked() -> None:
     http = HttpFarm(Farm(restored=[Provider(7, "p", "elko", "a", 0.0, 0.0, (old,))]))
     [found] = http.ask("GET", "/v1/services/bank").json["services"]
     assert (found["hostport"], found["restored"], found["load"]) == ("h:1", True, None)
+
+
+def test_a_failing_service_is_shown_with_its_reason_and_comes_last(http: HttpFarm) -> None:
+    registry = http.farm.registry
+    for hostport, load in (("h:1", 0.1), ("h:2", 0.9)):
+        offer(http, "bank", hostport, load)
+    first, _ = registry.services("bank")
+    registry.set_check(first, Check(CheckState.FAILING, "no answer within 2 s", 5.0), Policy.LAST)
+    assert http.find("bank") == http.find("bank", near="load") == ["h:2", "h:1"]
+    [healthy, failing] = http.ask("GET", "/v1/services/bank").json["services"]
+    assert "check" not in healthy
+    assert failing["check"] == {
+        "state": "failing",
+        "reason": "no answer within 2 s",
+        "since": "1970-01-01T00:00:05+00:00",
+    }
 
 
 def test_a_secret_is_for_this_machine_and_users(http: HttpFarm) -> None:

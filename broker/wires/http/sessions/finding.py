@@ -1,8 +1,9 @@
 """Endpoints of finding: services of a name, with ``wait`` and ``near``, and Prometheus' HTTP service discovery.
 
 Rules:
-- Live services come in the order of their offers; those from before a restart are shown while no live one has replaced
-  them. With ``near=load``, the least loaded provider comes first.
+- Live services come in the order of their offers; those from before a restart are shown while no live one
+  has replaced them. With ``near=load``, the least loaded provider comes first. A service whose health check fails comes
+  last or not at all, by the policy of its check.
 - With ``wait``, an empty result is awaited: a service that is offered answers; 404 at the deadline.
 - A service's secret is shown to authenticated users and on this machine only.
 - The discovery is rendered in pieces. It leaves out services with a secret, those whose address is no host:port, and
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Sequence
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
@@ -25,7 +27,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker.access.principal import Access, Principal
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
-from broker.core.model import BROKER, Service
+from broker.core.model import BROKER, Check, Service
 from broker.web.endpoint import Answer, Call, Endpoint
 from broker.web.messages import Response
 from broker.web.problem import Problem
@@ -51,8 +53,18 @@ class FindQuery:
 
 
 @attrs.frozen
+class FoundCheck:
+    """The result of the health checks of a service. ``since`` is the time, RFC 3339 in UTC."""
+
+    state: Literal["untested", "passing", "failing"]
+    reason: str
+    since: str
+
+
+@attrs.frozen
 class FoundService:
-    """A service. ``load`` is that of its provider; ``restored``: it is known from before a restart only."""
+    """A service. ``load`` is that of its provider; ``restored``: it is known from before a restart only;
+    ``check`` is absent for a service that is not checked."""
 
     hostport: str
     protocol: str
@@ -60,6 +72,7 @@ class FoundService:
     label: str | None = None
     load: float | None = None
     restored: bool = False
+    check: FoundCheck | None = None
     info: dict[str, Any] | None = None
     auth: dict[str, str] | None = None
 
@@ -165,7 +178,10 @@ class FindingEndpoints:
             services = sorted(services, key=lambda service: (service.restored, loads[service.provider] or 0.0))
             services = self._registry.by_check(services)
         trusted = bool(call.principal.name) or call.request.local
-        rows = [_row(service, loads[service.provider], trusted) for service in services[: query.limit]]
+        rows = [
+            _row(service, loads[service.provider], self._registry.check_of(service), trusted)
+            for service in services[: query.limit]
+        ]
         return Response(body=msgspec.json.encode({"name": call.path["name"], "services": rows}))
 
     def _load(self, service: Service) -> float | None:
@@ -200,7 +216,7 @@ class FindingEndpoints:
         )
 
 
-def _row(service: Service, load: float | None, trusted: bool) -> dict[str, object]:
+def _row(service: Service, load: float | None, check: Check | None, trusted: bool) -> dict[str, object]:
     row: dict[str, object] = {
         "hostport": service.hostport,
         "protocol": service.protocol,
@@ -209,6 +225,9 @@ def _row(service: Service, load: float | None, trusted: bool) -> dict[str, objec
         "load": load,
         "restored": service.restored,
     }
+    if check is not None:
+        since = datetime.fromtimestamp(check.since, UTC).isoformat(timespec="seconds")
+        row["check"] = {"state": check.state, "reason": check.reason, "since": since}
     if service.info is not None:
         row["info"] = msgspec.Raw(service.info.encode())
     if service.auth is not None:

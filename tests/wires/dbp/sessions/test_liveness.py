@@ -937,3 +937,38 @@ def test_questions_that_are_switched_on_outside_of_a_quantum_begin_after_their_t
     assert asked(farm) == []
     farm.wait(1.0)
     assert asked(farm) == [(HERE, 5247)]
+
+
+# health checks
+
+
+def test_a_health_check_is_a_probe_and_its_answer_is_a_sign_of_life(farm: DbpFarm) -> None:
+    farm.dealer().registered("Rohan", port=6000)
+    [provider] = [each.id for each in farm.registry.providers()]
+    answers: list[bool | None] = []
+    assert farm.catalogue.ping(provider, 2.0, answers.append)
+    assert asked(farm) == [(THERE, 6000)]
+    assert not farm.catalogue.ping(provider, 2.0, answers.append), "one probe at a time"
+    assert answers == []
+    farm.wait(2.1)
+    assert answers == [False]
+    farm.probes.alive.add((THERE, 6000))
+    assert farm.catalogue.ping(provider, 2.0, answers.append)
+    farm.wait(0.1)
+    assert answers == [False, True]
+    entry = farm.catalogue.get("Rohan")
+    assert entry is not None
+    assert entry.proved
+    assert entry.last_alive >= farm.leases.now - 0.2
+
+
+def test_a_health_check_of_what_is_not_registered(farm: DbpFarm) -> None:
+    answers: list[bool | None] = []
+    assert not farm.catalogue.ping(99, 2.0, answers.append)
+    farm.dealer().registered("Rohan")
+    [provider] = [each.id for each in farm.registry.providers()]
+    assert not farm.catalogue.ping(provider, 2.0, answers.append), "it has no address"
+    other = farm.registry.join("Rohan", "elko", "192.0.2.9")
+    assert not farm.catalogue.ping(other, 2.0, answers.append), "a provider of another wire"
+    farm.wait(3)
+    assert answers == []

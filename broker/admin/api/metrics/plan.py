@@ -1,0 +1,41 @@
+"""Metrics of the capacity plan.
+
+The label ``service`` has names that peers chose. So there is one sample for each of the services that are short first,
+`SERVICES` at most, and the number of the others is a metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import nsmallest
+from operator import itemgetter
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from broker.core.interfaces import IPlan
+
+SERVICES = 100
+"""Services with a sample: those that are short first. More than an operator can look after."""
+
+
+def collect(plan: IPlan) -> Iterator[Metric | None]:
+    """Yield the metrics; nothing without a plan."""
+    age = plan.age()
+    if age is None:
+        return
+    yield GaugeMetricFamily("elkobroker_plan_age_seconds", "Time since the moment for which the plan was made.", age)
+    days = plan.days_until_short()
+    yield None
+    first = nsmallest(SERVICES, days.items(), key=itemgetter(1))
+    yield None
+    samples = GaugeMetricFamily(
+        "elkobroker_plan_days_until_short",
+        f"Days until the service has too few providers, of the {SERVICES} services that are short first.",
+        labels=["service"],
+    )
+    for name, left in first:
+        samples.add_metric([name], left)
+    yield samples
+    yield GaugeMetricFamily(
+        "elkobroker_plan_short_services", "Services that are foreseen to have too few providers.", len(days)
+    )

@@ -1,0 +1,153 @@
+"""Sources of events for notifications: services of the registry, health checks, listeners, and stores.
+
+Rules:
+- A service name is *gone* when its last live service has left, for the time ``settle``: a server that reconnects in
+  between is no event. It is *back* when one is offered again after that.
+- The broker's own services are no events: listeners have their own.
+- Names that are gone are remembered, up to `MAX_GONE`; a name that is forgotten has no "back".
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from broker.core.interfaces import INotifications, IRegistry, IWait
+from broker.core.model import BROKER, Change, Check, CheckState, Kind, Listening, NotReady, Service
+
+MAX_GONE = 10_000
+"""Names that are gone, or about to be: as many as a farm has. The oldest is forgotten."""
+
+EVERY = 5.0
+"""Seconds between two looks at the stores. Their failures are repeated with pauses of seconds, too."""
+
+KINDS = (Kind.OFFERED, Kind.WITHDRAWN, Kind.CHECKED)
+
+
+class EventSources:
+    """The sources. ``check_of`` returns the health check of a service; ``listeners`` the states of all listeners,
+    ``troubles`` the stores that cannot be written."""
+
+    def __init__(
+        self,
+        notifications: INotifications,
+        registry: IRegistry,
+        clock: IReactorTime,
+        check_of: Callable[[Service], Check | None],
+        listeners: Callable[[], Iterable[Listening]],
+        troubles: Callable[[], Iterable[NotReady]],
+    ) -> None:
+        self._notifications = notifications
+        self._registry = registry
+        self._clock = clock
+        self._check_of = check_of
+        self._listeners = listeners
+        self._troubles = troubles
+        self.settle = 0.0
+        """Seconds for which a service must be gone."""
+        self._leaving: OrderedDict[str, tuple[float, str]] = OrderedDict()
+        """Names without services, with the time at which they left, and the reason."""
+        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._failing: set[tuple[int, str, str]] = set()
+        self._closed: dict[str, str] = {}
+        self._broken: dict[str, str] = {}
+        self._watch: IWait | None = None
+        self._settling: IDelayedCall | None = None
+        self._looking: IDelayedCall | None = None
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._watch = self._registry.watch(self._changed, KINDS)
+        self.listeners_changed()
+        self._look()
+
+    def stop(self) -> None:
+        """End. To be called before the stop closes connections, whose services are not gone."""
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        for timer in (self._settling, self._looking):
+            if timer is not None and timer.active():
+                timer.cancel()
+        self._settling = self._looking = None
+
+    def listeners_changed(self) -> None:
+        """Report listeners whose state has changed."""
+        for each in self._listeners():
+            before = self._closed.get(each.name)
+            if each.reason is not None and each.reason != before:
+                self._closed[each.name] = each.reason
+                self._notifications.event("listener-not-ready", each.name, {"reason": each.reason, "where": each.where})
+            elif each.reason is None and before is not None:
+                del self._closed[each.name]
+                self._notifications.event("listener-ready", each.name, {"where": each.where})
+
+    def _changed(self, change: Change) -> None:
+        service = change.subject
+        if not isinstance(service, Service) or service.provider == BROKER:
+            return
+        if change.kind is Kind.CHECKED:
+            self._checked(service, change.why)
+        elif change.kind is Kind.OFFERED:
+            self._leaving.pop(service.name, None)
+            if self._gone.pop(service.name, self) is None:
+                self._notifications.event("service-back", service.name, _about(service))
+        else:
+            self._failing.discard(_key(service))
+            if not self._registry.services(service.name):
+                self._leave(service.name, change.why)
+
+    def _checked(self, service: Service, state: str) -> None:
+        key = _key(service)
+        if state == CheckState.FAILING and key not in self._failing:
+            self._failing.add(key)
+            check = self._check_of(service)
+            reason = "" if check is None else check.reason
+            self._notifications.event("service-failing", service.name, {**_about(service), "reason": reason})
+        elif state == CheckState.PASSING and key in self._failing:
+            self._failing.discard(key)
+            self._notifications.event("service-passing", service.name, _about(service))
+
+    def _leave(self, name: str, why: str) -> None:
+        self._leaving[name] = (self._clock.seconds(), why)
+        if len(self._leaving) > MAX_GONE:
+            self._leaving.popitem(last=False)
+        if self._settling is None:
+            self._settling = self._clock.callLater(self.settle, self._settle)
+
+    def _settle(self) -> None:
+        """Report the names that have been gone for long enough. They are in order of the time at which they left."""
+        self._settling = None
+        now = self._clock.seconds()
+        while self._leaving:
+            name, (left, why) = next(iter(self._leaving.items()))
+            # The reactor's clock is wall-clock time, and may be set back: then the wait begins again.
+            wait = self.settle - (now - left)
+            if wait > 0:
+                self._settling = self._clock.callLater(min(wait, self.settle), self._settle)
+                return
+            del self._leaving[name]
+            self._gone[name] = None
+            if len(self._gone) > MAX_GONE:
+                self._gone.popitem(last=False)
+            self._notifications.event("service-gone", name, {"why": why})
+
+    def _look(self) -> None:
+        self._looking = self._clock.callLater(EVERY, self._look)
+        now = {each.what: each.reason for each in self._troubles()}
+        for what, reason in now.items():
+            if what not in self._broken:
+                self._notifications.event("store-degraded", what, {"reason": reason})
+        for what in self._broken.keys() - now.keys():
+            self._notifications.event("store-restored", what)
+        self._broken = now
+
+
+def _key(service: Service) -> tuple[int, str, str]:
+    return service.provider, service.name, service.protocol
+
+
+def _about(service: Service) -> dict[str, object]:
+    return {"provider": service.provider, "hostport": service.hostport, "protocol": service.protocol}

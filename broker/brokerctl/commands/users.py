@@ -1,0 +1,202 @@
+"""The commands ``passwd``, ``token`` and ``user``: changes of the users file of a broker on this machine.
+
+They change the file itself, which the broker watches: they need the right to write it, and no running broker.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+import click
+
+from broker.brokerctl.failures import Exit, Failure
+
+USERS_FILE = "/etc/elkobroker/users.toml"
+"""The users file, unless an option or the environment names another."""
+
+MAX_LINE = 515
+"""Bytes of a line of standard input with a password: the longest one, its end, and one byte more."""
+
+file_option = click.option(
+    "--file",
+    "path",
+    envvar="ELKOBROKER_USERS",
+    default=USERS_FILE,
+    show_default=True,
+    type=click.Path(dir_okay=False),
+    help="The users file (access.file of the configuration); also in $ELKOBROKER_USERS.",
+)
+
+
+def _editing() -> ModuleType:
+    """Return the module that changes the file. The command alone, without the daemon, does not have it."""
+    try:
+        from broker.access import editing
+    except ImportError as error:
+        raise Failure(
+            f"this needs the broker's package: pip install 'elkobroker[daemon]' ({error.name} is missing)"
+        ) from None
+    return editing
+
+
+def _failing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Have the sentences of a failed change become a failure of the command."""
+
+    @wraps(function)
+    def command(*arguments: Any, **named: Any) -> Any:
+        try:
+            return function(*arguments, **named)
+        except Failure:
+            raise
+        except Exception as error:
+            from broker.access.guarded_reading import BadUsers
+            from broker.access.replacing import EditFailed
+
+            if isinstance(error, EditFailed | BadUsers):
+                raise Failure("; ".join(map(str, error.args))) from None
+            raise
+
+    return command
+
+
+@click.command()
+@click.argument("name")
+@file_option
+@click.option("--add", is_flag=True, help="Add the user, and the file if it is missing.")
+@click.option("--keep", is_flag=True, help="Keep the former password valid, until the next change without this.")
+@_failing
+def passwd(name: str, path: str, add: bool, keep: bool) -> None:
+    """Set the password of a user in the users file.
+
+    Asks for the password twice on a terminal. Otherwise it is the first line of standard input. The broker notices the
+    change by itself: connections with the former password end.
+    """
+    editing = _editing()
+    known = {user.name for user in editing.users(path)} if not add or _exists(path) else set()
+    if name not in known and not add:
+        raise Failure(f"there is no user {name!r} in {path}; --add adds one", Exit.NOT_FOUND)
+    password = _asked(name)
+    if name not in known:
+        editing.add_user(path, name)
+    editing.set_password(path, name, password, keep)
+    click.echo(f"{name} has {'one more' if keep else 'a new'} password" if name in known else f"{name} is a user")
+
+
+@click.group()
+def token() -> None:
+    """Add, list and revoke bearer tokens in the users file."""
+
+
+@token.command("add")
+@click.argument("name")
+@click.argument("label")
+@file_option
+@click.option("--days", type=click.FloatRange(min=0, min_open=True), default=365.0, show_default=True, help="Its life.")
+@click.option("--forever", is_flag=True, help="Let it never expire.")
+@_failing
+def add_token(name: str, label: str, path: str, days: float, forever: bool) -> None:
+    """Add a token of a user, and print it. It is stored nowhere: the file has its hash."""
+    click.echo(_editing().add_token(path, name, label, None if forever else days))
+
+
+@token.command("list")
+@file_option
+@_failing
+def list_tokens(path: str) -> None:
+    """List the tokens: user, label and expiry."""
+    for name, each in _editing().token_list(path):
+        click.echo(f"{name}\t{each.label}\t{each.expires or 'never expires'}")
+
+
+@token.command("revoke")
+@click.argument("name")
+@click.argument("label")
+@file_option
+@_failing
+def revoke_token(name: str, label: str, path: str) -> None:
+    """Remove a token of a user. Its connections end at once."""
+    _editing().revoke_token(path, name, label)
+    click.echo(f"the token {label!r} of {name} is revoked")
+
+
+@click.group()
+def user() -> None:
+    """Add, list and remove users, their client certificates and CURVE keys in the users file."""
+
+
+@user.command("add")
+@click.argument("name")
+@file_option
+@click.option("--certificate", help="Name of a client certificate: common name or DNS name.")
+@click.option("--key", help="CURVE public key in Z85.")
+@_failing
+def add_user(name: str, path: str, certificate: str | None, key: str | None) -> None:
+    """Add a user, or credentials to one who is there."""
+    editing = _editing()
+    known = _exists(path) and name in {each.name for each in editing.users(path)}
+    if known and certificate is None and key is None:
+        raise Failure(f"{name} is a user already")
+    if not known:
+        editing.add_user(path, name)
+    if certificate is not None:
+        editing.add_certificate(path, name, certificate)
+    if key is not None:
+        editing.add_key(path, name, key)
+    click.echo(f"{name} has more credentials" if known else f"{name} is a user")
+
+
+@user.command("remove")
+@click.argument("name")
+@file_option
+@click.option("--certificate", help="Remove this certificate name only.")
+@click.option("--key", help="Remove this CURVE key only.")
+@_failing
+def remove_user(name: str, path: str, certificate: str | None, key: str | None) -> None:
+    """Remove a user, or one of the credentials. Connections end at once."""
+    editing = _editing()
+    if certificate is not None:
+        editing.remove_certificate(path, name, certificate)
+    if key is not None:
+        editing.remove_key(path, name, key)
+    if certificate is None and key is None:
+        editing.remove_user(path, name)
+    click.echo(f"{name} {'is removed' if certificate is None and key is None else 'has fewer credentials'}")
+
+
+@user.command("list")
+@file_option
+@_failing
+def list_users(path: str) -> None:
+    """List the users with their kinds of credentials."""
+    for each in _editing().users(path):
+        kinds = {
+            "passwords": each.passwords,
+            "tokens": each.tokens,
+            "certificates": each.certificates,
+            "keys": each.keys,
+        }
+        shown = ", ".join(f"{len(values)} {kind}" for kind, values in kinds.items() if values)
+        click.echo(f"{each.name}\t{shown or 'no credentials'}")
+
+
+def _exists(path: str) -> bool:
+    return os.path.lexists(path)
+
+
+def _asked(name: str) -> str:
+    """Return the password of a user: typed twice on a terminal, else a line of standard input."""
+    if sys.stdin.isatty():
+        password: str = click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt="Once more")
+        return password
+    line = sys.stdin.buffer.readline(MAX_LINE)
+    if not line:
+        raise Failure("no password was given: standard input is at its end")
+    try:
+        return line.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise Failure("the password is not UTF-8, or too long") from None

@@ -1,0 +1,80 @@
+"""The capacity plan over HTTP, and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zope.interface import implementer
+
+from broker.admin.api import plan
+from broker.admin.api.metrics import plan as plan_metrics
+from broker.core.interfaces import IPlan
+from broker.core.plan import Plan, PlannedService, Verdict
+from tests.admin.api.calls import Farm, Site
+from tests.admin.api.test_metrics import samples
+
+DAY = 86_400.0
+
+
+@implementer(IPlan)
+class Current:
+    """A plan that was made an hour ago, or none."""
+
+    def __init__(self, farm: Farm, *services: PlannedService) -> None:
+        self._clock = farm.clock
+        made = farm.clock.seconds() - 3_600
+        self._plan = Plan(made, {each.name: each for each in services}) if services else None
+        self.reason: str | None = None
+
+    def current(self) -> Plan | None:
+        return self._plan
+
+    def problem(self) -> str | None:
+        return self.reason
+
+    def age(self) -> float | None:
+        return None if self._plan is None else self._clock.seconds() - self._plan.made
+
+    def days_until_short(self) -> Mapping[str, float]:
+        services = () if self._plan is None else self._plan.services.values()
+        days = ((each.name, each.days_until_short(self._clock.seconds())) for each in services)
+        return {name: left for name, left in days if left is not None}
+
+    def watch(self, changed: Any) -> Any:
+        raise NotImplementedError
+
+
+def short(farm: Farm, name: str, days: float | None) -> PlannedService:
+    verdict = Verdict.ENOUGH if days is None else Verdict.SOON
+    return PlannedService(name, verdict, 2, 2, 3, 1, None if days is None else farm.clock.seconds() + days * DAY)
+
+
+def test_the_plan_is_a_list_with_its_age() -> None:
+    farm = Farm()
+    current = Current(farm, short(farm, "bank", 2.5), short(farm, "shop", None))
+    site = Site(plan.endpoints(current, farm.registry, farm.clock))
+    answer = site.get("/v1/plan")
+    assert (answer["made"], answer["age"], answer["problem"]) == ("2025-12-31T23:00:00Z", 3_600, None)
+    assert [(row["name"], row.get("days_until_short")) for row in answer["rows"]] == [("bank", 2.5), ("shop", None)]
+    assert site.get("/v1/plan?pattern=s*")["total"] == 1
+
+
+def test_without_a_plan_the_list_is_empty_and_tells_the_problem() -> None:
+    farm = Farm()
+    current = Current(farm)
+    current.reason = "there is no such file"
+    answer = Site(plan.endpoints(current, farm.registry, farm.clock)).get("/v1/plan")
+    assert (answer["made"], answer["age"], answer["problem"], answer["rows"]) == (None, None, current.reason, [])
+    assert samples(plan_metrics.collect(current)) == {}
+
+
+def test_services_that_are_short_first_are_metrics() -> None:
+    farm = Farm()
+    many = [short(farm, f"s{number}", float(number)) for number in range(plan_metrics.SERVICES + 5)]
+    found = samples(plan_metrics.collect(Current(farm, short(farm, "enough", None), *many)))
+    assert found["elkobroker_plan_age_seconds"] == 3_600
+    assert found["elkobroker_plan_short_services"] == len(many)
+    days = {name: value for name, value in found.items() if name.startswith("elkobroker_plan_days_until_short")}
+    assert len(days) == plan_metrics.SERVICES
+    assert max(days.values()) == plan_metrics.SERVICES - 1

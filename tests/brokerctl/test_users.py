@@ -1,0 +1,51 @@
+"""The commands that change the users file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from broker.access import tokens
+from broker.access.document import parse
+from broker.brokerctl.cli import cli
+from tests.access.users import FILE, put
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return put(tmp_path / "users.toml", FILE)
+
+
+def run(*words: str, typed: str = "") -> Result:
+    return CliRunner().invoke(cli, words, input=typed)
+
+
+def test_the_first_password_makes_user_and_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "users.toml")
+    assert run("passwd", "ann", "--file", path, "--add", typed="pencil\n").output == "ann is a user\n"
+    assert parse(path, Path(path).read_text()).users["ann"].passwords[0].check("pencil")
+
+
+def test_a_password_of_an_unknown_user_is_refused_without_a_prompt(path: str) -> None:
+    result = run("passwd", "carl", "--file", path, typed="pencil\n")
+    assert result.exit_code != 0
+    assert Path(path).read_text() == FILE
+
+
+def test_a_token_is_printed_once_listed_and_revoked(path: str) -> None:
+    token = run("token", "add", "bob", "deploy", "--file", path, "--forever").output.strip()
+    assert parse(path, Path(path).read_text()).tokens[tokens.hashed(token)].user == "bob"
+    listed = run("token", "list", "--file", path).output
+    assert "bob\tdeploy\tnever expires\n" in listed
+    assert token not in listed
+    assert run("token", "revoke", "bob", "deploy", "--file", path).exit_code == 0
+    assert Path(path).read_text() == FILE
+
+
+def test_users_come_and_go_with_their_credentials(path: str) -> None:
+    assert run("user", "add", "carl", "--certificate", "carl.example", "--file", path).output == "carl is a user\n"
+    assert "carl\t1 certificates\n" in run("user", "list", "--file", path).output
+    assert run("user", "remove", "carl", "--file", path).output == "carl is removed\n"
+    assert "carl" not in run("user", "list", "--file", path).output
