@@ -56,8 +56,8 @@ class Client:
         self.where = context.url.rstrip("/")
         parts = urlsplit(self.where)
         self._host, self._port = parts.hostname or "", parts.port or (443 if context.secure else 80)
-        # The endpoint and the field Host have the address. hyperlink, by which treq reads URLs, does not know all of them:
-        # it takes an address of IPv6 for a name.
+        # The endpoint and the field Host have the address. treq reads URLs by hyperlink, which takes an address of IPv6
+        # for a name.
         self._url = f"{parts.scheme}://broker.invalid{parts.path}"
         self._authority = parts.netloc
         self.timeout = timeout
