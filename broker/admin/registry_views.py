@@ -20,6 +20,7 @@ PROVIDER_COLUMNS = (
     Column("address", "Address that it registered from"),
     Column("load", "Load that it reported last, 0 before the first report"),
     Column("services", "Services that it offers", "services"),
+    Column("failing", "Services of it whose health check fails; absent if there are none", "services"),
     Column("heard", "Time since its last heartbeat, load report or registration", "seconds"),
     Column("age", "Time since its registration", "seconds"),
 )
@@ -55,7 +56,7 @@ def views(registry: IRegistry, clock: IReactorTime) -> list[AnyView]:
             "Shows the providers of all wires, by their ids. A pattern selects labels, addresses or wires.",
             PROVIDER_COLUMNS,
             partial(present_providers, registry),
-            partial(provider_row, clock),
+            partial(provider_row, registry, clock),
             lambda provider: (provider.label, provider.address, provider.wire),
         ),
         View(
@@ -94,9 +95,11 @@ def _names(service: Service) -> Iterator[str]:
     yield service.name
 
 
-def provider_row(clock: IReactorTime, provider: Provider) -> Row:
+def provider_row(registry: IRegistry, clock: IReactorTime, provider: Provider) -> Row:
     """Return the row of a provider."""
     now = clock.seconds()
+    checks = (registry.check_of(service) for service in provider.services)
+    failing = sum(check is not None and check.state is CheckState.FAILING for check in checks)
     return {
         "provider": provider.id,
         "wire": provider.wire,
@@ -104,6 +107,7 @@ def provider_row(clock: IReactorTime, provider: Provider) -> Row:
         "address": provider.address,
         "load": provider.load,
         "services": len(provider.services),
+        **({"failing": failing} if failing else {}),
         "heard": round(now - provider.heard, 1),
         "age": round(now - provider.since, 1),
     }

@@ -188,8 +188,8 @@ class Daemon(TwistedService):
             self._undo_start(snapshot)
             raise
         self.counters.include(self._counts)
+        self._logs.follow(lambda: self.core.scheduler.conversation)
         self.counters.include(self.checks.schedule.counts)
-        self._logs.conversation = lambda: self.core.scheduler.conversation
         self.counters.include(self.api.counts)
         self._begin_to_notify()
         self.api.start()

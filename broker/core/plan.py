@@ -82,6 +82,12 @@ class PlanChange:
     service: PlannedService
     before: Verdict | None
 
+    @property
+    def is_alarm(self) -> bool:
+        """True if the service is short, and was not, or only in the horizon, in the plan before."""
+        now = self.service.verdict
+        return now.is_short and (self.before is None or not self.before.is_short or now is Verdict.SHORT)
+
 
 def changes(before: Plan | None, now: Plan) -> list[PlanChange]:
     """Return the services of ``now`` whose verdict differs from that in the plan before, in the order of the plan.

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from threading import get_ident
 from typing import Any, Literal
 
 from twisted.logger import ILogFilterPredicate, LogEvent, LogLevel, PredicateResult
-from twisted.python.threadable import isInIOThread
 from zope.interface import implementer
 
 from broker.core.control import LevelName, LogLevels
@@ -34,8 +34,7 @@ _WIRE = re.compile(r"broker\.wires\.([a-z0-9]+)(?:\.|\Z)")
 class LogControl:
     """The present format and levels: a predicate of events.
 
-    ``wires`` are the names that may stand for a wire in `change`. ``conversation`` returns the id of the conversation
-    whose input is being handled, "" without one; the daemon sets it.
+    ``wires`` are the names that may stand for a wire in `change`.
     """
 
     def __init__(
@@ -46,9 +45,16 @@ class LogControl:
         wires: Iterable[str] = (),
     ) -> None:
         self.format: Format = format
-        self.conversation: Callable[[], str] = lambda: ""
+        self._conversation: Callable[[], str] = lambda: ""
+        self._thread = 0
         self._wires = frozenset(wires)
         self.use(format, level, modules or {})
+
+    def follow(self, conversation: Callable[[], str]) -> None:
+        """Add the id that ``conversation`` returns to the events of this thread: that of the conversation whose input
+        is being handled, "" without one."""
+        self._conversation = conversation
+        self._thread = get_ident()
 
     @property
     def levels(self) -> LogLevels:
@@ -77,8 +83,8 @@ class LogControl:
 
     def __call__(self, event: LogEvent) -> Any:
         """See `ILogFilterPredicate`. Adds the field ``conversation`` to an event in a conversation."""
-        if "conversation" not in event and isInIOThread():
-            conversation = self.conversation()
+        if "conversation" not in event and self._thread == get_ident():
+            conversation = self._conversation()
             if conversation:
                 event["conversation"] = conversation
         level = event.get("log_level")

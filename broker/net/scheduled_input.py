@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from broker.net.scheduler import Scheduler
+from broker.net.taps import Seen
 
 COSTLY, STRIKES = 0.001, 3
 """Seconds beyond which a quantum of an ordinary peer is a strike, and the number of strikes that end the status."""
@@ -30,6 +31,8 @@ class Scheduled:
     factory: Any
     host: str
     """The address of the peer."""
+    costly = COSTLY
+    """Seconds beyond which a quantum is a strike."""
     stranger = False
     """True while the peer has not authenticated: see `Scheduler.serve`."""
 
@@ -91,6 +94,24 @@ class Scheduled:
 
     def flush(self) -> None:
         """Write gathered output. No-op here: nothing is gathered."""
+
+    # from a trace
+
+    def tap(self, seen: Seen) -> None:
+        """Report all input to ``seen`` until `untap`. Idempotent. A protocol with messages reports those instead.
+
+        The tap shadows `steps` in this one object: without it, input costs nothing more.
+        """
+
+        def steps(data: bytes) -> Iterator[Any]:
+            seen("in", data)
+            return type(self).steps(self, data)
+
+        self.__dict__["steps"] = steps
+
+    def untap(self) -> None:
+        """Report no more. No-op without a tap."""
+        self.__dict__.pop("steps", None)
 
     # from the transport
 
@@ -155,7 +176,7 @@ class Scheduled:
 
     def took(self, seconds: float) -> None:
         """Record the duration of a quantum. Other load may have caused a single long one: only repetition counts."""
-        if seconds > COSTLY:
+        if seconds > self.costly:
             self._strikes = min(self._strikes + 1, 2 * STRIKES)
         elif self._strikes:
             self._strikes -= 1

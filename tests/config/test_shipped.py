@@ -270,7 +270,7 @@ def blocks(kind: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("text", "output"), blocks("toml"))
 def test_the_documented_examples_and_what_is_shown_for_them(tmp_path: Path, text: str, output: str) -> None:
-    cert, key = certificate(tmp_path, "x")
+    cert, key = certificate(tmp_path, "x", days=90)
     (tmp_path / "clients").mkdir()
     (tmp_path / "users.toml").touch(0o600)
     (tmp_path / "clients" / "web1.example.org.public").touch()

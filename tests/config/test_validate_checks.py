@@ -100,7 +100,7 @@ def test_the_wires_with_a_ping_are_those_that_give_one() -> None:
     from broker.wires.elko.open_director import OpenDirector
     from broker.wires.interface import PlainWire
 
-    openers = {"elko": OpenElko, "director": OpenDirector, "dbp": OpenDbp}
+    openers: dict[str, type[PlainWire]] = {"elko": OpenElko, "director": OpenDirector, "dbp": OpenDbp}
     assert set(openers) == set(PINGED_WIRES)
     assert all(opener.pinger is not PlainWire.pinger for opener in openers.values())
     assert set(PINGED_WIRES) < {wire.name for wire in WIRES}

@@ -437,7 +437,7 @@ class _HttpOffering:
             if each == name:
                 assert self._farm.delete(name, instance).status == 204
 
-    def load(self, load: float, **details: object) -> None:
+    def load(self, load: float, **details: Any) -> None:
         assert self._farm.renew("provider", "main", load=load, **details).status == 200
 
     def offer_nowhere(self, name: str) -> None:

@@ -82,6 +82,23 @@ def test_changes_are_those_of_verdicts_and_of_new_services_that_are_short() -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "alarm"),
+    [
+        ({}, {"add": 1, "need_now": 5}, True),
+        ({}, {"add": 1, "short_from": TOMORROW}, True),
+        ({"add": 1, "short_from": TOMORROW}, {"add": 1, "need_now": 5}, True),
+        ({"add": 1, "need_now": 5}, {"add": 1, "short_from": TOMORROW}, False),
+        ({"add": 1, "need_now": 5}, {}, False),
+        ({}, {"short_by_trend": TOMORROW}, False),
+    ],
+)
+def test_a_change_for_the_worse_is_an_alarm(before: dict[str, Any], now: dict[str, Any], alarm: bool) -> None:
+    plans = [parse(document(service("bank", **members))) for members in (before, now)]
+    [change] = changes(*plans)
+    assert change.is_alarm is alarm
+
+
 def test_the_layout_of_the_text_does_not_matter() -> None:
     services = [service("bank"), service("shop"), service("a\nb")]
     plain = document(*services)

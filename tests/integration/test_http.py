@@ -147,14 +147,14 @@ def test_tls_with_client_certificates(tmp_path: Path) -> None:
                 connection.request("GET", "/v1/services/bank")
                 return connection.getresponse().status
 
-        def connect(*chain: Path) -> http.client.HTTPSConnection:
+        def connect(chain: tuple[Path, Path] | None = None) -> http.client.HTTPSConnection:
             context = ssl.create_default_context(cafile=str(cert))
             context.check_hostname = False
             if chain:
                 context.load_cert_chain(*chain)
             return http.client.HTTPSConnection(HERE, port, timeout=PATIENCE, context=context)
 
-        with closing(connect(mine, my_key)) as connection:
+        with closing(connect((mine, my_key))) as connection:
             for _ in range(2):
                 connection.request("PUT", "/v1/services/bank/a", '{"hostport":"h:1"}')
                 answer = connection.getresponse()
@@ -168,7 +168,7 @@ def test_tls_with_client_certificates(tmp_path: Path) -> None:
             assert connection.getresponse().status == 200, "connections outlive a swap of certificates"
         with pytest.raises(OSError, match=r"(?i)certificate|closed|reset|EOF"):
             find(connect())
-        assert find(connect(mine, my_key)) == 200
+        assert find(connect((mine, my_key))) == 200
         assert not any("Traceback" in line for line in daemon.log)
 
 

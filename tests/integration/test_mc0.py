@@ -274,14 +274,10 @@ def test_a_reload_changes_what_live_sessions_may_do(tmp_path: Path) -> None:
         daemon.wait_for("the configuration was reloaded")
         assert published() == ["MESSAGE|TOPIC|second||x"]
         assert plain.ask("SUB|ID|s||second") == "OK|ID|s"
-        for bad, why in (
-            (rule('"first"'), r"toml:\d+: mc0.rules\[0\].subscribe: must be"),
-            ("high_water = 7\n" + rule('["first"]'), "need a restart, .*: mc0.high_water$"),
-        ):
-            configured(tmp_path, bad)
-            daemon.signal(signal.SIGHUP)
-            daemon.wait_for(f"not reloaded: .*{why}")
-            assert published() == ["MESSAGE|TOPIC|second||x"]
+        configured(tmp_path, rule('"first"'))
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for(r"not reloaded: .*toml:\d+: mc0.rules\[0\].subscribe: must be")
+        assert published() == ["MESSAGE|TOPIC|second||x"]
 
 
 # the farm
@@ -331,8 +327,8 @@ def test_the_example_prints_what_the_readme_shows(daemon: Daemon, tmp_path: Path
     offering = [sys.executable, str(ROOT / "examples/provider.py"), "--broker", f"127.0.0.1:{daemon.port()}"]
     offering += ["--service", "bank", "--hostport", "bank.example.com:7000", "--load", "0.25"]
 
-    def normal() -> str:
-        return re.sub(r"\(provider \d+\)", "(provider 1)", out.read_text())
+    def normal(text: str) -> str:
+        return re.sub(r"\(provider \d+\)", "(provider 1)", text)
 
     with out.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file) as farm:
         try:
@@ -345,7 +341,7 @@ def test_the_example_prints_what_the_readme_shows(daemon: Daemon, tmp_path: Path
             until(lambda: "- bank" in out.read_text())
         finally:
             farm.kill()
-    assert normal() == printed + "- bank at bank.example.com:7000 (provider 1)\n"
+    assert normal(out.read_text()) == normal(printed) + "- bank at bank.example.com:7000 (provider 1)\n"
 
 
 # the console

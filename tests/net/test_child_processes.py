@@ -17,7 +17,7 @@ from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublish
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from broker.net.child_processes import LINES_PER_SECOND, MAX_LINE, MAX_RUNNING, Programs
+from broker.net.child_processes import LINES_PER_SECOND, MAX_LINE, MAX_RUNNING, ProgramFailed, Programs
 
 WAIT = 60.0
 """Seconds after which an event that a test waits for will not come; only a failing test takes as long."""
@@ -188,6 +188,26 @@ sys.stdout.write("no newline")
             self.programs.spawn("it", list(argv))
         assert refused.value.strerror == why
         assert self.log.lines == []
+
+    async def test_a_task_gets_its_input_and_reports_its_end(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "out")
+            await self.programs.run("task", ["sh", "-c", 'cat > "$1"', "sh", path], b"x" * 200_000, WAIT)
+            self.assertEqual(os.path.getsize(path), 200_000)
+
+    async def test_a_task_that_fails_is_a_failure_with_its_reason(self) -> None:
+        for argv, why in (
+            (["sh", "-c", "exit 3"], "it ended with exit code 3"),
+            (["/nonexisting"], "cannot be run: No such file or directory"),
+        ):
+            with self.assertRaises(ProgramFailed) as failed:
+                await self.programs.run("task", argv, b"x" * 200_000, WAIT)
+            self.assertEqual(str(failed.exception), why)
+
+    async def test_a_task_without_an_end_is_killed(self) -> None:
+        with self.assertRaises(ProgramFailed) as failed:
+            await self.programs.run("task", ["sleep", "1000"], b"", 0.05)
+        self.assertEqual(str(failed.exception), "it did not end in time")
 
     def test_a_missing_program(self) -> None:
         for program in ("no-such-program-here", "/no/such/program", "./no-such-program", ""):

@@ -84,11 +84,17 @@ class Explainer:
         services = (
             service
             for protocol in islice(self._registry.protocols(name, restored=True), MAX_ENTRIES)
-            for service in self._registry.find(name, protocol, restored=True)
+            for service in self._all(name, protocol)
         )
         left = islice(services, MAX_ENTRIES)
         while some := list(islice(left, PIECE)):
             yield [self.explain(service, self._registry.provider(service.provider)) for service in some]
+
+    def _all(self, name: str, protocol: str) -> Iterator[Service]:
+        """Yield the live services of a name and protocol, with those that finds leave out, and the restored ones."""
+        yield from self._registry.services(name, protocol)
+        found = self._registry.find(name, protocol, restored=True)
+        yield from (service for service in found if service.restored)
 
     def of(self, provider: Provider) -> Iterator[list[Entry]]:
         """Yield the entries of a provider in pieces."""
@@ -163,7 +169,7 @@ def endpoints(registry: IRegistry, clock: IReactorTime, history: LoadHistory) ->
         found = registry.provider(_number(call.path["provider"]))
         if found is None:
             raise Problem(404, "there is no such provider: ids are not used again", Reason.UNKNOWN_TARGET)
-        about = {"provider": provider_row(clock, found), "step": STEP, "loads": history.of(found.id)}
+        about = {"provider": provider_row(registry, clock, found), "step": STEP, "loads": history.of(found.id)}
         return streamed(_provider(about, found, registry, explainer))
 
     return [

@@ -24,7 +24,8 @@ from twisted.internet.error import ConnectBindError, ConnectError, ConnectionClo
 from twisted.internet.interfaces import IResolutionReceiver, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
-from twisted.web.client import Agent, RequestNotSent, RequestTransmissionFailed, ResponseFailed
+from twisted.web._newclient import RequestNotSent
+from twisted.web.client import Agent, RequestTransmissionFailed, ResponseFailed
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer

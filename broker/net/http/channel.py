@@ -46,6 +46,11 @@ FEW = 16
 sends many at once waits for the rounds of the scheduler, so that it delays no other."""
 
 
+COSTLY_REQUEST = 0.004
+"""Seconds beyond which a quantum is a strike: a request takes half a millisecond, and several times that on a machine
+whose cores others have, where one that asks seldom must stay ordinary. `FEW` bounds the requests of a quantum."""
+
+
 class HttpOwner(Protocol):
     """The factory of a channel: a listener."""
 
@@ -89,6 +94,7 @@ class HttpChannel(Scheduled, HTTPChannel):
     factory: Any
     transport: Any
     requestFactory = HttpRequest
+    costly = COSTLY_REQUEST
     timeOut = None  # the deadlines of the listener replace the timer that Twisted has for each connection
     received: Any = None
     """A complete request that is still to be served."""

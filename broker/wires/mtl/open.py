@@ -140,14 +140,15 @@ class OpenMtl(PlainWire):
         return [each.router for each in self.listeners.all]
 
     def drain(self) -> None:
-        """Answer all requests of the control flow by 503, and close all connections: that ends sessions and flows.
+        """End the access and the data flows of all sessions, and answer all requests of the control flow by 503.
 
-        Connections to the control flow are accepted even so, since a refused one has no 503. Messages without a
-        confirmation go to other readers, or stay in their queue.
+        Connections of the control flow stay, and are accepted: a client that is only cut off by ZeroMQ connects again,
+        and would wait for an answer. Those of the data flow are closed. Messages without a confirmation go to other
+        readers, or stay in their queue.
         """
         self.control.drain()
-        super().drain()
-        self.listeners.control.router.draining = False
+        if not self.listeners.shared:
+            self.listeners.data.router.drain()
 
     def undrain(self) -> None:
         """Serve all requests again."""
@@ -155,8 +156,8 @@ class OpenMtl(PlainWire):
         super().undrain()
 
     def peers(self) -> int:
-        """Return the number of sessions and data flows: connections that get only a 503 do not count."""
-        return len(self.control) + len(self.data)
+        """Return the number of sessions with access, and of clients of the data flow."""
+        return sum(each.principal is not None for each in self.control.sessions()) + len(self.data)
 
     def disconnect(self, key: str) -> bool:
         """Close the connection of that number, or the connections from an address. Their sessions and flows end."""

@@ -90,6 +90,16 @@ def test_the_check_of_an_entry_is_a_sentence(farm: Entries) -> None:
     assert farm.why("shop")[0]["check"] == "failing for 3 s: no answer; it comes last in finds"
 
 
+def test_an_entry_that_finds_leave_out_is_explained(farm: Entries) -> None:
+    farm.registry.use_panic(1.0)
+    provider = farm.join("inn-1", "inn")
+    [service] = farm.registry.services("inn", "tcp")
+    farm.registry.set_check(service, Check(CheckState.FAILING, "no answer", farm.clock.seconds()), Policy.HIDE)
+    [entry] = farm.why("inn")
+    assert entry["check"].endswith("no answer; it is left out of finds")
+    assert farm.site.get(f"/v1/providers/{provider}")["provider"]["failing"] == 1
+
+
 def test_every_protocol_of_a_name_is_explained(farm: Entries) -> None:
     provider = farm.join("bank-1")
     farm.registry.offer([Service("shop", "h:1", provider, p) for p in ("ws", "tcp")], Rights())

@@ -106,7 +106,7 @@ def test_options_are_answered_with_the_methods(http: HttpFarm, desk: Desk) -> No
     ],
 )
 def test_a_page_of_another_site_changes_nothing(
-    http: HttpFarm, desk: Desk, headers: dict[str, str], status: int
+    http: HttpFarm, desk: Desk, headers: dict[str, Any], status: int
 ) -> None:
     assert http.ask("POST", "/order/x", {}, **headers).status == status
     assert http.ask("GET", "/view", upgrade="websocket", **headers).status == status
@@ -127,7 +127,7 @@ def test_a_page_of_another_site_changes_nothing(
     ],
 )
 def test_credentials_make_a_principal(
-    guarded: HttpFarm, desk: Desk, headers: dict[str, str], name: str, method: Method
+    guarded: HttpFarm, desk: Desk, headers: dict[str, Any], name: str, method: Method
 ) -> None:
     assert guarded.ask("GET", "/open", **headers).status == 200
     assert desk.calls[0].principal == Principal(name, method, "192.0.2.7", desk.calls[0].principal.credential)
@@ -171,7 +171,7 @@ def test_a_script_of_a_page_gets_no_dialog_of_its_browser(guarded: HttpFarm) -> 
     [(None, 401), (BOB, 403), (ANN, 200)],
 )
 def test_a_right_is_needed(guarded: HttpFarm, desk: Desk, authorization: str | None, status: int) -> None:
-    headers = {} if authorization is None else {"authorization": authorization}
+    headers: dict[str, Any] = {} if authorization is None else {"authorization": authorization}
     assert guarded.ask("GET", "/view", **headers).status == status
     assert guarded.ask("POST", "/order/x", {}, **headers).status == status
     assert len(desk.calls) == (2 if status == 200 else 0)

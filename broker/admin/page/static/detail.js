@@ -5,7 +5,7 @@ import { subject, word } from "./changes.js";
 import { h, replace } from "./dom.js";
 import { histories, trendLabel } from "./list_screen.js";
 import { checkMark, providerLink, reportLink, title, verdictMark } from "./lists.js";
-import { Pace, pauseFor } from "./pace.js";
+import { Pace } from "./pace.js";
 import { changed, serviceAddress } from "./route.js";
 import { sparkline } from "./spark.js";
 import { ago, count, format, plural, shown, time, when } from "./text.js";
@@ -39,7 +39,7 @@ export class Detail {
     );
     this.pace = new Pace(
       () => this.#load(),
-      () => Math.max(3_000, pauseFor(this.app.size())),
+      () => 3_000,
     );
   }
 

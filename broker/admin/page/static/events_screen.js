@@ -91,6 +91,10 @@ export class EventsScreen {
     say(this.newer, `${plural(waiting, "newer event")} ↑`);
   }
 
+  refresh() {
+    this.#filter();
+  }
+
   resync() {
     this.#filter();
   }

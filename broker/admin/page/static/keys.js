@@ -10,11 +10,12 @@ const HELP = [
   ["Enter", "details of the row"],
   ["Esc", "close details, then empty the search"],
   ["1 – 9", "go to a view"],
+  ["r", "load again, now"],
   ["t", "colour scheme"],
   ["?", "this help"],
 ];
 
-/** Attach the keyboard. `actions` has search, move(rows), activate, back, place(number), theme. */
+/** Attach the keyboard. `actions` has search, move(rows), activate, back, place(number), refresh, theme. */
 export function attach(actions, help) {
   replace(
     help,
@@ -79,6 +80,8 @@ function handle(event, typing, actions, help) {
       return !reading && actions.move(Infinity);
     case "Enter":
       return !event.target.matches("a, button, summary") && !reading && actions.activate();
+    case "r":
+      return actions.refresh();
     case "t":
       return actions.theme();
     case "?":

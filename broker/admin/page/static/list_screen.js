@@ -3,14 +3,19 @@
 import { get, path } from "./api.js";
 import { h, replace, say } from "./dom.js";
 import { LISTS, columnsOf, plain, title } from "./lists.js";
-import { Pace } from "./pace.js";
+import { Pace, pauseFor } from "./pace.js";
 import { address, changed } from "./route.js";
 import { sparkline } from "./spark.js";
 import { Table } from "./table.js";
-import { ago, count, pattern, shown } from "./text.js";
+import { ago, count, pattern, shown, time } from "./text.js";
 
 /** Seconds after which a view of a wire is loaded again: no change announces it. */
 const EVERY = 3;
+
+/** Services above which a list is not sorted by itself. */
+const LONG = 5_000;
+/** Milliseconds of a pause above which the page says when a list was loaded. */
+const SLOW = 10_000;
 
 /** Return the list of a place, or null: one of the farm, or one made from the description of a view. */
 export function listOf(place, views) {
@@ -53,11 +58,12 @@ export class ListScreen {
     this.total = h("span", { class: "total" });
     this.about = h("p", { class: "about" }, list.note ?? "");
     this.filters = h("ul", { class: "chips", "aria-label": "Filters" });
+    this.again = h("button", { type: "button", class: "chip again", hidden: true, click: () => this.refresh() });
     this.error = h("p", { class: "strip", role: "alert", hidden: true });
     this.element = h(
       "section",
       { class: "screen list" },
-      h("div", { class: "bar" }, this.heading, this.total, this.filters),
+      h("div", { class: "bar" }, this.heading, this.total, this.filters, this.again),
       this.about,
       this.error,
     );
@@ -69,9 +75,13 @@ export class ListScreen {
       label: list.title,
       columns,
       empty: list.empty,
-      sort: list.sort ?? null,
+      sort: this.#order(),
       key: list.key,
-      mark: (row) => [list.mark?.(row), this.opened !== null && String(list.open(row)) === this.opened && "open"],
+      mark: (row) => [
+        row.gone && "gone",
+        list.mark?.(row),
+        this.opened !== null && String(list.open(row)) === this.opened && "open",
+      ],
       target: list.open && ((row) => changed({ open: list.open(row) })),
       open: list.open ? null : (row) => app.detail.row(list, columns, row),
       load: (page) => this.#load(page),
@@ -79,6 +89,8 @@ export class ListScreen {
       counted: (total) => this.#count(total),
       failed: (error) => this.#fail(error),
       drawn: () => this.#drawn(),
+      pause: () => this.#pause(),
+      loaded: () => this.#loaded(),
     });
     this.element.append(this.table.element);
     if (list.every) this.timer = setInterval(() => document.hidden || this.table.stale(), list.every * 1000);
@@ -90,7 +102,7 @@ export class ListScreen {
       pattern: parameters.get("q") ? pattern(parameters.get("q")) : null,
       where: parameters.getAll("where"),
     };
-    const sort = parameters.get("sort") ?? this.list.sort ?? null;
+    const sort = parameters.get("sort") ?? this.#order();
     const same = JSON.stringify([query, sort]) === JSON.stringify([this.query, this.table.sort]);
     this.query = query;
     this.#chips(query.where);
@@ -112,7 +124,10 @@ export class ListScreen {
       if (change.kind === "load") loads.set(change.provider, change.load);
       else if (this.list.kinds.includes(change.kind)) stale = true;
     }
-    if (stale) this.table.stale();
+    if (stale) {
+      this.#mend(changes);
+      this.table.stale();
+    }
     if (loads.size > 0 && this.list.history) {
       this.table.patch((row) => {
         if (!loads.has(row.provider) || row.load === loads.get(row.provider)) return false;
@@ -120,6 +135,12 @@ export class ListScreen {
         return true;
       });
     }
+  }
+
+  /** Load again, now. */
+  refresh() {
+    this.table.refresh();
+    if (this.list.history) this.#trends.ask();
   }
 
   /** Load again: changes were missed. */
@@ -132,6 +153,38 @@ export class ListScreen {
     clearInterval(this.timer);
     this.#trends.stop();
     this.table.close();
+  }
+
+  /** Mark rows that have gone or changed, long before they are loaded again. */
+  #mend(changes) {
+    this.table.patch((row) => {
+      const found = changes.find((change) => change.provider === row.provider && concerns(change, row));
+      if (found === undefined) return false;
+      if (found.kind === "checked") row.check = found.why;
+      else row.gone = true;
+      return true;
+    });
+  }
+
+  /** A long list comes in the order of the broker: sorting it is the reader's decision. */
+  #order() {
+    return this.#rows() > LONG && this.list.long ? null : (this.list.sort ?? null);
+  }
+
+  #rows() {
+    return Math.max(this.table?.total ?? 0, this.app.registry[this.place] ?? 0);
+  }
+
+  #pause() {
+    const { pattern, where } = this.query;
+    const read = !this.list.long || Boolean(this.table.sort || pattern || where.length > 0);
+    return pauseFor(this.#rows(), read);
+  }
+
+  #loaded() {
+    this.again.hidden = this.#pause() <= SLOW;
+    say(this.again, `as of ${time(new Date())} ↻`);
+    this.again.setAttribute("aria-label", `Load again; loaded at ${time(new Date())}`);
   }
 
   async #load({ offset, limit, sort, signal }) {
@@ -188,6 +241,13 @@ export class ListScreen {
     this.error.hidden = error === null || error.status === 0;
     say(this.error, error === null ? "" : shown(error.message));
   }
+}
+
+/** Return true if a row has gone or changed by a change of its provider. */
+function concerns({ kind, service, protocol, hostport }, row) {
+  if (kind === "left") return true;
+  if (kind !== "withdrawn" && kind !== "checked") return false;
+  return service === row.service && protocol === row.protocol && hostport === row.hostport;
 }
 
 /** Return the loads of the last hour of providers, by their ids; the known ones are kept where the API has no answer. */

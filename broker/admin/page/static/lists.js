@@ -50,6 +50,7 @@ const details = [
  * The lists by place:
  *  - `title`, `path` in the API, `view`: the name of the view that describes its columns, `search`: what a search finds;
  *  - `columns`: those that have a form of their own; `kinds`: the kinds of changes after which it is loaded again;
+ *  - `long`: true if the broker sends a page of it without reading the other rows;
  *  - `hidden`: columns that are not shown;
  *  - `history`: true if its rows have the loads of the last hour; `every`: seconds after which it is loaded again;
  *  - `key(row)`, `open(row)`: the parameter `open` of its details.
@@ -63,6 +64,7 @@ export const LISTS = {
     empty:
       'No service is registered. One line offers one:  curl -X PUT http://HOST:9080/v1/services/bank/1 -H \'Content-Type: application/json\' -d \'{"hostport":"10.0.0.1:80","ttl":60}\'',
     sort: "service",
+    long: true,
     columns: [
       { name: "service", title: "Service", role: "main" },
       { name: "protocol", title: "Protocol", width: "minmax(5.5rem, 1fr)" },

@@ -27,16 +27,18 @@ let place = null;
 const app = {
   changes: new Changes(),
   views: [],
+  /** The sizes of the registry. */
+  registry: {},
   detail: null,
   go(hash) {
     if (hash !== location.hash) location.hash = hash;
   },
   renew: () => live.renew(),
   parameters: () => parse(location.hash).parameters,
-  size: () => screen?.table?.total ?? 0,
   has: (name) => app.views.some((view) => view.name === name),
   announce: (text) => say(part("announcer"), text),
   name(status) {
+    app.registry = status.registry;
     const name = status.name ? shown(String(status.name)) : "elkobroker";
     say(part("name"), name);
     part("name").title = `Version ${shown(String(status.version ?? "unknown"))}`;
@@ -212,6 +214,11 @@ keys.attach(
       const link = places.querySelector(`a[aria-keyshortcuts="${number}"]`);
       link?.click();
       return Boolean(link);
+    },
+    refresh() {
+      screen?.refresh();
+      app.detail.resync();
+      return true;
     },
     theme() {
       part("theme").click();

@@ -5,7 +5,7 @@ import { h, replace, say } from "./dom.js";
 import { markOf, subject, word } from "./changes.js";
 import { histories, trendLabel } from "./list_screen.js";
 import { checkMark, isShort, reportLink, title, verdictMark } from "./lists.js";
-import { Pace } from "./pace.js";
+import { Pace, pauseFor } from "./pace.js";
 import { address, providerAddress, serviceAddress } from "./route.js";
 import { sparkline } from "./spark.js";
 import { count, duration, plural, shown, time } from "./text.js";
@@ -14,8 +14,9 @@ import { count, duration, plural, shown, time } from "./text.js";
 const ROWS = 8;
 /** Changes that are news: of services, not of providers and loads. */
 const NEWS = new Set(["offered", "withdrawn", "checked"]);
-/** Milliseconds between two looks at everything: the parts that no change announces. */
+/** Milliseconds between two looks at the state of a small farm, and at the tables of its wires. */
 const EVERY = 10_000;
+const SELDOM = 60_000;
 
 /** The first screen. */
 export class OverviewScreen {
@@ -23,14 +24,25 @@ export class OverviewScreen {
   search = "Search services";
   #histories = new Map();
   #status = null;
+  #readiness = { reasons: [] };
+  #plan = null;
+  #failed = 0;
   #sizes = new Map();
 
   constructor(app) {
     this.app = app;
-    this.pace = new Pace(
-      () => this.#load(),
-      () => 5_000,
-    );
+    const pauses = {
+      state: () => EVERY,
+      tables: () => Math.max(SELDOM, pauseFor(app.registry.providers ?? 0)),
+      failing: () => Math.max(EVERY, pauseFor(app.registry.services ?? 0, true)),
+      busy: () => Math.max(EVERY, pauseFor(app.registry.providers ?? 0, true)),
+    };
+    this.paces = {
+      state: new Pace(() => this.#load(), pauses.state),
+      tables: new Pace(() => this.#loadTables(), pauses.tables),
+      failing: new Pace(() => this.#loadFailing(), pauses.failing),
+      busy: new Pace(() => this.#loadBusy(), pauses.busy),
+    };
     this.verdict = h("h1", { tabindex: -1 }, "Looking at the farm…");
     this.causes = h("ul", { class: "causes" });
     this.figures = h("dl", { class: "figures" });
@@ -59,78 +71,108 @@ export class OverviewScreen {
       ),
     );
     this.rateTimer = setInterval(() => document.hidden || this.#rate(), 1_000);
-    this.timer = setInterval(() => document.hidden || this.pace.ask(), EVERY);
+    this.timer = setInterval(() => document.hidden || this.#ask(), EVERY);
   }
 
   show() {
     this.app.detail.hide();
     this.#news();
-    this.#load();
+    this.#ask();
   }
 
   changes(changes) {
     this.#news();
-    if (changes.some((change) => change.kind !== "load")) this.pace.ask();
+    if (changes.some((change) => change.kind !== "load")) this.paces.state.ask();
   }
 
-  resync() {
+  /** Load everything again, now. */
+  refresh() {
     this.#load();
+    this.#loadTables();
+    this.#loadFailing();
+    this.#loadBusy();
+  }
+
+  /** Load again: changes were missed. */
+  resync() {
+    this.#ask();
   }
 
   close() {
     clearInterval(this.timer);
     clearInterval(this.rateTimer);
-    this.pace.stop();
+    for (const pace of Object.values(this.paces)) pace.stop();
   }
 
+  #ask() {
+    for (const [name, pace] of Object.entries(this.paces)) {
+      if (name !== "failing" || this.#failed > 0) pace.ask();
+    }
+  }
+
+  /** Load what is small, and often. */
   async #load() {
-    const views = this.app.views.filter((view) => !view.name.startsWith("broker "));
-    const questions = [
+    const [status, readiness, checks] = await settled([
       get("/v1/status"),
       ready(),
-      this.app.has("broker plan") ? get(path("/v1/plan", { limit: ROWS })) : null,
-      get(path("/v1/services", { where: "check=failing", limit: ROWS })),
-      get(path("/v1/loads", { sort: "-load", limit: ROWS })),
-      get(path("/v1/listeners", { limit: 100 })),
-      ...views.map((view) => get(path(view.path, { limit: 1 }))),
-    ];
-    const answers = (await Promise.allSettled(questions)).map((answer) =>
-      answer.status === "fulfilled" ? answer.value : undefined,
-    );
-    const [status, readiness, plan, failing, loads, listeners, ...sizes] = answers;
+      get(path("/v1/counters", { pattern: "checks.failing" })),
+    ]);
     if (status === undefined) return; // the line on the connection tells why
     this.#status = status;
     this.app.name(status);
-    views.forEach((view, index) => sizes[index] && this.#sizes.set(view.name, sizes[index].total));
-    this.#judge(status, readiness, plan, failing);
+    const failing = checks?.rows[0]?.value ?? 0;
+    if (failing !== this.#failed) this.paces.failing.ask();
+    this.#failed = failing;
+    this.#readiness = readiness ?? { reasons: [] };
+    this.#judge();
     this.#measure(status);
-    this.#plan(plan);
-    this.#failing(failing);
-    this.#wires(views);
-    this.#listeners(listeners ?? { rows: status.listeners ?? [] });
-    await this.#busy(loads?.rows ?? []);
   }
 
-  #judge(status, readiness, plan, failing) {
+  /** Load the tables that change slowly, or that no change announces. */
+  async #loadTables() {
+    const views = this.app.views.filter((view) => !view.name.startsWith("broker "));
+    const [plan, listeners, ...sizes] = await settled([
+      this.app.has("broker plan") ? get(path("/v1/plan", { limit: ROWS })) : null,
+      get(path("/v1/listeners", { limit: 100 })),
+      ...views.map((view) => get(path(view.path, { limit: 1 }))),
+    ]);
+    views.forEach((view, index) => sizes[index] && this.#sizes.set(view.name, sizes[index].total));
+    this.#plan = plan;
+    this.#drawPlan(plan);
+    this.#drawWires(views);
+    this.#drawListeners(listeners ?? { rows: [] });
+    if (this.#status !== null) this.#judge();
+  }
+
+  async #loadFailing() {
+    const where = { where: "check=failing", limit: ROWS };
+    const [failing] = await settled([this.#failed > 0 ? get(path("/v1/services", where)) : { rows: [] }]);
+    if (failing) this.#drawFailing(failing);
+  }
+
+  async #loadBusy() {
+    const [loads] = await settled([get(path("/v1/loads", { sort: "-load", limit: ROWS }))]);
+    if (loads) await this.#drawBusy(loads.rows);
+  }
+
+  #judge() {
     const causes = [];
-    for (const { what, reason } of readiness?.reasons ?? []) {
+    for (const { what, reason } of this.#readiness.reasons) {
       const target = what.startsWith("listener ") ? address("listeners") : null;
       // The drain is on purpose.
-      if (what === "drain") causes.push(["warn", drainText(readiness.drain) || shown(reason), null]);
+      if (what === "drain") causes.push(["warn", drainText(this.#readiness.drain) || shown(reason), null]);
       else causes.push(["bad", `${shown(what)}: ${shown(reason)}`, target]);
     }
-    if (failing?.total)
-      causes.push([
-        "bad",
-        `${plural(failing.total, "service")} ${failing.total === 1 ? "fails its" : "fail their"} checks`,
-        address("services", { where: "check=failing" }),
-      ]);
-    const short = (plan?.rows ?? []).filter(isShort);
+    if (this.#failed > 0) {
+      const text = `${plural(this.#failed, "health check")} ${this.#failed === 1 ? "fails" : "fail"}`;
+      causes.push(["bad", text, address("services", { where: "check=failing" })]);
+    }
+    const short = (this.#plan?.rows ?? []).filter(isShort);
     if (short.length > 0) {
       const most = short.length === ROWS ? " or more" : "";
       causes.push(["warn", `${plural(short.length, "service")}${most} short of capacity by the plan`, address("plan")]);
     }
-    const services = status.registry?.services;
+    const services = this.#status.registry.services;
     const calm = services === 0 ? "Ready, and no service is registered yet" : "Everything is up";
     say(
       this.verdict,
@@ -198,7 +240,7 @@ export class OverviewScreen {
     );
   }
 
-  #plan(plan) {
+  #drawPlan(plan) {
     this.shortPart.hidden = !plan || plan.total === 0;
     keep(
       this.short,
@@ -221,7 +263,7 @@ export class OverviewScreen {
     );
   }
 
-  #failing(failing) {
+  #drawFailing(failing) {
     const rows = failing?.rows ?? [];
     this.failingPart.hidden = rows.length === 0;
     keep(this.failing, rows, (row) =>
@@ -235,7 +277,7 @@ export class OverviewScreen {
     );
   }
 
-  async #busy(rows) {
+  async #drawBusy(rows) {
     const draw = () =>
       keep(
         this.busy,
@@ -259,7 +301,7 @@ export class OverviewScreen {
     draw();
   }
 
-  #wires(views) {
+  #drawWires(views) {
     const wires = Map.groupBy(views, (view) => view.name.split(" ")[0]);
     keep(
       this.wires,
@@ -288,7 +330,7 @@ export class OverviewScreen {
     );
   }
 
-  #listeners({ rows }) {
+  #drawListeners({ rows }) {
     keep(
       this.listeners,
       rows.slice(0, 20),
@@ -343,4 +385,10 @@ function drainText(drain) {
   const left = peers === 0 ? "no peer is left" : `${plural(peers, "peer")} left`;
   const time = drain.state === "draining" ? `, ${duration(drain.seconds)} until the deadline` : "";
   return `The broker drains (${shown(drain.state)}): new peers are refused, ${left}${time}`;
+}
+
+/** Return the values of promises; undefined for those that failed. */
+async function settled(promises) {
+  const answers = await Promise.allSettled(promises);
+  return answers.map((answer) => (answer.status === "fulfilled" ? answer.value : undefined));
 }

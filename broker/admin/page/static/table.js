@@ -2,7 +2,7 @@
 
 import { h, replace, say } from "./dom.js";
 import { format, shown } from "./text.js";
-import { Pace, pauseFor } from "./pace.js";
+import { Pace } from "./pace.js";
 
 /** Rows of one request. */
 const PAGE = 100;
@@ -23,7 +23,8 @@ const narrow = matchMedia("(max-width: 700px)");
  *  - `load({offset, limit, sort, signal})`: returns `{rows, total}`, or a promise of it;
  *  - `key(row)`: identifies a row; `target(row)`: the address of its details; `open(row)`: opens details without one;
  *  - `sort`: the column and its direction, "-load"; `sorted(sort)`: called when the user sorts; null: fixed order;
- *  - `counted(total)`: called with the number of rows, null if it is not known; `failed(error)`: an error, or null.
+ *  - `pause()`: the least time between two loads of the same rows, in milliseconds;
+ *  - `loaded()`: called when rows were loaded; `counted(total)`: called with the number of rows, null if it is not known; `failed(error)`: an error, or null.
  */
 export class Table {
   total = null;
@@ -70,7 +71,7 @@ export class Table {
     this.resizing.observe(this.element);
     this.pace = new Pace(
       () => this.refresh(),
-      () => pauseFor(this.total ?? 0),
+      () => this.pause?.() ?? 0,
     );
     narrow.addEventListener("change", this.#measure);
     this.#markSort();
@@ -395,6 +396,8 @@ export class Table {
     const changed = total !== this.total;
     this.total = total;
     this.failed?.(null);
+    this.pace.done();
+    this.loaded?.();
     this.#say(total === 0 ? (this.empty ?? "Nothing here.") : "");
     this.#follow();
     this.#paint();

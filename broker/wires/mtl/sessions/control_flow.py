@@ -185,9 +185,10 @@ class ControlFlow:
         self._refuse_all(STOPPING)
 
     def drain(self) -> None:
-        """Answer 503 to all requests until `undrain`, also to those that wait."""
+        """Answer 503 to all requests until `undrain`, also to those that wait. All sessions lose access and leases."""
         if self._unavailable is None:
             self._refuse_all(DRAINING)
+        self._revoke(lambda principal: True)
 
     def undrain(self) -> None:
         """Serve requests again, unless the broker stops."""

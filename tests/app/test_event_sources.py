@@ -1,0 +1,114 @@
+"""Events of the registry, of listeners and of stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from typing import Any
+
+from twisted.internet.task import Clock
+
+from broker.app.event_sources import EVERY, EventSources
+from broker.core.model import EVENTS, Listening, NotReady, Rights, Service
+from broker.core.registry import Registry
+from broker.core.restored_services import Restored
+
+SETTLE = 5.0
+
+
+class Farm:
+    """A registry with its event sources. ``events`` has what they reported."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        restored = Restored((), 60.0, self.clock, lambda ids: None)
+        self.registry = Registry(self.clock, count(1).__next__, restored)
+        self.listeners: list[Listening] = []
+        self.troubles: list[NotReady] = []
+        self.events: list[tuple[str, str, dict[str, Any]]] = []
+        self.sources = EventSources(
+            self, self.registry, self.clock, self.registry.check_of, lambda: self.listeners, lambda: self.troubles
+        )
+        self.sources.settle = SETTLE
+        self.sources.start()
+
+    def event(self, kind: str, name: str, about: Mapping[str, object] | None = None) -> None:
+        assert kind in EVENTS
+        self.events.append((kind, name, dict(about or {})))
+
+    def offer(self, name: str) -> int:
+        provider = self.registry.join("p", "elko", "10.0.0.1")
+        self.registry.offer([Service(name, "h:1", provider)], Rights())
+        return provider
+
+    def advance(self, seconds: float) -> list[tuple[str, str, dict[str, Any]]]:
+        self.clock.advance(seconds)
+        events, self.events = self.events, []
+        return events
+
+
+def test_a_service_is_gone_when_its_last_provider_has_left_for_a_while() -> None:
+    farm = Farm()
+    one, two = farm.offer("bank"), farm.offer("bank")
+    farm.registry.leave(one)
+    assert farm.advance(2 * SETTLE) == []
+    farm.registry.leave(two, "expired")
+    assert farm.advance(SETTLE - 0.1) == []
+    assert farm.advance(0.1) == [("service-gone", "bank", {"why": "expired"})]
+    three = farm.offer("bank")
+    about = {"provider": three, "hostport": "h:1", "protocol": "tcp"}
+    assert farm.advance(0) == [("service-back", "bank", about)]
+
+
+def test_a_server_that_reconnects_is_not_gone() -> None:
+    farm = Farm()
+    farm.registry.leave(farm.offer("bank"))
+    farm.advance(SETTLE / 2)
+    farm.offer("bank")
+    assert farm.advance(2 * SETTLE) == []
+
+
+def test_several_services_settle_each_in_its_own_time() -> None:
+    farm = Farm()
+    one, two = farm.offer("a"), farm.offer("b")
+    farm.registry.leave(one)
+    farm.advance(1)
+    farm.registry.leave(two)
+    assert [name for _, name, _ in farm.advance(SETTLE - 1)] == ["a"]
+    assert [name for _, name, _ in farm.advance(1)] == ["b"]
+
+
+def test_a_new_service_is_no_event() -> None:
+    farm = Farm()
+    farm.offer("bank")
+    assert farm.advance(2 * SETTLE) == []
+
+
+def test_listeners_are_reported_when_their_state_changes() -> None:
+    farm = Farm()
+    farm.listeners = [Listening("mtl", "127.0.0.1:1", 0.0, "in use"), Listening("dns", "127.0.0.1:2", 0.0)]
+    farm.sources.listeners_changed()
+    farm.sources.listeners_changed()
+    assert farm.advance(0) == [("listener-not-ready", "mtl", {"reason": "in use", "where": "127.0.0.1:1"})]
+    farm.listeners = [Listening("mtl", "127.0.0.1:1", 0.0)]
+    farm.sources.listeners_changed()
+    farm.sources.listeners_changed()
+    assert farm.advance(0) == [("listener-ready", "mtl", {"where": "127.0.0.1:1"})]
+
+
+def test_a_store_is_reported_when_it_breaks_and_when_it_works_again() -> None:
+    farm = Farm()
+    farm.troubles = [NotReady("store", "disk full")]
+    assert farm.advance(EVERY) == [("store-degraded", "store", {"reason": "disk full"})]
+    assert farm.advance(EVERY) == []
+    farm.troubles = []
+    assert farm.advance(EVERY) == [("store-restored", "store", {})]
+
+
+def test_nothing_is_reported_after_the_stop() -> None:
+    farm = Farm()
+    provider = farm.offer("bank")
+    farm.sources.stop()
+    farm.registry.leave(provider)
+    assert farm.advance(10 * SETTLE) == []
+    assert not farm.clock.getDelayedCalls()

@@ -1,0 +1,130 @@
+"""The outcome of a reload: keys that changed, that were refused, and that need a restart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from broker.app.configuration import Config, merged, parse
+from broker.app.reloading import Reloader
+from broker.config.errors import BadConfig
+from broker.config.values import Broker, Console
+from broker.core.control import KeyChange, ReloadResult
+from broker.net.tls import Certificates
+from broker.wires.elko.config import BrokerListener, Elko
+from broker.wires.mc0.config import Mc0
+
+A, B, C = BrokerListener("a"), BrokerListener("b", "unix:/b"), BrokerListener("c", "unix:/c")
+WARNING = ("journal.full_load is empty: nothing will be said about the capacity of any service",)
+
+
+def reload(old: Config, new: Config | BadConfig, certificates: tuple[Any, ...] = ()) -> tuple[ReloadResult, Config]:
+    """The result of a reload, and the configuration that runs then."""
+    running = [old]
+
+    def read() -> Config:
+        if isinstance(new, BadConfig):
+            raise new
+        return new
+
+    reloader = Reloader(lambda: running[-1], read, lambda: certificates, running.append)
+    return reloader.reload(), running[-1]
+
+
+def test_a_reload_applies_what_it_can() -> None:
+    new = Config(broker=Broker(grace=5.0, state="/x"), console=Console(password="geheim"))
+    result, running = reload(Config(), new)
+    assert result.changed == (
+        KeyChange("broker.grace", "60.0", "5.0"),
+        KeyChange("console.password", "(not set)", "(hidden)"),
+    )
+    assert result.restart == (KeyChange("broker.state", "(not set)", '"/x"'),)
+    assert (result.refused, result.problems) == ((), ())
+    assert running == new.using(broker=Broker(grace=5.0))
+    assert list(result.lines)[-3:] == [
+        "changed: broker.grace: 60.0 -> 5.0",
+        "changed: console.password: (not set) -> (hidden)",
+        'restart needed: broker.state: (not set) -> "/x"',
+    ]
+
+
+def test_a_reload_without_changes_says_so() -> None:
+    result, running = reload(Config(), Config())
+    assert result == ReloadResult(warnings=WARNING)
+    assert result.lines[-1] == "no key differs from the running configuration"
+    assert running == Config()
+
+
+def test_a_bad_file_changes_nothing_and_has_the_lines_of_check() -> None:
+    try:
+        parse('[broker]\ngrace = "long"\nnonsense = 1\n', "x.toml")
+    except BadConfig as error:
+        result, running = reload(Config(), error)
+        assert result.text == f"{error}\nnothing was changed"
+        assert result.problems[0] == "x.toml:2: broker.grace: must be a number, not a string"
+    assert running == Config()
+
+
+def test_without_a_file_there_is_nothing_to_reload() -> None:
+    result = Reloader(Config, None, lambda: (), lambda config: None).reload()
+    assert result.problems == ("there is no configuration file to read again",)
+
+
+def test_keys_that_would_be_unsafe_with_those_that_need_a_restart_are_refused() -> None:
+    open_to_all = BrokerListener(endpoint="tcp:9000", auth="password", code="geheim")
+    closed = BrokerListener(endpoint="tcp:9000:interface=127.0.0.1")
+    old = Config(elko=Elko((open_to_all,)))
+    result, running = reload(old, Config(elko=Elko((closed,)), broker=Broker(grace=1.0)))
+    assert result.problems
+    assert all(each.endswith(" (with the keys that need a restart)") for each in result.problems)
+    assert "geheim" not in result.text
+    assert [each.key for each in result.refused] == [
+        "broker.grace",
+        "elko.listeners[main].auth",
+        "elko.listeners[main].code",
+    ]
+    assert (result.changed, running) == ((), old)
+
+
+class Unreadable(Certificates):
+    """Certificates whose files are gone."""
+
+    def __init__(self) -> None: ...
+
+    def read(self) -> Any:
+        raise FileNotFoundError(2, "No such file or directory", "x.pem")
+
+
+def test_a_certificate_that_cannot_be_read_changes_nothing() -> None:
+    result, running = reload(Config(), Config(broker=Broker(grace=1.0)), (Unreadable(),))
+    assert result.problems == ("[Errno 2] No such file or directory: 'x.pem'",)
+    assert [each.key for each in result.refused] == ["broker.grace"]
+    assert running == Config()
+
+
+def test_listeners_that_came_or_went_wait_for_the_restart() -> None:
+    old, new = Config(elko=Elko((A, B))), Config(elko=Elko((C, attrs.evolve(A, label="x"))))
+    assert merged(old, new).elko.listeners == (attrs.evolve(A, label="x"), B)
+    result, _ = reload(old, new)
+    assert [each.key for each in result.restart] == ["elko.listeners[b]", "elko.listeners[c]"]
+    assert (result.restart[0].new, result.restart[1].old) == ("(absent)", "(absent)")
+
+
+def test_no_secret_is_shown() -> None:
+    listener = BrokerListener("c", "unix:/c", auth="password", code="geheim")
+    new = Config(elko=Elko((A, listener)), mc0=Mc0(secret_key="x" * 40), console=Console(password="geheim"))
+    result, _ = reload(Config(elko=Elko((A,))), new)
+    assert "geheim" not in result.text
+    assert "x" * 40 not in result.text
+    assert "code = (hidden)" in result.text
+
+
+def test_each_setting_is_shown_with_its_value() -> None:
+    config = Config(console=Console(password="geheim"), broker=Broker(service="east"))
+    reloader = Reloader(lambda: config, None, lambda: (), lambda config: None)
+    settings = {each.key: (each.value, each.reloadable) for each in reloader.settings()}
+    assert settings["broker.service"] == ('"east"', True)
+    assert settings["broker.strict_listeners"] == ("false", False)
+    assert settings["console.password"] == ("(hidden)", True)
+    assert settings["elko.listeners[main].allow"] == ('["client", "admin"]', True)

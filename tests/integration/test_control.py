@@ -1,0 +1,223 @@
+"""Operating the real daemon: drain with real clients, reload, log levels, traces, and notifications."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+from tests.integration.daemon import Daemon
+from tests.integration.mc0_clients import clients_of, console, until
+from tests.integration.mtl_peers import peers_of
+from tests.patience import PATIENCE
+
+
+def call(daemon: Daemon, method: str, path: str, body: object = None) -> tuple[int, Any, dict[str, str]]:
+    """Status, JSON and headers of an answer of the HTTP API."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{daemon.http_port()}{path}", data, {"Content-Type": "application/json"}, method=method
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            text = answer.read()
+            return answer.status, json.loads(text) if text else None, dict(answer.headers)
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read()), dict(error.headers)
+
+
+def test_a_drain_sends_real_clients_away_and_can_be_undone(tmp_path: Path) -> None:
+    with (
+        Daemon(tmp_path) as daemon,
+        clients_of(daemon) as mc0,
+        peers_of(daemon) as mtl,
+        daemon.connect(label="bank") as elko,
+    ):
+        elko.send(to="client", op="willserve", services=[{"service": "bank", "hostport": "h:1"}])
+        elko.done()
+        client = mc0.new(b"client")
+        assert client.ask("CONNECT|VERSION|0.3|TTL|30000|ID|c") == "OK|ID|c"
+        control = mtl.control()
+        assert control.open("/").code == "201"
+
+        status, drain, _ = call(daemon, "POST", "/v1/actions/drain", {"deadline": 60})
+        assert (status, drain["state"]) == (200, "draining")
+        assert "draining" in elko.receive()["msg"]
+        elko.closed()
+        elko.sock.close()
+        # A client of MTL is connected again by its library, and told by the protocol.
+        assert control.open("/").code == "503"
+        with daemon.connect(None) as late:
+            assert "draining" in late.receive()["msg"]
+            late.closed()
+        status, problem, headers = call(daemon, "GET", "/v1/services/bank")
+        assert (status, problem["code"], headers["Retry-After"]) == (503, "draining", "60")
+        status, ready, _ = call(daemon, "GET", "/readyz")
+        assert (status, [each["what"] for each in ready["reasons"]]) == (503, ["drain"])
+        until(lambda: call(daemon, "GET", "/v1/drain")[1]["state"] == "drained")
+        assert "drain: drained" in console(daemon, "drain state")
+
+        assert "drain: off" in console(daemon, "drain undo")
+        with daemon.connect() as again:
+            again.done()
+        assert control.open("/").code == "201"
+        assert client.ask("CONNECT|VERSION|0.3|TTL|30000|ID|d") == "OK|ID|d"
+        assert call(daemon, "GET", "/readyz")[0] == 200
+        assert not any("Traceback" in line for line in daemon.log)
+
+
+def test_a_session_is_disconnected_by_its_key(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon, daemon.connect(label="one") as one, daemon.connect(label="two") as two:
+        one.done()
+        two.done()
+        host, port = one.sock.getsockname()[:2]
+        order = {"wire": "elko", "session": f"{host}:{port}"}
+        assert call(daemon, "POST", "/v1/actions/disconnect", order)[0] == 200
+        assert "an operator" in one.receive()["msg"]
+        one.closed()
+        one.sock.close()
+        until(lambda: call(daemon, "POST", "/v1/actions/disconnect", order)[0] == 404)
+        assert call(daemon, "POST", "/v1/actions/disconnect", {"wire": "x", "session": "y"})[0] == 400
+        two.done()
+
+
+def test_a_trace_and_log_levels_change_while_it_runs(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon, daemon.connect() as peer:
+        peer.done()
+        address = f"127.0.0.1:{peer.sock.getsockname()[1]}"
+        assert call(daemon, "PUT", f"/v1/trace/{address}", {"seconds": 60})[0] == 200
+        service = {"service": "s", "hostport": "h:1", "auth": {"mode": "password", "code": "geheim"}}
+        peer.send(to="client", op="willserve", services=[service])
+        assert "nonsense" in peer.ask(to="client", op="nonsense")["msg"]
+        peer.done()
+        traced = daemon.wait_for(r'\[(elko-\d+)\] trace in elko \S+: .*"code":\(hidden\)')
+        refused = daemon.wait_for(r"\[(elko-\d+)\] elko peer 127.0.0.1: unknown-op")
+        assert traced[1] == refused[1]
+        daemon.wait_for(r"trace out elko \S+: .*pong")
+        assert call(daemon, "DELETE", f"/v1/trace/{address}")[0] == 204
+        assert not any("geheim" in line for line in daemon.log)
+        status, levels, _ = call(daemon, "PUT", "/v1/log", {"level": "warn", "modules": {"mtl": "debug"}})
+        assert (status, levels) == (200, {"level": "warn", "modules": {"mtl": "debug"}})
+        assert "mtl=debug" in console(daemon, "log")
+
+
+CONFIG = """
+[[elko.listeners]]
+endpoint = "tcp:0:interface=127.0.0.1"
+[mc0]
+enabled = false
+[dbp]
+enabled = false
+"""
+
+
+def test_a_reload_prints_the_same_text_everywhere(tmp_path: Path) -> None:
+    path = tmp_path / "elkobroker.toml"
+    path.write_text(CONFIG)
+    with Daemon(tmp_path, "--config", str(path)) as daemon:
+        daemon.port()
+        path.write_text(CONFIG + '[broker]\ngrace = 5.0\nstate = "/x"\n')
+        status, result, _ = call(daemon, "POST", "/v1/actions/reload", {})
+        lines = result["text"].split("\n")
+        assert (status, lines[1:]) == (
+            200,
+            ["changed: broker.grace: 60.0 -> 5.0", 'restart needed: broker.state: (not set) -> "/x"'],
+        )
+        for line in lines:
+            daemon.wait_for(f"reload: {re.escape(line)}")
+        path.write_text(CONFIG + "[broker]\ngrace = 7.0\n")
+        assert "changed: broker.grace: 5.0 -> 7.0" in console(daemon, "reload")
+        path.write_text(CONFIG + "[broker]\ngrace = -1.0\n")
+        status, result, _ = call(daemon, "POST", "/v1/actions/reload", {})
+        problem = f"{path}:9: broker.grace: must be between 0 and 86400, not -1"
+        assert result["problems"] == [problem]
+        assert problem in console(daemon, "reload")
+        daemon.wait_for(f"not reloaded: {re.escape(problem)}")
+        keys = {each["key"]: each["value"] for each in call(daemon, "GET", "/v1/config")[1]["keys"]}
+        assert keys["broker.grace"] == "7.0"
+
+
+@contextmanager
+def hooks(statuses: list[int]) -> Iterator[tuple[int, Queue[tuple[dict[str, str], bytes]]]]:
+    """A server of webhooks, which answers with these statuses, then with 204: its port, and its requests."""
+    requests: Queue[tuple[dict[str, str], bytes]] = Queue()
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(statuses.pop(0) if statuses else 204)
+            self.end_headers()
+            requests.put((dict(self.headers), body))
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port, requests
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_events_are_sent_to_webhooks_and_commands_and_repeated(tmp_path: Path) -> None:
+    path, out = tmp_path / "elkobroker.toml", tmp_path / "out"
+    with hooks([503]) as (port, requests):
+        path.write_text(
+            f"""{CONFIG}[notify]
+settle = 0.0
+[[notify.rules]]
+name = "hook"
+events = ["service-gone"]
+url = "http://127.0.0.1:{port}/secret-path"
+secret = "geheim"
+[[notify.rules]]
+name = "script"
+events = ["service-gone"]
+command = ["sh", "-c", "cat >{out}.new; mv {out}.new {out}"]
+"""
+        )
+        with Daemon(tmp_path, "--config", str(path)) as daemon:
+            with daemon.connect(label="bank") as peer:
+                peer.send(to="client", op="willserve", services=[{"service": "bank", "hostport": "h:1"}])
+                peer.done()
+            first, second = requests.get(timeout=PATIENCE), requests.get(timeout=PATIENCE)
+            assert first[1] == second[1]
+            headers, body = second
+            event = json.loads(body)
+            assert (event["event"], event["name"], event["about"]) == ("service-gone", "bank", {"why": "left"})
+            signed = headers["X-Elkobroker-Timestamp"].encode() + b"." + body
+            assert headers["X-Elkobroker-Signature"] == f"sha256={hmac.new(b'geheim', signed, sha256).hexdigest()}"
+            until(out.exists)
+            assert json.loads(out.read_text()) == event
+            daemon.wait_for("notify hook: works again")
+            shown = console(daemon, "broker notifications") + console(daemon, "config")
+            assert "secret-path" not in shown
+            assert "geheim" not in shown
+
+
+def test_a_listener_that_cannot_be_opened_is_an_event(tmp_path: Path) -> None:
+    path = tmp_path / "elkobroker.toml"
+    with socket.create_server(("127.0.0.1", 0)) as taken, hooks([]) as (port, requests):
+        where = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        rule = f'[[notify.rules]]\nname = "hook"\nurl = "http://127.0.0.1:{port}/"\n'
+        mtl = f'[mtl]\nendpoint = "{where}"\n'
+        path.write_text(CONFIG + rule + mtl)
+        with Daemon(tmp_path, "--config", str(path)) as daemon:
+            event = json.loads(requests.get(timeout=PATIENCE)[1])
+            assert (event["event"], event["name"]) == ("listener-not-ready", "mtl")
+            assert "Address already in use" in event["about"]["reason"]
+            status, ready, _ = call(daemon, "GET", "/readyz")
+            assert (status, ready["reasons"][0]["what"]) == (503, "listener mtl")
