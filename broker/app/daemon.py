@@ -38,7 +38,7 @@ from broker.app.console import ConsoleListener
 from broker.app.core import build, launchers_of
 from broker.app.counters import COUNTERS
 from broker.app.draining import Draining
-from broker.app.event_sources import EventSources
+from broker.app.event_sources import EventSources, report_plan
 from broker.app.journal import JournalWriter, open_journal
 from broker.app.loop_lag import LoopLag
 from broker.app.notifications import Notifications
@@ -349,6 +349,7 @@ class Daemon(TwistedService):
             self.notifications, registry, self._reactor, registry.check_of, self.openings.states, self._unwritten
         )
         self._use_notify(self._config.notify)
+        self.plan.watch(partial(report_plan, self.notifications))
         self._reactor.callWhenRunning(self._events.start)
 
     def _use_notify(self, config: Notify) -> None:

@@ -1,9 +1,11 @@
-"""Sources of events for notifications: services of the registry, health checks, listeners, and stores.
+"""Sources of events for notifications: services of the registry, health checks, listeners, stores, and the plan.
 
 Rules:
 - A service name is *gone* when its last live service has left, for the time ``settle``: a server that reconnects in
   between is no event. It is *back* when one is offered again after that.
 - The broker's own services are no events: listeners have their own.
+- A service is short of capacity once for each plan that finds it so and follows one that did not; for the first plan
+  after a start, too.
 - Names that are gone are remembered, up to `MAX_GONE`; a name that is forgotten has no "back".
 """
 
@@ -16,6 +18,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.interfaces import INotifications, IRegistry, IWait
 from broker.core.model import BROKER, Change, Check, CheckState, Kind, Listening, NotReady, Service
+from broker.core.plan import PlanChange
 
 MAX_GONE = 10_000
 """Names that are gone, or about to be: as many as a farm has. The oldest is forgotten."""
@@ -143,6 +146,21 @@ class EventSources:
         for what in self._broken.keys() - now.keys():
             self._notifications.event("store-restored", what)
         self._broken = now
+
+
+def report_plan(notifications: INotifications, change: PlanChange) -> None:
+    """Report a service that a new plan finds to be short of capacity. Other changes of the plan are no events."""
+    service = change.service
+    if change.is_alarm:
+        about: dict[str, object] = {
+            "verdict": service.verdict.value,
+            "has": service.has,
+            "needs": service.need,
+            "add": service.add,
+        }
+        if service.short_at is not None:
+            about["short_at"] = service.short_at
+        notifications.event("short-of-capacity", service.name, about)
 
 
 def _key(service: Service) -> tuple[int, str, str]:

@@ -3,7 +3,7 @@
 Rules:
 - A file with errors changes nothing, nor does a TLS listener whose files are unusable.
 - Keys that a reload cannot apply keep their running values until the next start, and are reported; all others apply
-  (docs/adr/0033-a-reload-applies-what-it-can.md).
+  (docs/adr/0034-a-reload-applies-what-it-can.md).
 - The configuration that results from both must be valid as well: a listener that keeps its open address must not take
   the new, open authentication of another one. Otherwise nothing changes.
 - `ReloadResult.text` is the one form of the outcome: the log, the console and the HTTP API print it, and ``--check``

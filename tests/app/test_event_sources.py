@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
+from twisted.internet.defer import succeed
 from twisted.internet.task import Clock
 
-from broker.app.event_sources import EVERY, EventSources
+from broker.app.event_sources import EVERY, EventSources, report_plan
 from broker.core.model import EVENTS, Listening, NotReady, Rights, Service
+from broker.core.plan_file import PlanFile
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
+from broker.export.plan_document import parse
+from tests.core.plans import MADE, document, service
 
 SETTLE = 5.0
 
@@ -112,3 +118,22 @@ def test_nothing_is_reported_after_the_stop() -> None:
     farm.registry.leave(provider)
     assert farm.advance(10 * SETTLE) == []
     assert not farm.clock.getDelayedCalls()
+
+
+def test_a_service_that_a_new_plan_finds_short_is_an_event_once(tmp_path: Path) -> None:
+    farm, file = Farm(), tmp_path / "plan.json"
+    plan = PlanFile(str(file), farm.clock, lambda function, *arguments: succeed(function(*arguments)), parse)
+    plan.watch(partial(report_plan, farm))  # type: ignore[arg-type]
+    short = service("bank", add=2, need_now=6, need_horizon=6)
+    about = {"verdict": "short now", "has": 4, "needs": 6, "add": 2, "short_at": MADE}
+    for services, events in (
+        ((service("bank"), service("shop")), []),
+        ((short, service("shop")), [("short-of-capacity", "bank", about)]),
+        ((short, service("shop", note="again")), []),
+        ((service("bank"), service("shop")), []),
+        ((short, service("shop")), [("short-of-capacity", "bank", about)]),
+    ):
+        file.write_bytes(document(*services))
+        plan.use(str(file))
+        assert farm.advance(0) == events
+    plan.stop()

@@ -97,6 +97,15 @@ def test_no_server_is_exit_code_3() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("host", ["a..b", "-", "xn--", "a" * 300, "%41", "1.2.3.4.5.6", "."])
+def test_a_host_that_is_none_is_one_sentence(host: str) -> None:
+    for scheme in ("http", "https"):
+        result = ctl("--url", f"{scheme}://{host}:1", "services", "--timeout", 10)
+        assert result.exit_code in (2, 3)
+        assert result.stderr.startswith("brokerctl: ")
+        assert result.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("sent", "code", "sentence"),
     [

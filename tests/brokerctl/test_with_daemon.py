@@ -85,6 +85,27 @@ def test_the_past_is_watched_without_a_gap(url: str) -> None:
     assert [json.loads(line) for line in result.stdout.splitlines()] == past["events"]
 
 
+def test_the_daemon_is_controlled(url: str) -> None:
+    assert ctl("--url", url, "log", "warn", "mtl=debug").exit_code == 0
+    assert json.loads(ctl("--url", url, "log", "--json").stdout) == {"level": "warn", "modules": {"mtl": "debug"}}
+    assert ctl("--url", url, "log", "info", "mtl=default").exit_code == 0
+    assert ctl("--url", url, "trace", "10.1.2.3").exit_code == 0
+    assert "10.1.2.3" in ctl("--url", url, "trace").stdout
+    assert ctl("--url", url, "trace", "10.1.2.3", "--off").exit_code == 0
+    assert ctl("--url", url, "trace", "10.1.2.3", "--off").exit_code == 4
+    assert ctl("--url", url, "disconnect", "mtl", "nobody").exit_code == 4
+    keys = json.loads(ctl("--url", url, "config", "broker.*", "--json").stdout)["keys"]
+    assert {"broker.grace", "broker.state"} <= {row["key"] for row in keys}
+    # The service of the fixture does not leave.
+    drained = ctl("--url", url, "drain", "--yes", "--deadline", 1)
+    assert (drained.exit_code, drained.stdout) == (1, "overdue: 1 peers are left: http=1\n")
+    assert json.loads(ctl("--url", url, "drain", "--state", "--json").stdout)["state"] == "overdue"
+    assert ctl("--url", url, "drain", "--undo").exit_code == 0
+    # This daemon has no configuration file.
+    assert ctl("--url", url, "reload").exit_code == 1
+    assert ctl("--url", url, "plan", "--check").exit_code == 1
+
+
 def test_pings_of_a_real_listener_are_measured(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon:
         where = f"127.0.0.1:{daemon.port()}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
-from typing import Any
 
 import pytest
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 
 from broker.core.load_history import PIECE, SAMPLES, STEP, LoadHistory
@@ -18,9 +19,9 @@ class Turns(Clock):
 
     turns = 0
 
-    def callLater(self, when: float, *args: Any, **kwargs: Any) -> Any:
-        self.turns += when == 0
-        return super().callLater(when, *args, **kwargs)
+    def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kw: object) -> IDelayedCall:
+        self.turns += delay == 0
+        return super().callLater(delay, callable, *args, **kw)
 
 
 class Farm:

@@ -48,7 +48,7 @@ class Http:
         data = None if body is None else json.dumps(body).encode()
         request = Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
         with urlopen(request, timeout=PATIENCE) as answer:
-            return json.loads(answer.read())
+            return json.loads(answer.read() or b"null")
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +127,11 @@ def test_a_restart_is_told_to_a_watcher_that_resumes(tmp_path: Path) -> None:
         now = http.ask("/v1/registry")
         assert lines[0] == "event: resync"
         assert lines[1].startswith(f"id: {now['epoch']}-")
+
+
+def test_a_client_of_http_is_traced(daemon: Daemon, http: Http) -> None:
+    http.ask("/v1/trace/127.0.0.1", "PUT", {"seconds": 30})
+    http.ask("/v1/registry")
+    daemon.wait_for(r"GET /v1/registry'?$")
+    daemon.wait_for(r"200 application/json")
+    http.ask("/v1/trace/127.0.0.1", "DELETE")

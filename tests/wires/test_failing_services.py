@@ -12,6 +12,7 @@ from broker.core.registry import Registry
 from broker.wires.dbp.sessions.listing import Listing
 from tests.recording.logs import nothing_fails
 from tests.wires.dns.recording import DnsFarm
+from tests.wires.http.recording import HttpFarm
 from tests.wires.mtl.profiles.test_registry import RegistryFarm, brief
 from tests.wires.mtl.profiles_recording import got, summon
 from tests.wires.recording import Farm, desc
@@ -199,3 +200,34 @@ def test_services_are_ordered_only_if_a_check_fails() -> None:
     assert registry.by_check(services) == services[1:]
     registry.leave(services[0].provider)
     assert registry.by_check(services) is services
+
+
+def test_http() -> None:
+    http = HttpFarm()
+    registry = http.farm.registry
+    for number in range(3):
+        provider = registry.join("p", "elko", "192.0.2.1")
+        registry.offer([Service("bank", f"h:{number}", provider)], FREE)
+        registry.load(provider, number / 10)
+    services = registry.services("bank", "tcp")
+    registry.set_check(services[0], FAILING, Policy.LAST)
+    assert http.find("bank") == http.find("bank", near="load") == ["h:1", "h:2", "h:0"]
+    assert http.find("bank", protocol="tcp") == ["h:1", "h:2", "h:0"]
+    found = http.ask("GET", "/v1/services/bank").json["services"]
+    assert [each.get("check", {}).get("state") for each in found] == [None, None, "failing"]
+    registry.set_check(services[0], FAILING, Policy.HIDE)
+    assert http.find("bank") == http.find("bank", near="load") == ["h:1", "h:2"]
+
+
+def test_an_http_find_that_waits_for_a_hidden_service() -> None:
+    http = HttpFarm()
+    registry = http.farm.registry
+    registry.use_panic(1.0)
+    registry.offer([Service("bank", "h:1", registry.join("p", "elko", "192.0.2.1"))], FREE)
+    [service] = registry.services("bank", "tcp")
+    registry.set_check(service, FAILING, Policy.HIDE)
+    answered = http.ask("GET", "/v1/services/bank", query={"wait": "10"})
+    http.clock.advance(1)
+    assert answered.status == 0
+    registry.set_check(service, PASSING, Policy.HIDE)
+    assert (answered.status, [each["hostport"] for each in answered.json["services"]]) == (200, ["h:1"])

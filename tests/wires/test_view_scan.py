@@ -32,7 +32,7 @@ def rows(view: View[Any], **selection: Any) -> list[Row]:
     return [row for rows in Scan(view, Selection(**selection)) for row in rows]
 
 
-ANIMALS = [
+ANIMALS: list[Thing] = [
     {"name": "ant", "size": 0.01, "tags": ["small", "red"]},
     {"name": "bear", "size": 2},
     {"name": "auk", "size": 0.4, "tags": []},
@@ -103,7 +103,7 @@ def test_a_page_of_a_sort_is_the_page_of_the_whole_sort(
     things: list[Thing] = [{"name": str(n), "size": size} for n, size in enumerate(sizes)]
     sort = "-size" if descending else "size"
     whole = rows(view(things), sort=sort)
-    assert sorted(names(whole)) == sorted(str(n) for n in range(len(sizes)))
+    assert sorted(map(str, names(whole))) == sorted(str(n) for n in range(len(sizes)))
     scan = Scan(view(things), Selection(sort=sort, offset=offset, limit=limit))
     assert [row for some in scan for row in some] == whole[offset : offset + limit]
     assert scan.total == len(things)

@@ -14,6 +14,7 @@ from broker.brokerctl.http.answers import mapping
 from broker.brokerctl.http.client import Client
 from broker.brokerctl.options import remote, session_of
 from broker.brokerctl.output.output import Output
+from broker.brokerctl.output.tables import Column
 from broker.brokerctl.output.units import duration, text
 from broker.brokerctl.running import sleep
 
@@ -38,11 +39,15 @@ def drain(context: click.Context, deadline: float, undo: bool, state: bool, no_w
     session = session_of(context)
     output = session.output
     if state:
-        output.values(mapping(session.run(lambda client: client.get("/v1/drain"))))
+        output.values(mapping(session.run(lambda client: client.get("/v1/drain"))), [Column("seconds", "seconds")])
         return Exit.OK
     if undo:
         answer = session.run(lambda client: client.post(ACTIONS + "drain", {"undo": True}))
-        return _shown(output, mapping(answer or {}), "the broker accepts peers again")
+        if output.for_people:
+            output.say("the broker accepts peers again")
+        else:
+            output.json(answer)
+        return Exit.OK
     confirm(f"Drain the broker at {session.chosen()[1].url}?", yes)
 
     async def work(client: Client) -> Mapping[str, Any]:
@@ -102,13 +107,3 @@ def remaining(state: Mapping[str, Any]) -> int:
     """Return the number of peers that are still connected."""
     found = state.get("remaining")
     return sum(count for count in found.values() if isinstance(count, int)) if isinstance(found, dict) else 0
-
-
-def _shown(output: Output, state: Mapping[str, Any], sentence: str) -> int:
-    if output.for_people:
-        output.say(sentence)
-        if state:
-            output.note(text(state))
-    else:
-        output.json(state)
-    return Exit.OK

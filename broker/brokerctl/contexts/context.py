@@ -18,6 +18,9 @@ DEFAULT_URL = "http://127.0.0.1:9080"
 MAX_SECRET = 4096
 """Bytes of a file with a token or a password: more is another file, given by mistake."""
 
+_URL = re.compile(r"(?:[\x21-\x24\x26-\x7e]|%[0-9A-Fa-f]{2})+")
+"""Printable ASCII, where a percent sign begins an encoded byte."""
+
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
@@ -85,7 +88,7 @@ def _check_url(url: str) -> None:
         fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         fine = False
-    if not fine or not re.fullmatch(r"[\x21-\x7e]+", url):
+    if not fine or not _URL.fullmatch(url) or parts.netloc.endswith(":"):
         raise _usage(f"{url!r} is no address such as {DEFAULT_URL} or https://broker.example:9080")
     if parts.username is not None or parts.query or parts.fragment:
         raise _usage("the address may have a path, but no user, query or fragment; credentials have keys of their own")

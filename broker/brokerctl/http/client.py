@@ -56,8 +56,9 @@ class Client:
         self.where = context.url.rstrip("/")
         parts = urlsplit(self.where)
         self._host, self._port = parts.hostname or "", parts.port or (443 if context.secure else 80)
-        # hyperlink, by which treq reads addresses, takes an address of IPv6 for a name. The endpoint knows better.
-        self._url = self.where if ":" not in self._host else f"{parts.scheme}://ipv6.invalid{parts.path}"
+        # The endpoint and the field Host have the address. treq reads URLs by hyperlink, which takes an address of IPv6
+        # for a name.
+        self._url = f"{parts.scheme}://broker.invalid{parts.path}"
         self._authority = parts.netloc
         self.timeout = timeout
         self._budget = Budget()
@@ -186,7 +187,8 @@ class Client:
                 return Failure(f"the certificate of {self.where} is for another name", Exit.UNREACHABLE)
             if isinstance(reason, SSL.Error):
                 return Failure(f"TLS with {self.where} fails: {_tls_reason(reason)}", Exit.UNREACHABLE)
-        if isinstance(problem, error.DNSLookupError):
+        if isinstance(problem, error.DNSLookupError | ValueError):
+            # A name that cannot be one is refused by the endpoint itself.
             return Failure(f"{self.where}: the name of the host is unknown", Exit.UNREACHABLE)
         if isinstance(problem, error.ConnectError):
             return Failure(

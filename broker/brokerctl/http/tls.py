@@ -31,7 +31,10 @@ def connection_creator(context: Context, host: str) -> IOpenSSLClientConnectionC
         leaf, *chain = _certificates(context.cert)
         own = _private(context, leaf)
         extra = {"extraCertChain": [_loaded(context.cert, pem).original for pem in chain]}
-    return ssl.optionsForClientTLS(host, trusted, own, extraCertificateOptions=extra)
+    try:
+        return ssl.optionsForClientTLS(host, trusted, own, extraCertificateOptions=extra)
+    except ValueError:
+        raise _usage(f"{host} is no name of a host") from None
 
 
 def _private(context: Context, leaf: bytes) -> ssl.PrivateCertificate:

@@ -130,6 +130,7 @@ class Answering:
             return
         if response.status >= 400 and not channel.patient():
             request.last()
+        channel.report("out", b"%d %b" % (response.status, response.content_type.encode("latin-1")))
         headers = [*HEADERS, *response.headers, ("Date", datetimeToString().decode())]
         if not any(name.lower() == "cache-control" for name, _ in response.headers):
             headers.append(NO_STORE)

@@ -8,7 +8,8 @@ Rules:
   so that the loss of the peer is noticed.
 - A request must be complete ``within`` its time, its body has a maximum, and all incomplete bodies together count as
   unfinished input.
-- A peer that pipelines is not ordinary: its requests wait for the rounds, behind those of others.
+- A peer that pipelines, or sends a request in many small pieces, is not ordinary: its input waits for the rounds,
+  behind that of others.
 - Messages whose end is ambiguous are refused, and the connection is closed, since a proxy before the listener may
   interpret them otherwise (request smuggling; RFC 9112, 11.2): a Transfer-Encoding other than ``chunked``, one with
   HTTP/1.0 or with a Content-Length, a second Content-Length, folded header lines. Twisted refuses bare CR and LF in
@@ -45,6 +46,10 @@ FEW = 16
 """Requests between two reads of an ordinary peer. Browsers and scripts send one, and wait for its answer; a peer that
 sends many at once waits for the rounds of the scheduler, so that it delays no other."""
 
+
+DRIP, DRIPS = 512, 64
+"""Bytes of a short read, and the number of them in one request of an ordinary peer. A thousand peers that send a
+request byte by byte cost a read each time, and wait for the rounds as well."""
 
 COSTLY_REQUEST = 0.004
 """Seconds beyond which a quantum is a strike: a request takes half a millisecond, and several times that on a machine
@@ -108,6 +113,7 @@ class HttpChannel(Scheduled, HTTPChannel):
     _answering = False  # a request is in progress
     _stalled = False  # the peer does not read
     _batch = 0  # requests since the last read
+    _drips = 0  # short reads since the last request
     _losing = False  # the transport closes when all output is sent
     _unsent = 0  # unsent bytes when the read deadline began
 
@@ -130,7 +136,8 @@ class HttpChannel(Scheduled, HTTPChannel):
         if not self.requests and not self._arriving:
             self._arriving = True
             self.factory.deadlines.begin(self)
-        ordinary = self._batch <= FEW and self._patience.untouched()
+        self._drips += len(data) < DRIP
+        ordinary = self._batch <= FEW and self._drips <= DRIPS and self._patience.untouched()
         self._batch = 0
         self.take(data, ordinary)
 
@@ -161,6 +168,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.unfinished.drop(self)
         self.factory.deadlines.complete(self)
         self._batch += 1
+        self._drips = 0
         self.received = request
 
     def go_on_writing(self, pieces: Iterator[bytes]) -> None:

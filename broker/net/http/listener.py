@@ -29,6 +29,7 @@ from broker.net.http.request import HttpRequest
 from broker.net.http.websocket import WebSocket
 from broker.net.rate_limits import Complaints, Deadlines
 from broker.net.scheduler import Scheduler
+from broker.net.taps import Direction, Seen
 from broker.web.endpoint import Answer
 from broker.web.messages import Request
 from broker.web.problem import MEDIA_TYPE, Problem
@@ -48,6 +49,7 @@ class Channel(HttpChannel):
     requests_served = 0
     answering: Answering | None = None
     """The answer that waits or is being sent."""
+    _seen: Seen | None = None
 
     def __init__(self, factory: HttpFactory, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -69,6 +71,19 @@ class Channel(HttpChannel):
         if self.certificate is None:
             self.certificate = client_names(self.transport)
         return self.certificate
+
+    def tap(self, seen: Seen) -> None:
+        """Report each request, without its query and body, and the status of each answer, until `untap`. Idempotent."""
+        self._seen = seen
+
+    def untap(self) -> None:
+        """Report no more. No-op without a tap."""
+        self._seen = None
+
+    def report(self, direction: Direction, text: bytes) -> None:
+        """Report a line of a request or an answer to the trace, if there is one."""
+        if self._seen is not None:
+            self._seen(direction, text)
 
     def patient(self) -> bool:
         """Count an answer with an error status. Returns False if there were too many."""
@@ -155,6 +170,7 @@ class HttpFactory(ConnectionFactory):
         channel: Any = request.channel
         self.served += 1
         channel.requests_served += 1
+        channel.report("in", request.method + b" " + request.uri.partition(b"?")[0])
         answering = channel.answering = Answering(self, channel, request)
         try:
             asked = _asked(channel, request)

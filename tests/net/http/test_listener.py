@@ -12,6 +12,7 @@ from twisted.logger import capturedLogs
 from broker.core.errors import Reason
 from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.http.bounds import RequestBounds
+from broker.net.http.channel import DRIPS, FEW
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.web.messages import Request, Response
 from tests.net.http.http_peers import Site
@@ -321,3 +322,30 @@ def test_a_drain_keeps_connections() -> None:
 
 def test_the_transport_of_a_test_is_no_tls() -> None:
     assert not hasattr(StringTransport(), "getPeerCertificate")
+
+
+def test_a_request_in_many_small_pieces_waits_for_the_rounds() -> None:
+    site = Site()
+    slow, good = site.connect(), site.connect()
+    slow.send(b"GET / HTTP/1.1\r\nHost: h\r\n")
+    for _ in range(DRIPS + 1):
+        slow.send(b"X: y\r\n")
+        site.turn()
+    slow.send(b"\r\n")
+    good.send(b"GET /good HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert [each.path for each in site.requests] == ["/good"]
+    assert slow.answer().status == 200
+
+
+def test_many_requests_at_once_wait_for_the_rounds() -> None:
+    site = Site()
+    hasty, good = site.connect(), site.connect()
+    hasty.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n" * (FEW + 1))
+    site.turn(2)
+    site.requests.clear()
+    hasty.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    good.send(b"GET /good HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert [each.path for each in site.requests] == ["/good"]
+    site.turn()
+    hasty.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert len(site.requests) == 3, "one that stops is ordinary again"

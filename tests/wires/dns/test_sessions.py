@@ -206,3 +206,12 @@ def test_a_connection_ends_over_too_many_unreadable_queries() -> None:
     stream = Stream(offering(), patience=3)
     stream.send(framed(struct.pack("!6H", 7, 0, 3, 0, 0, 0)) * 5)
     assert (len(stream.take()), stream.closed) == (4, True)
+
+
+def test_a_draining_broker_refuses_each_query_so_that_another_server_is_asked() -> None:
+    farm = DnsFarm()
+    farm.responder.draining = True
+    for udp in (True, False):
+        assert code(farm.ask("bank.service.elkobroker.", "SRV", udp=udp)) == "REFUSED"
+    farm.responder.draining = False
+    assert code(farm.ask("bank.service.elkobroker.", "SRV")) != "REFUSED"

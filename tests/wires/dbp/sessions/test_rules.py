@@ -1329,6 +1329,16 @@ def test_19_the_broker_disconnects_all_when_it_stops(farm: DbpFarm) -> None:
     assert [peer.take() for peer in others] == [[], [], []]
 
 
+def test_19_a_drain_disconnects_all_services_and_removes_them(farm: DbpFarm) -> None:
+    dealers = [farm.dealer().registered("Rohan", **TIMED), farm.dealer().registered("Gondor", **UNTIMED)]
+    farm.catalogue.send_away()
+    assert [[frames[0] for frames in peer.take()] for peer in dealers] == [[b"</3"], [b"</3"]]
+    assert gone(farm, "Rohan")
+    assert gone(farm, "Gondor")
+    farm.wait(10.0)
+    assert [peer.take() for peer in dealers] == [[], []]
+
+
 @pytest.mark.parametrize("kind", ["req", "hermes"])
 def test_19_a_req_is_sent_nothing_that_it_did_not_ask_for(farm: DbpFarm, kind: str) -> None:
     """Neither heartbeats nor DISCONNECT, also when it is under contract, expires, or is replaced."""

@@ -292,3 +292,16 @@ def test_a_put_reaches_each_subscriber_once_in_the_order_of_the_publisher(farm: 
     assert [peer.take() for peer in peers] == [expected] * 5
     assert farm.counted("mc0.published") == 100
     assert farm.counted("mc0.delivered") == 500
+
+
+def test_an_operator_ends_a_session_by_its_identity(farm: Mc0Farm) -> None:
+    peer, other = farm.peer("A"), farm.peer("B")
+    for each in (peer, other):
+        each.ask("CONNECT|ID|c|TTL|30000")
+        each.ask("SUB|ID|s||t")
+    session = farm.session(peer)
+    assert session is not None
+    assert farm.wire.disconnect(str(session)) == session.connection
+    assert farm.wire.disconnect(str(session)) is None
+    assert farm.session(peer) is None
+    assert farm.session(other) is not None

@@ -1155,6 +1155,31 @@ def test_a_defect_in_sending_a_reply_costs_that_reply_and_those_behind_it() -> N
     assert farm.counted("mtl_dropped.gone") == 2
 
 
+def test_a_drain_ends_leases_and_answers_503_until_it_is_undone() -> None:
+    farm = closed_farm()
+    peer, waiting, new = farm.peer(HERE), farm.peer(HERE), farm.peer()
+    peer.logged_in("alice", "pencil")
+    assert peer.profile("test")[0] == 200
+    token = peer.reader()[1]["lease"]
+    waiting.open()
+    waiting.say("Authorize", plain("alice", "pencil"))
+    farm.control.drain()
+    assert farm.data.take(token, b"data", "") is None
+    farm.control.drain()
+    assert [code for code, _ in waiting.take()] == [503]
+    farm.threads.run()
+    for each in (peer, waiting, new):
+        code, said = each.open()
+        assert (code, said["reason"]) == (503, "the broker is draining: connect to another one")
+    assert not any(session.principal for session in farm.control.sessions())
+    farm.control.undrain()
+    assert new.open()[0] == 401
+    peer.logged_in("alice", "pencil")
+    farm.control.stop()
+    farm.control.undrain()
+    assert peer.open()[0] == 503
+
+
 def test_while_the_broker_stops_everybody_hears_that() -> None:
     farm = closed_farm()
     peer, waiting, new = farm.peer(HERE), farm.peer(HERE), farm.peer()

@@ -1,0 +1,119 @@
+"""The audit log: its lines, its rotation, and a disk that fails."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, fail, maybeDeferred
+from twisted.internet.task import Clock
+
+from broker.access.acts import Act
+from broker.access.principal import Method, Principal
+from broker.admin.audit import MAX_TEXT, MAX_WAITING, RETRY, AuditLog, append
+
+ANN = Principal("ann", Method.TOKEN, "192.0.2.1:4000")
+
+
+class Disk:
+    """A thread that works at once, or fails while ``full``."""
+
+    def __init__(self) -> None:
+        self.full = False
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        if self.full:
+            return fail(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        return maybeDeferred(function, *arguments)
+
+
+class Rig:
+    def __init__(self, path: Path, size: int = 10_000) -> None:
+        self.path = path
+        self.clock = Clock()
+        self.disk = Disk()
+        self.audit = AuditLog(str(path), size, 3, self.clock, self.disk)
+
+    def acts(self) -> list[dict[str, str]]:
+        return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path / "audit.jsonl")
+
+
+def test_a_line_has_who_did_what_where_and_the_result(rig: Rig) -> None:
+    rig.clock.advance(1.5)
+    rig.audit.record(Act(ANN, "console", "admin.launch", "chat"))
+    assert rig.acts() == [
+        {
+            "time": "1970-01-01T00:00:01.500+00:00",
+            "user": "ann",
+            "method": "token",
+            "address": "192.0.2.1:4000",
+            "listener": "console",
+            "operation": "admin.launch",
+            "object": "chat",
+            "result": "done",
+        }
+    ]
+    assert rig.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_text_of_peers_makes_neither_lines_nor_long_ones(rig: Rig) -> None:
+    rig.audit.record(Act(ANN, "console", "admin.say", 'a\n{"user":"root"}' + "x" * 5_000))
+    (act,) = rig.acts()
+    assert act["user"] == "ann"
+    assert len(act["object"]) == MAX_TEXT
+
+
+def test_while_the_disk_fails_acts_wait_and_further_ones_are_lost_and_counted(rig: Rig) -> None:
+    rig.disk.full = True
+    for number in range(MAX_WAITING + 3):
+        rig.audit.record(Act(ANN, "console", "admin.say", str(number)))
+    assert rig.audit.failure == "No space left on device"
+    assert rig.audit.counts() == {"audit.written": 0, "audit.lost": 3, "audit.errors": 1, "audit.waiting": MAX_WAITING}
+    rig.disk.full = False
+    rig.audit.use(2**30, 3)
+    rig.clock.advance(RETRY)
+    assert rig.audit.failure == ""
+    assert [act["object"] for act in rig.acts()] == [str(number) for number in range(MAX_WAITING)]
+
+
+def test_the_stop_writes_what_waits_and_leaves_no_timer(rig: Rig) -> None:
+    rig.disk.full = True
+    rig.audit.record(Act(ANN, "console", "admin.say", "x"))
+    rig.disk.full = False
+    done: list[object] = []
+    rig.audit.stop().addCallback(done.append)
+    assert done == [None]
+    assert len(rig.acts()) == 1
+    assert not rig.clock.getDelayedCalls()
+
+
+def test_the_file_is_rotated_at_its_size_and_the_oldest_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    for number in range(6):
+        append(str(path), f"{number:09}\n".encode(), 10, 3)
+    assert path.read_text() == "000000005\n"
+    assert [(tmp_path / f"audit.jsonl.{number}").read_text() for number in (1, 2, 3)] == [
+        "000000004\n",
+        "000000003\n",
+        "000000002\n",
+    ]
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.touch()
+    (tmp_path / "audit.jsonl").symlink_to(target)
+    with pytest.raises(OSError):
+        append(str(tmp_path / "audit.jsonl"), b"x\n", 10, 3)
+    assert target.read_text() == ""

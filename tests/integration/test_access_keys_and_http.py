@@ -1,0 +1,215 @@
+"""Users of the real daemon over mc0 (CURVE keys) and HTTP: rights, revocation, guesses."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from broker.access import tokens
+from broker.access.password_backoff import FREE
+from tests.access.users import put
+from tests.integration.daemon import Daemon
+from tests.integration.mc0_clients import Clients, brokerkeys
+from tests.integration.mtl_peers import peers_of
+from tests.integration.test_access import TOKEN, USERS
+from tests.integration.test_mc0_curve import keys_in
+from tests.patience import PATIENCE
+
+HTTP = """\
+[http]
+endpoint = "tcp:0:interface=127.0.0.1"
+auth = "users"
+[access]
+file = "users.toml"
+[mc0]
+enabled = false
+[dbp]
+enabled = false
+[mtl]
+enabled = false
+[[elko.listeners]]
+endpoint = "tcp:0:interface=127.0.0.1"
+"""
+
+
+@contextmanager
+def running(folder: Path, config: str = HTTP, users: str = USERS) -> Iterator[Daemon]:
+    put(folder / "users.toml", users)
+    (folder / "x.toml").write_text(config)
+    with Daemon(folder, "--config", "x.toml") as daemon:
+        yield daemon
+        daemon.signal(signal.SIGTERM)
+        daemon.ended()
+        assert "Traceback" not in "".join(daemon.log)
+
+
+def ask(daemon: Daemon, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port(), timeout=PATIENCE)
+    try:
+        data = None if body is None else json.dumps(body)
+        given = {"Content-Type": "application/json"} if data else {}
+        connection.request(method, path, data, {**given, **headers})
+        answer = connection.getresponse()
+        text = answer.read()
+        return answer.status, json.loads(text) if text else None
+    finally:
+        connection.close()
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def test_users_have_their_names_only_and_a_revoked_token_none(tmp_path: Path) -> None:
+    service = {"hostport": "10.0.0.1:80", "ttl": 60}
+    with running(tmp_path) as daemon:
+        robot, ann, bob = bearer(TOKEN), basic("ann", "pencil"), basic("bob", "crayon")
+        assert ask(daemon, "PUT", "/v1/services/robot-a/1", service, **robot)[0] == 201
+        assert ask(daemon, "PUT", "/v1/services/bob-a/1", service, **robot)[0] == 403
+        assert ask(daemon, "GET", "/v1/services/robot-a", **bob)[0] == 403
+        assert ask(daemon, "GET", "/v1/services/robot-a", **ann)[0] == 200
+        assert ask(daemon, "GET", "/v1/services/robot-a")[0] == 401
+        assert ask(daemon, "POST", "/v1/actions/shutdown", {}, **bob)[0] == 403
+        put(tmp_path / "users.toml", USERS.replace(tokens.hashed(TOKEN), tokens.hashed("other")))
+        daemon.wait_for("the users file changed")
+        assert ask(daemon, "GET", "/v1/services/robot-a", **robot)[0] == 401
+    (act,) = map(json.loads, (tmp_path / "state" / "audit.jsonl").read_text().splitlines())
+    assert (act["user"], act["operation"], act["result"]) == ("bob", "admin.shutdown", "refused: forbidden")
+
+
+def test_a_stream_ends_with_the_token_of_its_reader(tmp_path: Path) -> None:
+    watcher = '[[rights]]\nusers = ["robot"]\noperations = ["view"]\n'
+    with running(tmp_path, users=USERS + watcher) as daemon:
+        connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port(), timeout=PATIENCE)
+        connection.request("GET", "/v1/watch", headers=bearer(TOKEN))
+        answer = connection.getresponse()
+        assert answer.status == 200
+        put(tmp_path / "users.toml", (USERS + watcher).replace(tokens.hashed(TOKEN), tokens.hashed("other")))
+        answer.read()  # to its end
+        connection.close()
+
+
+def test_guesses_over_http_are_refused_and_an_address_of_its_own_is_served(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon:
+        answers = [ask(daemon, "GET", "/v1/status", **basic("ann", "guess"))[0] for _ in range(FREE + 5)]
+        assert answers[:FREE] == [401] * FREE
+        assert set(answers[FREE:]) == {429}
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", daemon.http_port(), timeout=PATIENCE, source_address=("127.0.0.2", 0)
+        )
+        connection.request("GET", "/v1/status", headers=basic("ann", "pencil"))
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+def test_too_many_requests_of_a_user_are_refused(tmp_path: Path) -> None:
+    config = HTTP.replace("[access]", "[access]\nrequests_per_user = 1.0\nrequests_burst = 5")
+    with running(tmp_path, config) as daemon:
+        answers = [ask(daemon, "GET", "/v1/services/robot-a", **bearer(TOKEN))[0] for _ in range(8)]
+        assert 429 in answers
+        assert ask(daemon, "GET", "/v1/services/bob-a", **basic("bob", "crayon"))[0] != 429
+
+
+STRANGER = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+"""A CURVE public key that no client has."""
+
+MC0 = """\
+[mc0]
+endpoint = "tcp://127.0.0.1:0"
+auth = "users"
+secret_key_file = "keys/broker.private"
+handshake = 0.3
+[http]
+enabled = false
+[access]
+file = "users.toml"
+[dbp]
+enabled = false
+[mtl]
+enabled = false
+[[elko.listeners]]
+endpoint = "tcp:0:interface=127.0.0.1"
+"""
+
+NODES = """\
+[[users]]
+name = "web1"
+keys = ["{web1}"]
+[[users]]
+name = "web2"
+keys = ["{web2}"]
+[[rights]]
+users = ["web*"]
+operations = ["publish", "subscribe"]
+names = ["{{user}}.*", "all"]
+"""
+
+
+def test_a_curve_key_is_a_user_with_topics_and_is_cut_off_when_it_is_revoked(tmp_path: Path) -> None:
+    for name in ("broker", "web1", "web2"):
+        brokerkeys("new", name, "--dir", tmp_path / "keys")
+    pairs = {name: keys_in(tmp_path, name) for name in ("web1", "web2")}
+    publics = {name: pair.public.decode() for name, pair in pairs.items()}
+    users = NODES.format(**publics)
+    with running(tmp_path, MC0, users) as daemon, Clients(f"tcp://127.0.0.1:{_mc0_port(daemon)}") as clients:
+        one = clients.subscribed(b"one", "all", keys=pairs["web1"])
+        other = clients.subscribed(b"other", "all", "web2.x", keys=pairs["web2"])
+        assert other.ask("SUB|ID|1||web1.x").startswith("ERROR")
+        assert one.ask("PUT|TOPIC|web2.x|ID|2||forged").startswith("ERROR")
+        one.say("PUT|TOPIC|all||hello")
+        assert other.hear().endswith("hello")
+        put(tmp_path / "users.toml", users.replace(publics["web1"], STRANGER))
+        one.cut_off()
+        assert other.ask("SUB|ID|3||all") == "OK|ID|3"
+
+
+def _mc0_port(daemon: Daemon) -> int:
+    return int(daemon.wait_for(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(users\)").group(1))
+
+
+MTL = """\
+[mtl]
+endpoint = "tcp://127.0.0.1:0"
+auth = "users"
+plain = true
+[http]
+enabled = false
+[access]
+file = "users.toml"
+[dbp]
+enabled = false
+[mc0]
+enabled = false
+[[elko.listeners]]
+endpoint = "tcp:0:interface=127.0.0.1"
+"""
+
+
+def test_a_user_logs_in_over_mtl_with_rights_and_out_when_the_password_changes(tmp_path: Path) -> None:
+    rights = '[[rights]]\nusers = ["bob"]\noperations = ["publish"]\nnames = ["news"]\n'
+    with running(tmp_path, MTL, USERS + rights) as daemon, peers_of(daemon) as peers:
+        ann, bob = peers.control(), peers.control()
+        for control, user, password in ((ann, "ann", "pencil"), (bob, "bob", "crayon")):
+            control.open()
+            assert control.scram(user, password).code == "201"
+            assert control.profile("topic").code == "200"
+        assert bob.lease("Writer", "news").code == "202"
+        assert bob.lease("Writer", "weather").code == "403"
+        assert bob.lease("Reader", "news").code == "403"
+        assert ann.lease("Reader", "weather").code == "202"
+        put(tmp_path / "users.toml", (USERS + rights).replace('name = "bob"', 'name = "rob"'))
+        daemon.wait_for("the users file changed")
+        assert bob.lease("Writer", "news").code == "401"
+        assert ann.lease("Reader", "weather").code == "202"
+        assert bob.plain("bob", "crayon").code == "401"
+        assert bob.plain("rob", "crayon").code == "201"

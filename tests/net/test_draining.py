@@ -1,0 +1,92 @@
+"""Refusal of new connections, and the end of present ones, at a listener of lines that drains."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+
+from broker.core.counters import Counters
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.line_protocol import LineFactory
+from broker.net.rate_limits import Complaints
+from broker.net.scheduler import Scheduler
+from broker.wires.elko.codec.blocks import BlockReader
+from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.broker import BrokerSession
+from tests.wires.recording import Farm
+
+TEXT = "the broker is draining: connect to another one"
+
+
+class Listener:
+    """A listener of the Elko Broker without sockets."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.farm = Farm()
+        self.counters = Counters()
+        turns = Scheduler(self.clock)
+        complaints = Complaints(self.counters, self.clock)
+        access = AccessControl(Policy(), self.farm.guesses)
+        self.factory = LineFactory(
+            "elko",
+            lambda peer: (BlockReader(VOCABULARY), BrokerSession(self.farm.wiring, access, peer)),
+            ConnectionLimits(),
+            turns,
+            complaints,
+            self.clock,
+            half_close=False,
+        )
+
+    def connect(self, port: int) -> Any:
+        line: Any = self.factory.buildProtocol(IPv4Address("TCP", "10.0.0.1", port))
+        line.makeConnection(StringTransport())
+        return line
+
+    def said(self, line: Any) -> list[str]:
+        self.clock.advance(0)
+        return [json.loads(each)["msg"] for each in line.transport.value().split(b"\n\n") if each]
+
+
+def test_present_peers_are_told_and_closed() -> None:
+    listener = Listener()
+    lines = [listener.connect(1), listener.connect(2)]
+    listener.factory.drain()
+    for line in lines:
+        assert listener.said(line) == [TEXT]
+        assert line.transport.disconnecting
+    assert listener.counters.get("elko_refused", "draining") == 2
+
+
+def test_later_peers_are_refused_until_the_drain_is_undone() -> None:
+    listener = Listener()
+    listener.factory.drain()
+    late = listener.connect(1)
+    assert (listener.said(late), late.transport.disconnecting) == ([TEXT], True)
+    assert late.turned_away is not None
+    listener.factory.undrain()
+    again = listener.connect(2)
+    assert (listener.said(again), again.transport.disconnecting) == ([], False)
+
+
+def test_a_further_drain_repeats_no_refusal() -> None:
+    listener = Listener()
+    line = listener.connect(1)
+    listener.factory.drain()
+    listener.factory.drain()
+    assert listener.said(line) == [TEXT]
+
+
+def test_one_connection_is_closed_by_its_address() -> None:
+    listener = Listener()
+    one, two = listener.connect(1), listener.connect(2)
+    assert listener.factory.disconnect("10.0.0.1:1")
+    assert listener.said(one) == ["an operator closed this connection"]
+    assert (listener.said(two), two.transport.disconnecting) == ([], False)
+    assert not listener.factory.disconnect("10.0.0.1:1")
+    assert not listener.factory.disconnect("10.0.0.1:3")

@@ -1,0 +1,63 @@
+"""The open wire: binding, views, counters, reload, drain and close."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.testing import MemoryReactorClock
+
+from broker.config.values import Broker
+from broker.net.endpoints import CannotListen
+from broker.wires.http.config import Http
+from broker.wires.http.open import OpenHttp, open_http
+from broker.wires.http.sessions.instances import Offer
+from tests.wires.contexts import context, page
+
+
+@pytest.fixture
+def wire() -> OpenHttp:
+    made = open_http(Http(), context(MemoryReactorClock()))
+    made.instances.put("bank", "a", "user ann", "192.0.2.1", Offer("h:1", "tcp", None, None, 10.0))
+    return made
+
+
+def test_a_listener_for_users_needs_a_users_file() -> None:
+    wire = open_http(Http(auth="users"), context(MemoryReactorClock()))
+    with pytest.raises(CannotListen, match="there is no users file"):
+        wire.bind("http")
+
+
+def test_views_and_counters(wire: OpenHttp) -> None:
+    assert page(wire.views(), "http connections") == []
+    [row] = page(wire.views(), "http instances", "bank")
+    assert (row["service"], row["instance"], row["owner"], row["ttl"]) == ("bank", "a", "user ann", 10.0)
+    counts = wire.counts()
+    assert (counts["http_instances.now"], counts["http_services.registered"], counts["http_requests"]) == (1, 1, 0)
+    assert {endpoint.name for endpoint in wire.endpoints()} >= {"registerService", "findService"}
+
+
+def test_a_reload_applies_names_and_limits(wire: OpenHttp) -> None:
+    wire.reload(Http(hosts=("b.example",), services=5, connections=7, endpoint="tcp:1", auth="open"), Broker())
+    assert wire.dispatch.hosts == {"b.example"}
+    assert wire.instances.limits.services == 5
+    assert wire.factory.limits.connections == 7
+    assert (wire.config.endpoint, wire.config.auth) == (Http().endpoint, None)
+
+
+def test_a_drain_waits_for_instances(wire: OpenHttp) -> None:
+    wire.drain()
+    assert wire.dispatch.draining
+    assert wire.peers() == 1
+    wire.instances.withdraw("bank", "a", "user ann")
+    assert wire.peers() == 0
+    wire.undrain()
+    assert not wire.dispatch.draining
+
+
+def test_a_closed_wire_listens_to_no_changes_of_users(wire: OpenHttp) -> None:
+    changed: Any = wire.context.access.changed
+    assert len(changed) == 1
+    wire.close()
+    assert changed == []
+    assert wire.context.clock.getDelayedCalls() == []

@@ -1,0 +1,62 @@
+"""The section of HTTP: its checks, what --check prints, and the command-line option."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.wires.http.config import Http
+from broker.wires.http.section import SECTION
+from broker.wires.http.validation import effective_offer
+
+OUTSIDE = "tcp:80:interface=0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("http", "keys"),
+    [
+        (Http(), []),
+        (Http(endpoint=OUTSIDE), ["http.auth"]),
+        (Http(enabled=False, endpoint=OUTSIDE), []),
+        (Http(endpoint=OUTSIDE, auth="open"), []),
+        (Http(endpoint=OUTSIDE, auth="users"), []),
+        (Http(endpoint="unix:/run/http"), []),
+        (Http(endpoint="http:80"), ["http.endpoint"]),
+        (Http(hosts=("broker.example.com", "*", "localhost")), []),
+        (Http(hosts=("ok", "Upper.example", "a:80", "")), ["http.hosts[1]", "http.hosts[2]", "http.hosts[3]"]),
+        (Http(connections=0, max_body=1, kept_open=0.0), ["http.connections", "http.max_body", "http.kept_open"]),
+        (Http(write_buffer=1, waiting=-1), ["http.waiting", "http.write_buffer"]),
+    ],
+)
+def test_problems(http: Http, keys: list[str]) -> None:
+    assert [problem.key for problem in SECTION.problems(http)] == keys
+
+
+def test_names_are_offered_by_default_on_loopback_only() -> None:
+    assert effective_offer(Http()) == ("*",)
+    assert effective_offer(Http(endpoint=OUTSIDE)) == ()
+    assert effective_offer(Http(endpoint=OUTSIDE, offer=("web-*",))) == ("web-*",)
+
+
+def test_warnings() -> None:
+    def found(http: Http) -> list[str]:
+        return [warning.split(":")[0] for warning in SECTION.warnings(http, lambda host: True)]
+
+    assert found(Http()) == []
+    assert found(Http(enabled=False, endpoint=OUTSIDE, hosts=("*",))) == []
+    assert found(Http(hosts=("*",))) == ["http.hosts"]
+    assert found(Http(endpoint=OUTSIDE, auth="open")) == ["http", "http", "http.offer"]
+    assert found(Http(endpoint="tls:443:certificate=/c:key=/k", auth="users", offer=())) == []
+
+
+def test_the_option_moves_the_listener_or_switches_it_off() -> None:
+    assert SECTION.option is not None
+    assert SECTION.option.name == "http-port"
+    assert not SECTION.option.use(Http(), None).enabled
+    moved = SECTION.option.use(Http(enabled=False, endpoint=OUTSIDE), 81)
+    assert (moved.enabled, moved.endpoint) == (True, "tcp:81:interface=127.0.0.1")
+
+
+def test_the_binding_is_not_required_for_the_start() -> None:
+    [binding] = SECTION.bindings(Http())
+    assert (binding.title, binding.where.where, binding.required) == ("http", "127.0.0.1:9080", False)
+    assert list(SECTION.bindings(Http(enabled=False))) == []
