@@ -33,6 +33,9 @@ fi
 say "installing elkobroker into $PREFIX"
 "$PREFIX/bin/python" -m pip install --quiet --disable-pip-version-check --upgrade ".[$EXTRAS]"
 "$PREFIX/bin/twistd" --help >/dev/null
+# man finds it there if the commands are on the path.
+install -d -m 755 "$PREFIX/share/man/man1"
+install -m 644 etc/man/brokerctl.1 "$PREFIX/share/man/man1/brokerctl.1"
 
 install -d -m 755 "$SYSTEM/systemd/system" "$SYSTEM/sysusers.d" "$SYSTEM/tmpfiles.d"
 for unit in elkobroker.service elkobroker.socket elkobroker-plan.service elkobroker-plan.timer; do

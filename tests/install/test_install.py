@@ -52,6 +52,14 @@ def test_the_installed_daemon_accepts_the_installed_configuration(installed: Pat
     assert "listener main: bound to 127.0.0.1:9000" in done.stdout
 
 
+def test_brokerctl_is_installed_with_its_manual_page(installed: Path) -> None:
+    done = subprocess.run(
+        [str(installed / "opt/bin/brokerctl"), "--version"], cwd=installed, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (installed / "opt/share/man/man1/brokerctl.1").read_text().startswith(".")
+
+
 def test_the_units_name_the_places_of_the_installation(installed: Path) -> None:
     unit = (installed / "lib/systemd/system/elkobroker.service").read_text()
     assert f"ExecStart={installed}/opt/bin/twistd" in unit
