@@ -21,7 +21,7 @@ from broker.logs.lines import json_line, text_lines
 WIRES = ("elko", "mtl", "console")
 
 
-def event(level: str = "info", namespace: str = "broker.core.registry.Registry", **fields: Any) -> dict[str, Any]:
+def event(level: Any = "info", namespace: Any = "broker.core.registry.Registry", **fields: Any) -> dict[str, Any]:
     """An event as a logger makes it."""
     named = LogLevel.levelWithName(level)
     return {"log_level": named, "log_namespace": namespace, "log_format": "{text}", "text": "hello", **fields}

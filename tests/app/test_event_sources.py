@@ -7,8 +7,10 @@ from itertools import count
 from typing import Any
 
 from twisted.internet.task import Clock
+from zope.interface import implementer
 
 from broker.app.event_sources import EVERY, EventSources
+from broker.core.interfaces import INotifications
 from broker.core.model import EVENTS, Listening, NotReady, Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
@@ -16,6 +18,7 @@ from broker.core.restored_services import Restored
 SETTLE = 5.0
 
 
+@implementer(INotifications)
 class Farm:
     """A registry with its event sources. ``events`` has what they reported."""
 
