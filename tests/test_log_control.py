@@ -21,7 +21,7 @@ from broker.logs.lines import json_line, text_lines
 WIRES = ("elko", "mtl", "console")
 
 
-def event(level: str = "info", namespace: str = "broker.core.registry.Registry", **fields: Any) -> dict[str, Any]:
+def event(level: Any = "info", namespace: Any = "broker.core.registry.Registry", **fields: Any) -> dict[str, Any]:
     """An event as a logger makes it."""
     named = LogLevel.levelWithName(level)
     return {"log_level": named, "log_namespace": namespace, "log_format": "{text}", "text": "hello", **fields}
@@ -104,7 +104,7 @@ def fields(data: bytes) -> dict[str, str]:
 
 
 def test_an_event_is_a_datagram_of_fields() -> None:
-    about = event("warn", conversation="elko-17", wire="elko", **{"odd-näme": 5})
+    about = {**event("warn", conversation="elko-17", wire="elko"), "odd-näme": 5}
     assert fields(datagram(about)) == {
         "MESSAGE": "hello",
         "PRIORITY": "4",

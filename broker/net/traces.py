@@ -171,7 +171,7 @@ class Traces:
         if running.dropped > running.reported:
             self.log.info(
                 "trace {address}: {count} messages were left out: at most {most:g} a second are logged",
-                address=address,
+                address=running.address,
                 count=running.dropped - running.reported,
                 most=LINES_PER_SECOND,
             )

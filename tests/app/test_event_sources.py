@@ -10,8 +10,10 @@ from typing import Any
 
 from twisted.internet.defer import succeed
 from twisted.internet.task import Clock
+from zope.interface import implementer
 
 from broker.app.event_sources import EVERY, EventSources, report_plan
+from broker.core.interfaces import INotifications
 from broker.core.model import EVENTS, Listening, NotReady, Rights, Service
 from broker.core.plan_file import PlanFile
 from broker.core.registry import Registry
@@ -22,6 +24,7 @@ from tests.core.plans import MADE, document, service
 SETTLE = 5.0
 
 
+@implementer(INotifications)
 class Farm:
     """A registry with its event sources. ``events`` has what they reported."""
 
