@@ -12,6 +12,9 @@ from broker.core.interfaces import IPlan
 from broker.core.plan import Plan, PlannedService
 from broker.wires.views import AnyView, Column, Row, View
 
+REPORT = "/plan/report.html"
+"""Path of the report on the HTTP listener: `broker.admin.api.plan_report` serves it."""
+
 COLUMNS = (
     Column("name", "Name of the service"),
     Column("verdict", "short now, short in the horizon, short by the trend, enough, or unknown without a full load"),
@@ -25,6 +28,7 @@ COLUMNS = (
     Column("trials", "Past moments at which the bound was tried", "moments"),
     Column("miss_at_most", "Highest rate of misses that this leaves possible, with 95 % confidence; a share"),
     Column("note", "Remark of the plan"),
+    Column("report", "Path of the jobs' report on the HTTP listener"),
     Column("age", "Age of the plan: time since the moment for which it was made", "seconds"),
 )
 
@@ -63,6 +67,7 @@ def _row(clock: IReactorTime, item: tuple[Plan, PlannedService]) -> Row:
         "trials": service.trials,
         "miss_at_most": service.miss_at_most,
         "note": service.note or None,
+        "report": REPORT,
         "age": round(now - plan.made),
     }
     return {name: value for name, value in row.items() if value is not None}

@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 
 from broker.access.acts import Audit
 from broker.access.principal import Access
-from broker.admin.api import actions, control, events, health, history, identity, plan, tables, watch, why
+from broker.admin.api import actions, control, events, health, history, identity, plan, plan_report, tables, watch, why
 from broker.admin.api.metrics import endpoint as metrics
 from broker.admin.api.metrics import plan as plan_metrics
 from broker.admin.api.metrics import process, state
@@ -83,6 +83,7 @@ class OperatorsApi:
             *events.endpoints(registry),
             *watch.endpoints(self.hub),
             *plan.endpoints(sources.plan, registry, clock),
+            *plan_report.endpoints(lambda: sources.plan.path, core.in_thread),
             *actions.endpoints(registry, sources.control, core.launchers, orders, sources.audit, LISTENER),
             *control.endpoints(sources.control, sources.audit, LISTENER),
             *metrics.endpoints(

@@ -228,6 +228,8 @@ class ILaunchers(Interface):
 class IPlan(Interface):
     """The capacity plan as it was last read from its file. All methods are for the reactor thread."""
 
+    path: str | None = Attribute("Path of the file; None if none is configured. The report of the jobs is beside it.")
+
     def current() -> Plan | None:
         """Return the last valid plan; None if there was none yet, or no file is configured."""
 

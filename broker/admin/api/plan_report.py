@@ -1,0 +1,83 @@
+"""The report of the capacity jobs, served as files: the HTML pages beside plan.json.
+
+Rules:
+- Only ``report.html``, and pages of single services in ``services``, are served. A page is read whole in the thread of
+  the disk.
+- A page is a document of another program: it runs no script, loads nothing, and has no origin (CSP ``sandbox``), so
+  that it can neither read nor call this server.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from broker.admin.plan_views import REPORT
+from broker.core.errors import Reason
+from broker.web.endpoint import Call, Endpoint
+from broker.web.messages import Response
+from broker.web.problem import Problem
+
+MAX_PAGE = 32 * 1024 * 1024
+"""Bytes of a page: ten times the report of 60 services, which is the most that one page has."""
+
+_PAGE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,250}\.html")
+
+_HEADERS = (
+    (
+        "Content-Security-Policy",
+        "sandbox allow-popups; default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'",
+    ),
+    ("Referrer-Policy", "no-referrer"),
+)
+
+InThread = Callable[..., Deferred[Any]]
+
+
+def endpoints(plan: Callable[[], str | None], in_thread: InThread) -> list[Endpoint]:
+    """Return the endpoints. ``plan`` returns the path of plan.json, None without one."""
+
+    def serve(*names: str) -> Deferred[Response]:
+        path = plan()
+        if path is None:
+            raise _missing()
+        reading: Deferred[Response] = in_thread(read, os.path.join(os.path.dirname(path), *names))
+        return reading
+
+    def report(call: Call) -> Deferred[Response]:
+        return serve("report.html")
+
+    def service(call: Call) -> Deferred[Response]:
+        page = call.path["page"]
+        if _PAGE.fullmatch(page) is None:
+            raise _missing()
+        return serve("services", page)
+
+    return [
+        Endpoint("GET", REPORT, "get_report", "Returns the report of the capacity plan.", report),
+        Endpoint("GET", "/plan/services/{page}", "get_report_page", "Returns the report on one service.", service),
+    ]
+
+
+def read(path: str) -> Response:
+    """Return the page at ``path``. Blocks on the disk. Raises `Problem` 404 if there is none, or none of its size."""
+    try:
+        # A pipe or a device at this path would block the thread.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _missing()
+            body = file.read(MAX_PAGE + 1)
+    except OSError:
+        raise _missing() from None
+    if len(body) > MAX_PAGE:
+        raise _missing()
+    return Response(200, body, "text/html; charset=utf-8", _HEADERS)
+
+
+def _missing() -> Problem:
+    return Problem(404, "there is no such report beside the plan", Reason.UNKNOWN_TARGET)
