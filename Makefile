@@ -4,6 +4,8 @@
 PORT ?= 9000
 ARGS ?=
 WORKERS ?= 2
+# Not empty: run the long tests as well.
+LONG ?=
 
 # With this variable, each broker that a test starts would compile all its modules again, and each run all its tests.
 unexport PYTHONDONTWRITEBYTECODE
@@ -13,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo 'make run    sets up everything, then runs a broker on port $(PORT) (PORT=9100, ARGS="--bind 0.0.0.0")'
 	@echo 'make plan   sets up everything, Java included, then plans for a generated month (ARGS="--out DIR")'
-	@echo 'make test   sets up everything, then runs the checks and tests, two at a time (WORKERS=4, ARGS="tests/core")'
+	@echo 'make test   sets up everything, then runs the checks and tests, two at a time (WORKERS=4, ARGS="tests/core", LONG=1)'
 	@echo 'make check  the checks alone: style, types, import rules'
 	@echo 'make install  installs the broker under systemd on Debian, as root (PREFIX=/opt/elkobroker)'
 	@echo 'make clean  removes .venv and all generated files'
@@ -41,7 +43,7 @@ check:
 test:
 	@sh etc/setup.sh test
 	$(checks)
-	.venv/bin/pytest --numprocesses=$(WORKERS) $(ARGS)
+	.venv/bin/pytest --numprocesses=$(WORKERS) $(if $(LONG),--long) $(ARGS)
 
 install:
 	@sh etc/install.sh

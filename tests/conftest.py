@@ -2,6 +2,7 @@
 
 - How long Hypothesis tries: HYPOTHESIS_PROFILE is ``everyday`` (the default) or ``long``.
 - How long a test may take: as long for trial's TestCases as for the others (``timeout`` in pyproject.toml).
+- Tests marked ``long`` run with ``--long`` only, as `make test LONG=1` passes it: so the everyday run stays short.
 - Which tests run in the same process where there are several, and which of them first.
 - The collector does not look at the thousands of tests again and again.
 """
@@ -28,13 +29,24 @@ settings.register_profile("long", deadline=None, max_examples=10_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that runs the long tests as well."""
+    parser.addoption("--long", action="store_true", help="run the tests marked long as well")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Have trial end a test that waits for ever, with a traceback, a little before pytest ends the process."""
     util.DEFAULT_TIMEOUT_DURATION = 0.9 * float(config.getini("timeout"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the longest tests if there are several processes."""
+    """Leave out the long tests, unless they are asked for; begin with the longest if there are several processes."""
+    # A test that is named on the command line is asked for.
+    if not config.getoption("--long") and not any("::" in each for each in config.args):
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if not item.get_closest_marker("long")]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: next((n for n, of in enumerate(FIRST) if item.nodeid.startswith(of)), len(FIRST)))
 
