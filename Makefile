@@ -15,7 +15,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo 'make run    sets up everything, then runs a broker on port $(PORT) (PORT=9100, ARGS="--bind 0.0.0.0")'
 	@echo 'make plan   sets up everything, Java included, then plans for a generated month (ARGS="--out DIR")'
-	@echo 'make test   sets up everything, then runs the checks and tests, two at a time (WORKERS=4, ARGS="tests/core", LONG=1)'
+	@echo 'make test   sets up everything, then runs the checks and tests, two at a time (WORKERS=4, ARGS="tests/core")'
+	@echo '            LONG=1 runs the tests marked long as well'
 	@echo 'make check  the checks alone: style, types, import rules'
 	@echo 'make install  installs the broker under systemd on Debian, as root (PREFIX=/opt/elkobroker)'
 	@echo 'make clean  removes .venv and all generated files'

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 TRUSTED = ("/etc/ssl/certs", "/usr/local/share/ca-certificates")
 """The certificates of this machine: pip must trust in the image what it trusts here."""

@@ -13,6 +13,8 @@ import pytest
 from tests.integration.daemon import environment
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 

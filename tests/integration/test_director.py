@@ -244,7 +244,9 @@ def test_listeners_of_its_own_and_a_reload(tmp_path: Path) -> None:
         assert desc["auth"]["code"] == "new"
         file.write_text(CONFIG.format(providers=2, code="new").replace("9010", "9011"))
         daemon.signal(signal.SIGHUP)
-        daemon.wait_for(r"these keys need a restart, so nothing was changed: director.listeners\[farm\].publish")
+        daemon.wait_for(r"reload: changed: director.listeners\[farm\].publish")
+        [desc] = client.ask(to="broker", op="find", service="director-provider-east")["desc"]
+        assert desc["hostport"] == "director.example.org:9011"
 
 
 def test_a_script_that_asks_and_ends_its_output_gets_a_large_dump(tmp_path: Path) -> None:

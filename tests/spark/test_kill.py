@@ -15,6 +15,8 @@ from spark.capacity.generator import END, Faults, Service, generate
 from spark.capacity.tables.schema import BRONZE_RECORDS, GOLD_PLAN, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H, LOSS
 from spark.capacity.tables.store import State, Tables
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 
 SERVICES = (Service("chat", providers=3), Service("render", "dbp", providers=4, interval=20.0, report=120.0))

@@ -15,6 +15,8 @@ from spark.capacity.progress import Progress
 from spark.capacity.tables.schema import GOLD_PLAN, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H
 from spark.capacity.tables.store import Tables
 
+pytestmark = pytest.mark.long
+
 SHORT = Service("a minute each", providers=1, level=50.0, daily=0.0, noise=0.0, outages=0.0, lifetime=60.0, report=20.0)
 ROLLED = Service("rolled", providers=6, level=240.0, deployments=4, outages=0.0, report=60.0)
 

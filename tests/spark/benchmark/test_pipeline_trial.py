@@ -19,6 +19,8 @@ from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PROVIDER_DAY, GOLD_
 from spark.capacity.tables.store import Tables
 from tests.spark.farm import put_dates
 
+pytestmark = pytest.mark.long
+
 SMALL = Scale(seeds=(5,), days=1, sizes=(4,), intervals=(60.0,), weeks=6)
 
 
