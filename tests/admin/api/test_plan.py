@@ -21,6 +21,8 @@ DAY = 86_400.0
 class Current:
     """A plan that was made an hour ago, or none."""
 
+    path = None
+
     def __init__(self, farm: Farm, *services: PlannedService) -> None:
         self._clock = farm.clock
         made = farm.clock.seconds() - 3_600
