@@ -39,7 +39,7 @@ LISTENER = "http"
 
 @attrs.frozen(eq=False, kw_only=True)
 class Sources:
-    """What the API shows and controls.
+    """The state that the API shows, and its controls.
 
     ``shown`` returns the state for operators, ``dialects`` the commands of the wires, ``listeners`` the states of the
     listeners, ``ready`` what is not ready, with reasons; ``plan`` is the capacity plan. ``lag`` has the functions that

@@ -40,7 +40,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def pattern(expected: str) -> re.Pattern[str]:
-    """What the output must match: dots stand for anything, and any spaces for any others."""
+    """Pattern of the output: dots stand for anything, and any spaces for any others."""
     words = (".*".join(map(re.escape, word.split("..."))) for word in expected.split())
     return re.compile(r"\s*" + r"\s+".join(words).replace(r"\s+.*", r"\s*.*") + r"\s*", re.DOTALL)
 

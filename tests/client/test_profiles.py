@@ -29,7 +29,7 @@ class Helpers(Stage):
         await self.until(lambda: len(self.broker.of(Summon)) >= count)
 
     def asked_for(self) -> list[dict[str, Any]]:
-        """What leases were asked for."""
+        """Leases that were requested."""
         return [members for command, members in self.broker.requests if command.endswith("er")]
 
     def profiles(self) -> list[str]:

@@ -264,7 +264,7 @@ def read(journal: Path) -> dict[Key, RecordT]:
 
 @dataclass
 class Truth:
-    """What happened."""
+    """The events."""
 
     journal: Path
     acknowledged: list[int] = field(default_factory=list)
@@ -409,7 +409,7 @@ def read_while_sealed(journal: Path) -> list[RecordT]:
 
 @dataclass
 class Made:
-    """What the jobs made of it."""
+    """The results of the jobs."""
 
     first: Ingested
     again: Ingested

@@ -164,7 +164,7 @@ def _replaced(sessions: Sequence[_Session], switches: Sequence[int], how: str) -
 
 
 class _Present:
-    """Whose weights share the load at a time: a step function."""
+    """Weights that share the load at a time: a step function."""
 
     def __init__(self, weights: Floats, alive: Sequence[Sequence[tuple[int, int]]]) -> None:
         steps = sorted(

@@ -1,4 +1,4 @@
-"""How many providers, by hand."""
+"""The number of providers that a plan needs, computed by hand."""
 
 from datetime import datetime
 
