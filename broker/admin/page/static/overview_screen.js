@@ -53,6 +53,8 @@ export class OverviewScreen {
     this.wires = h("ul", { class: "rows" });
     this.listeners = h("ul", { class: "rows" });
     this.failingPart = part("Failing checks", this.failing, address("services", { where: "check=failing" }));
+    // Shown once there are some: most farms have none.
+    this.failingPart.hidden = true;
     this.shortPart = part("Short of capacity", this.short, address("plan"));
     this.element = h(
       "section",
