@@ -20,6 +20,7 @@ from twisted.web.http import datetimeToString
 
 from broker.core.errors import Reason
 from broker.net.http.request import HttpRequest
+from broker.net.http.stream_outlet import StreamOutlet
 from broker.net.http.websocket import Upgrade, WebSocket
 from broker.web.messages import Response, Stream
 from broker.web.problem import Problem
@@ -197,51 +198,19 @@ class Answering:
                 self._factory.waits(channel.host, -1)
 
 
-class _Events:
+class _Events(StreamOutlet):
     """The outlet of a stream in chunks."""
-
-    log = Logger()
 
     def __init__(
         self, channel: Channel, factory: HttpFactory, request: HttpRequest, stream: Stream, over: Callable[[], None]
     ) -> None:
-        self._channel = channel
-        self._factory = factory
+        super().__init__(channel, factory, stream, over)
         self._request = request
-        self._stream = stream
-        self._over = over
-        self._ended: Callable[[], None] | None = None
-        self._closed = False
-        self._held = 0
-
-    def start(self) -> None:
-        """Begin the stream."""
-        try:
-            ended = self._stream.begin(self)
-        except Exception:
-            self.log.failure("a stream of HTTP failed")
-            self._channel.abort()
-            return
-        if self._closed:
-            ended()
-        else:
-            self._ended = ended
-
-    @property
-    def behind(self) -> bool:
-        """See `broker.web.messages.Outlet`."""
-        return self._channel.behind
 
     def write(self, data: bytes) -> None:
         """See `broker.web.messages.Outlet`."""
-        if self._closed or not data:
-            return
-        if self._channel.behind:
-            self._held += len(data)
-            if self._held > self._factory.limits.write_buffer:
-                self._channel.not_reading()
-                return
-        self._request.write(data)  # type: ignore[no-untyped-call]
+        if not self._closed and data and self._fits(len(data)):
+            self._request.write(data)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
         """See `broker.web.messages.Outlet`."""
@@ -250,20 +219,3 @@ class _Events:
             self._over()
             if not self._request.over:
                 self._request.end()
-
-    def room(self) -> None:
-        """Output is no longer pending."""
-        self._held = 0
-        if not self._closed:
-            try:
-                self._stream.room()
-            except Exception:
-                self.log.failure("a stream of HTTP failed")
-                self._channel.abort()
-
-    def lost(self) -> None:
-        """The connection is lost, or the stream ends."""
-        self._closed = True
-        ended, self._ended = self._ended, None
-        if ended is not None:
-            ended()

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from twisted.logger import Logger
 from wsproto import ConnectionType
 from wsproto.connection import Connection, ConnectionState
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, TextMessage
@@ -23,6 +22,7 @@ from wsproto.utilities import ProtocolError, RemoteProtocolError
 
 from broker.core.errors import Reason, Refusal
 from broker.net.http.request import HttpRequest
+from broker.net.http.stream_outlet import StreamOutlet
 from broker.web.messages import Stream
 from broker.web.problem import Problem
 
@@ -66,44 +66,24 @@ class Upgrade:
         self.connection = self._handshake.connection
 
 
-class WebSocket:
+class WebSocket(StreamOutlet):
     """The connection after the upgrade: the outlet of a stream, and the reader of the peer's frames."""
 
-    log = Logger()
     ws: Connection
 
     def __init__(self, channel: Channel, factory: HttpFactory, stream: Stream, over: Callable[[], None]) -> None:
-        self._channel = channel
-        self._factory = factory
-        self._stream = stream
-        self._over = over
-        self._ended: Callable[[], None] | None = None
-        self._closed = False
-        self._held = 0
+        super().__init__(channel, factory, stream, over)
         self._text: list[str] = []
         self._size = 0
 
     def start(self) -> bool:
         """Begin the stream. Returns False if it failed, or ended already."""
-        try:
-            ended = self._stream.begin(self)
-        except Exception:
-            self.log.failure("a stream of HTTP failed")
-            self._channel.abort()
-            return False
-        if self._closed:
-            ended()
-            return False
-        self._ended = ended
-        self._factory.pings.add(self, PING_EVERY)
-        return True
+        begun = super().start()
+        if begun:
+            self._factory.pings.add(self, PING_EVERY)
+        return begun
 
     # to the producer: the outlet
-
-    @property
-    def behind(self) -> bool:
-        """See `broker.web.messages.Outlet`."""
-        return self._channel.behind
 
     def write(self, data: bytes) -> None:
         """Send one text message."""
@@ -134,23 +114,10 @@ class WebSocket:
             self._breach(CloseReason.PROTOCOL_ERROR, str(error))
             yield
 
-    def room(self) -> None:
-        """Output is no longer pending."""
-        self._held = 0
-        if not self._closed:
-            try:
-                self._stream.room()
-            except Exception:
-                self.log.failure("a stream of HTTP failed")
-                self._channel.abort()
-
     def lost(self) -> None:
         """The connection is lost, or the stream ends."""
-        self._closed = True
         self._factory.pings.discard(self)
-        ended, self._ended = self._ended, None
-        if ended is not None:
-            ended()
+        super().lost()
 
     def ping(self) -> None:
         """Send a ping after a quiet period."""
@@ -163,12 +130,8 @@ class WebSocket:
 
     def _send(self, event: Any) -> None:
         data = self.ws.send(event)
-        if self.behind:
-            self._held += len(data)
-            if self._held > self._factory.limits.write_buffer:
-                self._channel.not_reading()
-                return
-        self._channel.transport.write(data)
+        if self._fits(len(data)):
+            self._channel.transport.write(data)
 
     def _event(self, event: Event) -> None:
         if isinstance(event, TextMessage):
