@@ -46,7 +46,7 @@ class Stand:
             self.loop.call(self.broker.give, "jobs", body)
 
     def answers(self, count: int) -> list[Any]:
-        """What clients said of Contents."""
+        """Outcomes that clients gave to Contents."""
 
         def answers() -> list[Any]:
             return [command for command in self.broker.commands if isinstance(command, data.Confirm | data.Reject)]

@@ -243,7 +243,7 @@ class Views(Helpers):
 
 class Offers(Helpers):
     def offers(self) -> list[tuple[str, Any, Any]]:
-        """What was offered, and told of loads."""
+        """Offers, and reported loads."""
         return [
             (content.resource, decode(content.table).get("type"), json.loads(bytes(content.body) or b"null"))
             for content in self.broker.of(Content)

@@ -398,7 +398,7 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
 
 
 def read_while_sealed(journal: Path) -> list[RecordT]:
-    """What is in the files while one may just be moved: nothing, if so."""
+    """Content of the files while one may just be moved: nothing, if so."""
     with suppress(FileNotFoundError):
         return list(read(journal).values())
     return []
@@ -458,7 +458,7 @@ def made(spark: SparkSession, truth: Truth, tmp_path_factory: pytest.TempPathFac
 
 
 def micros(value: Any) -> Any:
-    """What a record says of a column of bronze."""
+    """Value of a record for a column of bronze."""
     return round(value.timestamp() * 1_000_000) if isinstance(value, datetime) else value
 
 

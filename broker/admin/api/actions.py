@@ -68,7 +68,7 @@ class Withdraw:
 
 @attrs.frozen
 class Done:
-    """What an action did: ``text`` is a sentence, or the answer of the wire."""
+    """Result of an action: ``text`` is a sentence, or the answer of the wire."""
 
     text: str
 

@@ -92,7 +92,7 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def by_lines(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[Any], int]]:
-    """What Spark makes of all texts, line by line: of each the good rows and the number of bad lines."""
+    """Result of Spark for all texts, line by line: of each the good rows and the number of bad lines."""
     place = tmp_path_factory.mktemp("lines")
     paths = {name: place / "segments" / segment(place, name, text) for name, text in TEXTS.items()}
     stage(spark, list(paths.values()), LATEST, place / "out")

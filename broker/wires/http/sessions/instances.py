@@ -31,7 +31,7 @@ class InstanceLimits:
 
 @attrs.frozen
 class Offer:
-    """What an instance offers. ``info`` is a JSON object as text; ``ttl`` in seconds."""
+    """Offer of an instance. ``info`` is a JSON object as text; ``ttl`` in seconds."""
 
     hostport: str
     protocol: str
