@@ -13,6 +13,8 @@ from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
 from broker.config import values
+from broker.core.cluster.interfaces import ILinks, IMembers, IQueueOwners
+from broker.core.cluster.single import SINGLE
 from broker.core.counters import Counters
 from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
@@ -32,7 +34,10 @@ log = Logger()
 
 @attrs.frozen(eq=False)
 class Core:
-    """The parts of the core. ``in_thread`` calls a function in the thread of the store."""
+    """The parts of the core. ``in_thread`` calls a function in the thread of the store.
+
+    ``members``, ``owners`` and ``links`` are those of the cluster, or of single mode.
+    """
 
     registry: Registry
     restored: Restored
@@ -45,6 +50,9 @@ class Core:
     scheduler: Scheduler
     complaints: Complaints
     in_thread: Callable[..., Deferred[Any]]
+    members: IMembers = SINGLE
+    owners: IQueueOwners = SINGLE
+    links: ILinks = SINGLE
 
 
 def build(

@@ -338,6 +338,9 @@ class Daemon(TwistedService):
             logins=self._access.logins,
             audit=self._access.audit,
             endpoints=self._endpoints,
+            members=core.members,
+            owners=core.owners,
+            links=core.links,
         )
 
     def _begin_to_notify(self) -> None:

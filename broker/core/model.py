@@ -90,6 +90,7 @@ class Provider:
     services: tuple[Service, ...]
     since: float = attrs.field(default=0.0, eq=False)
     details: LoadDetails | None = attrs.field(default=None, eq=False)
+    broker: str = ""
 
 
 @attrs.frozen

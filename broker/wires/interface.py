@@ -32,6 +32,8 @@ from broker.config.section import Section
 from broker.config.values import Broker
 from broker.core.checks.interfaces import Pinger
 from broker.core.checks.schedule import Schedule
+from broker.core.cluster.interfaces import ILinks, IMembers, IQueueOwners
+from broker.core.cluster.single import SINGLE
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import NotReady, Service, Snapshot
 from broker.net.admission import ConnectionFactory
@@ -66,6 +68,8 @@ class Context:
     - ``endpoints``: the HTTP endpoints of the daemon and of all open wires, for the wire with an HTTP listener; to be
       called again after a change of the open wires.
     - ``forget``: removes the listener of a title from the retries, after it was closed on purpose.
+    - ``members``, ``owners``, ``links``: the other brokers of the cluster, the ownership of durable queues, and the
+      links between brokers; without a cluster, those of `broker.core.cluster.single`.
     """
 
     broker: Broker
@@ -90,6 +94,9 @@ class Context:
     logins: Logins
     audit: Audit
     endpoints: Callable[[], Sequence[Endpoint]]
+    members: IMembers = SINGLE
+    owners: IQueueOwners = SINGLE
+    links: ILinks = SINGLE
 
 
 class OpenWire(Protocol):

@@ -1,0 +1,69 @@
+"""Settings and memory of a member of a cluster."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import attrs
+
+
+@attrs.frozen
+class ClusterSettings:
+    """Settings of a member.
+
+    - ``name``: its name, unique in the cluster. ``farm``: the cluster's name, a part of all keys in etcd.
+    - ``ttl``: seconds after which the entries of a dead member go.
+    - ``gather``: seconds for which writes are gathered into one transaction.
+    - ``load_interval``: least seconds between two writes of loads.
+    - ``beat``: seconds between two beats, by which each member proves that its watch is alive.
+    - ``link``, ``key``: endpoint and CURVE public key for links of other brokers; see
+      `broker.core.cluster.interfaces.Member`.
+    - ``version``: version of the program.
+    - ``grace``: seconds for which entries from before a restart stay.
+    """
+
+    name: str
+    farm: str = "default"
+    ttl: int = 10
+    gather: float = 0.03
+    load_interval: float = 1.0
+    beat: float = 1.0
+    link: str = ""
+    key: str = ""
+    version: str = ""
+    grace: float = 30.0
+
+
+@attrs.frozen
+class Memory:
+    """What a member remembers across restarts.
+
+    ``instance`` and ``lease`` identify its entries in etcd; empty and 0 without any. Provider ids from ``next_id`` up
+    to, not including, ``end_id`` belong to this member, as do those of ``spare``, a further block (first, end).
+    ``epoch`` is the random number of etcd's data (the key ``meta``), ``revision`` the last revision seen there.
+    """
+
+    instance: str = ""
+    lease: int = 0
+    next_id: int = 0
+    end_id: int = 0
+    spare: tuple[int, int] = (0, 0)
+    epoch: str = ""
+    revision: int = 0
+
+
+class ClusterMemory(Protocol):
+    """Store of the `Memory`. ``save`` returns at once; the write is durable soon, in the order of the calls."""
+
+    def load(self) -> Memory:
+        """Return what was saved last."""
+
+    def save(self, memory: Memory) -> None:
+        """Save, in the thread of the disk."""
+
+
+class ClusterFailed(Exception):
+    """This broker cannot be, or remain, a member; the message is a sentence for operators. The daemon must stop.
+
+    Reasons: another broker has the name; the layout in etcd is newer; the credentials are wrong at the start.
+    """
