@@ -253,6 +253,9 @@ class EtcdClient:
                 except Unintelligible as error:
                     raise Unavailable(f"{endpoint.url} does not answer as etcd does: {error}", unknown=True) from None
             except (Unavailable, Denied) as error:
+                if self._closed:
+                    # A cancelled resolution of a name is no CancelledError.
+                    raise Unavailable(CLOSED, request.writes) from None
                 failures.append(error)
                 self._failed(endpoint)
                 unknown = unknown or (request.writes and isinstance(error, Unavailable) and error.unknown)
