@@ -38,13 +38,14 @@ class Request:
     """A request: the path below ``/v3/``, the JSON body, and True if it may change etcd's data or leases.
 
     ``repeatable`` is True if a second execution does no harm: such a request is repeated at another endpoint although
-    its result is unknown.
+    its result is unknown. ``quorum`` is True if a member without a quorum shall refuse it at once.
     """
 
     path: str
     body: bytes
     writes: bool = False
     repeatable: bool = True
+    quorum: bool = True
 
 
 class _KeyRange(msgspec.Struct, omit_defaults=True):
@@ -113,7 +114,7 @@ def time_to_live_request(lease: int) -> Request:
 
 def status_request() -> Request:
     """Return the request for the state of a member."""
-    return Request("maintenance/status", b"{}")
+    return Request("maintenance/status", b"{}", quorum=False)
 
 
 def compact_request(revision: int) -> Request:

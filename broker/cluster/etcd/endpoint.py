@@ -130,10 +130,11 @@ class Endpoint:
                 "Host": [self._authority],
                 "Content-Type": ["application/json"],
                 "User-Agent": ["elkobroker"],
-                # A member without a quorum refuses at once, and ends its watches.
-                "Grpc-Metadata-hasleader": ["true"],
             }
         )
+        if request.quorum:
+            # A member without a quorum refuses at once, and ends its watches.
+            headers.setRawHeaders("Grpc-Metadata-hasleader", ["true"])
         if token:
             headers.setRawHeaders("Authorization", [token])
         return await client.request(

@@ -160,7 +160,16 @@ class CallsTests(ClientCase):
 
 class SettingsTests(ClientCase):
     def test_addresses_that_cannot_be_one(self) -> None:
-        for wrong in ("", "etcd1:2379", "ftp://a:1", "http://", "http://a:b", "http://a:1/path", "http://u:p@a:1", "http://[::1"):
+        for wrong in (
+            "",
+            "etcd1:2379",
+            "ftp://a:1",
+            "http://",
+            "http://a:b",
+            "http://a:1/path",
+            "http://u:p@a:1",
+            "http://[::1",
+        ):
             with self.assertRaises(ValueError) as caught:
                 connect(reactor, [wrong])
             assert "is not an endpoint of etcd" in str(caught.exception)
