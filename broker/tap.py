@@ -17,6 +17,7 @@ from twisted.python import usage
 
 from broker.app.configuration import SCHEMA, Config, example, problems, read, report
 from broker.config import endpoint, files
+from broker.config.cluster import Cluster
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.section import Section
 from broker.wires.elko.config import BrokerListener
@@ -43,6 +44,13 @@ class Options(usage.Options):
             for section in SCHEMA.sections
             if section.option is not None
         ),
+        [
+            "cluster",
+            None,
+            None,
+            "URLs of etcd, with commas between: share a registry with the brokers there [default: none]",
+        ],
+        ["name", None, None, "Name of this broker in the cluster [default: the host's name]"],
         ["log-format", None, None, "text or json [default: text]"],
         ["log-level", None, None, "debug, info, warn or error [default: info]"],
     ]
@@ -101,12 +109,21 @@ class Options(usage.Options):
             given = None if section.option is None else self[section.option.name]
             if section.option is not None and given is not None:
                 config = config.using(**{section.name: _moved(section, config, given)})
+        config = config.using(cluster=self._with_cluster(config.cluster))
         log = {key: self[f"log-{key}"] for key in ("format", "level") if self[f"log-{key}"] is not None}
         config = config.using(log=attrs.evolve(config.log, **log))
         wrong = problems(config)
         if wrong:
             raise BadConfig("command line", [ConfigError(None, key, text) for key, text in wrong])
         return config
+
+    def _with_cluster(self, cluster: Cluster) -> Cluster:
+        """Replace the endpoints of etcd and the name by those that the command line gives."""
+        if self["cluster"] is not None:
+            cluster = attrs.evolve(cluster, etcd=tuple(url.strip() for url in self["cluster"].split(",")))
+        if self["name"] is not None:
+            cluster = attrs.evolve(cluster, name=self["name"])
+        return cluster
 
     def _with_listener(self, config: Config) -> Config:
         """Replace the listeners by the one that the command line describes."""

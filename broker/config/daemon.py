@@ -13,6 +13,7 @@ import attrs
 from broker.config import endpoint
 from broker.config.access import ACCESS
 from broker.config.checks import MAX_LABEL, MAX_SUFFIX, listens, parsed, printable, secret, unless_said
+from broker.config.cluster import CLUSTER
 from broker.config.notify import NOTIFY
 from broker.config.plan import PLAN
 from broker.config.problem import Problem, in_range
@@ -170,6 +171,7 @@ DAEMON_BEFORE = (
 """The sections before those of the wires."""
 
 DAEMON_AFTER = (
+    CLUSTER,
     ACCESS,
     PLAN,
     NOTIFY,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import attrs
 
 from broker.config.access import Access
+from broker.config.cluster import Cluster
 from broker.config.daemon import DAEMON_AFTER, DAEMON_BEFORE
 from broker.config.plan import Plan
 from broker.config.section import Section
@@ -29,6 +30,7 @@ class Config:
     journal: Journal
     console: Console
     launchers: Launchers
+    cluster: Cluster
     access: Access
     plan: Plan
 

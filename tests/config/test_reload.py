@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from broker.app.configuration import SCHEMA, Config, changes, refused
+from broker.config.cluster import Cluster
 from broker.config.notify import Notify, NotifyRule
 from broker.config.reload import reloadable
 from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log, LogLevel
@@ -220,6 +221,7 @@ AT_RESTART = {
     "journal.name",
     "console.enabled",
     "console.endpoint",
+    *(f"cluster.{field.name}" for field in attrs.fields(Cluster)),
 }
 
 OLD = Config(

@@ -12,6 +12,7 @@ import pytest
 
 from broker.app.configuration import Config, parse, read, refused, report
 from broker.config.access import Access
+from broker.config.cluster import Cluster
 from broker.config.errors import BadConfig
 from broker.config.notify import Notify, NotifyRule
 from broker.config.plan import Plan
@@ -54,6 +55,7 @@ SECTIONS = {
     "dns": Dns,
     "http": Http,
     "mtl": Mtl,
+    "cluster": Cluster,
     "journal": Journal,
     "launchers": Launchers,
     "access": Access,
@@ -170,6 +172,10 @@ def test_the_examples_are_good(tmp_path: Path) -> None:
     text = uncommented(examples=True).replace('transport = "tcp"', 'transport = "websocket"')
     (tmp_path / "clients").mkdir()
     (tmp_path / "users.toml").touch(0o600)
+    made, key = certificate(tmp_path, "broker")
+    (tmp_path / "broker.pem").write_bytes(made.read_bytes())
+    (tmp_path / "etcd-ca.pem").write_bytes(made.read_bytes())
+    (tmp_path / "broker.key").write_bytes(key.read_bytes())
     inline = "\n".join(line for line in text.split("\n") if "_file = " not in line)
     config = parse(inline, str(tmp_path / "x.toml"))
     assert (config.elko.listeners[0].code, config.console.password) == ("change me", "change me")
@@ -179,6 +185,7 @@ def test_the_examples_are_good(tmp_path: Path) -> None:
     (tmp_path / "console.password").write_text("change me\n")
     (tmp_path / "main.code").write_text("change me\n")
     (tmp_path / "pager.secret").write_text("change me\n")
+    (tmp_path / "etcd.password").write_text("change me\n")
     (tmp_path / "director.code").write_text("change me\n")
     (tmp_path / "broker.private").write_text(secret + "\n")
     filed = (line for line in text.split("\n") if '"change me"' not in line and not line.startswith("secret_key = "))
@@ -187,6 +194,7 @@ def test_the_examples_are_good(tmp_path: Path) -> None:
     assert from_files.elko.listeners[0].code == "change me"
     assert from_files.director.listeners[0].code == "change me"
     assert from_files.console.password == "change me"
+    assert from_files.cluster.password == "change me"
     assert from_files.mc0.secret_key == secret
 
 

@@ -10,10 +10,14 @@ from broker.core.model import NotReady
 
 
 def collect(
-    status: Mapping[str, object], states: Iterable[tuple[str, bool]], reasons: Sequence[NotReady]
+    status: Mapping[str, object],
+    states: Iterable[tuple[str, bool]],
+    reasons: Sequence[NotReady],
+    certificates: Iterable[tuple[str, float]] = (),
 ) -> Iterator[Metric]:
     """Yield the metrics. ``status`` is the state of `broker.app.status`, ``states`` the name of each listener with True
-    if it is open, and ``reasons`` what is not ready."""
+    if it is open, ``reasons`` what is not ready, and ``certificates`` the file of each certificate with the time of its
+    expiry, in seconds of the epoch."""
     yield InfoMetricFamily("elkobroker", "Version of the broker.", {"version": str(status.get("version", ""))})
     yield _gauge("elkobroker_ready", "1 if everything is ready, see /readyz.", float(not reasons))
     yield _gauge("elkobroker_uptime_seconds", "Time since the start.", _number(status, "uptime"))
@@ -21,6 +25,15 @@ def collect(
     for name, open in states:
         ready.add_metric([name], float(open))
     yield ready
+    expiry = GaugeMetricFamily(
+        "elkobroker_certificate_expiry_timestamp_seconds",
+        "Time at which the TLS certificate of a listener, or the first one of its chain, expires.",
+        labels=["certificate"],
+    )
+    # Two listeners may have one certificate, and a metric has each set of labels once.
+    for path, expires in sorted(set(certificates)):
+        expiry.add_metric([path], expires)
+    yield expiry
     yield from _listeners(status)
     store = status.get("store")
     if isinstance(store, Mapping):
