@@ -36,12 +36,12 @@ from tests.cluster.real_etcd import Member
 reactor: Any = _reactor
 
 FRESH = 3.0
-"""Seconds after which a registration must be known everywhere, also if its transaction had to wait for etcd's leader, and
-a started broker must know all others. In a healthy farm it takes less than a tenth of a second."""
+"""Seconds after which a registration must be known everywhere, and a broker that was started must know all others. In a
+healthy farm it takes less than a tenth of a second; a transaction may wait for etcd's leader."""
 
 MARGIN = 2.5
-"""Seconds before the end of the TTL from which on entries of a broker that is out of touch may be gone: its last renewal
-of the lease was up to a quarter of the TTL before, and the clients' own detection takes as long."""
+"""Seconds before the end of the TTL from which on entries of a broker out of touch may be gone: its last renewal of the
+lease was up to a quarter of the TTL before, and the clients' own detection takes as long."""
 
 START = 60.0
 """Seconds for the start of the farm: three brokers and a thousand providers on two cores."""
