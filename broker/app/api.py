@@ -42,8 +42,9 @@ class Sources:
     """The state that the API shows, and its controls.
 
     ``shown`` returns the state for operators, ``dialects`` the commands of the wires, ``listeners`` the states of the
-    listeners, ``ready`` what is not ready, with reasons; ``plan`` is the capacity plan. ``lag`` has the functions that
-    are called with each lag of the reactor. ``endpoints`` returns all endpoints, for the document.
+    listeners, ``ready`` what is not ready and ``degraded`` what works less well, with reasons; ``plan`` is the capacity
+    plan. ``lag`` has the functions that are called with each lag of the reactor. ``endpoints`` returns all endpoints,
+    for the document.
     """
 
     core: Core
@@ -53,6 +54,7 @@ class Sources:
     dialects: Callable[[], Sequence[Dialect]]
     listeners: Callable[[], Sequence[Listening]]
     ready: health.Reasons
+    degraded: health.Reasons
     control: IOperations
     plan: IPlan
     access: Access
@@ -76,7 +78,7 @@ class OperatorsApi:
         self._counters = CounterMetrics(shown.documentation)
         orders = Orders(sources.dialects, LISTENER)
         self.endpoints: Sequence[Endpoint] = [
-            *health.endpoints(sources.ready, self._status, registry, registry.sizes),
+            *health.endpoints(sources.ready, sources.degraded, self._status, registry, registry.sizes),
             *tables.endpoints(self._views, registry),
             *why.endpoints(registry, clock, self.history),
             *history.endpoints(registry, self.history),
@@ -126,7 +128,7 @@ class OperatorsApi:
 
     def _state(self) -> Iterator[Metric]:
         states = [(each.name, each.ready) for each in self._sources.listeners()]
-        return state.collect(self._status(), states, self._sources.ready())
+        return state.collect(self._status(), states, self._sources.ready(), self._sources.degraded())
 
     def _plan(self) -> Iterator[Metric | None]:
         return plan_metrics.collect(self._sources.plan)

@@ -277,6 +277,9 @@ class IOperations(IControl):
     def not_ready() -> Sequence[NotReady]:
         """Return the reasons for which the daemon is not ready; none if it is."""
 
+    def degraded() -> Sequence[NotReady]:
+        """Return the reasons for which the daemon is degraded although it serves, such as an etcd that is away."""
+
     def drain(seconds: float) -> Drain:
         """Refuse new peers, and send the present ones away by the means of their protocols.
 

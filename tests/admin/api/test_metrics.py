@@ -103,10 +103,11 @@ def test_the_rows_of_tables_and_their_sums_are_metrics() -> None:
 
 
 def test_the_state_of_listeners_and_files_are_metrics() -> None:
-    found = samples(state.collect(STATUS, [("elko", True), ("mtl", False)], [NotReady("listener mtl", "busy")]))
+    found = samples(state.collect(STATUS, [("elko", True), ("mtl", False)], [NotReady("listener mtl", "busy")], []))
     assert found == {
         "elkobroker_info[('version', '1.2')]": 1,
         "elkobroker_ready": 0,
+        "elkobroker_degraded": 0,
         "elkobroker_uptime_seconds": 5,
         "elkobroker_listener_ready[('listener', 'elko')]": 1,
         "elkobroker_listener_ready[('listener', 'mtl')]": 0,
@@ -137,7 +138,7 @@ def everything() -> list[Iterable[Metric | None]]:
         metrics.collect(counts),
         LoopTimes().collect(),
         tables.collect([queues("mtl", 1)]),
-        state.collect(STATUS, [("elko", True)], []),
+        state.collect(STATUS, [("elko", True)], [], [NotReady("cluster", "away")]),
         process.collect(1.0),
     ]
 

@@ -10,12 +10,18 @@ from broker.core.model import NotReady
 
 
 def collect(
-    status: Mapping[str, object], states: Iterable[tuple[str, bool]], reasons: Sequence[NotReady]
+    status: Mapping[str, object],
+    states: Iterable[tuple[str, bool]],
+    reasons: Sequence[NotReady],
+    degraded: Sequence[NotReady],
 ) -> Iterator[Metric]:
     """Yield the metrics. ``status`` is the state of `broker.app.status`, ``states`` the name of each listener with True
-    if it is open, and ``reasons`` what is not ready."""
+    if it is open, ``reasons`` what is not ready, and ``degraded`` for which reasons the daemon is degraded."""
     yield InfoMetricFamily("elkobroker", "Version of the broker.", {"version": str(status.get("version", ""))})
     yield _gauge("elkobroker_ready", "1 if everything is ready, see /readyz.", float(not reasons))
+    yield _gauge(
+        "elkobroker_degraded", "1 if the broker is degraded although it serves, see /readyz.", float(bool(degraded))
+    )
     yield _gauge("elkobroker_uptime_seconds", "Time since the start.", _number(status, "uptime"))
     ready = GaugeMetricFamily("elkobroker_listener_ready", "1 if the listener is open.", labels=["listener"])
     for name, open in states:
