@@ -29,6 +29,7 @@ from broker.core.interfaces import IOperations, IPlan
 from broker.core.load_history import LoadHistory
 from broker.core.model import Listening
 from broker.net.scheduler_probe import SchedulerProbe
+from broker.net.tls import Certificates
 from broker.web.endpoint import Endpoint
 from broker.wires.dialect import Dialect
 from broker.wires.views import AnyView
@@ -44,7 +45,7 @@ class Sources:
     ``shown`` returns the state for operators, ``dialects`` the commands of the wires, ``listeners`` the states of the
     listeners, ``ready`` what is not ready and ``degraded`` what works less well, with reasons; ``plan`` is the capacity
     plan. ``lag`` has the functions that are called with each lag of the reactor. ``endpoints`` returns all endpoints,
-    for the document.
+    for the document, and ``certificates`` those of the open listeners.
     """
 
     core: Core
@@ -61,6 +62,7 @@ class Sources:
     audit: Audit
     lag: list[Callable[[float], object]]
     endpoints: Callable[[], Sequence[Endpoint]]
+    certificates: Callable[[], Sequence[Certificates]]
 
 
 class OperatorsApi:
@@ -128,7 +130,8 @@ class OperatorsApi:
 
     def _state(self) -> Iterator[Metric]:
         states = [(each.name, each.ready) for each in self._sources.listeners()]
-        return state.collect(self._status(), states, self._sources.ready(), self._sources.degraded())
+        certificates = [(each.path, each.expires) for each in self._sources.certificates()]
+        return state.collect(self._status(), states, self._sources.ready(), self._sources.degraded(), certificates)
 
     def _plan(self) -> Iterator[Metric | None]:
         return plan_metrics.collect(self._sources.plan)

@@ -515,6 +515,7 @@ class Daemon(TwistedService):
             audit=self._access.audit,
             lag=self.lag.measured,
             endpoints=self._endpoints,
+            certificates=self._certificates,
         )
 
     def _status(self) -> dict[str, object]:

@@ -1,8 +1,8 @@
 """Readiness: the reasons for which the daemon is not ready to serve, and those for which it is degraded.
 
 The readiness probe over HTTP, the console, metrics and notifications ask here. A part that is off by its configuration
-is no obstacle. A *degraded* daemon serves its peers, and so is ready: the reason, such as an etcd that is away, concerns
-all brokers of a cluster alike, and a load balancer must not take all of them out of service.
+is no obstacle. A *degraded* daemon serves its peers, and so is ready: the reason, such as an etcd that is away,
+concerns all brokers of a cluster alike, and a load balancer must not take all of them out of service.
 """
 
 from __future__ import annotations

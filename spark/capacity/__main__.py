@@ -78,7 +78,13 @@ def parser() -> argparse.ArgumentParser:
         return command
 
     run = planning("run", "make the tables, the plan and the report of a journal")
-    run.add_argument("--journal", type=Path, required=True, help="the broker's journal")
+    run.add_argument(
+        "--journal",
+        type=Path,
+        required=True,
+        action="append",
+        help="the broker's journal; repeatable, for the brokers of one farm",
+    )
     run.add_argument("--out", type=Path, required=True, help="the folder of the tables and the report")
     run.add_argument("--now", type=moment, help="plan as of this time (the hour of the last record)")
     run.add_argument("--date-from", type=date.fromisoformat, help="leave older dates for a later run")
@@ -113,12 +119,13 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def run_jobs(arguments: argparse.Namespace, progress: Progress, journal: Path) -> None:
-    """Run all jobs on a journal."""
-    if not (journal / "segments").is_dir():
-        raise JournalError(f"{journal} is no journal: it has no folder named segments")
+def run_jobs(arguments: argparse.Namespace, progress: Progress, *journals: Path) -> None:
+    """Run all jobs on the journals of a farm."""
+    for journal in journals:
+        if not (journal / "segments").is_dir():
+            raise JournalError(f"{journal} is no journal: it has no folder named segments")
     settings = Settings(
-        journal=journal,
+        journals=journals,
         out=arguments.out,
         started=datetime.now(UTC),
         now=getattr(arguments, "now", None),
@@ -219,7 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     progress = Progress()
     commands: dict[str, Callable[[], None]] = {
-        "run": lambda: run_jobs(arguments, progress, arguments.journal),
+        "run": lambda: run_jobs(arguments, progress, *arguments.journal),
         "demo": lambda: demo(arguments, progress),
         "what-if": lambda: ask(arguments),
         "generate": lambda: make_journal(

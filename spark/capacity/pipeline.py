@@ -78,7 +78,8 @@ class NoRecordsError(Exception):
 class Settings:
     """Parameters of a run."""
 
-    journal: Path
+    journals: tuple[Path, ...]
+    """Of one broker, or of the brokers of a farm."""
     out: Path
     started: datetime
     """The wall clock at the start, by which dates in the future are judged."""
@@ -88,6 +89,11 @@ class Settings:
     options: Options = PLAIN
     cost: float | None = None
     """Of a provider, in any unit."""
+
+    @property
+    def named(self) -> str:
+        """The paths of the journals, as one text."""
+        return ", ".join(map(str, self.journals))
 
     @property
     def run(self) -> str:
@@ -109,7 +115,7 @@ class Pipeline:
         touched = {day for day in done.dates if self._settings.since is None or day >= self._settings.since}
         held = set(self._tables.dates(BRONZE_RECORDS))
         if not held:
-            raise NoRecordsError(f"{self._settings.journal} has no records" + self._why_none(done))
+            raise NoRecordsError(f"{self._settings.named} has no records" + self._why_none(done))
         # Noted dates of which nothing is there any more have nothing to be computed of.
         rolled = self._rollup(sorted(touched & held), held)
         hours = self._days(rolled, held)
@@ -134,7 +140,7 @@ class Pipeline:
             settings = self._settings
             done = ingest(
                 self._tables,
-                settings.journal,
+                settings.journals,
                 run=settings.run,
                 started=settings.started,
                 tell=lambda part: step(part, ""),
@@ -212,7 +218,7 @@ class Pipeline:
         files = [str(path) for path in self._tables.files(BRONZE_RECORDS, last)]
         latest = [int(micros(batch["ts"]).max()) for batch in batches(files, ["ts"]) if len(batch)]
         if not latest:
-            raise NoRecordsError(f"{self._settings.journal} has no records of {last}")
+            raise NoRecordsError(f"{self._settings.named} has no records of {last}")
         return full_hour(datetime.fromtimestamp(max(latest) // SECOND, UTC))
 
     def _keep(self, table: Table, made: DataFrame, now: datetime) -> None:
@@ -269,7 +275,7 @@ class Pipeline:
         """Make plan.json of this run, with what it was made of."""
         dates = self._tables.dates(BRONZE_RECORDS)
         inputs = {
-            "journal": str(self._settings.journal),
+            "journal": self._settings.named,
             "first_date": str(dates[0]),
             "last_date": str(dates[-1]),
             "records": sum(row["records"] for row in rows[LEDGER.name]),

@@ -434,8 +434,8 @@ def made(spark: SparkSession, truth: Truth, tmp_path_factory: pytest.TempPathFac
     tables = Tables(spark, tmp_path_factory.mktemp("out"))
     tables.open()
     now = datetime.now(UTC)
-    first = ingest(tables, truth.journal, run="first", started=now)
-    again = ingest(tables, truth.journal, run="again", started=now)
+    first = ingest(tables, [truth.journal], run="first", started=now)
+    again = ingest(tables, [truth.journal], run="again", started=now)
     dates = tables.dates(BRONZE_RECORDS)
     lost = [Missing(row["broker"], row["boot"], row["seq_from"], row["seq_to"]) for row in tables.read(LOSS).collect()]
     seen = look(tables, dates, lost)

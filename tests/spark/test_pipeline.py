@@ -59,7 +59,7 @@ def run(spark: SparkSession, journal: Path, out: Path, second: int) -> str:
     tables, said = Tables(spark, out), io.StringIO()
     tables.open()
     try:
-        settings = Settings(journal, out, END.replace(tzinfo=UTC) + timedelta(seconds=second), horizon=24)
+        settings = Settings((journal,), out, END.replace(tzinfo=UTC) + timedelta(seconds=second), horizon=24)
         Pipeline(tables, settings, Progress(said, terminal=False)).run()
     finally:
         tables.close()

@@ -54,7 +54,7 @@ def known(spark, tmp_path_factory):
     lasting = generate(folder / "journal", 5, 1.25, LASTING, faults=FAULTS, broker="lasting")
     tables = Tables(spark, folder / "out")
     tables.open()
-    settings = Settings(folder / "journal", folder / "out", END + timedelta(hours=1), now=END, horizon=24)
+    settings = Settings((folder / "journal",), folder / "out", END + timedelta(hours=1), now=END, horizon=24)
     Pipeline(tables, settings, Progress(io.StringIO(), terminal=False)).run()
     tables.close()
     hours = defaultdict(list)

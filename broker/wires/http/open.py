@@ -28,6 +28,7 @@ from broker.wires.http.sessions.dispatch import LISTENER, Dispatch
 from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import InstanceLimits, Instances
 from broker.wires.http.sessions.registration import RegistrationEndpoints
+from broker.wires.http.sessions.verified_credentials import VerifiedCredentials
 from broker.wires.http.validation import effective_offer
 from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView
@@ -136,6 +137,7 @@ def open_http(config: Http, context: Context) -> OpenHttp:
     dispatch = Dispatch(
         Routes(context.endpoints),
         context.access,
+        VerifiedCredentials(context.access, clock),
         lambda address, refusal: complaints.add(WIRE, address, refusal),
         lambda address: complaints.failed(WIRE, address),
         frozenset(config.hosts),

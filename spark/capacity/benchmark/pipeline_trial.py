@@ -221,7 +221,7 @@ def run(spark: SparkSession, farms: Farms, out: Path, progress: Progress) -> Out
     tables.open()
     try:
         for turn in (1, 2):
-            settings = Settings(farms.journal, out, END + turn * AFTER, now=END, horizon=models.DAY)
+            settings = Settings((farms.journal,), out, END + turn * AFTER, now=END, horizon=models.DAY)
             Pipeline(tables, settings, progress).run()
             if turn == 1:
                 brought = deliver(farms.journal)

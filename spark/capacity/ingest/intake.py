@@ -131,16 +131,17 @@ def move(tables: Tables, staging: Path, files: Iterable[str]) -> None:
 class Intake:
     """One run of ingest."""
 
-    def __init__(self, tables: Tables, journal: Path, *, run: str, started: datetime) -> None:
+    def __init__(self, tables: Tables, *, run: str, started: datetime) -> None:
         self._tables = tables
         self._spark = tables.spark
-        self._root = journal.absolute() / "segments"
         self._run = run
         self._started = started
         self._latest = started + FUTURE
         self._staging = tables.out / ".staging"
         self._damaged: dict[str, str] = {}
         self._counts: dict[str, Counts] = {}
+        self._paths: dict[str, Path] = {}
+        """The files of the new segments by name."""
         self._runs: list[Run] = []
         self._files: list[str] = []
         self._twice: set[date] = set()
@@ -158,6 +159,7 @@ class Intake:
         ledger = tables.rows(LEDGER)
         new, ledger = self._new(segments, ledger)
         self.told.segments = len(new)
+        self._paths = {segment.name: Path(segment.path) for segment in new}
         if not new and not dirty:
             return
         names = {segment.name for segment in new}
@@ -192,7 +194,7 @@ class Intake:
         if not doubted:
             return new, ledger
         context = self._spark.sparkContext
-        paths = [str(self._root / segment.name) for segment in doubted]
+        paths = [segment.path for segment in doubted]
         parts = context.parallelize(paths, min(len(paths), TASKS * context.defaultParallelism))
         same = {}
         for segment, its in zip(doubted, parts.map(digest).collect(), strict=True):
@@ -219,7 +221,7 @@ class Intake:
         total, done = sum(segment.size for segment in new) or 1, 0
         lines = []
         for batch in batches(new, BATCH * context.defaultParallelism):
-            paths = [(segment.name, str(self._root / segment.name)) for segment in batch]
+            paths = [(segment.name, segment.path) for segment in batch]
             parts = context.parallelize(paths, min(len(paths), TASKS * context.defaultParallelism))
             for taken in parts.mapPartitions(lambda part: take(part, place, earliest, latest)).collect():
                 self._files += [f"whole/{name}" for name in taken.files]
@@ -246,7 +248,7 @@ class Intake:
         if not names:
             return None
         place = self._staging / "lines"
-        stage(self._spark, [self._root / name for name in names], self._latest, place)
+        stage(self._spark, [self._paths[name] for name in names], self._latest, place)
         self._files += [
             file.relative_to(self._staging).as_posix()
             for file in place.glob("date=*/*.parquet")
@@ -340,7 +342,7 @@ class Intake:
         odd = [name for name, counts in self._counts.items() if counts.members != counts.names]
         if not odd:
             return
-        texts = self._spark.read.text([url(self._root / name) for name in odd])
+        texts = self._spark.read.text([url(self._paths[name]) for name in odd])
         names = F.array_except(F.json_object_keys("value"), F.array(*(F.lit(name) for name in RECORD.names)))
         found = texts.select(F.explode(names).alias("member")).groupBy("member").count().orderBy(F.desc("count"))
         self.told.unknown = {row["member"]: row["count"] for row in found.limit(NAMED).collect()}
@@ -368,14 +370,19 @@ class Intake:
 
 
 def ingest(
-    tables: Tables, journal: Path, *, run: str, started: datetime, tell: Callable[[float], None] = lambda done: None
+    tables: Tables,
+    journals: Sequence[Path],
+    *,
+    run: str,
+    started: datetime,
+    tell: Callable[[float], None] = lambda done: None,
 ) -> Ingested:
-    """Bring the journal's new segments into the tables; `started` judges which dates are in the future."""
+    """Bring new segments of the journals into the tables; `started` judges which dates are in the future."""
     aside = tables.rows(LEDGER)
     doubted = {name.rpartition("/")[0] for name in aside.loc[aside["quarantined"] > 0, "segment"]}
     known = {row.folder: int(row.state) for row in tables.rows(FOLDERS).itertuples()}
-    found = find_segments(journal, known, doubted)
-    intake = Intake(tables, journal, run=run, started=started)
+    found = find_segments(journals, known, doubted)
+    intake = Intake(tables, run=run, started=started)
     intake.told.strange = found.strange
     intake.load(found.segments, tell)
     if found.folders.items() - known.items():

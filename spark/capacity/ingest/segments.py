@@ -37,53 +37,76 @@ class JournalError(Exception):
 
 @dataclass(frozen=True)
 class Segment:
-    """A sealed segment: its name under `segments`, its size in bytes, and when its file was last changed (ctime, in
-    nanoseconds): another file of the same name and size has another one."""
+    """A sealed segment: its name under `segments`, its size in bytes, when its file was last changed (ctime, in
+    nanoseconds; another file of the same name and size has another one), and the folder `segments` that has it."""
 
     name: str
     size: int
     changed: int = 0
+    root: str = ""
+
+    @property
+    def path(self) -> str:
+        """The path of the file."""
+        return os.path.join(self.root, self.name)
 
 
 @dataclass(frozen=True)
 class Found:
-    """Content of a journal: segments in order of names, names that are none, and the state of each folder that
-    was listed (when names in it last changed, in nanoseconds)."""
+    """Content of journals: segments in order of names, names that are none, and the state of each folder that was
+    listed (when names in it last changed, in nanoseconds)."""
 
     segments: list[Segment]
     strange: list[str]
     folders: dict[str, int]
 
 
-def find_segments(journal: Path, known: Mapping[str, int] | None = None, doubted: Collection[str] = ()) -> Found:
-    """List the sealed segments.
+def find_segments(
+    journals: Sequence[Path], known: Mapping[str, int] | None = None, doubted: Collection[str] = ()
+) -> Found:
+    """List the sealed segments of the journals of one or several brokers.
 
-    A folder whose state is ``known`` is passed over: a segment appears in it by a rename, which changes that state. Not
-    those of which a segment is ``doubted``, given by folder.
+    An hour whose folders all have the state that is ``known`` is passed over: a segment appears in a folder by a
+    rename, which changes that state. Not those of which a segment is ``doubted``, given by folder. Files of one name in
+    several journals are copies of the same segment (docs/export.md): the largest is taken, since a copy may be cut off.
     """
-    root = journal / "segments"
-    if not root.is_dir():
-        raise JournalError(f"{journal} is no journal: it has no folder named segments")
+    hours: dict[str, list[tuple[Path, str, int]]] = {}
+    for journal in journals:
+        root = journal.absolute() / "segments"
+        if not root.is_dir():
+            raise JournalError(f"{journal} is no journal: it has no folder named segments")
+        for folder in root.glob("*/*"):
+            if folder.is_dir() and not folder.name.startswith((".", "_")):
+                place = folder.relative_to(root).as_posix()
+                # Its state before it is listed: what comes meanwhile changes it.
+                key = place if len(journals) == 1 else folder.as_posix()
+                hours.setdefault(place, []).append((root, key, folder.stat().st_mtime_ns))
     found = Found([], [], {})
-    for folder in sorted(root.glob("*/*")):
-        if not folder.is_dir() or folder.name.startswith((".", "_")):
+    for place, folders in sorted(hours.items()):
+        if known is not None and place not in doubted and all(known.get(key) == state for _, key, state in folders):
             continue
-        place, state = folder.relative_to(root).as_posix(), folder.stat().st_mtime_ns
-        if known is not None and known.get(place) == state and place not in doubted:
-            continue
-        # Before it is listed: what comes meanwhile changes it.
-        found.folders[place] = state
-        with os.scandir(folder) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                name = f"{place}/{entry.name}"
-                if entry.name.startswith((".", "_")):
-                    continue
-                if NAME.fullmatch(name) and entry.is_file():
-                    status = entry.stat()
-                    found.segments.append(Segment(name, status.st_size, status.st_ctime_ns))
-                else:
-                    found.strange.append(name)
+        segments: dict[str, Segment] = {}
+        for root, key, state in folders:
+            found.folders[key] = state
+            for segment in _segments(root, place, found.strange):
+                if segment.name not in segments or segment.size > segments[segment.name].size:
+                    segments[segment.name] = segment
+        found.segments.extend(segments[name] for name in sorted(segments))
     return found
+
+
+def _segments(root: Path, place: str, strange: list[str]) -> Iterator[Segment]:
+    """Yield the segments of a folder; names that are none are added to ``strange``."""
+    with os.scandir(root / place) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            name = f"{place}/{entry.name}"
+            if entry.name.startswith((".", "_")):
+                continue
+            if NAME.fullmatch(name) and entry.is_file():
+                status = entry.stat()
+                yield Segment(name, status.st_size, status.st_ctime_ns, str(root))
+            else:
+                strange.append(name)
 
 
 def batches(segments: Sequence[Segment], size: int) -> Iterator[list[Segment]]:

@@ -103,7 +103,8 @@ def test_the_rows_of_tables_and_their_sums_are_metrics() -> None:
 
 
 def test_the_state_of_listeners_and_files_are_metrics() -> None:
-    found = samples(state.collect(STATUS, [("elko", True), ("mtl", False)], [NotReady("listener mtl", "busy")], []))
+    listeners, certificates = [("elko", True), ("mtl", False)], [("/a.pem", 1e9), ("/b.pem", 2e9), ("/a.pem", 1e9)]
+    found = samples(state.collect(STATUS, listeners, [NotReady("listener mtl", "busy")], [], certificates))
     assert found == {
         "elkobroker_info[('version', '1.2')]": 1,
         "elkobroker_ready": 0,
@@ -111,6 +112,8 @@ def test_the_state_of_listeners_and_files_are_metrics() -> None:
         "elkobroker_uptime_seconds": 5,
         "elkobroker_listener_ready[('listener', 'elko')]": 1,
         "elkobroker_listener_ready[('listener', 'mtl')]": 0,
+        "elkobroker_certificate_expiry_timestamp_seconds[('certificate', '/a.pem')]": 1e9,
+        "elkobroker_certificate_expiry_timestamp_seconds[('certificate', '/b.pem')]": 2e9,
         "elkobroker_listener_connections[('listener', 'main'), ('wire', 'elko')]": 3,
         "elkobroker_listener_full[('listener', 'main'), ('wire', 'elko')]": 1,
         "elkobroker_store_consecutive_failures": 0,

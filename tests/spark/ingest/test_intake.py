@@ -64,7 +64,7 @@ def test_bad_lines_are_put_aside_with_their_reason_and_the_rest_goes_on(tables: 
     (journal / "segments" / "date=2026-03-02" / "hour=10" / "notes.txt").write_text("hello")
     (journal / "segments" / "date=2026-03-02" / "hour=10" / ".b-one-6.jsonl.gz").write_bytes(b"not there yet")
 
-    told = ingest(tables, journal, run="r", started=STARTED)
+    told = ingest(tables, [journal], run="r", started=STARTED)
 
     assert numbers(tables) == [("one", 1), ("one", 2), ("one", 19), ("one", 20)]
     aside = {(row["segment"], row["line"]): row["reason"] for row in tables.read(QUARANTINE).collect()}
@@ -93,31 +93,45 @@ def test_late_and_repeated_segments_leave_each_record_once_and_fill_the_gap(tabl
     first = [record(seq) for seq in range(1, 11)]
     segment(journal, "b-one-1", lines(*first))
     segment(journal, "b-one-3", lines(record(21, "drop", dropped=4, why="queue"), record(22)))
-    assert ingest(tables, journal, run="r1", started=STARTED).lost == 10
+    assert ingest(tables, [journal], run="r1", started=STARTED).lost == 10
     assert losses(tables) == [("one", 11, 16, 6, False), ("one", 17, 20, 4, True)]
 
     segment(journal, "b-one-2", lines(*(record(seq) for seq in range(11, 17))))
     segment(journal, "again-1", lines(*first, record(10)))
-    assert ingest(tables, journal, run="r2", started=STARTED).segments == 2
+    assert ingest(tables, [journal], run="r2", started=STARTED).segments == 2
     assert numbers(tables) == [("one", seq) for seq in (*range(1, 17), 21, 22)]
     assert losses(tables) == [("one", 17, 20, 4, True)]
 
     before = sorted(path for path in tables.out.rglob("*.parquet"))
-    assert ingest(tables, journal, run="r3", started=STARTED).segments == 0
+    assert ingest(tables, [journal], run="r3", started=STARTED).segments == 0
     assert sorted(path for path in tables.out.rglob("*.parquet")) == before
 
     segment(journal, "b-one-4", lines(record(24, "load", load=1.5, coalesced=77)))
-    assert ingest(tables, journal, run="r4", started=STARTED).unknown == {}
+    assert ingest(tables, [journal], run="r4", started=STARTED).unknown == {}
     assert losses(tables) == [("one", 17, 20, 4, True), ("one", 23, 23, 1, False)]
+
+
+def test_the_journals_of_a_farm_are_read_as_one(tables: Tables, tmp_path: Path) -> None:
+    left, right = tmp_path / "left", tmp_path / "right"
+    segment(left, "b-one-1", lines(record(1), record(2)))
+    segment(right, "b-two-1", lines(record(1, boot="two"), "{torn", record(3, boot="two")))
+    segment(right, "b-one-1", lines(record(1), record(2)))
+    assert ingest(tables, [left, right], run="r1", started=STARTED).records == 4
+    assert numbers(tables) == [("one", 1), ("one", 2), ("two", 1), ("two", 3)]
+    assert ingest(tables, [left, right], run="r2", started=STARTED).segments == 0
+    segment(right, "b-two-2", lines(record(4, boot="two")))
+    assert ingest(tables, [left, right], run="r3", started=STARTED).segments == 1
+    # One of them later, alone, is no other journal.
+    assert ingest(tables, [left], run="r4", started=STARTED).segments == 0
 
 
 def test_a_number_that_was_held_on_an_earlier_date_is_taken_out_there_or_here(tables: Tables, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     day = 86_400_000_000
     segment(journal, "b-one-1", lines(*(record(seq) for seq in range(1, 4))))
-    ingest(tables, journal, run="r1", started=STARTED)
+    ingest(tables, [journal], run="r1", started=STARTED)
     segment(journal, "b-one-2", lines(*(record(seq, ts=record(seq)["ts"] + day) for seq in range(3, 6))))
-    ingest(tables, journal, run="r2", started=STARTED)
+    ingest(tables, [journal], run="r2", started=STARTED)
     assert numbers(tables) == [("one", seq) for seq in range(1, 6)]
     assert losses(tables) == []
 
@@ -142,7 +156,7 @@ def test_a_damaged_segment_that_comes_again_intact_with_the_same_size_is_read(ta
     path = journal / "segments" / name
     path.write_bytes(damaged(text))
     segment(journal, "b-two-1", lines(*(record(seq, boot="two") for seq in range(1, 4))))
-    told = ingest(tables, journal, run="r1", started=STARTED)
+    told = ingest(tables, [journal], run="r1", started=STARTED)
     assert (told.segments, told.damaged) == (2, 1)
     assert [(row["segment"], row["line"]) for row in tables.read(QUARANTINE).collect()] == [(name, 0)]
     # Of a boot of which nothing was read as many are lost as can be decompressed.
@@ -151,13 +165,13 @@ def test_a_damaged_segment_that_comes_again_intact_with_the_same_size_is_read(ta
     assert 100 < last == lost == told.lost < 199
 
     # As it was: it is tried, and not read.
-    told = ingest(tables, journal, run="r2", started=STARTED)
+    told = ingest(tables, [journal], run="r2", started=STARTED)
     assert (told.segments, told.damaged, told.lost) == (0, 1, lost)
 
     size = path.stat().st_size
     path.write_bytes(gzip.compress(text))
     assert path.stat().st_size == size
-    told = ingest(tables, journal, run="r3", started=STARTED)
+    told = ingest(tables, [journal], run="r3", started=STARTED)
     assert (told.segments, told.damaged, told.lost) == (1, 0, 0)
     assert numbers(tables) == [*(("one", seq) for seq in range(1, 200)), *(("two", seq) for seq in range(1, 4))]
     assert tables.read(QUARANTINE).collect() == []
@@ -169,13 +183,13 @@ def test_another_intact_segment_of_the_same_name_and_size_is_read_and_a_copy_is_
     journal = tmp_path / "journal"
     path = journal / "segments" / segment(journal, "b-one-1", b"")
     path.write_bytes(gzip.compress(lines(record(1)), 0))
-    ingest(tables, journal, run="r1", started=STARTED)
+    ingest(tables, [journal], run="r1", started=STARTED)
     size = path.stat().st_size
     bring(path, path.read_bytes())
-    assert ingest(tables, journal, run="r2", started=STARTED).segments == 0
+    assert ingest(tables, [journal], run="r2", started=STARTED).segments == 0
     bring(path, gzip.compress(lines(record(2)), 0))
     assert path.stat().st_size == size
-    assert ingest(tables, journal, run="r3", started=STARTED).segments == 1
+    assert ingest(tables, [journal], run="r3", started=STARTED).segments == 1
     assert numbers(tables) == [("one", 1), ("one", 2)]
 
 
@@ -183,10 +197,10 @@ def test_the_lost_tail_of_a_boot_is_counted_as_far_as_it_shows(tables: Tables, t
     journal = tmp_path / "journal"
     segment(journal, "b-one-1", lines(record(1), record(2)) + b'{"v":1,"ts":17')
     segment(journal, "b-two-1", lines(record(1, boot="two"), record(2, boot="two"), "{torn", "{torn"))
-    assert ingest(tables, journal, run="r1", started=STARTED).lost == 3
+    assert ingest(tables, [journal], run="r1", started=STARTED).lost == 3
     assert losses(tables) == [("one", 3, 3, 1, False), ("two", 3, 4, 2, False)]
     segment(journal, "b-one-2", lines(record(4)))
-    assert ingest(tables, journal, run="r2", started=STARTED).lost == 3
+    assert ingest(tables, [journal], run="r2", started=STARTED).lost == 3
 
 
 class PowerCut(Exception):
@@ -210,13 +224,13 @@ def test_a_run_that_was_cut_off_is_made_up_for_by_the_next(spark: SparkSession, 
     broken = Cut(spark, out)
     broken.open()
     with pytest.raises(PowerCut):
-        ingest(broken, journal, run="r1", started=STARTED)
+        ingest(broken, [journal], run="r1", started=STARTED)
     broken.close()
     assert (out / "bronze_records").is_dir()
 
     tables = Tables(spark, out)
     tables.open()
-    told = ingest(tables, journal, run="r2", started=STARTED)
+    told = ingest(tables, [journal], run="r2", started=STARTED)
     tables.close()
     assert numbers(tables) == [("one", seq) for seq in (1, 2, 3, 5, 6, 7, 8)]
     assert losses(tables) == [("one", 4, 4, 1, False)]

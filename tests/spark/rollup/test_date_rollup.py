@@ -77,6 +77,22 @@ def shared():
     return starts
 
 
+def moved():
+    """Instances that change their broker: one whose broker is killed, and one whose broker goes on."""
+    starts = [Start("killed", "b"), Start("drained", "b"), Start("taking", "b")]
+    starts[0].alive(every(60, "17:00", "17:10"))
+    for start in starts[1:]:
+        start.alive(every(60, "17:00", "17:20"))
+    for start, service, until in ((starts[0], "orphan", "17:10"), (starts[1], "sent away", "17:12")):
+        start.beats(service, 1, every(30, "17:00", until), load=10.0)
+    starts[1].write(
+        clock("17:12:10"), "unregister", service="sent away", provider=1, instance="sent away:1", why="left"
+    )
+    starts[2].beats("orphan", 7, every(30, "17:10:20", "17:20"), load=10.0)
+    starts[2].beats("sent away", 8, every(30, "17:12:10", "17:20"), load=10.0)
+    return starts
+
+
 def twice_killed():
     """A broker that comes back for twenty seconds, is killed again, and stays the next time."""
     starts = [Start("briefly", f"b{number}") for number in range(3)]
@@ -124,7 +140,9 @@ def lossy():
 def day(spark, tmp_path_factory):
     start, loss = lossy()
     tables = Tables(spark, tmp_path_factory.mktemp("out"))
-    bronze(tables, [*killed_and_restarted(), *set_back(), *asleep(), *shared(), *twice_killed(), start], copies=2)
+    bronze(
+        tables, [*killed_and_restarted(), *set_back(), *asleep(), *shared(), *moved(), *twice_killed(), start], copies=2
+    )
     rollup(tables, DAY, look(tables, [DAY], loss)[DAY], loss)
     rows = tables.read(SILVER_PROVIDER_5M).collect()
     found = by_window(rows)
@@ -239,6 +257,19 @@ def test_an_instance_with_two_brokers_is_one(day):
     row = day["shared", "14:05"]
     assert (row.connected_s, row.up_s, row.broker_up_s, row.load_mean) == (300.0, 300.0, 300.0, 10.0)
     assert (row.hb, row.hb_expected) == (20, 20.0)
+
+
+def test_an_instance_that_changes_its_broker_counts_once(day):
+    for service in ("orphan", "sent away"):
+        assert (down(day, service), outages(day, service)) == (0.0, 0)
+        assert {name for (name, _) in day if name == service} == {service}
+        for w in ("17:05", "17:10", "17:15"):
+            row = day[service, w]
+            assert row.load_mean == 10.0
+            assert row.up_s <= 300.0
+    # The killed broker's last sign is at 17:10:00, and the other one has it from 17:10:20.
+    assert day["orphan", "17:10"].up_s == 280.0
+    assert day["sent away", "17:10"].up_s == 300.0
 
 
 def test_starts_of_a_broker_that_overlap_are_no_outage(day):
@@ -380,7 +411,7 @@ def test_an_instance_may_change_within_a_registration(spark, tmp_path):
 
 
 def test_the_parts_of_a_date_do_not_show(spark, tmp_path, monkeypatch):
-    starts = [*killed_and_restarted(), *shared(), *twice_killed()]
+    starts = [*killed_and_restarted(), *shared(), *moved(), *twice_killed()]
     whole = rolled(Tables(spark, tmp_path / "whole"), starts)
     monkeypatch.setattr(partitioning, "LARGE", 1)
     divided = rolled(Tables(spark, tmp_path / "divided"), starts)

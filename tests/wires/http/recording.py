@@ -22,16 +22,21 @@ from broker.wires.http.sessions.dispatch import Dispatch
 from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import InstanceLimits, Instances
 from broker.wires.http.sessions.registration import RegistrationEndpoints
+from broker.wires.http.sessions.verified_credentials import VerifiedCredentials
 from tests.wires.recording import Farm
 
 
 @attrs.define
 class Answered:
-    """An answer as a client reads it. ``status`` is 0 while it waits; a stream is no answer of this kind."""
+    """An answer as a client reads it. ``status`` is 0 while it waits; a stream is no answer of this kind.
+
+    ``deferred``: it was a Deferred.
+    """
 
     status: int = 0
     json: Any = None
     headers: dict[str, str] = attrs.field(factory=dict)
+    deferred: bool = False
 
 
 class HttpFarm:
@@ -58,7 +63,13 @@ class HttpFarm:
             *endpoints,
         ]
         self.dispatch = Dispatch(
-            Routes(lambda: own), self.access, self._refused, self._failed, frozenset(["broker.example.com"]), self
+            Routes(lambda: own),
+            self.access,
+            VerifiedCredentials(self.access, self.clock),
+            self._refused,
+            self._failed,
+            frozenset(["broker.example.com"]),
+            self,
         )
 
     def record(self, act: Act) -> None:
@@ -90,7 +101,7 @@ class HttpFarm:
         answered = Answered()
         answer = self.dispatch.answer(request)
         if isinstance(answer, Deferred):
-            answered.headers["deferred"] = "yes"
+            answered.deferred = True
             answer.addCallback(self._fill, answered)
         else:
             self._fill(answer, answered)

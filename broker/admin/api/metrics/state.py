@@ -14,9 +14,11 @@ def collect(
     states: Iterable[tuple[str, bool]],
     reasons: Sequence[NotReady],
     degraded: Sequence[NotReady],
+    certificates: Iterable[tuple[str, float]] = (),
 ) -> Iterator[Metric]:
     """Yield the metrics. ``status`` is the state of `broker.app.status`, ``states`` the name of each listener with True
-    if it is open, ``reasons`` what is not ready, and ``degraded`` for which reasons the daemon is degraded."""
+    if it is open, ``reasons`` what is not ready, ``degraded`` for which reasons the daemon is degraded, and
+    ``certificates`` the file of each certificate with the time of its expiry, in seconds of the epoch."""
     yield InfoMetricFamily("elkobroker", "Version of the broker.", {"version": str(status.get("version", ""))})
     yield _gauge("elkobroker_ready", "1 if everything is ready, see /readyz.", float(not reasons))
     yield _gauge(
@@ -27,6 +29,15 @@ def collect(
     for name, open in states:
         ready.add_metric([name], float(open))
     yield ready
+    expiry = GaugeMetricFamily(
+        "elkobroker_certificate_expiry_timestamp_seconds",
+        "Time at which the TLS certificate of a listener, or the first one of its chain, expires.",
+        labels=["certificate"],
+    )
+    # Two listeners may have one certificate, and a metric has each set of labels once.
+    for path, expires in sorted(set(certificates)):
+        expiry.add_metric([path], expires)
+    yield expiry
     yield from _listeners(status)
     store = status.get("store")
     if isinstance(store, Mapping):

@@ -37,6 +37,7 @@ from broker.web.messages import Outlet, Request, Response, Stream
 from broker.web.problem import Problem, problem_of
 from broker.web.routes import Routes
 from broker.web.sites import known_host, same_site
+from broker.wires.http.sessions.verified_credentials import VerifiedCredentials
 
 LISTENER = "http"
 """The title of the listener, for `Access.allows`."""
@@ -52,10 +53,12 @@ class Dispatch:
     """The dispatcher of one listener.
 
     ``hosts`` are its names; ``refused`` counts and logs a refusal to an address, ``failed`` the current exception.
+    ``verified`` keeps credentials whose password was checked.
     """
 
     routes: Routes
     access: Access
+    verified: VerifiedCredentials
     refused: Callable[[str, Refusal], object]
     failed: Callable[[str], object]
     hosts: frozenset[str] = frozenset()
@@ -123,7 +126,11 @@ class Dispatch:
         if scheme.lower() == "bearer" and credentials:
             return attrs.evolve(self.access.by_token(credentials, address), address=address)
         if scheme.lower() == "basic":
-            return self.access.by_password(*_basic(credentials), address)
+            verified = self.verified.find(credentials)
+            if verified is not None:
+                return attrs.evolve(verified, address=address)
+            checked = self.access.by_password(*_basic(credentials), address)
+            return checked.addCallback(lambda principal: self.verified.add(credentials, principal))
         raise Problem(401, "this scheme of Authorization is not known: Bearer or Basic", Reason.WRONG_CREDENTIALS)
 
     def _call(self, request: Request, principal: Principal, endpoint: Endpoint, path: Mapping[str, str]) -> Answer:
