@@ -77,21 +77,21 @@ def build(
     table: list[Launcher],
     counters: Counters,
     reactor: Any,
-    join: Callable[[Registry, Callable[..., Deferred[Any]]], Cluster] | None = None,
+    join: Callable[[Core], Cluster] | None = None,
 ) -> Core:
     """Build the core from the remembered state. Raises `broker.core.database.StateError`.
 
-    ``join`` returns the cluster for a registry and `Core.in_thread`; None in single mode.
+    ``join`` returns the cluster for a core that is complete but for it; None in single mode.
     """
     threads = ThreadPool(minthreads=0, maxthreads=1, name="store")
     in_thread: Callable[..., Deferred[Any]] = partial(deferToThreadPool, reactor, threads)
     # The registry, its restored services and the recorder refer to each other: the lambdas run after all are made.
     restored = Restored(snapshot.providers, grace, reactor, lambda ids: recorder.forget(ids))
     registry = Registry(reactor, lambda: recorder.next_id() if cluster is None else cluster.next_id(), restored)
+    cluster: Cluster | None = None
     recorder = Recorder(
         registry, store, reactor, in_thread, snapshot.next_provider, (s.identity for s in snapshot.sessions)
     )
-    cluster = None if join is None else join(registry, in_thread)
     threads.start()
     programs = Programs(reactor)
 
@@ -104,7 +104,7 @@ def build(
     topics = Topics()
     leases = Leases(reactor)
     FarmTopics(registry, topics, leases)
-    return Core(
+    core = Core(
         registry=registry,
         restored=restored,
         recorder=recorder,
@@ -116,8 +116,11 @@ def build(
         scheduler=Scheduler(reactor, leases.look),
         complaints=Complaints(counters, reactor),
         in_thread=in_thread,
-        **({} if cluster is None else {"members": cluster.members, "owners": cluster.owners, "links": cluster.links}),
     )
+    if join is None:
+        return core
+    cluster = join(core)
+    return attrs.evolve(core, members=cluster.members, owners=cluster.owners, links=cluster.links)
 
 
 def launchers_of(config: values.Launchers) -> list[Launcher]:

@@ -27,6 +27,7 @@ from twisted.logger import Logger
 from broker.access.guarded_reading import BadUsers
 from broker.admin.certificate_views import CertificateWatch, certificates
 from broker.admin.checks_view import checks_view
+from broker.admin.cluster_views import views as cluster_views
 from broker.admin.console import Shown
 from broker.admin.console_control import ControlWords
 from broker.admin.counter_views import counters as counters_view
@@ -39,12 +40,13 @@ from broker.app.access import OpenAccess, open_access
 from broker.app.api import OperatorsApi, Sources
 from broker.app.checks import HealthChecks, connections_of
 from broker.app.console import ConsoleListener
-from broker.app.core import build, launchers_of
+from broker.app.core import Core, build, launchers_of
 from broker.app.counters import COUNTERS
 from broker.app.draining import Draining
 from broker.app.event_sources import EventSources, report_plan
 from broker.app.journal import JournalWriter, open_journal
 from broker.app.loop_lag import LoopLag
+from broker.app.member_events import MemberEvents
 from broker.app.notifications import Notifications
 from broker.app.operations import Operations
 from broker.app.readiness import Readiness
@@ -60,7 +62,6 @@ from broker.core.counters import Counters
 from broker.core.database import StateError, StateFull
 from broker.core.model import NotReady, Snapshot
 from broker.core.plan_file import PlanFile
-from broker.core.registry import Registry
 from broker.core.store import Store
 from broker.export.plan_document import parse
 from broker.logs.control import LogControl
@@ -247,6 +248,7 @@ class Daemon(TwistedService):
         self.traces.stop()
         if self._serving:
             self._events.stop()
+            self._member_events.stop()
             self.notifications.stop()
             self.api.stop()
         self._expiries.stop()
@@ -302,7 +304,7 @@ class Daemon(TwistedService):
         host = socket.gethostname()
         return effective_name(self._config.cluster, host) if self._config.cluster.enabled else host
 
-    def _membership(self, registry: Registry, in_thread: Callable[..., Deferred[Any]]) -> Membership:
+    def _membership(self, core: Core) -> Membership:
         """Make the membership in the cluster. Raises CannotListen, or ValueError."""
         # Imported here: a single broker runs without what the cluster needs.
         from broker.app.cluster import Membership
@@ -312,10 +314,9 @@ class Daemon(TwistedService):
             config.cluster,
             self._state,
             config.broker.grace,
-            registry,
+            core,
             self.counters,
             self._reactor,
-            in_thread,
             self._notifier,
             self._give_up,
         )
@@ -436,6 +437,8 @@ class Daemon(TwistedService):
         self._use_notify(self._config.notify)
         self.plan.watch(partial(report_plan, self.notifications))
         self._reactor.callWhenRunning(self._events.start)
+        self._member_events = MemberEvents(self.notifications, self.core.members)
+        self._reactor.callWhenRunning(self._member_events.start)
 
     def _use_notify(self, config: Notify) -> None:
         self.notifications.use(config.rules)
@@ -479,6 +482,7 @@ class Daemon(TwistedService):
         own = [
             listeners_view(self.openings.states, self._reactor),
             *registry_views(self.core.registry, self._reactor),
+            *cluster_views(self.core.members, self.core.owners),
             checks_view(self.checks.schedule.targets, self._reactor),
             counters_view(self.counters.all, COUNTERS),
             certificates(self._certificates, self._reactor),
@@ -502,6 +506,7 @@ class Daemon(TwistedService):
         """Return what the HTTP API shows and controls."""
         return Sources(
             core=self.core,
+            farm=self._config.cluster.farm,
             clock=self._reactor,
             started=self._started,
             shown=self._shown,

@@ -343,5 +343,7 @@ EVENTS = {
     "listener-ready": "a listener that could not be opened is open",
     "store-degraded": "the state or the journal cannot be written",
     "store-restored": "the state or the journal is written again",
+    "member-gone": "a broker of the cluster has left, or its lease has ended",
+    "member-back": "a broker of the cluster that was gone is a member again",
 }
 """Events that rules of ``[notify]`` name, with their meaning."""
