@@ -188,7 +188,7 @@ class Daemon(TwistedService):
                 self._reactor,
                 self._membership if self._config.cluster.enabled else None,
             )
-        except (StateError, CannotListen, ValueError) as error:
+        except (StateError, CannotListen, OSError, ValueError) as error:
             self._store.close(snapshot.next_provider)
             raise StartFailed(str(error)) from None
         self.checks = HealthChecks(
@@ -229,6 +229,8 @@ class Daemon(TwistedService):
         self._begin_to_notify()
         self.api.start()
         self._serving = True
+        if self.membership is not None:
+            self.membership.open_links()
         self._listeners_changed()
         self.core.launchers.start_all(self._config.launchers.start)
         self._reactor.callWhenRunning(self._expiries.start)
@@ -375,6 +377,8 @@ class Daemon(TwistedService):
                 self._config.access, self._state, self.core.in_thread, self.counters, self._reactor
             )
         except BadUsers as error:
+            if self.membership is not None:
+                self.membership.abandon()
             self.core.restored.stop()
             self.core.threads.stop()
             self._store.close(snapshot.next_provider)
