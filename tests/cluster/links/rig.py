@@ -13,6 +13,7 @@ from zope.interface import implementer
 
 from broker import curve
 from broker.cluster.links.links import LinkContext, Links
+from broker.cluster.links.messages import HELLO, WELCOME, Introduction, introduction
 from broker.cluster.links.neighbour import Neighbour
 from broker.cluster.links.settings import LIMITS, LinkSettings
 from broker.config import zmq_endpoint
@@ -25,7 +26,16 @@ from broker.core.model import NotReady
 from broker.net.interfaces.limits import RouterLimits
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
+from broker.net.zmtp.boxes import SODIUM
+from broker.net.zmtp.curve import CurveClient, Security
+from broker.net.zmtp.limits import FrameLimits
+from broker.net.zmtp.machine import Machine
+from broker.net.zmtp.mechanism import Mechanism
+from broker.net.zmtp.null import Null
+from tests.net.router.rig import Pair, Speaker
 from tests.net.waiting import reactor, until
+from tests.net.zmtp.curve_sides import sealing_of
+from tests.net.zmtp_peers import RawPeer
 
 QUICK = Backoff(first=0.01, most=0.1, jitter=0.5)
 """Pauses between attempts that a test can wait for."""
@@ -131,6 +141,22 @@ class Node:
         return next(each for each in self.links.neighbours() if each.name == name)
 
 
+class FalseMember(Speaker):
+    """A peer of links by hand, which reads only when it is looked at. ``hello`` is what it says."""
+
+    def __init__(self, raw: RawPeer, machine: Machine, hello: Introduction) -> None:
+        super().__init__(raw, machine)
+        self.hello = hello
+
+    async def introduce(self) -> FalseMember:
+        """Complete the handshake, say HELLO, and wait for WELCOME."""
+        await self.shake()
+        self.send(*introduction(HELLO, self.hello))
+        await self.receive()
+        assert self.inbox[0][1] == WELCOME, self.inbox
+        return self
+
+
 class LinksRig(TestCase):
     """Tests of links. ``curve`` is True if the nodes have keys."""
 
@@ -149,16 +175,19 @@ class LinksRig(TestCase):
         join: bool = True,
         table: Table | None = None,
         instance: str = "1",
-        clock: Any = reactor,
+        lifetime: Any = reactor,
         endpoint: str = "tcp://127.0.0.1:0",
     ) -> Node:
-        """A broker with links, which are bound; with ``join`` they are started, and the member is in the table."""
+        """A broker with links, which are bound; with ``join`` they are started, and the member is in the table.
+
+        ``lifetime`` is the clock of its leases.
+        """
         if secret is None and self.curve:
             secret = curve.encode(crypto_box_keypair()[1])
         counters = Counters()
-        leases = Leases(clock)
+        leases = Leases(lifetime)
         context = LinkContext(
-            100, Scheduler(clock, leases.look), Complaints(counters, clock), clock, leases, Random(name)
+            200, Scheduler(reactor, leases.look), Complaints(counters, reactor), reactor, leases, Random(name)
         )
         links = Links(LinkSettings(zmq_endpoint.parse(endpoint), secret, limits, QUICK), context)
         where = links.bind()
@@ -177,6 +206,29 @@ class LinksRig(TestCase):
         """Wait until each of the nodes has a link to each other one."""
         names = {node.name for node in nodes}
         await until(lambda: all(names <= {*node.links.brokers(), node.name} for node in nodes))
+
+    def false_member(self, node: Node, name: str = "a", pair: Pair | None = None, instance: str = "1") -> FalseMember:
+        """A peer with the key of a member, which is added to the table. It connects to a node, by hand."""
+        pair = pair or Pair.new()
+        self.table.set(name, Member(name, instance, "127.0.0.1:1", pair.shown if self.curve else ""))
+        return self.stranger(node, pair, name, instance)
+
+    def stranger(self, node: Node, pair: Pair | None = None, name: str = "a", instance: str = "1") -> FalseMember:
+        """A peer that connects to a node, with that key or one that nobody knows."""
+        pair = pair or Pair.new()
+        raw = self.raw(node)
+        mechanism: Mechanism = Null(False)
+        if self.curve:
+            security = Security(SODIUM, sealing_of("python"), pair.public, pair.secret)
+            mechanism = CurveClient(security, curve.decode(node.member.key))
+        machine = Machine(mechanism, "DEALER", FrameLimits())
+        return FalseMember(raw, machine, Introduction(name, instance, node.name, node.member.instance))
+
+    def raw(self, node: Node) -> RawPeer:
+        """A TCP connection to a node."""
+        raw = RawPeer(int(node.member.link.rpartition(":")[2]))
+        self.addCleanup(raw.close)
+        return raw
 
     def join(self, *nodes: Node) -> None:
         """Add nodes that were made without ``join`` to the table, and start them."""
