@@ -1,9 +1,8 @@
-"""The views of the cluster: its members, the links of this broker, and the owners of durable queues."""
+"""The views of the cluster: its members, and the owners of durable queues. The links have a view of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from broker.core.cluster.interfaces import IMembers, IQueueOwners, MemberHealth, QueueClaim
 from broker.wires.views import AnyView, Column, Row, View
@@ -20,13 +19,6 @@ MEMBER_COLUMNS = (
     Column("link", "Endpoint for links"),
     Column("listeners", "Endpoints for peers, with the titles of the listeners"),
     Column("instance", "Random text, another one after each start with a new lease"),
-)
-
-LINK_COLUMNS = (
-    Column("member", "Name of the other broker"),
-    Column("open", "True if the link is open"),
-    Column("link", "Endpoint that the broker has published"),
-    Column("encrypted", "True if the broker has published a key"),
 )
 
 CLAIM_COLUMNS = (
@@ -50,14 +42,6 @@ def views(members: IMembers, owners: IQueueOwners) -> list[AnyView]:
             MEMBER_COLUMNS,
             members.health,
             member_row,
-            lambda each: (each.member.name,),
-        ),
-        View(
-            "cluster links",
-            "Shows the links of this broker to the others. A pattern selects names.",
-            LINK_COLUMNS,
-            partial(_others, members),
-            _link,
             lambda each: (each.member.name,),
         ),
         View(
@@ -86,20 +70,6 @@ def member_row(health: MemberHealth) -> Row:
         **({"link": member.link} if member.link else {}),
         "listeners": [f"{title} {endpoint}" for title, endpoint in member.listeners.items()],
         "instance": member.instance,
-    }
-
-
-def _others(members: IMembers) -> Iterable[MemberHealth]:
-    return [each for each in members.health() if not each.here]
-
-
-def _link(health: MemberHealth) -> Row:
-    member = health.member
-    return {
-        "member": member.name,
-        "open": health.linked,
-        **({"link": member.link} if member.link else {}),
-        "encrypted": bool(member.key),
     }
 
 

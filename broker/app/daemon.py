@@ -72,6 +72,7 @@ from broker.net.tls import Certificates
 from broker.net.traces import Traces
 from broker.net.webhooks import Webhooks
 from broker.web.endpoint import Endpoint
+from broker.wires.counter import Documentation
 from broker.wires.interface import Context
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class Daemon(TwistedService):
         self.readiness = Readiness()
         self.readiness.add(self._troubles)
         self.membership: Membership | None = None
+        self._documentation = COUNTERS
         self._expiries = CertificateWatch(self._certificates, reactor)
         self.traces = Traces(reactor, self.wires.carriers, self.wires.udp_sockets)
         self.notifications = Notifications(reactor, self._notify, config.broker.service or self._host())
@@ -218,6 +220,9 @@ class Daemon(TwistedService):
             self._serve(snapshot)
         except StartFailed as error:
             self._give_up(f"elkobroker cannot start: {error}")
+        except Exception:
+            self.log.failure("a defect at the start")
+            self._give_up("elkobroker cannot start")
 
     def _serve(self, snapshot: Snapshot) -> None:
         """Make the wires, and open the listeners. Raises `StartFailed` with some of them open."""
@@ -309,8 +314,10 @@ class Daemon(TwistedService):
     def _membership(self, core: Core) -> Membership:
         """Make the membership in the cluster. Raises CannotListen, or ValueError."""
         # Imported here: a single broker runs without what the cluster needs.
+        from broker.app.cluster import COUNTERS as MEMBERS_OWN
         from broker.app.cluster import Membership
 
+        self._documentation = Documentation([*COUNTERS, *MEMBERS_OWN])
         config = self._config
         self.membership = Membership(
             config.cluster,
@@ -428,6 +435,7 @@ class Daemon(TwistedService):
             members=core.members,
             owners=core.owners,
             links=core.links,
+            **({} if self.membership is None else {"join_topics": self.membership.join_topics}),
         )
 
     def _begin_to_notify(self) -> None:
@@ -487,8 +495,9 @@ class Daemon(TwistedService):
             listeners_view(self.openings.states, self._reactor),
             *registry_views(self.core.registry, self._reactor),
             *cluster_views(self.core.members, self.core.owners),
+            *([] if self.membership is None else self.membership.views()),
             checks_view(self.checks.schedule.targets, self._reactor),
-            counters_view(self.counters.all, COUNTERS),
+            counters_view(self.counters.all, self._documentation),
             certificates(self._certificates, self._reactor),
             plan_view(self.plan, self._reactor),
             self.notifications.view(),
@@ -498,7 +507,7 @@ class Daemon(TwistedService):
             self._status,
             version(),
             {**{each.name: each for each in own}, **self.wires.views()},
-            documentation=COUNTERS,
+            documentation=self._documentation,
             control=ControlWords(self.operations, self._access.audit),
             later=partial(self._reactor.callLater, 0),
         )

@@ -44,11 +44,6 @@ def test_the_members_are_shown_with_lag_and_numbers() -> None:
     assert page(views(members, members), "cluster members", "b*") == [B]
 
 
-def test_the_links_are_those_to_the_others() -> None:
-    members = two()
-    assert page(views(members, members), "cluster links") == [{"member": "b", "open": True, "encrypted": False}]
-
-
 def test_the_owners_of_queues_are_found_by_queue_or_owner() -> None:
     members = two()
     jobs = {"queue": "jobs", "space": "/", "owner": "b", "endpoint": "tcp://h2:5975"}
