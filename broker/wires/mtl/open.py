@@ -7,7 +7,7 @@ their writers; sockets are closed then, or after `STOP_SECONDS`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -69,7 +69,7 @@ class MtlProfiles:
         profiles: tuple[Profile, ...] = (
             FanOutProfile(data),
             RegistryProfile(data, registry, leases, complaints),
-            TopicProfile(data, partial(_space, spaces), complaints),
+            TopicProfile(data, partial(_space, spaces, context.join_topics), complaints),
             queue,
             service,
         )
@@ -250,6 +250,10 @@ def _make(config: Mtl, context: Context) -> OpenMtl:
     return OpenMtl(config, context, identities, listeners, flows, policy, control, data, queues, profiles)
 
 
-def _space(spaces: dict[str, ITopics], host: str) -> ITopics:
+def _space(spaces: dict[str, ITopics], join: Callable[[str, ITopics], None], host: str) -> ITopics:
     """Return the topics of a virtual host. The first host has those of the other wires; each other has its own."""
-    return spaces.setdefault(host, Topics()) if host not in spaces else spaces[host]
+    topics = spaces.get(host)
+    if topics is None:
+        topics = spaces[host] = Topics()
+        join(host, topics)
+    return topics
