@@ -115,6 +115,7 @@ class QueueOwnership:
         self._shared = shared
         self._units: dict[Key, _Unit] = {}
         self._stash: dict[Key, list[RestoredMessage]] = {}
+        self._stash_retries: dict[Key, IDelayedCall] = {}
         self._retry: IDelayedCall | None = None
         self._failures = 0
         self._stopped = False
@@ -127,7 +128,7 @@ class QueueOwnership:
     def start(self, all: bool) -> None:
         """Claim the queues that this broker has messages of; with ``all``, also those in the shared store."""
         for key in list(self._stash):
-            self._want(key)
+            self._want_stash(key)
         if self._shared is not None:
             work = self._shared.names if all else self._shared.probe
             self._in_thread(work).addCallbacks(self._started, self._not_started, (), {}, (all,), {})
@@ -139,6 +140,9 @@ class QueueOwnership:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
+        for call in self._stash_retries.values():
+            if call.active():
+                call.cancel()
         for unit in list(self._units.values()):
             if unit.again is not None:
                 unit.again.cancel()
@@ -267,16 +271,21 @@ class QueueOwnership:
             error = Refusal(Reason.UNAVAILABLE, "the owner of the queue is unknown")
         self._remove(unit, error)
         if unit.key in self._stash and not self._stopped:
-            # Its messages are on this disk: nobody else can serve them.
-            self._failures += 1
-            self._clock.callLater(_BACKOFF.after(self._failures), self._want_stash, unit.key)
+            self._want_stash_later(unit.key)
 
     def _want_stash(self, key: Key) -> None:
-        if not self._stopped and key in self._stash:
-            try:
-                self._want(key)
-            except Refusal as refusal:
-                self.trouble = f"messages of the queue {key[1]} are on this disk: {refusal.text}"
+        """Claim a queue whose messages are on this disk: nobody else can serve them."""
+        if self._stopped or key not in self._stash:
+            return
+        try:
+            self._want(key)
+        except Refusal as refusal:
+            self._troubled(f"messages of the queue {key[1]} are on this disk: {refusal.text}")
+            self._want_stash_later(key)
+
+    def _want_stash_later(self, key: Key) -> None:
+        self._failures += 1
+        self._stash_retries[key] = self._clock.callLater(_BACKOFF.after(self._failures), self._want_stash, key)
 
     def _elsewhere(self, key: Key, claim: QueueClaim) -> Refusal:
         if claim.endpoint:
