@@ -10,6 +10,7 @@ Rules:
 - 400 with the reason "open", a timeout, and an invalid reply mean that the broker may have restarted. The client starts
   over from Open, after a delay if there was no reply, until there is one. It does the same after 429 and after 5xx
   except 501: these errors are temporary.
+- 421 names another broker that has the resource: `broker.client.data_flow` requests the lease there.
 - Any other error is final, since a repeated request would fail too. So is 401 to a complete exchange, and a broker that
   does not prove that it knows the user.
 - Unknown members of replies are ignored.
@@ -28,7 +29,7 @@ from twisted.logger import Logger
 
 from broker.client.backoff import Backoff
 from broker.client.credentials import Credentials
-from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Lost, MtlError, Refused
+from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Elsewhere, Lost, MtlError, Refused
 from broker.client.settings import Settings
 from broker.client.transport import Socket
 from broker.wires.mtl.codec import client as wire
@@ -57,7 +58,10 @@ class Granted:
 
 
 class Control:
-    """The control flow of one client. ``secure`` is True if third parties cannot read the connection.
+    """The control flow of one client with one broker. ``secure`` is True if third parties cannot read the connection.
+
+    A ``patient`` one tries to open a session until it succeeds; any other fails with `Lost`: the client was sent there
+    by another broker, and asks that one again.
 
     ``in_thread`` runs a slow function with arguments in a thread and returns a Deferred of its result.
     """
@@ -74,14 +78,16 @@ class Control:
         virtual_host: str,
         secure: bool,
         in_thread: Callable[..., Deferred[Any]],
+        patient: bool = True,
     ) -> None:
         self.credentials = credentials
+        self.endpoint = endpoint
         self.session = 0
         """Number of sessions that the broker has opened for this client."""
         self.unasked = 0
         """Messages that were no reply to a request."""
         self._clock = clock
-        self._endpoint = endpoint
+        self._patient = patient
         self._connect = connect
         self._settings = settings
         self._opening = wire.opening(virtual_host)
@@ -158,10 +164,12 @@ class Control:
                     raise _refusal(reply)
             except Lost as lost:
                 self._reset()
+                if not self._patient:
+                    raise
                 pause = self._pauses.next()
                 self.log.info(
                     "cannot open a session at {endpoint}: {why}; next attempt in {pause:.1f} s",
-                    endpoint=self._endpoint,
+                    endpoint=self.endpoint,
                     why=str(lost),
                     pause=pause,
                 )
@@ -220,7 +228,7 @@ class Control:
             return await self._answer.addTimeout(self._settings.timeout, self._clock)
         except TimeoutError:
             self._reset()
-            raise Lost(f"no reply from {self._endpoint} in {self._settings.timeout} s") from None
+            raise Lost(f"no reply from {self.endpoint} in {self._settings.timeout} s") from None
         except BaseException:
             self._reset()
             raise
@@ -268,6 +276,8 @@ def is_secure(endpoint: str, encrypted: bool) -> bool:
 
 def _refusal(reply: wire.Reply) -> MtlError:
     """Return the error that an unexpected reply stands for."""
+    if isinstance(reply, wire.Misdirected):
+        return Elsewhere(reply.endpoint, reply.reason or "the resource belongs to another broker")
     if isinstance(reply, wire.Error):
         text = reply.reason or reply.status
         if reply.not_open or reply.code in _TEMPORARY:
