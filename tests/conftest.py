@@ -4,6 +4,7 @@
 - How long a test may take: as long for trial's TestCases as for the others (``timeout`` in pyproject.toml).
 - Tests marked ``long`` run with ``--long`` only, as `make test LONG=1` passes it: so the everyday run stays short.
 - Which tests run in the same process where there are several, and which of them first.
+- Tests that are skipped for want of a package make the run fail (tests/packages.py).
 - The collector does not look at the thousands of tests again and again.
 """
 
@@ -16,6 +17,10 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from twisted.trial import util
+
+from tests.packages import pytest_sessionfinish, pytest_terminal_summary
+
+__all__ = ["pytest_sessionfinish", "pytest_terminal_summary"]
 
 FIRST = ("tests/spark/", "tests/integration/", "tests/client/")
 """The longest, and those that wait for most of their time."""

@@ -78,6 +78,10 @@ class Reason(enum.Enum):
     """A peer of a broker that sends its peers away: it is to be stopped, and another one serves them."""
     DISCONNECTED = ("disconnected", True)
     """A session that an operator closed."""
+    UNAVAILABLE = ("unavailable", False)
+    """A request that cannot be served now because a store or another broker cannot be reached."""
+    ELSEWHERE = ("elsewhere", False)
+    """A resource that belongs to another broker of the cluster."""
     INTERNAL = ("internal", False)
     """A defect of the broker. The message is lost, and the defect is logged."""
 
@@ -97,6 +101,16 @@ class Refusal(Exception):
         self.reason = reason
         self.text = text
         self.summary = text
+
+
+class Elsewhere(Refusal):
+    """Refusal ELSEWHERE: ``owner`` is the name of the broker that has the resource, ``endpoint`` where it serves peers
+    of this wire."""
+
+    def __init__(self, text: str, owner: str, endpoint: str) -> None:
+        super().__init__(Reason.ELSEWHERE, text)
+        self.owner = owner
+        self.endpoint = endpoint
 
 
 class Refusals(Refusal):

@@ -165,7 +165,7 @@ class Ended(enum.Enum):
     FAILED = "failed"
     """The connection or the endpoint failed: continue from the next revision."""
     COMPACTED = "compacted"
-    """The start revision was compacted: read everything again."""
+    """The start revision was compacted, or is later than the present one: read everything again."""
     DENIED = "denied"
     """The credentials do not permit the watch."""
 
@@ -229,4 +229,5 @@ class IEtcd(Interface):
         """Prefer the next endpoint for all later calls and watches."""
 
     def close() -> Deferred[None]:
-        """End all watches and calls; these fail with `Unavailable`. Fires when all connections are closed."""
+        """End all watches, as failed ones, and all calls; these fail with `Unavailable`. Fires when all connections are
+        closed."""

@@ -95,11 +95,13 @@ class IMembers(Interface):
 class IQueueOwners(Interface):
     """Ownership of durable queues: one member at a time. All methods are for the reactor thread."""
 
-    def claim(space: str, name: str) -> Deferred[QueueClaim]:
+    def claim(space: str, name: str, lasting: bool = ...) -> Deferred[QueueClaim]:
         """Claim a queue without an owner. Fires with its owner after the attempt: this broker, or another member.
 
         Fails with `broker.core.errors.Refusal` UNAVAILABLE if that is unknown, because etcd cannot be reached. A claim
-        lasts until `release`, or until the lease of this broker ends: then ``lost`` is called (`watch_claims`).
+        lasts until `release`, or until the lease of this broker ends (`watch_claims`). A ``lasting`` claim has no lease
+        and lasts until `release`: the messages of the queue are on the disk of this broker, and nobody else has them.
+        Its endpoint is empty while the owner is away. A claim of this broker from before a restart is its own.
         """
 
     def claim_of(space: str, name: str) -> QueueClaim | None:

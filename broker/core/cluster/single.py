@@ -57,7 +57,7 @@ class Single:
     def counts(self) -> Mapping[str, int]:
         return {}
 
-    def claim(self, space: str, name: str) -> Deferred[QueueClaim]:
+    def claim(self, space: str, name: str, lasting: bool = False) -> Deferred[QueueClaim]:
         return succeed(QueueClaim(""))
 
     def claim_of(self, space: str, name: str) -> QueueClaim | None:
