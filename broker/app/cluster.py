@@ -27,7 +27,7 @@ from broker.cluster.links.links import LinkContext, Links
 from broker.cluster.links.settings import LinkSettings
 from broker.cluster.links.views import COUNTERS as LINK_COUNTERS
 from broker.cluster.links.views import links_view
-from broker.cluster.memory import FileMemory
+from broker.cluster.memory import StoredMemory
 from broker.cluster.settings import ClusterFailed, ClusterSettings
 from broker.config import zmq_endpoint
 from broker.config.checks import hostport
@@ -37,7 +37,8 @@ from broker.core.cluster.interfaces import ILinks, IMembers, IQueueOwners
 from broker.core.cluster.remote_topics import SHARED, RemoteTopics
 from broker.core.counters import Counters
 from broker.core.interfaces import ITopics
-from broker.core.model import Listening, NotReady
+from broker.core.model import Listening, NotReady, Snapshot
+from broker.core.store import Store
 from broker.net.sdnotify import SystemdNotifier
 from broker.wires.counter import Counter
 from broker.wires.views import AnyView
@@ -62,8 +63,9 @@ class Membership:
     """The membership. ``failed`` is called with a sentence if this broker cannot join, or may not stay: it must stop.
 
     ``config`` is the section of the configuration, ``state`` the state directory, ``grace`` the seconds for which
-    entries from before a restart stay. ``core`` is complete but for the cluster. Raises ValueError if the files of TLS
-    are unusable.
+    entries from before a restart stay. ``core`` is complete but for the cluster; ``store`` keeps the state of which
+    ``known`` is the snapshot. Raises CannotListen or OSError if links cannot be opened, ValueError for unusable files
+    of TLS.
     """
 
     log = Logger()
@@ -74,6 +76,8 @@ class Membership:
         state: str,
         grace: float,
         core: Core,
+        store: Store,
+        known: Snapshot,
         counters: Counters,
         reactor: Any,
         notifier: SystemdNotifier,
@@ -85,7 +89,7 @@ class Membership:
         self._failed = failed
         self._host = socket.gethostname()
         self.name = effective_name(config, self._host)
-        self._memory = FileMemory(state, config.farm, self.name, reactor, core.in_thread)
+        self._memory = StoredMemory(store, known.cluster, config.farm, self.name, reactor, core.in_thread)
         self._etcd = connect(
             reactor,
             config.etcd,
