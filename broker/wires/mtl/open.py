@@ -18,6 +18,7 @@ from twisted.logger import Logger
 
 from broker.access.principal import Principal
 from broker.config.values import Broker
+from broker.core.cluster.interfaces import IMembers
 from broker.core.database import StateError
 from broker.core.interfaces import ITopics
 from broker.core.model import NotReady
@@ -65,7 +66,15 @@ class MtlProfiles:
         bridge = config.hosts[0]
         spaces: dict[str, ITopics] = {bridge: context.topics}
         queue = QueueProfile(queues.queues, data, context.clock, config.window_bytes)
-        service = ServiceProfile(data, registry, leases, complaints, bridge, config.window_bytes)
+        service = ServiceProfile(
+            data,
+            registry,
+            leases,
+            complaints,
+            bridge,
+            config.window_bytes,
+            endpoint_of=partial(_endpoint_of, context.members),
+        )
         profiles: tuple[Profile, ...] = (
             FanOutProfile(data),
             RegistryProfile(data, registry, leases, complaints),
@@ -248,6 +257,12 @@ def _make(config: Mtl, context: Context) -> OpenMtl:
     identities.revoke_from(control)
     listeners.serve(control, data)
     return OpenMtl(config, context, identities, listeners, flows, policy, control, data, queues, profiles)
+
+
+def _endpoint_of(members: IMembers, broker: str) -> str:
+    """Return the endpoint of the control flow at another broker; empty if it is unknown."""
+    member = members.member(broker)
+    return "" if member is None else member.listeners.get(WIRE, "")
 
 
 def _space(spaces: dict[str, ITopics], join: Callable[[str, ITopics], None], host: str) -> ITopics:
