@@ -47,7 +47,6 @@ class Link:
     """Dependencies that the flows of a client share."""
 
     clock: Any
-    endpoint: str
     connect_to: ConnectTo
     control: Control
     settings: Settings
@@ -255,7 +254,7 @@ class Flow:
         self._loss = Deferred()
         self.why = ""
         leases = [part.lease for part in self._parts if part.lease is not None]
-        endpoint, *others = {data_endpoint(link.endpoint, lease.port, lease.endpoint) for lease in leases}
+        endpoint, *others = {data_endpoint(link.control.endpoint, lease.port, lease.endpoint) for lease in leases}
         if others:
             raise Lost("the broker gives two endpoints for one flow")
         try:
