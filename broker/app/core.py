@@ -87,7 +87,8 @@ def build(
     in_thread: Callable[..., Deferred[Any]] = partial(deferToThreadPool, reactor, threads)
     # The registry, its restored services and the recorder refer to each other: the lambdas run after all are made.
     restored = Restored(snapshot.providers, grace, reactor, lambda ids: recorder.forget(ids))
-    registry = Registry(reactor, lambda: recorder.next_id() if cluster is None else cluster.next_id(), restored)
+    kind = Registry if join is None else _clustered()
+    registry = kind(reactor, lambda: recorder.next_id() if cluster is None else cluster.next_id(), restored)
     cluster: Cluster | None = None
     recorder = Recorder(
         registry, store, reactor, in_thread, snapshot.next_provider, (s.identity for s in snapshot.sessions)
@@ -121,6 +122,13 @@ def build(
         return core
     cluster = join(core)
     return attrs.evolve(core, members=cluster.members, owners=cluster.owners, links=cluster.links)
+
+
+def _clustered() -> type[Registry]:
+    # Imported here: a single broker runs without it.
+    from broker.core.cluster.registry import ClusterRegistry
+
+    return ClusterRegistry
 
 
 def launchers_of(config: values.Launchers) -> list[Launcher]:

@@ -188,7 +188,7 @@ class Daemon(TwistedService):
                 launchers_of(self._config.launchers),
                 self.counters,
                 self._reactor,
-                self._membership if self._config.cluster.enabled else None,
+                partial(self._membership, snapshot) if self._config.cluster.enabled else None,
             )
         except (StateError, CannotListen, OSError, ValueError) as error:
             self._store.close(snapshot.next_provider)
@@ -311,8 +311,8 @@ class Daemon(TwistedService):
         host = socket.gethostname()
         return effective_name(self._config.cluster, host) if self._config.cluster.enabled else host
 
-    def _membership(self, core: Core) -> Membership:
-        """Make the membership in the cluster. Raises CannotListen, or ValueError."""
+    def _membership(self, snapshot: Snapshot, core: Core) -> Membership:
+        """Make the membership in the cluster. Raises CannotListen, OSError or ValueError."""
         # Imported here: a single broker runs without what the cluster needs.
         from broker.app.cluster import COUNTERS as MEMBERS_OWN
         from broker.app.cluster import Membership
@@ -324,6 +324,8 @@ class Daemon(TwistedService):
             self._state,
             config.broker.grace,
             core,
+            self._store,
+            snapshot,
             self.counters,
             self._reactor,
             self._notifier,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from typing import NamedTuple
@@ -241,12 +241,13 @@ class KnownSession:
 @attrs.frozen
 class Snapshot:
     """State that the store returns at start: the next provider id, the last known providers, the switches of launchers,
-    and the last known sessions of subscribers."""
+    the last known sessions of subscribers, and the memories of memberships in clusters by their identities."""
 
     next_provider: int
     providers: Sequence[Provider]
     launchers_on: dict[str, bool]
     sessions: tuple[KnownSession, ...] = ()
+    cluster: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen

@@ -1,12 +1,9 @@
-"""The links for operators: their table, and the documentation of their counters."""
+"""The table of the links for operators."""
 
 from __future__ import annotations
 
 from broker.cluster.links.links import Links
 from broker.cluster.links.neighbour import Neighbour
-from broker.cluster.links.settings import WIRE
-from broker.wires.common.connection_counters import connection_counters
-from broker.wires.counter import Counter
 from broker.wires.views import Column, Row, View
 
 COLUMNS = (
@@ -20,19 +17,6 @@ COLUMNS = (
     Column("dropped", "Messages dropped, because the queue was full or they were too large", "messages"),
     Column("queued", "Messages that wait for the other broker to read", "messages"),
     Column("reason", "Reason for the end of the last link or attempt"),
-)
-
-COUNTERS = (
-    *connection_counters(WIRE),
-    Counter(f"{WIRE}_dropped", "Answers to PINGs that were dropped, because the queue was full", "messages"),
-    Counter(f"{WIRE}.up", "Links to other brokers that are open now", "links", gauge=True),
-    Counter(f"{WIRE}.opened", "Links that were opened", "links"),
-    Counter(f"{WIRE}.ended", "Links that ended", "links"),
-    Counter(f"{WIRE}.sent", "Messages sent to other brokers", "messages"),
-    Counter(f"{WIRE}.received", "Messages received from other brokers", "messages"),
-    Counter(f"{WIRE}.dropped", "Messages not sent, because the queue of the link was full", "messages"),
-    Counter(f"{WIRE}.too_large", "Messages not sent, because they exceed the size of a message of links", "messages"),
-    Counter(f"{WIRE}.unknown", "Messages received of channels that this version does not have", "messages"),
 )
 
 
