@@ -77,7 +77,8 @@ class _Table:
         return None
 
 
-def _links(name: str, port: int, receiver: Any) -> Any:
+def connect_links(name: str, port: int, receiver: Any) -> Any:
+    """Open the links of a broker on the reactor."""
     from twisted.internet import reactor as _reactor
 
     reactor: Any = _reactor
@@ -129,7 +130,7 @@ def listen() -> Side:
                 links.send(broker, "bench", frames)
 
     receiver = Receiver()
-    links = _links("b", PORT, receiver)
+    links = connect_links("b", PORT, receiver)
     reactor.run()
     return Side(receiver.cpu, receiver.messages)
 
@@ -206,7 +207,7 @@ def connect_own(seconds: float) -> Side:
             load.receive(frames)
 
     load = _Load(seconds, lambda frames: links.send("b", "bench", frames), lambda: reactor.callLater(0.2, reactor.stop))
-    links = _links("a", 0, Receiver())
+    links = connect_links("a", 0, Receiver())
     reactor.run()
     return load.side()
 
