@@ -13,6 +13,7 @@ Rules:
 - 421 names another broker that has the resource: `broker.client.data_flow` requests the lease there.
 - Any other error is final, since a repeated request would fail too. So is 401 to a complete exchange, and a broker that
   does not prove that it knows the user.
+- With several endpoints, the client tries the next one after each failure, and pauses after each round.
 - Unknown members of replies are ignored.
 """
 
@@ -29,6 +30,7 @@ from twisted.logger import Logger
 
 from broker.client.backoff import Backoff
 from broker.client.credentials import Credentials
+from broker.client.endpoints import Endpoints
 from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Elsewhere, Lost, MtlError, Refused
 from broker.client.settings import Settings
 from broker.client.transport import Socket
@@ -71,8 +73,8 @@ class Control:
     def __init__(
         self,
         clock: Any,
-        endpoint: str,
-        connect: Connect,
+        endpoints: Endpoints,
+        connect_to: Callable[[str], Connect],
         settings: Settings,
         credentials: Credentials | None,
         virtual_host: str,
@@ -81,14 +83,14 @@ class Control:
         patient: bool = True,
     ) -> None:
         self.credentials = credentials
-        self.endpoint = endpoint
         self.session = 0
         """Number of sessions that the broker has opened for this client."""
         self.unasked = 0
         """Messages that were no reply to a request."""
         self._clock = clock
         self._patient = patient
-        self._connect = connect
+        self._endpoints = endpoints
+        self._connect_to = connect_to
         self._settings = settings
         self._opening = wire.opening(virtual_host)
         self._secure = secure
@@ -102,6 +104,11 @@ class Control:
         """The last 401, while the session needs nothing but authentication."""
         self._profile = ""
         self._closed = False
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint of the present session, or of the next attempt."""
+        return self._endpoints.current
 
     async def ready(self) -> wire.Ready:
         """Open a session unless there is one, however long it takes. Raises `MtlError` for a permanent failure."""
@@ -156,7 +163,11 @@ class Control:
     async def _enter(self) -> wire.Ready:
         while self._ready is None:
             try:
-                reply = self._unauthorized or await self._ask(self._opening)
+                if self._socket is None:
+                    await self._endpoints.look_up()
+                several = self._endpoints.several
+                timeout = min(self._settings.failover, self._settings.timeout) if several else self._settings.timeout
+                reply = self._unauthorized or await self._ask(self._opening, timeout)
                 self._unauthorized = None
                 if isinstance(reply, wire.Unauthorized):
                     reply = await self._authorize(reply)
@@ -166,10 +177,11 @@ class Control:
                 self._reset()
                 if not self._patient:
                     raise
-                pause = self._pauses.next()
+                tried = self._endpoints.current
+                pause = self._pauses.next() if self._endpoints.next() else self._settings.least_pause
                 self.log.info(
                     "cannot open a session at {endpoint}: {why}; next attempt in {pause:.1f} s",
-                    endpoint=self.endpoint,
+                    endpoint=tried,
                     why=str(lost),
                     pause=pause,
                 )
@@ -215,20 +227,21 @@ class Control:
 
     # requests and replies
 
-    async def _ask(self, request: wire.Request) -> wire.Reply:
-        """Send a request and wait for its reply. Raises `Lost`."""
+    async def _ask(self, request: wire.Request, timeout: float | None = None) -> wire.Reply:
+        """Send a request and wait for its reply, for the time of the settings by default. Raises `Lost`."""
+        timeout = self._settings.timeout if timeout is None else timeout
         if self._closed:
             raise Closed("the client is closed")
         try:
             if self._socket is None:
-                self._socket = self._connect(self._receive, _nothing, self._failed)
+                self._socket = self._connect_to(self.endpoint)(self._receive, _nothing, self._failed)
             self._answer = Deferred()
             # A new socket has room for more than one message, and there is never more than one.
             self._socket.send((b"", *request))
-            return await self._answer.addTimeout(self._settings.timeout, self._clock)
+            return await self._answer.addTimeout(timeout, self._clock)
         except TimeoutError:
             self._reset()
-            raise Lost(f"no reply from {self.endpoint} in {self._settings.timeout} s") from None
+            raise Lost(f"no reply from {self.endpoint} in {timeout} s") from None
         except BaseException:
             self._reset()
             raise

@@ -12,7 +12,7 @@ Rules (those of the control flow are in `broker.client.control_flow`, those of d
 - Connections are opened on demand.
 - A queue may belong to another broker of a cluster: the client goes there by itself, with the same credentials and
   keys, and has one more control flow for each such broker.
-- The client reconnects automatically whenever the broker is away or restarts.
+- The client reconnects automatically whenever the broker is away or restarts; with several brokers, to the next one.
 - Closing the client closes all of its flows.
 """
 
@@ -30,6 +30,7 @@ from broker.client.control_flow import Connect, Control, is_secure
 from broker.client.credentials import Anonymous, Credentials, External, Password
 from broker.client.data_flow import Direction, Flow, Link, all_of
 from broker.client.dealer import ZeroMQ
+from broker.client.endpoints import Endpoints
 from broker.client.errors import Closed, Lost
 from broker.client.events import Event, OnEvent
 from broker.client.reader import Delivery, Reader, Receive
@@ -61,18 +62,21 @@ MAX_BROKERS = 100
 
 
 class Client:
-    """A client of one broker, as one user in one virtual host.
+    """A client of one broker at a time, as one user in one virtual host.
 
-    ``endpoint`` is the endpoint of the broker's control flow. ``context`` is a shared pyzmq context; without one the
-    client creates its own and terminates it. ``in_thread`` runs a function with arguments in a thread (SCRAM is slow)
-    and returns a Deferred of the result; the default is the reactor's thread pool. ``transport`` replaces the ZeroMQ
-    sockets: tests pass a `broker.client.testing.FakeBroker`.
+    ``endpoint`` is the endpoint of the broker's control flow, or several, of brokers of a cluster. A host name with
+    several addresses stands for all of them. With ``keys``, all brokers have the same public key.
+
+    ``context`` is a shared pyzmq context; without one the client creates its own and terminates it. ``in_thread`` runs
+    a function with arguments in a thread (SCRAM is slow) and returns a Deferred of the result; the default is the
+    reactor's thread pool. ``transport`` replaces the ZeroMQ sockets: tests pass a
+    `broker.client.testing.FakeBroker`.
     """
 
     def __init__(
         self,
         reactor: Any,
-        endpoint: str,
+        endpoint: str | Sequence[str],
         credentials: Credentials | None = None,
         *,
         virtual_host: str = DEFAULT_HOST,
@@ -82,7 +86,6 @@ class Client:
         in_thread: Callable[..., Deferred[Any]] | None = None,
         transport: Transport | None = None,
     ) -> None:
-        self.endpoint = endpoint
         self.settings = settings = settings or Settings()
         self.reactor = reactor
         self.transport = transport or ZeroMQ(keys, settings, context)
@@ -91,10 +94,12 @@ class Client:
         self._opening: dict[Deferred[Ready], None] = {}
         in_thread = in_thread or self._in_thread
 
-        def control(endpoint: str, patient: bool) -> Control:
+        def control(endpoint: str | Sequence[str], patient: bool) -> Control:
+            endpoints = Endpoints(endpoint, in_thread)
+            secure = all(is_secure(each, keys is not None) for each in endpoints.given)
             return Control(
-                reactor, endpoint, self._connect_to(endpoint), settings, self.credentials, virtual_host,
-                is_secure(endpoint, keys is not None), in_thread, patient,
+                reactor, endpoints, self._connect_to, settings, self._credentials, virtual_host, secure, in_thread,
+                patient,
             )  # fmt: skip
 
         self._credentials = credentials
@@ -103,6 +108,11 @@ class Client:
         self._others: dict[str, Control] = {}
         """Control flows with other brokers, by endpoint."""
         self._link = Link(reactor, self._connect_to, self._control, self._control_at, settings, Tails(MAX_EXTENDED))
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint in use, or the next one to be tried."""
+        return self._control.endpoint
 
     @property
     def credentials(self) -> Credentials | None:
