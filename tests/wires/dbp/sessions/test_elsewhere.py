@@ -49,9 +49,7 @@ class Pair:
             registry = MirroringRegistry(self.clock, 1 + 1000 * number)
             farm = self.farms[name] = DbpFarm(clock=self.clock, registry=registry)
             links = self.network.add(name)
-            farm.catalogue.elsewhere = Elsewhere(
-                registry, links, farm.catalogue, farm.complaints, Rates(self.clock)
-            )
+            farm.catalogue.elsewhere = Elsewhere(registry, links, farm.catalogue, farm.complaints, Rates(self.clock))
             registry.watch(lambda change, name=name: self._changed(name, change), (Kind.OFFERED, Kind.WITHDRAWN))  # type: ignore[misc]
         self.network.up("a", "b")
         self.a, self.b = self.farms["a"], self.farms["b"]
