@@ -408,11 +408,19 @@ class ITopics(Interface):
     def unsubscribe(topic: bytes, outlet: Outlet, subscriber: Hashable) -> None:
         """Undo `subscribe`. No-op if not subscribed."""
 
-    def publish(topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]) -> int:
-        """Publish a message to all subscribers, the publisher included if it is one of them.
+    def publish(topic: bytes, headers: Sequence[bytes], body: Sequence[bytes], source: Outlet | None = ...) -> int:
+        """Publish a message to all subscribers, the publisher included if it is one of them, except those of the outlet
+        ``source``: that of the other brokers, for a message that came from one.
 
         Returns the number of recipients. A message that is published during the delivery of another one is queued until
         that delivery is complete; then the result is the present number of subscribers.
+        """
+
+    def join(remote: Outlet, interest: Callable[[bytes, bool], None]) -> None:
+        """Register the outlet of the other brokers, once.
+
+        ``interest`` is called with a topic and True when the topic gets its first subscriber of another outlet, and
+        with False when it loses its last one; at once for all topics that have some. It must not change the topics.
         """
 
     def own(topic: bytes, wanted: Callable[[bool], None]) -> None:

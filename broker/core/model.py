@@ -251,11 +251,26 @@ class Snapshot:
 
 @attrs.frozen
 class TopicInfo:
-    """Topic with subscribers: their number, and the number of messages published since the topic got its first one."""
+    """Topic with subscribers: their number, and the number of messages published since the topic got its first one.
+
+    ``brokers`` is the number of other brokers that have subscribers of it, which are not counted in ``subscribers``.
+    Messages that other brokers published count here as well.
+    """
 
     name: bytes
     subscribers: int
     published: int
+    brokers: int = 0
+
+
+class PublishedHeaders(tuple[bytes, ...]):
+    """Headers of a message of a topic, names and values alternating, with a second form of them.
+
+    ``tail`` is the form for subscribers of the publisher's own wire, which may say more; empty without one. The core
+    does not interpret it, and passes it on to other brokers.
+    """
+
+    tail: bytes = b""
 
 
 def checked_load(load: float) -> float:
