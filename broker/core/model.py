@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from typing import NamedTuple
@@ -241,21 +241,37 @@ class KnownSession:
 @attrs.frozen
 class Snapshot:
     """State that the store returns at start: the next provider id, the last known providers, the switches of launchers,
-    and the last known sessions of subscribers."""
+    the last known sessions of subscribers, and the memories of memberships in clusters by their identities."""
 
     next_provider: int
     providers: Sequence[Provider]
     launchers_on: dict[str, bool]
     sessions: tuple[KnownSession, ...] = ()
+    cluster: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen
 class TopicInfo:
-    """Topic with subscribers: their number, and the number of messages published since the topic got its first one."""
+    """Topic with subscribers: their number, and the number of messages published since the topic got its first one.
+
+    ``brokers`` is the number of other brokers that have subscribers of it, which are not counted in ``subscribers``.
+    Messages that other brokers published count here as well.
+    """
 
     name: bytes
     subscribers: int
     published: int
+    brokers: int = 0
+
+
+class PublishedHeaders(tuple[bytes, ...]):
+    """Headers of a message of a topic, names and values alternating, with a second form of them.
+
+    ``tail`` is the form for subscribers of the publisher's own wire, which may say more; empty without one. The core
+    does not interpret it, and passes it on to other brokers.
+    """
+
+    tail: bytes = b""
 
 
 def checked_load(load: float) -> float:
@@ -343,5 +359,7 @@ EVENTS = {
     "listener-ready": "a listener that could not be opened is open",
     "store-degraded": "the state or the journal cannot be written",
     "store-restored": "the state or the journal is written again",
+    "member-gone": "a broker of the cluster has left, or its lease has ended",
+    "member-back": "a broker of the cluster that was gone is a member again",
 }
 """Events that rules of ``[notify]`` name, with their meaning."""

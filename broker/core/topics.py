@@ -8,6 +8,8 @@ Rules:
   present one has reached all outlets.
 - Copy-on-write: an entry is never modified during its delivery. The first change puts a copy into the table, which
   takes all further changes, so that publishing copies nothing and a delivery costs at most one copy.
+- Other brokers are subscribers of one outlet, the *remote* one. It gets the messages that are published here, and none
+  that came from another broker: so a message travels one hop. The broker is told which topics have own subscribers.
 - An exception in an outlet is a defect of the broker: it is logged, and the other outlets still get the message.
 - All tables are bounded. Queues of slow subscribers belong to the outlets: see `Outlet`.
 """
@@ -74,7 +76,9 @@ class Topics:
         self._own: dict[bytes, Callable[[bool], None]] = {}
         self._delivering: _Entry | None = None
         self._changed = False
-        self._queue: deque[tuple[bytes, Sequence[bytes], Sequence[bytes]]] = deque()
+        self._queue: deque[tuple[bytes, Sequence[bytes], Sequence[bytes], Outlet | None]] = deque()
+        self._remote: Outlet | None = None
+        self._interest: Callable[[bytes, bool], None] = _nobody
 
     # subscribing
 
@@ -93,9 +97,15 @@ class Topics:
             self._entries[topic] = _Entry(topic, {outlet: {subscriber: None}}, 0)
             self.subscriptions += 1
             self._tell_owner(topic, True)
+            if outlet is not self._remote:
+                self._interest(topic, True)
             return topic
-        self._changeable(entry).outlets.setdefault(outlet, {})[subscriber] = None
+        outlets = self._changeable(entry).outlets
+        first = outlet not in outlets and outlet is not self._remote and self._is_remote(outlets)
+        outlets.setdefault(outlet, {})[subscriber] = None
         self.subscriptions += 1
+        if first:
+            self._interest(topic, True)
         return entry.name
 
     def unsubscribe(self, topic: bytes, outlet: Outlet, subscriber: Hashable) -> None:
@@ -109,6 +119,8 @@ class Topics:
         if subscribers:
             return
         del outlets[outlet]
+        if outlet is not self._remote and (not outlets or self._is_remote(outlets)):
+            self._interest(topic, False)
         if not outlets:
             del self._entries[topic]
             self._name_bytes -= len(topic)
@@ -122,33 +134,49 @@ class Topics:
         entry = self._entries[entry.name] = entry.copy()
         return entry
 
+    # other brokers
+
+    def join(self, remote: Outlet, interest: Callable[[bytes, bool], None]) -> None:
+        assert self._remote is None
+        self._remote, self._interest = remote, interest
+        for topic in self._entries:
+            interest(topic, True)
+
+    def _is_remote(self, outlets: dict[Outlet, dict[Hashable, None]]) -> bool:
+        """Return True if the remote outlet is the only one."""
+        return len(outlets) == 1 and self._remote in outlets
+
     # publishing
 
-    def publish(self, topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]) -> int:
+    def publish(
+        self, topic: bytes, headers: Sequence[bytes], body: Sequence[bytes], source: Outlet | None = None
+    ) -> int:
         entry = self._entries.get(topic)
         if self._delivering is not None:
-            self._queue.append((topic, headers, body))
+            self._queue.append((topic, headers, body, source))
             return 0 if entry is None else len(entry)
         if entry is None:
             return 0
-        count = self._deliver(entry, headers, body)
+        count = self._deliver(entry, headers, body, source)
         # A loop over a queue, and no recursion: outlets that answer each other's messages would nest without bound.
         queue = self._queue
         while queue:
-            topic, headers, body = queue.popleft()
+            topic, headers, body, source = queue.popleft()
             entry = self._entries.get(topic)
             if entry is not None:
-                self._deliver(entry, headers, body)
+                self._deliver(entry, headers, body, source)
         return count
 
-    def _deliver(self, entry: _Entry, headers: Sequence[bytes], body: Sequence[bytes]) -> int:
-        """Deliver a message to all outlets. Returns the number of subscribers it was handed over for."""
+    def _deliver(self, entry: _Entry, headers: Sequence[bytes], body: Sequence[bytes], source: Outlet | None) -> int:
+        """Deliver a message to all outlets but its source. Returns the number of subscribers it was handed over for."""
         entry.published += 1
         self._delivering = entry
         self._changed = False
         count = 0
         subscribers: Collection[Hashable]
         for outlet, subscribers in entry.outlets.items():
+            if outlet is source:
+                continue
             if self._changed:
                 subscribers = self._remaining(entry.name, outlet, subscribers)
                 if not subscribers:
@@ -194,7 +222,15 @@ class Topics:
 
     def info(self, topic: bytes) -> TopicInfo | None:
         entry = self._entries.get(topic)
-        return None if entry is None else TopicInfo(topic, len(entry), entry.published)
+        return None if entry is None else self._info(entry)
 
     def describe(self) -> Sequence[TopicInfo]:
-        return [TopicInfo(name, len(entry), entry.published) for name, entry in sorted(self._entries.items())]
+        return [self._info(entry) for _, entry in sorted(self._entries.items())]
+
+    def _info(self, entry: _Entry) -> TopicInfo:
+        brokers = 0 if self._remote is None else len(entry.outlets.get(self._remote, ()))
+        return TopicInfo(entry.name, len(entry) - brokers, entry.published, brokers)
+
+
+def _nobody(topic: bytes, on: bool) -> None:
+    """Take note of interest in a topic where there is no other broker."""

@@ -70,6 +70,7 @@ class Context:
     - ``forget``: removes the listener of a title from the retries, after it was closed on purpose.
     - ``members``, ``owners``, ``links``: the other brokers of the cluster, the ownership of durable queues, and the
       links between brokers; without a cluster, those of `broker.core.cluster.single`.
+    - ``join_topics``: connects the topics of a namespace of its own, a virtual host, with those of the other brokers.
     """
 
     broker: Broker
@@ -97,6 +98,7 @@ class Context:
     members: IMembers = SINGLE
     owners: IQueueOwners = SINGLE
     links: ILinks = SINGLE
+    join_topics: Callable[[str, ITopics], None] = lambda name, topics: None
 
 
 class OpenWire(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import attrs
 from nacl.bindings import crypto_scalarmult_base
@@ -21,9 +21,11 @@ from broker import curve
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.net.endpoints import bound, close_now, listen
 from broker.net.interfaces.limits import RouterLimits
+from broker.net.rate_limits import Complaints
 from broker.net.router.backlog import BacklogLimits
 from broker.net.router.gate import Gate
 from broker.net.router.router import Router
+from broker.net.scheduler import Scheduler
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveServer, Security
 from broker.net.zmtp.curve_frames import Sealing
@@ -31,15 +33,37 @@ from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.mechanism import Mechanism
 from broker.net.zmtp.null import Null
 from broker.net.zmtp.sealing import SealingError, choose
-from broker.wires.common.known_keys import KnownKeys
 from broker.wires.common.places import occupied
-from broker.wires.interface import Context
 
 log = Logger()
 
+R = TypeVar("R", bound=Router)
+
+
+class Keys(Protocol):
+    """The allowed client keys, which change. ``changed`` has callbacks for keys (Z85) that are not allowed any more."""
+
+    changed: list[Callable[[frozenset[str]], object]]
+
+    def name_of(self, key: str) -> str | None:
+        """Return the name of a key (Z85), or None if it is not allowed."""
+
+
+class RouterContext(Protocol):
+    """The environment of a ROUTER, a part of `broker.wires.interface.Context`."""
+
+    @property
+    def room(self) -> int: ...
+    @property
+    def scheduler(self) -> Scheduler: ...
+    @property
+    def complaints(self) -> Complaints: ...
+    @property
+    def clock(self) -> Any: ...
+
 
 def make_router(
-    wire: str, limits: RouterLimits, secret_key: str | None, keys: KnownKeys | None, context: Context
+    wire: str, limits: RouterLimits, secret_key: str | None, keys: Keys | None, context: RouterContext
 ) -> Router:
     """Return a ROUTER for as many connections as the context has room for. Connections of revoked keys are closed.
 
@@ -47,16 +71,22 @@ def make_router(
     client keys; None allows any. Raises OSError if the implementation of CURVE's encryption that the environment
     selects is not available.
     """
+    return make_kind(Router, wire, limits, secret_key, keys, context)
+
+
+def make_kind(
+    kind: type[R], wire: str, limits: RouterLimits, secret_key: str | None, keys: Keys | None, context: RouterContext
+) -> R:
+    """Return a ROUTER of the class ``kind``; see `make_router`."""
     mechanism: Callable[[], Mechanism] = partial(Null, as_server=True)
     sealing = None
     if secret_key is not None:
-        sealing = _sealing()
+        security = make_security(secret_key)
+        sealing = security.sealing
         why = f": {sealing.reason}" if sealing.reason else ""
         log.info("{wire}: CURVE encryption by {name}{why}", wire=wire, name=sealing.name, why=why)
-        secret = curve.decode(secret_key)
-        security = Security(SODIUM, sealing, crypto_scalarmult_base(secret), secret)
         mechanism = partial(CurveServer, security, Cookies(SODIUM, monotonic))
-    router = Router(
+    router = kind(
         wire,
         mechanism,
         Gate(wire, keys, context.complaints, context.clock),
@@ -71,6 +101,12 @@ def make_router(
     if keys is not None:
         keys.changed.append(router.revoke)
     return router
+
+
+def make_security(secret_key: str) -> Security:
+    """Return the keys and the encryption of CURVE for a secret key in Z85. Raises OSError as `make_router`."""
+    secret = curve.decode(secret_key)
+    return Security(SODIUM, _sealing(), crypto_scalarmult_base(secret), secret)
 
 
 @cache

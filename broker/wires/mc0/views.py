@@ -30,8 +30,9 @@ SESSION_COLUMNS = (
 
 TOPIC_COLUMNS = (
     Column("topic", "Name of the topic"),
-    Column("subscribers", "Subscribers on all wires", "subscribers"),
+    Column("subscribers", "Subscribers on all wires, at this broker", "subscribers"),
     Column("published", "Messages published since the topic has subscribers", "messages"),
+    Column("brokers", "Other brokers with subscribers, in a cluster", "brokers"),
 )
 
 
@@ -64,7 +65,14 @@ def _present(topics: ITopics) -> Iterator[TopicInfo]:
 
 
 def _topic(topic: TopicInfo) -> Row:
-    return {"topic": shown(topic.name), "subscribers": topic.subscribers, "published": topic.published}
+    row: dict[str, object] = {
+        "topic": shown(topic.name),
+        "subscribers": topic.subscribers,
+        "published": topic.published,
+    }
+    if topic.brokers:
+        row["brokers"] = topic.brokers
+    return row
 
 
 def _session(leases: ILeases, session: Mc0Session) -> Row:

@@ -7,7 +7,7 @@ their writers; sockets are closed then, or after `STOP_SECONDS`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from twisted.logger import Logger
 
 from broker.access.principal import Principal
 from broker.config.values import Broker
+from broker.core.cluster.interfaces import IMembers
 from broker.core.database import StateError
 from broker.core.interfaces import ITopics
 from broker.core.model import NotReady
@@ -64,12 +65,20 @@ class MtlProfiles:
         registry, leases, complaints = context.registry, context.leases, context.complaints
         bridge = config.hosts[0]
         spaces: dict[str, ITopics] = {bridge: context.topics}
-        queue = QueueProfile(queues.queues, data, context.clock, config.window_bytes)
-        service = ServiceProfile(data, registry, leases, complaints, bridge, config.window_bytes)
+        queue = QueueProfile(queues.queues, data, context.clock, config.window_bytes, queues.ownership)
+        service = ServiceProfile(
+            data,
+            registry,
+            leases,
+            complaints,
+            bridge,
+            config.window_bytes,
+            endpoint_of=partial(_endpoint_of, context.members),
+        )
         profiles: tuple[Profile, ...] = (
             FanOutProfile(data),
             RegistryProfile(data, registry, leases, complaints),
-            TopicProfile(data, partial(_space, spaces), complaints),
+            TopicProfile(data, partial(_space, spaces, context.join_topics), complaints),
             queue,
             service,
         )
@@ -132,7 +141,7 @@ class OpenMtl(PlainWire):
 
     def troubles(self) -> Iterable[NotReady]:
         """Return the reason for which messages of durable queues cannot be written, if there is one."""
-        why = self.queues.recorder.trouble
+        why = self.queues.trouble
         return [NotReady("queues", why)] if why else []
 
     def carriers(self) -> Sequence[ConnectionFactory]:
@@ -174,6 +183,7 @@ class OpenMtl(PlainWire):
         for profile in self.profiles.by_name.values():
             counts.update(profile.counts())
         counts.update({f"mtl_disk.{key}": value for key, value in self.queues.recorder.counts().items()})
+        counts.update({f"mtl_owned.{key}": value for key, value in self.queues.owned().items()})
         return counts
 
     def stop_listening(self) -> Deferred[None]:
@@ -201,7 +211,7 @@ class OpenMtl(PlainWire):
             shut(None)
             self._end_threads()
 
-        written_to_disk = self.queues.recorder.stop().addBoth(written)
+        written_to_disk = self.queues.stop().addBoth(written)
         closed.addCallback(lambda _: self._shut())
         both: list[Deferred[Any]] = [written_to_disk, closed]
         return DeferredList(both).addCallback(lambda _: None)
@@ -250,6 +260,16 @@ def _make(config: Mtl, context: Context) -> OpenMtl:
     return OpenMtl(config, context, identities, listeners, flows, policy, control, data, queues, profiles)
 
 
-def _space(spaces: dict[str, ITopics], host: str) -> ITopics:
+def _endpoint_of(members: IMembers, broker: str) -> str:
+    """Return the endpoint of the control flow at another broker; empty if it is unknown."""
+    member = members.member(broker)
+    return "" if member is None else member.listeners.get(WIRE, "")
+
+
+def _space(spaces: dict[str, ITopics], join: Callable[[str, ITopics], None], host: str) -> ITopics:
     """Return the topics of a virtual host. The first host has those of the other wires; each other has its own."""
-    return spaces.setdefault(host, Topics()) if host not in spaces else spaces[host]
+    topics = spaces.get(host)
+    if topics is None:
+        topics = spaces[host] = Topics()
+        join(host, topics)
+    return topics

@@ -28,6 +28,9 @@ HOST = "/"
 
 OTHER = "/other"
 
+ENDPOINTS = {"broker-b": "tcp://192.0.2.2:5975"}
+"""Control endpoints of other brokers."""
+
 
 @attrs.frozen
 class Got:
@@ -92,6 +95,7 @@ class ProfilesFarm(MtlFarm):
             HOST,
             self.settings.window_bytes,
             self._bounds.service,
+            lambda broker: ENDPOINTS.get(broker, ""),
         )
         self.told: dict[str, str] = {}
         """The members that came with the last lease."""

@@ -41,8 +41,9 @@ SERVICE = "service/"
 OVERHEAD = 900
 """Bytes that a request takes beside its own: the object, its deadline, and its entries in tables."""
 
-FAILED, UNAVAILABLE, TOO_LATE = 500, 503, 504
-"""Codes that callers are sent: rejected for good by a worker; processed by no worker; no worker had room in time."""
+MISDIRECTED, FAILED, UNAVAILABLE, TOO_LATE = 421, 500, 503, 504
+"""Codes that callers are sent: the workers are at another broker; rejected for good by a worker; processed by no
+worker; no worker had room in time."""
 
 
 class ByteBudget:
@@ -286,6 +287,11 @@ class Dispatcher:
         """Note that a reply was seen: the request will not be sent again."""
         request.replied = True
         self._release(request)
+
+    def has_workers(self, key: tuple[str, str]) -> bool:
+        """Return True if a service, by virtual host and name, has workers."""
+        service = self._services.get(key)
+        return service is not None and bool(service.workers)
 
     # workers
 

@@ -21,6 +21,9 @@ Rules:
   ``reason``, the ``service`` and the ``correlation-id``. Codes are 500 (rejected for good), 503 (the worker is gone or
   returned it, and no other takes it), 504 (no worker had room in time). The broker removes ``event`` from replies, so
   that no worker can send such a Content.
+- Requests do not travel between the brokers of a cluster. A request for a service whose workers are all at other
+  brokers is rejected with recycle; with a ``reply-to``, the caller is also sent the error 421, with ``owner``, the name
+  of a broker that has a worker, and its control ``endpoint`` where it is known.
 - ``user-id`` is the writer of a request or reply, where it is known. Requests have ``redelivered`` and
   ``delivery-count``, from 1 on.
 - A worker reports its load by a Content to ``load`` on the writer flow of the same client: ``{"load": NUMBER}``.
@@ -30,17 +33,19 @@ Rules:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 import attrs
 
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import Service
 from broker.net.interfaces.router import Complaints
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles.dispatch import (
+    MISDIRECTED,
     SERVICE,
     UNAVAILABLE,
     ByteBudget,
@@ -69,6 +74,9 @@ MAX_CORRELATION = 255
 MAX_TTL = 3_600_000
 """Milliseconds: the longest time to live of a request. No caller waits an hour for a reply."""
 
+NOTHING_MORE: Mapping[str, table.Value] = MappingProxyType({})
+"""Members of an error besides those of all errors."""
+
 _COUNTS = "mtl_services"
 _BOUNDS = ServiceBounds()
 
@@ -86,7 +94,8 @@ class ServiceProfile:
     """The profile. See `broker.wires.mtl.sessions.profile_interface.Profile`.
 
     ``bridge`` is the virtual host of the registry. ``window_bytes`` limits the unconfirmed requests of one worker; a
-    change applies to workers that begin later.
+    change applies to workers that begin later. ``endpoint_of`` returns the control endpoint of another broker by its
+    name, empty if it is unknown.
     """
 
     name = NAME
@@ -105,7 +114,9 @@ class ServiceProfile:
         bridge: str,
         window_bytes: int,
         bounds: ServiceBounds = _BOUNDS,
+        endpoint_of: Callable[[str], str] = lambda broker: "",
     ) -> None:
+        self._endpoint_of = endpoint_of
         self._flows = flows
         self._registry = registry
         self._complaints = complaints
@@ -141,6 +152,9 @@ class ServiceProfile:
         service = _service(resource)
         if service and side is Side.READER and not principal.allowed.offers.permits(service):
             raise Refusal(Reason.FORBIDDEN, "this user may not offer a service of that name")
+
+    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
+        """No-op: resources need no preparation."""
 
     def granted(self, grant: Grant) -> Mapping[str, str]:
         if grant.side is not Side.READER or not grant.covers(REPLY):
@@ -260,7 +274,7 @@ class ServiceProfile:
             self._complaints.count(_COUNTS, refusal.reason.code)
             # A reply that is too late is normal: a worker without confirmation need not know.
             if refusal.reason is not Reason.UNKNOWN_TARGET or writer.grant.confirm is ConfirmMode.FULL:
-                writer.reject(content.sequence, recycle=refusal.reason is Reason.LIMIT)
+                writer.reject(content.sequence, recycle=refusal.reason in (Reason.LIMIT, Reason.ELSEWHERE))
         else:
             writer.confirm(content.sequence)
 
@@ -282,6 +296,8 @@ class ServiceProfile:
         request = ServiceRequest(
             (principal.host, name), properties, content.body, box, correlation, min(ttl, MAX_TTL) / 1000, retry
         )
+        if not self._calls.has_workers(request.key):
+            self._check_elsewhere(request)
         try:
             self._calls.ask(request)
         except Refusal as refusal:
@@ -289,6 +305,21 @@ class ServiceProfile:
                 self._failed(request, UNAVAILABLE, refusal.text)
             raise
         self._asked += 1
+
+    def _check_elsewhere(self, request: ServiceRequest) -> None:
+        """Raise `Elsewhere` if workers of a service without any here are at another broker."""
+        host, name = request.key
+        if host != self._bridge:
+            return
+        for service in self._registry.find(name, WIRE):
+            provider = self._registry.provider(service.provider)
+            if provider is not None and provider.broker:
+                owner, endpoint = provider.broker, self._endpoint_of(provider.broker)
+                text = f"the workers of this service are at the broker {owner}"
+                self._failed(
+                    request, MISDIRECTED, text, {"owner": owner, **({"endpoint": endpoint} if endpoint else {})}
+                )
+                raise Elsewhere(text, owner, endpoint)
 
     def _reply(self, writer: ProfileWriter, resource: str, content: data.Content) -> None:
         principal = writer.grant.principal
@@ -329,12 +360,15 @@ class ServiceProfile:
 
     # failures
 
-    def _failed(self, request: ServiceRequest, code: int, why: str) -> None:
+    def _failed(
+        self, request: ServiceRequest, code: int, why: str, more: Mapping[str, table.Value] = NOTHING_MORE
+    ) -> None:
         self._complaints.count(_COUNTS, f"error-{code}")
         box = request.box
         if not isinstance(box, ReplyInbox):
             return
         members: dict[str, table.Value] = {"event": "error", "code": code, "reason": why, "service": request.key[1]}
+        members |= more
         if request.correlation:
             members["correlation-id"] = request.correlation
         try:

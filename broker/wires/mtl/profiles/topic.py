@@ -26,7 +26,7 @@ import attrs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics
-from broker.core.model import is_own
+from broker.core.model import PublishedHeaders, is_own
 from broker.net.interfaces.router import Complaints, Part, Sent
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles.retained_values import RetainedBounds, RetainedValue, RetainedValues
@@ -42,13 +42,12 @@ MAX_HEADERS = 1_000
 """Header pairs that mc0 takes of one message: further properties are lost on the way to it."""
 
 
-class TopicProperties(tuple[bytes, ...]):
-    """Encoded properties of a Content: the headers for mc0, and the tail for readers of MTL.
+class TopicProperties(PublishedHeaders):
+    """Encoded properties of a Content: the headers for mc0, and the tail for readers of MTL, here and at other brokers.
 
     ``kept`` is the tail of the retained value, None if the Content is not to be retained.
     """
 
-    tail: bytes
     kept: bytes | None
 
 
@@ -98,6 +97,9 @@ class TopicProfile:
             raise Refusal(Reason.FORBIDDEN, "the topic is the broker's own")
         if not principal.allowed.may(side, NAME, resource):
             raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that topic")
+
+    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
+        """No-op: resources need no preparation."""
 
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}
@@ -215,7 +217,8 @@ class TopicProfile:
             subscribers = self._paid(subscribers, topic.decode())
             if not subscribers:
                 return
-        tail = headers.tail if isinstance(headers, TopicProperties) else _tail(topic, headers)
+        told = headers.tail if isinstance(headers, PublishedHeaders) else b""
+        tail = told or _tail(topic, headers)
         self._flows.fan_out(subscribers, tail, body[0] if len(body) == 1 else b"".join(body))
 
     def _paid(self, subscribers: Collection[ProfileReader], topic: str) -> Collection[ProfileReader]:

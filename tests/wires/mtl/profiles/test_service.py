@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.errors import Reason, Refusal
-from broker.core.model import Rights
+from broker.core.model import Provider, Rights
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
 from broker.wires.mtl.profiles import service as module
@@ -1106,3 +1107,66 @@ def test_pings_of_a_worker_are_heartbeats_of_its_provider(farm: ServiceFarm) -> 
     farm.mtl.writer("load", profile=farm.mtl.service).say(*wire.PING)
     [service] = farm.core.services("sum")
     assert beats == [service.provider]
+
+
+# other brokers
+
+
+class OfOthers:
+    """A registry in which all providers are held by another broker."""
+
+    def __init__(self, registry: Any, broker: str) -> None:
+        self._registry = registry
+        self._broker = broker
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._registry, name)
+
+    def provider(self, provider: int) -> Provider | None:
+        found = self._registry.provider(provider)
+        return None if found is None else attrs.evolve(found, broker=self._broker)
+
+
+@pytest.mark.parametrize(
+    ("broker", "where"),
+    [("broker-b", {"owner": "broker-b", "endpoint": "tcp://192.0.2.2:5975"}), ("broker-c", {"owner": "broker-c"})],
+)
+def test_a_caller_is_sent_to_the_broker_of_the_workers(broker: str, where: dict[str, str]) -> None:
+    there, here = ServiceFarm(), ServiceFarm()
+    here.mtl = ProfilesFarm(registry=OfOthers(there.core, broker), settings=MtlSettings(leases=1_000))  # type: ignore[arg-type]
+    here.profile = here.mtl.service
+    there.worker("bank")
+    caller = here.caller()
+    for ttl in ({}, {"ttl": 1_000}):
+        caller.ask("bank", b"", **{"correlation-id": "1", **ttl})
+    told, *_ = [
+        as_got(each) for each in caller.ask("bank", **{"correlation-id": "2"}) if isinstance(each, wire.Content)
+    ]
+    assert told.says == {
+        "event": "error",
+        "code": 421,
+        "reason": f"the workers of this service are at the broker {broker}",
+        "service": "bank",
+        "correlation-id": "2",
+        **where,
+    }
+    assert here.count("elsewhere") == here.count("error-421") == 3
+    assert here.idle()
+
+
+def test_a_caller_with_confirmation_gets_a_reject_with_recycle() -> None:
+    there, here = ServiceFarm(), ServiceFarm()
+    here.mtl = ProfilesFarm(registry=OfOthers(there.core, "broker-b"), settings=MtlSettings(leases=1_000))  # type: ignore[arg-type]
+    here.profile = here.mtl.service
+    there.worker("bank")
+    peer = here.mtl.writer("service/bank", profile=here.profile, confirm=ConfirmMode.FULL)
+    put(peer, 1, "service/bank", b"")
+    assert peer.take() == rejected(1, recycle=True)
+
+
+def test_own_workers_are_preferred_to_those_of_other_brokers() -> None:
+    here = ServiceFarm()
+    here.mtl = ProfilesFarm(registry=OfOthers(here.core, "broker-b"), settings=MtlSettings(leases=1_000))  # type: ignore[arg-type]
+    here.profile = here.mtl.service
+    here.worker("bank")
+    here.caller().asked("bank")

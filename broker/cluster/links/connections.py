@@ -1,0 +1,165 @@
+"""The two sides of a link's connection: a ROUTER that listens, and connections to the listeners of other brokers.
+
+Both are connections of `broker.net`, with its scheduler, limits and backpressure; a connection that this broker opens
+has the client's side of ZMTP's handshake. Until a connection is introduced by HELLO or WELCOME, it is a stranger: reads
+are small, and the deadline of the handshake applies.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from twisted.internet.interfaces import IAddress, IConnector
+from twisted.internet.protocol import ClientFactory
+from twisted.python.failure import Failure
+
+from broker.core.errors import Refusal
+from broker.net.interfaces.router import Part
+from broker.net.router.peer import RouterPeer
+from broker.net.router.router import Router
+from broker.net.zmtp.limits import FrameLimits
+from broker.net.zmtp.machine import Machine
+from broker.net.zmtp.mechanism import Mechanism
+
+ROUTERS = frozenset((b"ROUTER",))
+"""The socket type to which this broker connects."""
+
+
+class LinkPeer(RouterPeer):
+    """A connection of a link. ``neighbour`` is the member at the other end; None while it is unknown. ``attempt`` is
+    the one that led to a connection that this broker opened."""
+
+    factory: LinkRouter
+    neighbour: Any = None
+    attempt: Attempt | None = None
+
+    def authenticated(self) -> None:
+        """Handshake of ZMTP complete. The peer remains a stranger until it is `introduced`."""
+        self.factory.ends.opened(self)
+
+    def introduced(self) -> None:
+        """Mark the peer as authenticated."""
+        super().authenticated()
+
+    def lost(self) -> None:
+        """Connection lost or about to close. May be called twice."""
+        super().lost()
+        self.factory.ends.gone(self)
+
+
+class OpenedPeer(LinkPeer):
+    """A connection that this broker opened."""
+
+    def connection_ready(self) -> None:
+        """Connection established: send the signature and version."""
+        self.transport.setTcpNoDelay(True)
+        self.transport.setTcpKeepAlive(True)
+        self.factory.complaints.count(f"{self.factory.wire}_connections", "opened")
+        self.write_now(self.machine.begin())
+
+
+class Ends(Protocol):
+    """User of the connections."""
+
+    def opened(self, peer: LinkPeer) -> None:
+        """Handle a connection whose handshake is complete."""
+
+    def received(self, peer: LinkPeer, frames: list[Part]) -> None:
+        """Handle a message."""
+
+    def gone(self, peer: LinkPeer) -> None:
+        """Handle a connection that is lost or about to close. May be called twice."""
+
+    def failed(self, attempt: Attempt, reason: str) -> None:
+        """Handle an attempt that did not become a connection."""
+
+
+class LinkRouter(Router):
+    """The connections that other brokers open."""
+
+    ends: Ends
+    kind: type[LinkPeer] = LinkPeer
+
+    def use_ends(self, ends: Ends) -> None:
+        """Pass all events to ``ends``. To be called before the first connection."""
+        self.ends = ends
+        self.serve(_Received(self))
+
+    def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> LinkPeer:
+        """See `ConnectionFactory`."""
+        return self.kind(self, host.removeprefix("::ffff:") if "." in host else host, port, local, turned_away)
+
+
+class Attempts(LinkRouter):
+    """The connections that this broker opens."""
+
+    kind = OpenedPeer
+    frame_limits = FrameLimits()
+    _next: Mechanism
+
+    def connect(self, attempt: Attempt, host: str, port: int, within: float) -> None:
+        """Begin to connect. Either `Ends.failed` or `Ends.gone` follows, the latter with the neighbour set."""
+        attempt.connector = self.clock.connectTCP(host, port, attempt, timeout=within)  # type: ignore[attr-defined]
+
+    def new_machine(self) -> Machine:
+        """See `Router`."""
+        return Machine(self._next, "DEALER", self.frame_limits, peers=ROUTERS)
+
+    def let_in(self, peer: RouterPeer, identity: bytes) -> bool:
+        """See `Router`. An identity that a listener claims is ignored: the connection is known by its number."""
+        return super().let_in(peer, b"")
+
+    def build(self, attempt: Attempt, addr: IAddress | None) -> LinkPeer:
+        """Create the protocol of an attempt."""
+        self._next = attempt.mechanism
+        peer = self.buildProtocol(addr)
+        assert isinstance(peer, LinkPeer)
+        peer.attempt = attempt
+        peer.neighbour = attempt.neighbour
+        return peer
+
+
+class Attempt(ClientFactory):
+    """One attempt to connect to a neighbour, with a handshake of its own."""
+
+    noisy = False
+    connector: IConnector | None = None
+
+    def __init__(self, attempts: Attempts, neighbour: Any, mechanism: Mechanism) -> None:
+        self._attempts = attempts
+        self.neighbour = neighbour
+        self.mechanism = mechanism
+        self.stopped = False
+        """The result does not matter any more."""
+
+    def stop(self) -> None:
+        """End the attempt, without a report. No-op for an established connection."""
+        self.stopped = True
+        if self.connector is not None and self.connector.state == "connecting":  # type: ignore[attr-defined]
+            self.connector.stopConnecting()
+
+    def buildProtocol(self, addr: IAddress | None) -> LinkPeer | None:  # type: ignore[override]
+        return None if self.stopped else self._attempts.build(self, addr)
+
+    def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
+        if not self.stopped:
+            self._attempts.ends.failed(self, reason.getErrorMessage().rstrip("."))
+
+
+class _Received:
+    """Conversation of a ROUTER that reports the connection of each message."""
+
+    def __init__(self, router: LinkRouter) -> None:
+        self._router = router
+
+    def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
+        """See `broker.net.interfaces.router.Conversation`."""
+        peer = self._router.current
+        assert isinstance(peer, LinkPeer)
+        self._router.ends.received(peer, frames)
+
+    def closed(self, connection: int) -> None:
+        """Do nothing: the connection reports its own end."""
+
+    def room(self, identity: bytes) -> None:
+        """Do nothing: nothing waits for room."""
