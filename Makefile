@@ -1,8 +1,10 @@
-# Three commands: `make run` for a broker, `make plan` for a capacity plan, `make test` for the tests of both. Each sets up
-# .venv first; see etc/setup.sh.
+# Four commands: `make run` for a broker, `make cluster` for three that share a registry, `make plan` for a capacity plan,
+# `make test` for the tests of all. Each sets up .venv first; see etc/setup.sh.
 
 PORT ?= 9000
 ARGS ?=
+# The program etcd of `make cluster`; empty: the one of the system.
+ETCD ?=
 WORKERS ?= 2
 # Not empty: run the long tests as well.
 LONG ?=
@@ -10,10 +12,11 @@ LONG ?=
 # With this variable, each broker that a test starts would compile all its modules again, and each run all its tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run plan test check install clean
+.PHONY: help run cluster plan test check install clean
 
 help:
 	@echo 'make run    sets up everything, then runs a broker on port $(PORT) (PORT=9100, ARGS="--bind 0.0.0.0")'
+	@echo 'make cluster  sets up everything, then runs an etcd and three brokers on this machine (PORT=9000, ETCD=/path/to/etcd)'
 	@echo 'make plan   sets up everything, Java included, then plans for a generated month (ARGS="--out DIR")'
 	@echo 'make test   sets up everything, then runs the checks and tests, two at a time (WORKERS=4, ARGS="tests/core")'
 	@echo '            LONG=1 runs the tests marked long as well'
@@ -24,6 +27,10 @@ help:
 run:
 	@sh etc/setup.sh run
 	exec .venv/bin/twistd -n elkobroker --port $(PORT) $(ARGS)
+
+cluster:
+	@sh etc/setup.sh run
+	@PORT=$(PORT) ETCD='$(ETCD)' sh etc/cluster.sh
 
 plan:
 	@sh etc/setup.sh plan

@@ -96,6 +96,7 @@ class ControlWords:
             for each in self.operations.settings()
         ]
         lines += [f"not ready: {each.what}: {each.reason}" for each in self.operations.not_ready()]
+        lines += [f"degraded: {each.what}: {each.reason}" for each in self.operations.degraded()]
         return "\n".join(lines)
 
     def _reload(self, arguments: Sequence[str]) -> str:

@@ -14,7 +14,21 @@ from prometheus_client.core import Metric
 
 from broker.access.acts import Audit
 from broker.access.principal import Access
-from broker.admin.api import actions, control, events, health, history, identity, plan, plan_report, tables, watch, why
+from broker.admin.api import (
+    actions,
+    cluster,
+    control,
+    events,
+    health,
+    history,
+    identity,
+    plan,
+    plan_report,
+    tables,
+    watch,
+    why,
+)
+from broker.admin.api.metrics import cluster as cluster_metrics
 from broker.admin.api.metrics import endpoint as metrics
 from broker.admin.api.metrics import plan as plan_metrics
 from broker.admin.api.metrics import process, state
@@ -43,18 +57,20 @@ class Sources:
     """The state that the API shows, and its controls.
 
     ``shown`` returns the state for operators, ``dialects`` the commands of the wires, ``listeners`` the states of the
-    listeners, ``ready`` what is not ready, with reasons; ``plan`` is the capacity plan. ``lag`` has the functions that
-    are called with each lag of the reactor. ``endpoints`` returns all endpoints, for the document, and ``certificates``
-    those of the open listeners.
+    listeners, ``ready`` what is not ready and ``degraded`` what works less well, with reasons; ``plan`` is the capacity
+    plan. ``lag`` has the functions that are called with each lag of the reactor. ``endpoints`` returns all endpoints,
+    for the document, and ``certificates`` those of the open listeners. ``farm`` is the name of the cluster.
     """
 
     core: Core
+    farm: str
     clock: Any
     started: float
     shown: Callable[[], Shown]
     dialects: Callable[[], Sequence[Dialect]]
     listeners: Callable[[], Sequence[Listening]]
     ready: health.Reasons
+    degraded: health.Reasons
     control: IOperations
     plan: IPlan
     access: Access
@@ -79,7 +95,8 @@ class OperatorsApi:
         self._counters = CounterMetrics(shown.documentation)
         orders = Orders(sources.dialects, LISTENER)
         self.endpoints: Sequence[Endpoint] = [
-            *health.endpoints(sources.ready, self._status, registry, registry.sizes),
+            *health.endpoints(sources.ready, sources.degraded, self._status, registry, registry.sizes),
+            *cluster.endpoints(core.members, sources.farm),
             *tables.endpoints(self._views, registry),
             *why.endpoints(registry, clock, self.history),
             *history.endpoints(registry, self.history),
@@ -90,7 +107,7 @@ class OperatorsApi:
             *actions.endpoints(registry, sources.control, core.launchers, orders, sources.audit, LISTENER),
             *control.endpoints(sources.control, sources.audit, LISTENER),
             *metrics.endpoints(
-                (self._counts, self.times.collect, self._tables, self._state, self._plan, self._process)
+                (self._counts, self.times.collect, self._tables, self._state, self._cluster, self._plan, self._process)
             ),
             *identity.endpoints(sources.access, LISTENER, shown.version, sources.endpoints),
         ]
@@ -130,7 +147,10 @@ class OperatorsApi:
     def _state(self) -> Iterator[Metric]:
         states = [(each.name, each.ready) for each in self._sources.listeners()]
         certificates = [(each.path, each.expires) for each in self._sources.certificates()]
-        return state.collect(self._status(), states, self._sources.ready(), certificates)
+        return state.collect(self._status(), states, self._sources.ready(), self._sources.degraded(), certificates)
+
+    def _cluster(self) -> Iterator[Metric]:
+        return cluster_metrics.collect(self._sources.core.members)
 
     def _plan(self) -> Iterator[Metric | None]:
         return plan_metrics.collect(self._sources.plan)

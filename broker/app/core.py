@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -55,15 +55,41 @@ class Core:
     links: ILinks = SINGLE
 
 
+class Cluster(Protocol):
+    """The cluster of a core: `broker.app.cluster.Membership`."""
+
+    @property
+    def members(self) -> IMembers: ...
+
+    @property
+    def owners(self) -> IQueueOwners: ...
+
+    @property
+    def links(self) -> ILinks: ...
+
+    def next_id(self) -> int: ...
+
+
 def build(
-    snapshot: Snapshot, store: Store, grace: float, table: list[Launcher], counters: Counters, reactor: Any
+    snapshot: Snapshot,
+    store: Store,
+    grace: float,
+    table: list[Launcher],
+    counters: Counters,
+    reactor: Any,
+    join: Callable[[Core], Cluster] | None = None,
 ) -> Core:
-    """Build the core from the remembered state. Raises `broker.core.database.StateError`."""
+    """Build the core from the remembered state. Raises `broker.core.database.StateError`.
+
+    ``join`` returns the cluster for a core that is complete but for it; None in single mode.
+    """
     threads = ThreadPool(minthreads=0, maxthreads=1, name="store")
     in_thread: Callable[..., Deferred[Any]] = partial(deferToThreadPool, reactor, threads)
     # The registry, its restored services and the recorder refer to each other: the lambdas run after all are made.
     restored = Restored(snapshot.providers, grace, reactor, lambda ids: recorder.forget(ids))
-    registry = Registry(reactor, lambda: recorder.next_id(), restored)
+    kind = Registry if join is None else _clustered()
+    registry = kind(reactor, lambda: recorder.next_id() if cluster is None else cluster.next_id(), restored)
+    cluster: Cluster | None = None
     recorder = Recorder(
         registry, store, reactor, in_thread, snapshot.next_provider, (s.identity for s in snapshot.sessions)
     )
@@ -79,7 +105,7 @@ def build(
     topics = Topics()
     leases = Leases(reactor)
     FarmTopics(registry, topics, leases)
-    return Core(
+    core = Core(
         registry=registry,
         restored=restored,
         recorder=recorder,
@@ -92,6 +118,17 @@ def build(
         complaints=Complaints(counters, reactor),
         in_thread=in_thread,
     )
+    if join is None:
+        return core
+    cluster = join(core)
+    return attrs.evolve(core, members=cluster.members, owners=cluster.owners, links=cluster.links)
+
+
+def _clustered() -> type[Registry]:
+    # Imported here: a single broker runs without it.
+    from broker.core.cluster.registry import ClusterRegistry
+
+    return ClusterRegistry
 
 
 def launchers_of(config: values.Launchers) -> list[Launcher]:

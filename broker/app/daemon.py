@@ -3,6 +3,10 @@
 Start: state directory, core, wires with their restored state, listeners, launchers. Stop: listeners (so that no
 connection is accepted and dropped), the last records of the store and the journal (so that the peers now connected are
 remembered as present), connections.
+
+A member of a cluster joins it after the core is built, and makes its wires once it has joined: no peer is served before
+the name and the provider ids are this broker's. It leaves the cluster before its connections are closed, so that its
+entries stay there as in the store.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.application.service import Service as TwistedService
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred, succeed
@@ -23,6 +27,7 @@ from twisted.logger import Logger
 from broker.access.guarded_reading import BadUsers
 from broker.admin.certificate_views import CertificateWatch, certificates
 from broker.admin.checks_view import checks_view
+from broker.admin.cluster_views import views as cluster_views
 from broker.admin.console import Shown
 from broker.admin.console_control import ControlWords
 from broker.admin.counter_views import counters as counters_view
@@ -35,20 +40,22 @@ from broker.app.access import OpenAccess, open_access
 from broker.app.api import OperatorsApi, Sources
 from broker.app.checks import HealthChecks, connections_of
 from broker.app.console import ConsoleListener
-from broker.app.core import build, launchers_of
+from broker.app.core import Core, build, launchers_of
 from broker.app.counters import COUNTERS
 from broker.app.draining import Draining
 from broker.app.event_sources import EventSources, report_plan
 from broker.app.journal import JournalWriter, open_journal
 from broker.app.loop_lag import LoopLag
+from broker.app.member_events import MemberEvents
 from broker.app.notifications import Notifications
 from broker.app.operations import Operations
 from broker.app.readiness import Readiness
 from broker.app.reloading import Reloader
-from broker.app.signals import reload_on_hangup, stop_once
+from broker.app.signals import fail_at_exit, reload_on_hangup, stop_once
 from broker.app.status import status, version
 from broker.app.wires import RunningWires, descriptors, streams
 from broker.config import values
+from broker.config.cluster import effective_name
 from broker.config.notify import Notify, NotifyRule
 from broker.config.schema import Config
 from broker.core.counters import Counters
@@ -65,7 +72,11 @@ from broker.net.tls import Certificates
 from broker.net.traces import Traces
 from broker.net.webhooks import Webhooks
 from broker.web.endpoint import Endpoint
+from broker.wires.counter import Documentation
 from broker.wires.interface import Context
+
+if TYPE_CHECKING:
+    from broker.app.cluster import Membership
 
 DESCRIPTORS = 65_536
 """File descriptors requested, within the limit of the system: one for each connection, and some more."""
@@ -119,12 +130,16 @@ class Daemon(TwistedService):
         self.wires = RunningWires(self.counters)
         self.journal: JournalWriter | None = None
         self.lag = LoopLag(reactor, time.monotonic)
-        self.draining = Draining(reactor, self.wires.drain, self.wires.undrain, self.wires.remaining)
+        self.draining = Draining(
+            reactor, self.wires.drain, self.wires.undrain, self.wires.remaining, self._describe_to_cluster
+        )
         self.readiness = Readiness()
         self.readiness.add(self._troubles)
+        self.membership: Membership | None = None
+        self._documentation = COUNTERS
         self._expiries = CertificateWatch(self._certificates, reactor)
         self.traces = Traces(reactor, self.wires.carriers, self.wires.udp_sockets)
-        self.notifications = Notifications(reactor, self._notify, config.broker.service or socket.gethostname())
+        self.notifications = Notifications(reactor, self._notify, config.broker.service or self._host())
         self.operations = Operations(
             Reloader(lambda: self._config, read_config, self._certificates, self._apply),
             self.draining,
@@ -138,6 +153,7 @@ class Daemon(TwistedService):
             self._reloaded,
         )
         self._ending = False
+        self._serving = False
         self._started = reactor.seconds()
 
     # the service
@@ -150,7 +166,7 @@ class Daemon(TwistedService):
         """
         super().startService()  # type: ignore[no-untyped-call]
         # Before everything else: SIGHUP ends a process without a handler. The reload runs once the reactor does.
-        reload_on_hangup(self._reactor, self.operations.reload)
+        reload_on_hangup(self._reactor, self._hang_up)
         try:
             self._start()
         except StartFailed as error:
@@ -172,8 +188,9 @@ class Daemon(TwistedService):
                 launchers_of(self._config.launchers),
                 self.counters,
                 self._reactor,
+                partial(self._membership, snapshot) if self._config.cluster.enabled else None,
             )
-        except StateError as error:
+        except (StateError, CannotListen, OSError, ValueError) as error:
             self._store.close(snapshot.next_provider)
             raise StartFailed(str(error)) from None
         self.checks = HealthChecks(
@@ -182,21 +199,46 @@ class Daemon(TwistedService):
         self._open_access(snapshot)
         self.plan = PlanFile(self._config.plan.file, self._reactor, self.core.in_thread, parse)
         self.counters.include(self.plan.counts)
+        self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
+        if self.membership is not None:
+            self._reactor.callWhenRunning(self._join, snapshot)
+            return
         try:
-            self._listen(snapshot)
+            self._serve(snapshot)
         except StartFailed:
             self._undo_start(snapshot)
             raise
+
+    @inlineCallbacks
+    def _join(self, snapshot: Snapshot) -> Any:
+        """Serve once this broker has joined its cluster."""
+        assert self.membership is not None
+        joined = yield self.membership.join()
+        if not joined or self._ending:
+            return
+        try:
+            self._serve(snapshot)
+        except StartFailed as error:
+            self._give_up(f"elkobroker cannot start: {error}")
+        except Exception:
+            self.log.failure("a defect at the start")
+            self._give_up("elkobroker cannot start")
+
+    def _serve(self, snapshot: Snapshot) -> None:
+        """Make the wires, and open the listeners. Raises `StartFailed` with some of them open."""
+        self._listen(snapshot)
         self.counters.include(self._counts)
         self._logs.follow(lambda: self.core.scheduler.conversation)
         self.counters.include(self.checks.schedule.counts)
         self.counters.include(self.api.counts)
         self._begin_to_notify()
         self.api.start()
+        self._serving = True
+        if self.membership is not None:
+            self.membership.open_links()
         self._listeners_changed()
         self.core.launchers.start_all(self._config.launchers.start)
         self._reactor.callWhenRunning(self._expiries.start)
-        self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
         self._reactor.callWhenRunning(self.lag.start)
         self._reactor.callWhenRunning(self._notifier.start, self._reactor)
 
@@ -211,9 +253,11 @@ class Daemon(TwistedService):
         self.lag.stop()
         self.draining.stop()
         self.traces.stop()
-        self._events.stop()
-        self.notifications.stop()
-        self.api.stop()
+        if self._serving:
+            self._events.stop()
+            self._member_events.stop()
+            self.notifications.stop()
+            self.api.stop()
         self._expiries.stop()
         console = [] if self.console is None else [self.console]
         yield DeferredList([self.wires.stop_listening(), *(each.stop_listening() for each in console)])
@@ -222,6 +266,8 @@ class Daemon(TwistedService):
         self.core.restored.stop()
         yield self.core.recorder.stop()
         yield self._close_journal()
+        if self.membership is not None:
+            yield self.membership.stop()
         yield DeferredList([self.wires.close(), *(each.close() for each in console)])
         yield self._access.audit.stop()
         self._access.stop()
@@ -244,6 +290,54 @@ class Daemon(TwistedService):
         elif self._begin_to_end():
             self.log.info("shut down by an administrator")
             self._reactor.callLater(0, self._reactor.stop)
+
+    def _give_up(self, sentence: str) -> None:
+        """End the process in order, with an exit status of 1."""
+        self.log.critical("{sentence}", sentence=sentence)
+        self._failing()
+        fail_at_exit()
+        if self._begin_to_end():
+            self._reactor.stop()
+
+    def _hang_up(self) -> None:
+        """Handle SIGHUP."""
+        if self._serving:
+            self.operations.reload()
+        else:
+            self.log.info("the configuration is not read again: this broker joins its cluster")
+
+    def _host(self) -> str:
+        """Return the name of this broker for operators: that in the cluster, or else the host's."""
+        host = socket.gethostname()
+        return effective_name(self._config.cluster, host) if self._config.cluster.enabled else host
+
+    def _membership(self, snapshot: Snapshot, core: Core) -> Membership:
+        """Make the membership in the cluster. Raises CannotListen, OSError or ValueError."""
+        # Imported here: a single broker runs without what the cluster needs.
+        from broker.app.cluster import COUNTERS as MEMBERS_OWN
+        from broker.app.cluster import Membership
+
+        self._documentation = Documentation([*COUNTERS, *MEMBERS_OWN])
+        config = self._config
+        self.membership = Membership(
+            config.cluster,
+            self._state,
+            config.broker.grace,
+            core,
+            self._store,
+            snapshot,
+            self.counters,
+            self._reactor,
+            self._notifier,
+            self._give_up,
+        )
+        self.readiness.add_degrading(self.membership.troubles)
+        return self.membership
+
+    def _describe_to_cluster(self) -> None:
+        """Publish the listeners and the drain to the other members."""
+        if self.membership is not None and self._serving:
+            self.membership.describe(self.openings.states(), self.draining.state != "off")
 
     def _troubles(self) -> Iterator[NotReady]:
         """Yield all reasons for which the daemon is not ready."""
@@ -292,6 +386,8 @@ class Daemon(TwistedService):
                 self._config.access, self._state, self.core.in_thread, self.counters, self._reactor
             )
         except BadUsers as error:
+            if self.membership is not None:
+                self.membership.abandon()
             self.core.restored.stop()
             self.core.threads.stop()
             self._store.close(snapshot.next_provider)
@@ -341,6 +437,7 @@ class Daemon(TwistedService):
             members=core.members,
             owners=core.owners,
             links=core.links,
+            **({} if self.membership is None else {"join_topics": self.membership.join_topics}),
         )
 
     def _begin_to_notify(self) -> None:
@@ -354,6 +451,8 @@ class Daemon(TwistedService):
         self._use_notify(self._config.notify)
         self.plan.watch(partial(report_plan, self.notifications))
         self._reactor.callWhenRunning(self._events.start)
+        self._member_events = MemberEvents(self.notifications, self.core.members)
+        self._reactor.callWhenRunning(self._member_events.start)
 
     def _use_notify(self, config: Notify) -> None:
         self.notifications.use(config.rules)
@@ -369,6 +468,7 @@ class Daemon(TwistedService):
     def _listeners_changed(self) -> None:
         """Handle a change of a listener's state: register the open ones as services, report the others to systemd."""
         self._offer_own()
+        self._describe_to_cluster()
         if self.running:
             self._reactor.callWhenRunning(self._events.listeners_changed)
         missing = [each for each in self.openings.states() if not each.ready]
@@ -376,7 +476,7 @@ class Daemon(TwistedService):
 
     def _open_journal(self, config: values.Journal) -> None:
         try:
-            self.journal = open_journal(config, self._state, self.core.registry, self._reactor)
+            self.journal = open_journal(config, self._state, self.core.registry, self._reactor, self._host())
         except OSError as error:
             raise StartFailed(f"journal: {error}") from None
         self.counters.include(self.journal.counts)
@@ -396,8 +496,10 @@ class Daemon(TwistedService):
         own = [
             listeners_view(self.openings.states, self._reactor),
             *registry_views(self.core.registry, self._reactor),
+            *cluster_views(self.core.members, self.core.owners),
+            *([] if self.membership is None else self.membership.views()),
             checks_view(self.checks.schedule.targets, self._reactor),
-            counters_view(self.counters.all, COUNTERS),
+            counters_view(self.counters.all, self._documentation),
             certificates(self._certificates, self._reactor),
             plan_view(self.plan, self._reactor),
             self.notifications.view(),
@@ -407,7 +509,7 @@ class Daemon(TwistedService):
             self._status,
             version(),
             {**{each.name: each for each in own}, **self.wires.views()},
-            documentation=COUNTERS,
+            documentation=self._documentation,
             control=ControlWords(self.operations, self._access.audit),
             later=partial(self._reactor.callLater, 0),
         )
@@ -419,12 +521,14 @@ class Daemon(TwistedService):
         """Return what the HTTP API shows and controls."""
         return Sources(
             core=self.core,
+            farm=self._config.cluster.farm,
             clock=self._reactor,
             started=self._started,
             shown=self._shown,
             dialects=self.wires.dialects,
             listeners=self.openings.states,
             ready=self.readiness.reasons,
+            degraded=self.readiness.degraded,
             control=self.operations,
             plan=self.plan,
             access=self._access.access,

@@ -32,7 +32,10 @@ MOST_SECONDS = 86_400.0
 
 
 class Draining:
-    """The drain of the wires. ``away`` sends all peers away, ``back`` ends that, ``remaining`` counts them by wire."""
+    """The drain of the wires. ``away`` sends all peers away, ``back`` ends that, ``remaining`` counts them by wire.
+
+    ``changed`` is called at the begin and at the end of a drain.
+    """
 
     log = Logger()
 
@@ -42,11 +45,13 @@ class Draining:
         away: Callable[[], object],
         back: Callable[[], object],
         remaining: Callable[[], Mapping[str, int]],
+        changed: Callable[[], object] = lambda: None,
     ) -> None:
         self._clock = clock
         self._away = away
         self._back = back
         self._remaining = remaining
+        self._changed = changed
         self.state: DrainState = "off"
         self._deadline = 0.0
         self._timer: IDelayedCall | None = None
@@ -61,6 +66,8 @@ class Draining:
         )
         self.state = "draining"
         self._deadline = self._clock.seconds() + seconds
+        # Before the peers leave: those of the cluster's brokers that they come to know that this one drains.
+        self._changed()
         self._away()
         self._check()
         return self.describe()
@@ -71,6 +78,7 @@ class Draining:
             self._cancel()
             self.state = "off"
             self._back()
+            self._changed()
             self.log.info("drain: undone, everybody is served again")
         return self.describe()
 

@@ -7,7 +7,6 @@ before connections are closed, since peers disconnected by the stop have not lef
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -67,10 +66,10 @@ class JournalWriter:
         return self.journal.stop().addCallback(ended)
 
 
-def open_journal(config: values.Journal, state: str, registry: IRegistry, reactor: Any) -> JournalWriter:
-    """Open the journal. Raises OSError, with nothing held."""
+def open_journal(config: values.Journal, state: str, registry: IRegistry, reactor: Any, host: str) -> JournalWriter:
+    """Open the journal. ``host`` is its name unless the configuration has one. Raises OSError, with nothing held."""
     where = os.path.join(state, DIRECTORY) if config.directory is None else config.directory
-    name = effective_journal_name(config, socket.gethostname())
+    name = effective_journal_name(config, host)
     boot = boot_name(reactor.seconds(), os.urandom(SALT))
     # A thread of its own: sealing a segment takes seconds, for which the store must not wait.
     threads = ThreadPool(minthreads=0, maxthreads=1, name="journal")

@@ -83,6 +83,10 @@ class Operations:
         """See `IOperations`."""
         return self._readiness.reasons()
 
+    def degraded(self) -> Sequence[NotReady]:
+        """See `IOperations`."""
+        return self._readiness.degraded()
+
     def drain(self, seconds: float) -> Drain:
         """See `IOperations`."""
         return self._draining.drain(seconds)

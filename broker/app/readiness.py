@@ -1,7 +1,8 @@
-"""Readiness: the reasons for which the daemon is not ready to serve.
+"""Readiness: the reasons for which the daemon is not ready to serve, and those for which it is degraded.
 
-One place for all who ask: the readiness probe over HTTP, the console, and notifications. A part that is off by its
-configuration is no obstacle.
+The readiness probe over HTTP, the console, metrics and notifications ask here. A part that is off by its configuration
+is no obstacle. A *degraded* daemon serves its peers, and so is ready: the reason, such as an etcd that is away,
+concerns all brokers of a cluster alike, and a load balancer must not take all of them out of service.
 """
 
 from __future__ import annotations
@@ -20,10 +21,19 @@ class Readiness:
 
     def __init__(self) -> None:
         self._sources: list[Callable[[], Iterable[NotReady]]] = []
+        self._degrading: list[Callable[[], Iterable[NotReady]]] = []
 
     def add(self, *sources: Callable[[], Iterable[NotReady]]) -> None:
         """Add sources."""
         self._sources += sources
+
+    def add_degrading(self, *sources: Callable[[], Iterable[NotReady]]) -> None:
+        """Add sources of reasons for which the daemon is degraded, but ready."""
+        self._degrading += sources
+
+    def degraded(self) -> Sequence[NotReady]:
+        """Return all present reasons for which the daemon is degraded."""
+        return [reason for source in self._degrading for reason in source()]
 
     def reasons(self) -> Sequence[NotReady]:
         """Return all present reasons; none if the daemon is ready."""

@@ -8,8 +8,11 @@ Rules:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import signal
+import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -42,3 +45,16 @@ def stop_once(reactor: Any, begin: Callable[[], bool]) -> None:
 
         with contextlib.suppress(ValueError):
             signal.signal(number, stop)
+
+
+def fail_at_exit() -> None:
+    """Let the process end with the status 1 after an orderly stop: twistd has no way to set its exit status."""
+    # Handlers run in the reverse order: this one is the last of those that matter.
+    atexit.register(_fail)
+
+
+def _fail() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(1)

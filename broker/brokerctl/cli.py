@@ -16,6 +16,7 @@ from broker.brokerctl.commands import (
     benchmark,
     changes,
     checking,
+    cluster,
     completion,
     contexts,
     draining,
@@ -83,6 +84,7 @@ for command in (
     lists.views,
     state.director,
     state.plan,
+    cluster.cluster,
     state.journal,
     state.config,
 ):

@@ -17,7 +17,7 @@ Twisted has a reactor on top of asyncio. Only its timers and readers are used he
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -35,11 +35,14 @@ Result = TypeVar("Result")
 
 
 class Client:
-    """A client of one broker; its arguments are those of `broker.client.mtl.Client`. It must be made in a coroutine."""
+    """A client of one broker at a time; its arguments are those of `broker.client.mtl.Client`.
+
+    It must be made in a coroutine.
+    """
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | Sequence[str],
         credentials: Credentials | None = None,
         *,
         virtual_host: str = DEFAULT_HOST,

@@ -10,8 +10,10 @@ Rules:
 - 400 with the reason "open", a timeout, and an invalid reply mean that the broker may have restarted. The client starts
   over from Open, after a delay if there was no reply, until there is one. It does the same after 429 and after 5xx
   except 501: these errors are temporary.
+- 421 names another broker that has the resource: `broker.client.data_flow` requests the lease there.
 - Any other error is final, since a repeated request would fail too. So is 401 to a complete exchange, and a broker that
   does not prove that it knows the user.
+- With several endpoints, the client tries the next one after each failure, and pauses after each round.
 - Unknown members of replies are ignored.
 """
 
@@ -28,7 +30,8 @@ from twisted.logger import Logger
 
 from broker.client.backoff import Backoff
 from broker.client.credentials import Credentials
-from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Lost, MtlError, Refused
+from broker.client.endpoints import Endpoints
+from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Elsewhere, Lost, MtlError, Refused
 from broker.client.settings import Settings
 from broker.client.transport import Socket
 from broker.wires.mtl.codec import client as wire
@@ -57,7 +60,10 @@ class Granted:
 
 
 class Control:
-    """The control flow of one client. ``secure`` is True if third parties cannot read the connection.
+    """The control flow of one client with one broker. ``secure`` is True if third parties cannot read the connection.
+
+    A ``patient`` one tries to open a session until it succeeds; any other fails with `Lost`: the client was sent there
+    by another broker, and asks that one again.
 
     ``in_thread`` runs a slow function with arguments in a thread and returns a Deferred of its result.
     """
@@ -67,13 +73,14 @@ class Control:
     def __init__(
         self,
         clock: Any,
-        endpoint: str,
-        connect: Connect,
+        endpoints: Endpoints,
+        connect_to: Callable[[str], Connect],
         settings: Settings,
         credentials: Credentials | None,
         virtual_host: str,
         secure: bool,
         in_thread: Callable[..., Deferred[Any]],
+        patient: bool = True,
     ) -> None:
         self.credentials = credentials
         self.session = 0
@@ -81,8 +88,9 @@ class Control:
         self.unasked = 0
         """Messages that were no reply to a request."""
         self._clock = clock
-        self._endpoint = endpoint
-        self._connect = connect
+        self._patient = patient
+        self._endpoints = endpoints
+        self._connect_to = connect_to
         self._settings = settings
         self._opening = wire.opening(virtual_host)
         self._secure = secure
@@ -96,6 +104,11 @@ class Control:
         """The last 401, while the session needs nothing but authentication."""
         self._profile = ""
         self._closed = False
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint of the present session, or of the next attempt."""
+        return self._endpoints.current
 
     async def ready(self) -> wire.Ready:
         """Open a session unless there is one, however long it takes. Raises `MtlError` for a permanent failure."""
@@ -150,7 +163,11 @@ class Control:
     async def _enter(self) -> wire.Ready:
         while self._ready is None:
             try:
-                reply = self._unauthorized or await self._ask(self._opening)
+                if self._socket is None:
+                    await self._endpoints.look_up()
+                several = self._endpoints.several
+                timeout = min(self._settings.failover, self._settings.timeout) if several else self._settings.timeout
+                reply = self._unauthorized or await self._ask(self._opening, timeout)
                 self._unauthorized = None
                 if isinstance(reply, wire.Unauthorized):
                     reply = await self._authorize(reply)
@@ -158,10 +175,13 @@ class Control:
                     raise _refusal(reply)
             except Lost as lost:
                 self._reset()
-                pause = self._pauses.next()
+                if not self._patient:
+                    raise
+                tried = self._endpoints.current
+                pause = self._pauses.next() if self._endpoints.next() else self._settings.least_pause
                 self.log.info(
                     "cannot open a session at {endpoint}: {why}; next attempt in {pause:.1f} s",
-                    endpoint=self._endpoint,
+                    endpoint=tried,
                     why=str(lost),
                     pause=pause,
                 )
@@ -207,20 +227,21 @@ class Control:
 
     # requests and replies
 
-    async def _ask(self, request: wire.Request) -> wire.Reply:
-        """Send a request and wait for its reply. Raises `Lost`."""
+    async def _ask(self, request: wire.Request, timeout: float | None = None) -> wire.Reply:
+        """Send a request and wait for its reply, for the time of the settings by default. Raises `Lost`."""
+        timeout = self._settings.timeout if timeout is None else timeout
         if self._closed:
             raise Closed("the client is closed")
         try:
             if self._socket is None:
-                self._socket = self._connect(self._receive, _nothing, self._failed)
+                self._socket = self._connect_to(self.endpoint)(self._receive, _nothing, self._failed)
             self._answer = Deferred()
             # A new socket has room for more than one message, and there is never more than one.
             self._socket.send((b"", *request))
-            return await self._answer.addTimeout(self._settings.timeout, self._clock)
+            return await self._answer.addTimeout(timeout, self._clock)
         except TimeoutError:
             self._reset()
-            raise Lost(f"no reply from {self._endpoint} in {self._settings.timeout} s") from None
+            raise Lost(f"no reply from {self.endpoint} in {timeout} s") from None
         except BaseException:
             self._reset()
             raise
@@ -268,6 +289,8 @@ def is_secure(endpoint: str, encrypted: bool) -> bool:
 
 def _refusal(reply: wire.Reply) -> MtlError:
     """Return the error that an unexpected reply stands for."""
+    if isinstance(reply, wire.Misdirected):
+        return Elsewhere(reply.endpoint, reply.reason or "the resource belongs to another broker")
     if isinstance(reply, wire.Error):
         text = reply.reason or reply.status
         if reply.not_open or reply.code in _TEMPORARY:

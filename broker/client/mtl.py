@@ -10,7 +10,9 @@ Rules (those of the control flow are in `broker.client.control_flow`, those of d
 `reader` and `writer`):
 - A client has one control flow and any number of data flows, in any profiles.
 - Connections are opened on demand.
-- The client reconnects automatically whenever the broker is away or restarts.
+- A queue may belong to another broker of a cluster: the client goes there by itself, with the same credentials and
+  keys, and has one more control flow for each such broker.
+- The client reconnects automatically whenever the broker is away or restarts; with several brokers, to the next one.
 - Closing the client closes all of its flows.
 """
 
@@ -28,7 +30,8 @@ from broker.client.control_flow import Connect, Control, is_secure
 from broker.client.credentials import Anonymous, Credentials, External, Password
 from broker.client.data_flow import Direction, Flow, Link, all_of
 from broker.client.dealer import ZeroMQ
-from broker.client.errors import Closed
+from broker.client.endpoints import Endpoints
+from broker.client.errors import Closed, Lost
 from broker.client.events import Event, OnEvent
 from broker.client.reader import Delivery, Reader, Receive
 from broker.client.settings import Keys, Settings
@@ -54,19 +57,26 @@ __all__ = [
 ]
 
 
-class Client:
-    """A client of one broker, as one user in one virtual host.
+MAX_BROKERS = 100
+"""Brokers to which a client may be referred: more than a cluster has."""
 
-    ``endpoint`` is the endpoint of the broker's control flow. ``context`` is a shared pyzmq context; without one the
-    client creates its own and terminates it. ``in_thread`` runs a function with arguments in a thread (SCRAM is slow)
-    and returns a Deferred of the result; the default is the reactor's thread pool. ``transport`` replaces the ZeroMQ
-    sockets: tests pass a `broker.client.testing.FakeBroker`.
+
+class Client:
+    """A client of one broker at a time, as one user in one virtual host.
+
+    ``endpoint`` is the endpoint of the broker's control flow, or several, of brokers of a cluster. A host name with
+    several addresses stands for all of them. With ``keys``, all brokers have the same public key.
+
+    ``context`` is a shared pyzmq context; without one the client creates its own and terminates it. ``in_thread`` runs
+    a function with arguments in a thread (SCRAM is slow) and returns a Deferred of the result; the default is the
+    reactor's thread pool. ``transport`` replaces the ZeroMQ sockets: tests pass a
+    `broker.client.testing.FakeBroker`.
     """
 
     def __init__(
         self,
         reactor: Any,
-        endpoint: str,
+        endpoint: str | Sequence[str],
         credentials: Credentials | None = None,
         *,
         virtual_host: str = DEFAULT_HOST,
@@ -76,7 +86,6 @@ class Client:
         in_thread: Callable[..., Deferred[Any]] | None = None,
         transport: Transport | None = None,
     ) -> None:
-        self.endpoint = endpoint
         self.settings = settings = settings or Settings()
         self.reactor = reactor
         self.transport = transport or ZeroMQ(keys, settings, context)
@@ -84,20 +93,37 @@ class Client:
         self._flows: dict[Flow, None] = {}
         self._opening: dict[Deferred[Ready], None] = {}
         in_thread = in_thread or self._in_thread
-        secure = is_secure(endpoint, keys is not None)
-        self._control = Control(
-            reactor, endpoint, self._connect_to(endpoint), settings, credentials, virtual_host, secure, in_thread
-        )
-        self._link = Link(reactor, endpoint, self._connect_to, self._control, settings, Tails(MAX_EXTENDED))
+
+        def control(endpoint: str | Sequence[str], patient: bool) -> Control:
+            endpoints = Endpoints(endpoint, in_thread)
+            secure = all(is_secure(each, keys is not None) for each in endpoints.given)
+            return Control(
+                reactor, endpoints, self._connect_to, settings, self.credentials, virtual_host, secure, in_thread,
+                patient,
+            )  # fmt: skip
+
+        self._credentials = credentials
+        self._make_control = control
+        self._control = control(endpoint, True)
+        self._others: dict[str, Control] = {}
+        """Control flows with other brokers, by endpoint."""
+        self._link = Link(reactor, self._connect_to, self._control, self._control_at, settings, Tails(MAX_EXTENDED))
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint in use, or the next one to be tried."""
+        return self._control.endpoint
 
     @property
     def credentials(self) -> Credentials | None:
         """Credentials for the next authentication."""
-        return self._control.credentials
+        return self._credentials
 
     @credentials.setter
     def credentials(self, credentials: Credentials | None) -> None:
-        self._control.credentials = credentials
+        self._credentials = credentials
+        for control in (self._control, *self._others.values()):
+            control.credentials = credentials
 
     @property
     def sessions(self) -> int:
@@ -196,7 +222,8 @@ class Client:
             flow.close()
         for opening in list(self._opening):
             opening.cancel()
-        self._control.close()
+        for control in (self._control, *self._others.values()):
+            control.close()
         self.transport.close()
 
     def _start(self, result: Any, parts: Sequence[Direction], on_event: OnEvent | None) -> Deferred[Any]:
@@ -211,6 +238,17 @@ class Client:
 
         flow.ended.addBoth(over)
         return flow.start().addCallback(lambda _: result)
+
+    def _control_at(self, endpoint: str) -> Control:
+        """Return the control flow with another broker, to which a broker referred. Raises `Lost`."""
+        if endpoint == self.endpoint:
+            return self._control
+        control = self._others.get(endpoint)
+        if control is None:
+            if len(self._others) >= MAX_BROKERS:
+                raise Lost(f"the brokers refer to more than {MAX_BROKERS} others")
+            control = self._others[endpoint] = self._make_control(endpoint, False)
+        return control
 
     def _connect_to(self, endpoint: str) -> Connect:
         def connect(

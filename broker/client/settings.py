@@ -14,6 +14,9 @@ class Settings:
     timeout: float = 10.0
     """Time limit for a reply, in seconds; after it the client reconnects. The broker delays the reply to a wrong
     password by up to 4 s."""
+    failover: float = 2.0
+    """Time limit for the reply to the first request of a session, in seconds, if there are several endpoints; after it
+    the client tries the next one. A broker answers that request at once."""
     heartbeat: float = 5.0
     """Silence of a data flow, in either direction, after which the client sends a Ping, in seconds."""
     dead_after: int = 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import attrs
+from twisted.internet.defer import Deferred
 
 
 @attrs.frozen
@@ -53,13 +54,14 @@ class Memory:
 
 
 class ClusterMemory(Protocol):
-    """Store of the `Memory`. ``save`` returns at once; the write is durable soon, in the order of the calls."""
+    """Store of the `Memory`. ``save`` returns at once; writes are in the order of the calls."""
 
     def load(self) -> Memory:
         """Return what was saved last."""
 
-    def save(self, memory: Memory) -> None:
-        """Save, in the thread of the disk."""
+    def save(self, memory: Memory) -> Deferred[None] | None:
+        """Save, in the thread of the disk. Fires when the memory is durable, or could not be written; None if it is
+        durable already."""
 
 
 class ClusterFailed(Exception):

@@ -24,6 +24,8 @@ EventName = Literal[
     "listener-ready",
     "store-degraded",
     "store-restored",
+    "member-gone",
+    "member-back",
 ]
 """Events; `broker.core.model.EVENTS` has their meaning."""
 
@@ -56,9 +58,10 @@ class NotifyRule:
         "short-of-capacity",
         "listener-not-ready",
         "store-degraded",
+        "member-gone",
     )
     pattern: str = "*"
-    """Shell pattern of the subject of an event: the name of a service or of a listener."""
+    """Shell pattern of the subject of an event: the name of a service, of a listener or of a broker."""
     url: str | None = attrs.field(default=None, repr=False)
     """URL to which the event is sent by POST, as JSON. Its path often is a secret, so that it is not shown."""
     secret: str | None = attrs.field(default=None, repr=False)

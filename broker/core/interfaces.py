@@ -172,6 +172,10 @@ class IRegistry(Interface):
     def wire_and_label(provider: int) -> tuple[str, str] | None:
         """Return the present wire and label of a provider; None if it has left. Cheaper than `provider`."""
 
+    def holder(provider: int) -> str | None:
+        """Return the name of the member of the cluster that holds a provider, empty for this broker itself; None if the
+        provider has left."""
+
     def ids() -> Sequence[int]:
         """Return the ids of all providers but the broker itself, in order, as a copy.
 
@@ -181,12 +185,16 @@ class IRegistry(Interface):
     def providers() -> Sequence[Provider]:
         """Return all providers but the broker itself, in order of their ids."""
 
-    def watch(changed: Callable[[Change], None], kinds: Collection[Kind] = ...) -> IWait:
-        """Call ``changed`` with every later change of these kinds (by default all), in order, until cancelled."""
+    def watch(changed: Callable[[Change], None], kinds: Collection[Kind] = ..., own: bool = ...) -> IWait:
+        """Call ``changed`` with every later change of these kinds (by default all), in order, until cancelled.
 
-    def watch_loads(told: Callable[[int, float, LoadDetails | None], None]) -> IWait:
+        With ``own``, only with changes of providers that this broker holds; others are held by other members of the
+        cluster.
+        """
+
+    def watch_loads(told: Callable[[int, float, LoadDetails | None], None], own: bool = ...) -> IWait:
         """Call ``told`` with a provider, its load and the details at each report, in order with all changes, until
-        cancelled.
+        cancelled. ``own``: see `watch`.
 
         Equivalent to `watch` of LOAD at a third of the cost, for consumers of every load.
         """
@@ -276,6 +284,9 @@ class IOperations(IControl):
 
     def not_ready() -> Sequence[NotReady]:
         """Return the reasons for which the daemon is not ready; none if it is."""
+
+    def degraded() -> Sequence[NotReady]:
+        """Return the reasons for which the daemon is degraded although it serves, such as an etcd that is away."""
 
     def drain(seconds: float) -> Drain:
         """Refuse new peers, and send the present ones away by the means of their protocols.

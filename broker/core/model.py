@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from typing import NamedTuple
@@ -241,12 +241,13 @@ class KnownSession:
 @attrs.frozen
 class Snapshot:
     """State that the store returns at start: the next provider id, the last known providers, the switches of launchers,
-    and the last known sessions of subscribers."""
+    the last known sessions of subscribers, and the memories of memberships in clusters by their identities."""
 
     next_provider: int
     providers: Sequence[Provider]
     launchers_on: dict[str, bool]
     sessions: tuple[KnownSession, ...] = ()
+    cluster: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -358,5 +359,7 @@ EVENTS = {
     "listener-ready": "a listener that could not be opened is open",
     "store-degraded": "the state or the journal cannot be written",
     "store-restored": "the state or the journal is written again",
+    "member-gone": "a broker of the cluster has left, or its lease has ended",
+    "member-back": "a broker of the cluster that was gone is a member again",
 }
 """Events that rules of ``[notify]`` name, with their meaning."""

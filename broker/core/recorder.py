@@ -102,7 +102,7 @@ class Recorder:
         self._gave_up = False
         """True if the last write of the stop failed."""
         self._stopped: Deferred[None] | None = None
-        self._watch = registry.watch(self._changed, _STORED)
+        self._watch = registry.watch(self._changed, _STORED, own=True)
         try:
             store.reserve(self._mark)
         except StateFull as error:

@@ -57,13 +57,14 @@ MAX_EPOCH = 2**53 - 1
 """Highest epoch: the largest integer that every JSON reader represents exactly."""
 
 
-class _Member:
+class ProviderEntry:
     """Mutable entry of a provider."""
 
-    __slots__ = ("address", "details", "heard", "id", "label", "load", "services", "since", "wire")
+    __slots__ = ("address", "broker", "details", "heard", "id", "label", "load", "services", "since", "wire")
 
-    def __init__(self, id: int, label: str, wire: str, address: str, heard: float) -> None:
+    def __init__(self, id: int, label: str, wire: str, address: str, heard: float, broker: str = "") -> None:
         self.id = id
+        self.broker = broker
         self.label = label
         self.wire = wire
         self.address = address
@@ -84,6 +85,7 @@ class _Member:
             services,
             self.since,
             self.details,
+            self.broker,
         )
 
 
@@ -92,8 +94,11 @@ class Registry:
     """Implementation of `IRegistry` in memory.
 
     ``clock`` gives the time; ``next_id`` an id that was never used before; ``restored`` the services from before a
-    restart.
+    restart. `broker.core.cluster.registry` is the registry of a member of a cluster.
     """
+
+    group = ServiceGroup
+    """Class of the services of one name and protocol."""
 
     def __init__(self, clock: IReactorTime, next_id: Callable[[], int], restored: Restored) -> None:
         self.epoch = secrets.randbelow(MAX_EPOCH) + 1
@@ -103,7 +108,8 @@ class Registry:
         self._waits = Waits(clock)
         self._notifier = Notifier()
         self._watches = Watches(self._notifier)
-        self._members = {BROKER: _Member(BROKER, "elkobroker", "elkobroker", "", clock.seconds())}
+        self._announce: Callable[[Change], None] = self._watches.announce
+        self._members = {BROKER: ProviderEntry(BROKER, "elkobroker", "elkobroker", "", clock.seconds())}
         self._index: dict[tuple[str, str], ServiceGroup] = {}
         self._protocols: dict[str, dict[str, None]] = {}
         """The protocols of each name in the index."""
@@ -123,7 +129,7 @@ class Registry:
     # providers
 
     def join(self, label: str, wire: str, address: str) -> int:
-        member = _Member(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds())
+        member = ProviderEntry(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds())
         self._members[member.id] = member
         self._ids.append(member.id)
         self._tell([self._watches.record(Kind.JOINED, member.id)])
@@ -137,7 +143,7 @@ class Registry:
         if member is None:
             return
         if len(self._ids) > FEW_IDS + 2 * len(self._members):
-            self._ids = array("q", (id for id in self._members if id != BROKER))
+            self._ids = array("q", sorted(id for id in self._members if id != BROKER))
         self._restored.withdrawn(provider)
         changes = self._remove(provider, member.services, why)
         changes.append(self._watches.record(Kind.LEFT, provider, why=why))
@@ -150,6 +156,10 @@ class Registry:
     def wire_and_label(self, provider: int) -> tuple[str, str] | None:
         member = self._members.get(provider)
         return None if member is None else (member.wire, member.label)
+
+    def holder(self, provider: int) -> str | None:
+        member = self._members.get(provider)
+        return None if member is None else member.broker
 
     def ids(self) -> Sequence[int]:
         return self._ids[:]
@@ -235,11 +245,7 @@ class Registry:
         member.heard = self._clock.seconds()
         if new != old:
             own[place] = new
-            self._index[key].replace(old, new)
-            check = self._checks.pop(id(old), None)
-            if check is not None:
-                self._checks[id(new)] = check
-            self._tell([self._watches.record(Kind.AMENDED, member.id, new)])
+            self._tell([self._exchange(old, new)])
 
     def find(self, name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         same = self._index.get((name, protocol))
@@ -359,11 +365,13 @@ class Registry:
     ) -> IWait:
         return self._waits.add(name, seconds, offered, ended)
 
-    def watch(self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind)) -> IWait:
-        return self._watches.add(changed, kinds)
+    def watch(
+        self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind), own: bool = False
+    ) -> IWait:
+        return self._watches.add(changed, kinds, own)
 
-    def watch_loads(self, told: Callable[[int, float, LoadDetails | None], None]) -> IWait:
-        return self._watches.add_for_loads(told)
+    def watch_loads(self, told: Callable[[int, float, LoadDetails | None], None], own: bool = False) -> IWait:
+        return self._watches.add_for_loads(told, own)
 
     def watch_beats(self, told: Callable[[int, float | None], None]) -> IWait:
         return self._watches.add_for_beats(told)
@@ -378,36 +386,54 @@ class Registry:
 
     # internal
 
-    def _add(self, member: _Member, services: Sequence[Service]) -> None:
+    def _add(self, member: ProviderEntry, services: Sequence[Service]) -> None:
         if not services:
             return
+        member.services += services
+        changes, settled = self._enter(services)
+        member.heard = self._clock.seconds()
+        self._welcome(services, changes)
+        self._tell(settled)
+
+    def _enter(self, services: Sequence[Service]) -> tuple[list[Change], list[Change]]:
+        """Put services into the index. Returns the change of each, and the changes of health checks that follow."""
         changes = []
         settled: list[Change] = []
-        member.services += services
         for service in services:
             key = (service.name, service.protocol)
             same = self._index.get(key)
             if same is None:
-                same = self._index[key] = ServiceGroup()
+                same = self._index[key] = self.group()
                 self._protocols.setdefault(service.name, {})[service.protocol] = None
             same.add(service)
-            changes.append(self._watches.record(Kind.OFFERED, member.id, service))
+            changes.append(self._watches.record(Kind.OFFERED, service.provider, service))
             if same.judged:
                 settled += self._settle(same)
         self._service_count += len(services)
-        member.heard = self._clock.seconds()
+        return changes, settled
+
+    def _welcome(self, services: Sequence[Service], changes: Sequence[Change]) -> None:
+        """Queue the notifications of new services: for each, its waits and then the watchers."""
+        member = self._members[services[0].provider]
         # Before the notifications, so that a `find` in a callback returns no restored copies of these services.
         self._restored.returned(member.id, member.label, member.wire, services)
         for service, change in zip(services, changes, strict=True):
             waits = self._waits.of(service.name)
             if waits:
                 self._notifier.add_all(waits, service)
-            self._watches.announce(change)
-        self._tell(settled)
+            self._announce(change)
+
+    def _exchange(self, old: Service, new: Service) -> Change:
+        """Put an amended service into the index in the place of the old one."""
+        self._index[old.name, old.protocol].replace(old, new)
+        check = self._checks.pop(id(old), None)
+        if check is not None:
+            self._checks[id(new)] = check
+        return self._watches.record(Kind.AMENDED, new.provider, new)
 
     def _tell(self, changes: Sequence[Change]) -> None:
         for change in changes:
-            self._watches.announce(change)
+            self._announce(change)
         self._notifier.deliver()
 
     def _remove(self, provider: int, services: Sequence[Service], why: str = "withdrawn") -> list[Change]:

@@ -45,6 +45,7 @@ class Restored:
     ) -> None:
         self._clock = clock
         self._since = clock.seconds()
+        self._grace = grace
         self._forget = forget
         self._providers = {provider.id: provider for provider in sorted(providers, key=lambda each: each.id)}
         self._services: dict[_Key, dict[_Place, Service]] = {}
@@ -129,8 +130,30 @@ class Restored:
         if passing:
             self._forget(passing)
 
+    def remember(self, provider: Provider) -> None:
+        """Add a provider whose broker is gone. The grace period begins again, for all that are still remembered."""
+        self._providers[provider.id] = provider
+        for service in provider.services:
+            key, place = (service.name, service.protocol), _place(provider.wire, service)
+            older = self._services.get(key, {}).get(place)
+            if older is not None:
+                del self._of[older.provider][place]
+            restored = attrs.evolve(service, restored=True)
+            self._services.setdefault(key, {})[place] = restored
+            self._of.setdefault(provider.id, {})[place] = restored
+            self._answers.pop(key, None)
+            protocols = self._protocols.setdefault(service.name, [])
+            if service.protocol not in protocols:
+                protocols.append(service.protocol)
+        self._since = self._clock.seconds()
+        if self._timer is None:
+            self._timer = self._clock.callLater(self._grace, self.drop)
+        else:
+            self._timer.reset(self._grace)
+
     def last(self, grace: float) -> None:
-        """Change the grace period. It counts from the start."""
+        """Change the grace period. It counts from the start, or from the last `remember`."""
+        self._grace = grace
         if self._timer is not None:
             self._timer.reset(max(0.0, self._since + grace - self._clock.seconds()))
 

@@ -38,6 +38,9 @@ CREATE TABLE provider (id INTEGER PRIMARY KEY, described TEXT NOT NULL);
 CREATE TABLE launcher (name TEXT PRIMARY KEY, switched_on INTEGER NOT NULL);
 """,
     session_table.TABLE,
+    """
+CREATE TABLE cluster (identity TEXT PRIMARY KEY, memory TEXT NOT NULL);
+""",
 )
 """Migrations: the tables of version 1, then the step to each further version."""
 
@@ -46,6 +49,9 @@ SCHEMA = len(STEPS)
 
 SESSIONS_SINCE = 2
 """First version with the table of sessions."""
+
+CLUSTER_SINCE = 3
+"""First version with the table of memberships in clusters."""
 
 _DESIGN = Design(DATABASE, STEPS, "Provider ids then begin at 1 again, and launchers are switched as configured")
 
@@ -121,6 +127,12 @@ class Store:
         """Store the switch of a launcher."""
         self._write(lambda connection: connection.execute("INSERT OR REPLACE INTO launcher VALUES (?, ?)", (name, on)))
 
+    def remember_cluster(self, identity: str, memory: str) -> None:
+        """Store the memory of a membership in a cluster."""
+        self._write(
+            lambda connection: connection.execute("INSERT OR REPLACE INTO cluster VALUES (?, ?)", (identity, memory))
+        )
+
     def close(self, next_provider: int) -> None:
         """End a clean run: store the exact next id and release the directory, even if storing fails. No-op if not
         open."""
@@ -186,7 +198,8 @@ class Store:
         # On a full disk a database of an older version is read without migration.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         sessions = session_table.read(connection) if version >= SESSIONS_SINCE else ()
-        return Snapshot(counter[0], providers, launchers, sessions)
+        cluster = dict(connection.execute("SELECT identity, memory FROM cluster")) if version >= CLUSTER_SINCE else {}
+        return Snapshot(counter[0], providers, launchers, sessions, cluster)
 
     def _release(self) -> None:
         self._database.close()

@@ -32,9 +32,12 @@ class Watch:
     """Watcher of changes of some kinds."""
 
     def __init__(
-        self, watchers: dict[Kind, tuple[Watch, ...]], changed: Callable[[Change], None], kinds: Collection[Kind]
+        self,
+        tables: Sequence[dict[Kind, tuple[Watch, ...]]],
+        changed: Callable[[Change], None],
+        kinds: Collection[Kind],
     ) -> None:
-        self._watchers = watchers
+        self._tables = tables
         self._kinds = kinds
         self.hear = changed
         """Callback for changes of these kinds."""
@@ -42,8 +45,9 @@ class Watch:
     def cancel(self) -> None:
         # The notifier may still hold this watcher in its queue, so the callback becomes a no-op too.
         self.hear = _ignore
-        for kind in self._kinds:
-            self._watchers[kind] = tuple(watch for watch in self._watchers[kind] if watch is not self)
+        for table in self._tables:
+            for kind in self._kinds:
+                table[kind] = tuple(watch for watch in table[kind] if watch is not self)
 
 
 def _ignore(change: Change) -> None:
@@ -113,28 +117,36 @@ class Watches:
         self._notifier = notifier
         self._watchers: dict[Kind, tuple[Watch, ...]] = dict.fromkeys(Kind, ())
         """Few, and rarely changed. Tuples: a queued notification keeps the watchers of its time."""
+        self._watchers_of_all: dict[Kind, tuple[Watch, ...]] = dict.fromkeys(Kind, ())
+        """Those of them that watch the providers of other members of the cluster as well."""
         self.load_watchers: tuple[ReportWatch, ...] = ()
+        self._load_watchers_of_all: tuple[ReportWatch, ...] = ()
         self.beat_watchers: tuple[ReportWatch, ...] = ()
         """Tuples, because each report hands them to the notifier, and they must not change during delivery."""
         self._changes: ChangeRing[Change] = ChangeRing()
         self._loads: ChangeRing[tuple[int, int, str, float, LoadDetails | None]] = ChangeRing()
         """Revision, provider, label, load and details. A `Change` is made of an entry only on request."""
 
-    def add(self, changed: Callable[[Change], None], kinds: Collection[Kind]) -> Watch:
+    def add(self, changed: Callable[[Change], None], kinds: Collection[Kind], own: bool = False) -> Watch:
         """Add a watcher; see `IRegistry.watch`."""
-        watch = Watch(self._watchers, changed, kinds)
-        for kind in kinds:
-            self._watchers[kind] += (watch,)
+        tables = (self._watchers,) if own else (self._watchers, self._watchers_of_all)
+        watch = Watch(tables, changed, kinds)
+        for table in tables:
+            for kind in kinds:
+                table[kind] += (watch,)
         return watch
 
-    def add_for_loads(self, told: Callable[[int, float, LoadDetails | None], None]) -> ReportWatch:
+    def add_for_loads(self, told: Callable[[int, float, LoadDetails | None], None], own: bool = False) -> ReportWatch:
         """Add a watcher of loads; see `IRegistry.watch_loads`."""
 
         def remove(watch: ReportWatch) -> None:
             self.load_watchers = tuple(each for each in self.load_watchers if each is not watch)
+            self._load_watchers_of_all = tuple(each for each in self._load_watchers_of_all if each is not watch)
 
         watch = ReportWatch(told, remove)
         self.load_watchers += (watch,)
+        if not own:
+            self._load_watchers_of_all += (watch,)
         return watch
 
     def add_for_beats(self, told: Callable[[int, float | None], None]) -> ReportWatch:
@@ -168,9 +180,20 @@ class Watches:
             return Change(revision, Kind.LOAD, provider, Load(provider, label, load, details))
         return None
 
-    def announce(self, change: Change) -> None:
-        """Queue a change for the present watchers of its kind."""
-        watchers = self._watchers[change.kind]
+    def record_mirrored_load(self, provider: int, label: str, load: float, details: LoadDetails | None) -> None:
+        """Assign a revision to a load of another member's provider, keep it, and queue it for the watchers of all."""
+        self.revision = revision = self.revision + 1
+        self._loads.add((revision, provider, label, load, details))
+        if self._load_watchers_of_all:
+            self._notifier.add_all(self._load_watchers_of_all, (provider, load, details))
+        watchers = self._watchers_of_all[Kind.LOAD]
+        if watchers:
+            change = Change(revision, Kind.LOAD, provider, Load(provider, label, load, details))
+            self._notifier.add_all(watchers, change)
+
+    def announce(self, change: Change, mirrored: bool = False) -> None:
+        """Queue a change for the present watchers of its kind. ``mirrored``: of another member's provider."""
+        watchers = (self._watchers_of_all if mirrored else self._watchers)[change.kind]
         if watchers:
             self._notifier.add_all(watchers, change)
 

@@ -151,8 +151,8 @@ class Feed:
             Kind.WITHDRAWN: self._withdrawn,
             Kind.LEFT: self._left,
         }
-        self._watches = [registry.watch(tell, (kind,)) for kind, tell in told.items()]
-        self._watches.append(registry.watch_loads(self._loaded))
+        self._watches = [registry.watch(tell, (kind,), own=True) for kind, tell in told.items()]
+        self._watches.append(registry.watch_loads(self._loaded, own=True))
         self._watches.append(registry.watch_beats(self._beat))
 
     def use(self, full_loads: FullLoads) -> None:

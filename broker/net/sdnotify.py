@@ -63,6 +63,10 @@ class SystemdNotifier:
         """Set the status line of ``systemctl status``. Line breaks become spaces."""
         self._send(f"STATUS={' '.join(text.splitlines())}")
 
+    def waiting(self, text: str, seconds: float) -> None:
+        """Report that the start takes longer: set the status line, and ask for ``seconds`` from now on."""
+        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}\nSTATUS={' '.join(text.splitlines())}")
+
     def watchdog(self) -> None:
         """Send one watchdog message."""
         self._send("WATCHDOG=1")

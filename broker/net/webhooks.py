@@ -21,12 +21,9 @@ class Webhooks:
     """The client of all webhooks."""
 
     def __init__(self, reactor: Any) -> None:
-        # Imported here: treq imports the reactor, which the command line chooses.
-        from treq.client import HTTPClient
-
         self._reactor = reactor
-        self._pool = HTTPConnectionPool(reactor, persistent=False)
-        self._client = HTTPClient(Agent(reactor, pool=self._pool))
+        self._client: Any = None
+        """Made for the first request: most brokers have no webhooks, and run without treq."""
 
     async def post(self, url: str, body: bytes, secret: str | None, seconds: float) -> None:
         """Send a request. Raises `WebhookFailed` unless the answer has a status from 200 to 299.
@@ -46,8 +43,17 @@ class Webhooks:
         except Exception as error:
             raise WebhookFailed(str(error) or type(error).__name__) from None
 
+    def _made(self) -> Any:
+        if self._client is None:
+            # Imported here: treq imports the reactor, which the command line chooses.
+            from treq.client import HTTPClient
+
+            pool = HTTPConnectionPool(self._reactor, persistent=False)
+            self._client = HTTPClient(Agent(self._reactor, pool=pool))
+        return self._client
+
     async def _post(self, url: str, body: bytes, headers: dict[bytes | str, bytes | str]) -> None:
-        answer = await self._client.post(url, data=body, headers=headers, allow_redirects=False)
+        answer = await self._made().post(url, data=body, headers=headers, allow_redirects=False)
         left = MAX_ANSWER
 
         def take(data: bytes) -> None:

@@ -16,6 +16,10 @@ class Wires:
     def __init__(self, **peers: int) -> None:
         self.peers = peers
         self.calls: list[str] = []
+        self.changes = 0
+
+    def changed(self) -> None:
+        self.changes += 1
 
     def away(self) -> None:
         self.calls.append("away")
@@ -29,7 +33,7 @@ class Wires:
 
 def drain_of(wires: Wires) -> tuple[Draining, Clock]:
     clock = Clock()
-    return Draining(clock, wires.away, wires.back, wires.remaining), clock
+    return Draining(clock, wires.away, wires.back, wires.remaining, wires.changed), clock
 
 
 def test_nothing_drains_at_first() -> None:
@@ -99,3 +103,15 @@ def test_a_deadline_out_of_range_is_refused(seconds: float) -> None:
         draining.drain(seconds)
     assert refused.value.reason is Reason.PARAMETER
     assert (wires.calls, clock.getDelayedCalls()) == ([], [])
+
+
+def test_the_begin_and_the_end_of_a_drain_are_reported() -> None:
+    wires = Wires(elko=1)
+    draining, _ = drain_of(wires)
+    draining.undrain()
+    assert wires.changes == 0
+    draining.drain(10)
+    assert wires.changes == 1
+    draining.undrain()
+    draining.undrain()
+    assert wires.changes == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -159,6 +160,59 @@ def test_status_tells_what_is_not_ready(server: Server) -> None:
     assert result.exit_code == 1
     assert result.stdout.endswith("not ready: listener mtl: taken\n")
     assert ctl("--url", server.url, "status", "--json").exit_code == 1
+
+
+def test_status_tells_why_a_ready_broker_is_degraded(server: Server) -> None:
+    server.answer("/v1/status", READY)
+    reasons = [{"what": "cluster", "reason": "etcd is away"}]
+    server.answer("/readyz", {"ready": True, "reasons": [], "degraded": reasons})
+    result = ctl("--url", server.url, "status")
+    assert result.exit_code == 0
+    assert result.stdout.endswith("degraded: cluster: etcd is away\n")
+    assert json.loads(ctl("--url", server.url, "status", "--json").stdout)["degraded"] == reasons
+
+
+MEMBERS = [
+    {"member": "a", "here": True, "linked": False, "draining": False, "lag_ms": 12.3, "providers": 3, "services": 4},
+    {"member": "b", "here": False, "linked": True, "draining": True, "providers": 0, "services": 0},
+]
+
+
+def test_the_cluster_is_shown_with_its_members_and_owners(server: Server) -> None:
+    about = {"clustered": True, "name": "a", "farm": "default", "members": MEMBERS, "degraded": []}
+    server.answer("/v1/cluster", about)
+    claim = {"queue": "jobs", "space": "/", "owner": "b", "endpoint": "tcp://h:1"}
+    server.answer("/v1/views/cluster/claims", page(claim))
+    result = ctl("--url", server.url, "cluster")
+    assert result.exit_code == 0
+    assert [line.split() for line in result.stdout.splitlines()] == [
+        ["a", "of", "the", "farm", "default"],
+        ["MEMBER", "HERE", "LINKED", "DRAINING", "LAG", "MS", "PROVIDERS", "SERVICES"],
+        ["a", "yes", "no", "no", "12.3", "3", "4"],
+        ["b", "no", "yes", "yes", "-", "0", "0"],
+        [],
+        ["QUEUE", "SPACE", "OWNER", "ENDPOINT"],
+        ["jobs", "/", "b", "tcp://h:1"],
+    ]
+    assert json.loads(ctl("--url", server.url, "cluster", "--json").stdout)["queues"] == [claim]
+
+
+def test_a_degraded_member_fails_the_command(server: Server) -> None:
+    reasons = [{"what": "cluster", "reason": "etcd is away"}]
+    about = {"clustered": True, "name": "a", "farm": "default", "members": MEMBERS, "degraded": reasons}
+    server.answer("/v1/cluster", about)
+    server.answer("/v1/views/cluster/claims", page())
+    result = ctl("--url", server.url, "cluster")
+    assert result.exit_code == 1
+    assert result.stdout.endswith("degraded: cluster: etcd is away\n")
+
+
+def test_a_broker_that_runs_alone_has_no_members(server: Server) -> None:
+    about = {"clustered": False, "name": "", "farm": "", "members": [], "degraded": []}
+    server.answer("/v1/cluster", about)
+    result = ctl("--url", server.url, "cluster")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "runs alone" in result.stderr
 
 
 def test_why_has_the_sentences_of_each_entry(server: Server) -> None:

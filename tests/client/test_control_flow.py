@@ -168,13 +168,13 @@ class Silence(Stage):
     def client(self, *arguments: Any, **more: Any) -> Client:
         client = super().client(*arguments, **more)
         self.sockets: list[object] = []
-        connect = client._control._connect
+        connect = client.transport.connect
 
         def counted(*arguments: Any) -> Any:
             self.sockets.append(dealer := connect(*arguments))
             return dealer
 
-        client._control._connect = counted
+        client.transport.connect = counted  # type: ignore[method-assign]
         return client
 
     async def test_a_late_answer_is_nobodys(self) -> None:

@@ -176,8 +176,23 @@ def test_the_plain_worker_of_mtl(programs: Programs) -> None:
         assert worker.lines(1) == SHOWN["mtl.py"]
 
 
+def test_several_brokers() -> None:
+    functions: dict[str, Any] = {}
+    [text] = [each for each in snippets() if "with_a_list" in each]
+    exec(text, functions)
+    with functions["with_a_list"]() as client:
+        assert client.client.endpoint == "tcp://broker-a.example:5975"
+    with functions["with_a_name"]() as client:
+        assert client.client.endpoint == "tcp://brokers.example:5975"
+
+
+def snippets() -> list[str]:
+    """The pieces of the guide that are no whole programs."""
+    return re.findall(r"^```python\n(from .*?)^```", GUIDE, re.M | re.S)
+
+
 def test_credentials_and_keys() -> None:
-    [text] = re.findall(r"^```python\n(from .*?)^```", GUIDE, re.M | re.S)
+    [text] = [each for each in snippets() if "with_password" in each]
     functions: dict[str, Any] = {}
     exec(text, functions)
     with functions["with_password"]() as client:

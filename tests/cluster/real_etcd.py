@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 from tests.packages import program
 from tests.patience import PATIENCE
@@ -92,6 +93,15 @@ class Member:
                 return bool(json.load(answer)["health"] == "true")
         except (OSError, ValueError):
             return False
+
+    def listening(self) -> bool:
+        """Return True if its port for clients is open, healthy or not."""
+        parts = urlsplit(self.url)
+        try:
+            socket.create_connection((parts.hostname or "", parts.port or 0), 10).close()
+        except OSError:
+            return False
+        return True
 
     def ask(self, path: str, body: dict[str, Any] | None = None, token: str = "") -> Any:
         """Return the JSON of an answer; urllib.error.HTTPError for another status than 200."""

@@ -139,13 +139,24 @@ def test_a_session_that_cannot_be_understood_is_dropped_and_the_others_come_back
 
 
 def test_a_database_of_the_first_schema_is_brought_up_to_date(directory: Path) -> None:
-    filled(directory, "DROP TABLE session", "PRAGMA user_version = 1")
+    filled(directory, "DROP TABLE session", "DROP TABLE cluster", "PRAGMA user_version = 1")
     store = Store(str(directory))
     snapshot = store.open()
     assert (len(snapshot.providers), snapshot.sessions) == (499, ())
     store.record([], [], 1, SESSIONS)
     assert reopened(store, directory, 7) == Snapshot(7, snapshot.providers, {}, SESSIONS)
     store.close(7)
+
+
+def test_a_database_of_the_second_schema_gets_memories_of_clusters(directory: Path) -> None:
+    filled(directory, "DROP TABLE cluster", "PRAGMA user_version = 2")
+    store = Store(str(directory))
+    assert (len(store.open().providers), store.open().cluster) == (499, {})
+    store.remember_cluster("farm/a", "first")
+    store.remember_cluster("farm/a", "second")
+    store.remember_cluster("farm/b", "other")
+    assert reopened(store, directory).cluster == {"farm/a": "second", "farm/b": "other"}
+    store.close(1)
 
 
 @pytest.mark.parametrize("label", ["", "\ud800 alone", "\0", "😀", "'; DROP TABLE provider; --"])

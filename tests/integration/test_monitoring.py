@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.admin.api.metrics.cluster import collect
+from tests.admin.members import two
 from tests.core.plans import document, service
 from tests.integration.daemon import Daemon
 from tests.patience import PATIENCE
@@ -26,7 +28,7 @@ METRIC = re.compile(r"\b(?:elkobroker|process)_[a-z0-9_]+")
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names of the metrics that a daemon exports."""
+    """The names of the metrics that a daemon exports, and of those that only the member of a cluster has."""
     directory = tmp_path_factory.mktemp("monitoring")
     plan = directory / "plan.json"
     plan.write_bytes(document(service("bank")))
@@ -36,7 +38,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         daemon.wait_for("console on")
         with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http_port()}/metrics", timeout=PATIENCE) as answer:
             text = answer.read().decode()
-    return set(re.findall(r"^# HELP (\S+)", text, re.MULTILINE))
+    return {*re.findall(r"^# HELP (\S+)", text, re.MULTILINE), *(metric.name for metric in collect(two()))}
 
 
 def named(text: str) -> set[str]:

@@ -111,7 +111,8 @@ def endpoints(control: IOperations, audit: Audit, listener: str) -> list[Endpoin
         return answer(reloaded(control.reload()))
 
     def config(call: Call) -> Response:
-        problems = [f"{each.what}: {each.reason}" for each in control.not_ready()]
+        reasons = [*control.not_ready(), *control.degraded()]
+        problems = [f"{each.what}: {each.reason}" for each in reasons]
         return answer(Configuration(control.settings(), problems))
 
     def drain(call: Call) -> Response:

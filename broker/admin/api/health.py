@@ -35,10 +35,14 @@ class Obstacle:
 
 @attrs.frozen
 class Readiness:
-    """The readiness of the daemon: it is ready if there are no reasons against it."""
+    """The readiness of the daemon: it is ready if there are no reasons against it.
+
+    ``degraded`` has reasons for which it serves with less than everything, such as an etcd that cannot be reached.
+    """
 
     ready: bool
     reasons: list[Obstacle]
+    degraded: list[Obstacle]
 
 
 @attrs.frozen
@@ -71,6 +75,7 @@ class Status:
 
 def endpoints(
     ready: Reasons,
+    degraded: Reasons,
     status: Callable[[], Mapping[str, object]],
     registry: IRegistry,
     sizes: Callable[[], Mapping[str, int]],
@@ -82,7 +87,8 @@ def endpoints(
 
     def readiness(call: Call) -> Response:
         reasons = [Obstacle(each.what, each.reason) for each in ready()]
-        return answer(Readiness(not reasons, reasons), 503 if reasons else 200)
+        less = [Obstacle(each.what, each.reason) for each in degraded()]
+        return answer(Readiness(not reasons, reasons, less), 503 if reasons else 200)
 
     def state(call: Call) -> Response:
         return answer(status())
@@ -109,7 +115,7 @@ def endpoints(
             "GET",
             "/readyz",
             "get_readiness",
-            "Tells if everything is ready, and the reasons if not.",
+            "Tells if everything is ready, and the reasons if not. A degraded broker is ready, with its reasons.",
             readiness,
             answer=Readiness,
             operation=None,

@@ -40,9 +40,10 @@ def status(context: click.Context) -> int:
     about, ready = session.run(ask)
     reasons = [row for row in ready.get("reasons") or () if isinstance(row, dict)]
     is_ready = ready.get("ready", not reasons) is True
+    degraded = [row for row in ready.get("degraded") or () if isinstance(row, dict)]
     output = session.output
     if not output.for_people:
-        output.values({**about, "ready": is_ready, "reasons": reasons})
+        output.values({**about, "ready": is_ready, "reasons": reasons, "degraded": degraded})
     else:
         listeners = about.get("listeners")
         shown = {key: value for key, value in about.items() if key != "listeners"}
@@ -52,6 +53,8 @@ def status(context: click.Context) -> int:
             output.rows(listeners, LISTENERS)
         for reason in reasons:
             output.say(f"not ready: {text(reason.get('what'))}: {text(reason.get('reason'))}", "bold red")
+        for reason in degraded:
+            output.say(f"degraded: {text(reason.get('what'))}: {text(reason.get('reason'))}", "bold yellow")
     return Exit.OK if is_ready else Exit.FAILED
 
 

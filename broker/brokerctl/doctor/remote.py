@@ -36,12 +36,13 @@ async def examine(client: Client) -> Sequence[Finding]:
         ready = mapping(answer.json() if answer.status in (200, 503) else answer.value())
     except Failure as failure:
         return [*found, error("readiness", str(failure))]
-    reasons = ready.get("reasons")
-    found += [
-        error(text(reason.get("what")), text(reason.get("reason")))
-        for reason in (reasons if isinstance(reasons, list) else [])
-        if isinstance(reason, dict)
-    ]
+    for key, weight in (("reasons", error), ("degraded", warning)):
+        reasons = ready.get(key)
+        found += [
+            weight(text(reason.get("what")), text(reason.get("reason")))
+            for reason in (reasons if isinstance(reasons, list) else [])
+            if isinstance(reason, dict)
+        ]
     if ready.get("ready") is True:
         found.append(ok("readiness", "ready: all listeners are open, and the state is stored"))
     try:

@@ -24,14 +24,14 @@ from broker.wires.mtl.codec.control import DEFAULT_HOST, Confirm
 
 
 class Client:
-    """A client of one broker; its arguments are those of `broker.client.mtl.Client`. It runs until `close`.
+    """A client of one broker at a time; its arguments are those of `broker.client.mtl.Client`. It runs until `close`.
 
     ``on_event`` callbacks run in the client's thread and must not block.
     """
 
     def __init__(
         self,
-        endpoint: str,
+        endpoint: str | Sequence[str],
         credentials: Credentials | None = None,
         *,
         virtual_host: str = DEFAULT_HOST,

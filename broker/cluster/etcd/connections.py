@@ -80,12 +80,16 @@ class Connector:
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """Connect, and return the protocol of the factory."""
         address = self._address
+        # Twisted logs the start and the stop of each factory otherwise, two lines for a connection.
+        quiet: Any = protocolFactory
+        quiet.noisy = False
         counted = _Factory(protocolFactory, self)
         plain = HostnameEndpoint(self._reactor, address.host, address.port, timeout=CONNECT)
         if address.tls is None:
             return plain.connect(counted).addCallback(_inner)
         # Twisted's own endpoint of TLS takes its clock from the global reactor.
         over_tls = TLSMemoryBIOFactory(address.tls.creator(address.host), True, counted, self._reactor)
+        over_tls.noisy = False
         return plain.connect(over_tls).addCallback(_inner).addCallback(_inner)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -11,22 +10,17 @@ from typing import Any
 import attrs
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from OpenSSL import SSL, crypto
-from twisted.internet import ssl
+from service_identity.cryptography import verify_certificate_hostname, verify_certificate_ip_address
+from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.error import VerifyError
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from zope.interface import implementer
 
 MAX_PEM = 1024 * 1024
 """Bytes of a PEM file: the authorities of a whole system are 250 kB."""
-
-_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-
-NOT_YET_VALID, EXPIRED = 9, 10
-"""Results of OpenSSL's verification."""
 
 
 @attrs.frozen
@@ -51,33 +45,30 @@ class Tls:
         self._files = files
         self._now = now
         """Returns seconds of the epoch: certificates are the only things here that depend on it."""
+        self._ends: float | None = None
+        """End of the client certificate in seconds of the epoch; None without one."""
         self._stamp = self._stamped()
-        self._read()
-        self._found: list[int] = []
-        """Results of verifications other than 0, newest last."""
+        self._context = self._read()
+        self._refused: list[str] = []
+        """Why the server's certificate was refused last; empty if it was not."""
 
     def creator(self, host: str) -> IOpenSSLClientConnectionCreator:
         """Return the settings for a connection to a host, whose certificate must have its name."""
         stamp = self._stamped()
         if stamp != self._stamp:
             try:
-                self._read()
+                self._context = self._read()
                 self._stamp = stamp
             except ValueError:
                 pass  # half written: the next connection looks again
-        self._found.clear()
-        options = ssl.optionsForClientTLS(host, self._trusted, self._own, extraCertificateOptions=self._extra)
-        return _Watched(options, self._found)
+        self._refused.clear()
+        return _Verifying(self._context, host, self._refused)
 
     def sentence(self, where: str, reason: str) -> str:
         """Return the sentence for operators for a failed handshake."""
-        if self._found:
-            if self._found[-1] == EXPIRED:
-                return f"the certificate of {where} has expired"
-            if self._found[-1] == NOT_YET_VALID:
-                return f"the certificate of {where} is not valid yet"
-            return f"the certificate of {where} is not of an authority that this broker trusts ({reason})"
-        if "wrong version number" in reason or "packet length too long" in reason or "record layer failure" in reason:
+        if self._refused:
+            return f"the certificate of {where} {self._refused[-1]}"
+        if any(each in reason for each in ("wrong version number", "packet length too long", "record layer failure")):
             return f"{where} does not use TLS: its address may be http"
         if "alert" not in reason:
             return f"TLS with {where} fails: {reason}"
@@ -98,71 +89,89 @@ class Tls:
             found.append((0, 0) if state is None else (state.st_mtime_ns, state.st_size))
         return tuple(found)
 
-    def _read(self) -> None:
+    def _read(self) -> SSL.Context:
         files = self._files
-        trusted, own, extra, ends = None, None, {}, None
-        if files.ca is not None:
-            trusted = ssl.trustRootFromCertificates([_loaded(files.ca, pem) for pem in _certificates(files.ca)])
+        context = SSL.Context(SSL.TLS_METHOD)
+        context.set_min_proto_version(SSL.TLS1_2_VERSION)
+        if files.ca is None:
+            context.set_default_verify_paths()
+        else:
+            _certificates(files.ca)
+            context.load_verify_locations(files.ca)
+        ends = None
         if files.certificate is not None:
-            leaf, *chain = _certificates(files.certificate)
-            own = _private(files, leaf)
-            extra = {"extraCertChain": [_loaded(files.certificate, pem).original for pem in chain]}
-            ends = x509.load_pem_x509_certificate(leaf).not_valid_after_utc.timestamp()
-        self._trusted: Any = trusted
-        self._own, self._extra, self._ends = own, extra, ends
+            ends = _certificates(files.certificate)[0].not_valid_after_utc.timestamp()
+            path = files.key or files.certificate
+            content = _content(path)
+            try:
+                key = crypto.PKey.from_cryptography_key(load_pem_private_key(content, None))  # type: ignore[arg-type]
+            except (ValueError, TypeError, UnsupportedAlgorithm):
+                raise ValueError(
+                    f"{path} has no private key, or one with a passphrase, which is not supported"
+                ) from None
+            try:
+                context.use_certificate_chain_file(files.certificate)
+                context.use_privatekey(key)
+                context.check_privatekey()
+            except SSL.Error:
+                raise ValueError(
+                    f"the private key in {path} does not belong to the certificate in {files.certificate}"
+                ) from None
+        self._ends = ends
+        return context
 
 
 @implementer(IOpenSSLClientConnectionCreator)
-class _Watched:
-    """Settings for connections, of which the results of verifications are kept: OpenSSL's error does not name them."""
+class _Verifying:
+    """Settings for connections to a host. ``refused`` gets the reason for which its certificate is refused.
 
-    def __init__(self, options: IOpenSSLClientConnectionCreator, found: list[int]) -> None:
-        self._options, self._found = options, found
+    Twisted's own settings do the same, but OpenSSL's error does not name the reason.
+    """
+
+    def __init__(self, context: SSL.Context, host: str, refused: list[str]) -> None:
+        self._context, self._host, self._refused = context, host, refused
 
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """Create a connection; see `IOpenSSLClientConnectionCreator`."""
-        connection: SSL.Connection = self._options.clientConnectionForTLS(tlsProtocol)
-
-        def verified(_connection: Any, _certificate: Any, number: int, _depth: int, valid: int) -> bool:
-            if not valid:
-                self._found.append(number)
-            return bool(valid)
-
-        connection.set_verify(SSL.VERIFY_PEER, verified)
+        connection = SSL.Connection(self._context, None)
+        if not _is_address(self._host):
+            connection.set_tlsext_host_name(self._host.encode("idna"))
+        connection.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, self._verified)
         return connection
 
+    def _verified(self, _connection: Any, certificate: crypto.X509, number: int, depth: int, valid: int) -> bool:
+        if not valid:
+            self._refused.append(
+                _REFUSED.get(number, f"is not of an authority that this broker trusts (X509 {number})")
+            )
+            return False
+        if depth == 0:
+            check = verify_certificate_ip_address if _is_address(self._host) else verify_certificate_hostname
+            try:
+                check(certificate.to_cryptography(), self._host)
+            except Exception:  # an exception would be lost in OpenSSL, and the certificate accepted
+                self._refused.append("is for another name")
+                return False
+        return True
 
-def _private(files: TlsFiles, leaf: bytes) -> ssl.PrivateCertificate:
-    assert files.certificate is not None
-    path = files.key or files.certificate
-    data = _content(path)
-    _loaded(files.certificate, leaf)
+
+_REFUSED = {9: "is not valid yet", 10: "has expired"}
+"""Results of OpenSSL's verification with sentences of their own."""
+
+
+def _is_address(host: str) -> bool:
+    return isIPAddress(host) or isIPv6Address(host)
+
+
+def _certificates(path: str) -> list[x509.Certificate]:
+    content = _content(path)
     try:
-        key = load_pem_private_key(data, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ValueError(f"{path} has no private key, or one with a passphrase, which is not supported") from None
-    plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    try:
-        found: ssl.PrivateCertificate = ssl.PrivateCertificate.loadPEM(leaf + b"\n" + plain)
-        return found
-    except VerifyError:
-        raise ValueError(
-            f"the private key in {path} does not belong to the certificate in {files.certificate}"
-        ) from None
-
-
-def _certificates(path: str) -> list[bytes]:
-    found = _CERTIFICATE.findall(_content(path))
+        found = x509.load_pem_x509_certificates(content)
+    except (ValueError, UnsupportedAlgorithm):
+        found = []
     if not found:
         raise ValueError(f"{path} has no certificate in PEM")
     return found
-
-
-def _loaded(path: str, pem: bytes) -> Any:
-    try:
-        return ssl.Certificate.loadPEM(pem)
-    except (crypto.Error, ValueError):
-        raise ValueError(f"{path} has a certificate that cannot be read") from None
 
 
 def _content(path: str) -> bytes:
@@ -210,6 +219,10 @@ class Token:
         waiting, self._waiting = self._waiting, None
         while waiting:
             call(waiting.pop(0))
+
+    def forget(self) -> None:
+        """Forget the present token."""
+        self._value = None
 
     def refused(self, value: str) -> None:
         """Forget a token that the endpoint refused, unless there is a newer one."""

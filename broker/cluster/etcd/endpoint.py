@@ -95,6 +95,11 @@ class Endpoint:
         connector.limit = None
         return response
 
+    def forget_token(self) -> bool:
+        """Ask for a new token at the next request. False without a user."""
+        self._token.forget()
+        return bool(self._user)
+
     async def close(self) -> None:
         """Close all connections, those of running requests too. Returns when all are closed."""
         await self._pool.closeCachedConnections()

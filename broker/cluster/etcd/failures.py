@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from OpenSSL import SSL
-from service_identity import VerificationError
 from twisted.internet import defer, error
 from twisted.web.client import (  # type: ignore[attr-defined]
     RequestNotSent,
@@ -88,7 +87,7 @@ def _unavailable(where: str, status: int, text: str) -> Unavailable:
     if "no leader" in text:
         # Refused before anything is proposed, because of the header hasleader.
         return Unavailable(f"etcd at {where} has no quorum")
-    if any(each in text for each in ("connection error", "broken pipe", "transport", "SubConn")):
+    if any(each in text for each in ("connection", "broken pipe", "transport", "SubConn")):
         # The gateway of that endpoint connects to the endpoint itself, with the server's certificate.
         return Unavailable(
             f"etcd at {where} cannot connect to itself ({text}); with TLS, its server certificate must have the "
@@ -124,8 +123,6 @@ def explained(where: str, problem: Exception, seconds: float, tls: Any = None) -
             return defer.CancelledError()
         if isinstance(reason, TooLong):
             return BadRequest(f"{where} answers with {reason}")
-        if isinstance(reason, VerificationError):
-            return Denied(f"the certificate of {where} is for another name")
         if isinstance(reason, SSL.Error) and tls is not None:
             return Denied(tls.sentence(where, _words(reason)))
     if isinstance(problem, error.ConnectError | error.UserError):
@@ -137,7 +134,7 @@ def explained(where: str, problem: Exception, seconds: float, tls: Any = None) -
     if isinstance(problem, RequestNotSent):
         return Unavailable(f"the connection to {where} was closed before the request")
     if isinstance(problem, ResponseNeverReceived) and any(isinstance(each, error.ConnectionClosed) for each in reasons):
-        hint = " (does it expect TLS, https?)" if tls is None else ""
+        hint = " (does it expect TLS, https?)" if tls is None else " (does it use TLS? its address may be http)"
         return Unavailable(f"{where} closes the connection without an answer{hint}", unknown=True)
     if isinstance(problem, error.ConnectionClosed | RequestTransmissionFailed) or any(
         isinstance(each, error.ConnectionClosed) for each in reasons

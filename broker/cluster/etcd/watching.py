@@ -30,6 +30,9 @@ revision, and a cluster of brokers has fewer keys."""
 CREATED = 5.0
 """Seconds within which etcd confirms a watch: it does so at once."""
 
+NO_TOKEN = ("Unauthenticated", "user name is empty")
+"""Parts of the reasons with which etcd cancels a watch for want of a valid token; the HTTP status is 200."""
+
 T = TypeVar("T")
 
 
@@ -59,10 +62,12 @@ class Watch:
         self._present = present
         self._finished = finished
         self._over = False
-        self._lines = _Lines(self._line, self._lost)
+        self._again = False
+        """True after a token was refused."""
         self._held: list[Event] = []
         self._confirmation = reactor.callLater(CREATED, self._silent)
         self._tasks: list[Deferred[Any]] = []
+        self._lines: _Lines | None = None
         # Not before the caller has this object.
         self._begin = reactor.callLater(0, self._open)
 
@@ -75,8 +80,9 @@ class Watch:
         self._ended(Ended.FAILED, text)
 
     def _open(self) -> None:
+        self._lines = lines = _Lines(self._line, self._lost)
         request = watch_request(self._key, self._end, self._start)
-        self._run(self.endpoint.stream(request), lambda response: response.deliverBody(self._lines))
+        self._run(self.endpoint.stream(request), lambda response: response.deliverBody(lines))
 
     def _line(self, line: bytes) -> None:
         try:
@@ -112,7 +118,12 @@ class Watch:
         if message.compacted:
             text = f"revision {self._start} was compacted by etcd, which has those from {message.compacted} on"
             self._ended(Ended.COMPACTED, text)
-        elif "PermissionDenied" in message.reason or "Unauthenticated" in message.reason:
+        elif any(each in message.reason for each in NO_TOKEN) and self.endpoint.forget_token() and not self._again:
+            self._again = True
+            if self._lines is not None:
+                self._lines.abort()
+            self._open()
+        elif any(each in message.reason for each in ("PermissionDenied", *NO_TOKEN)):
             self._ended(Ended.DENIED, f"etcd at {self.endpoint.url} refuses the watch: {message.reason}")
         else:
             text = message.reason or "without a reason"
@@ -144,7 +155,8 @@ class Watch:
             if timer.active():
                 timer.cancel()
         # After `canceled` etcd keeps the connection, silent: it is closed here.
-        self._lines.abort()
+        if self._lines is not None:
+            self._lines.abort()
         for each in list(self._tasks):
             each.cancel()
         self._finished(self, failed)
@@ -202,7 +214,8 @@ class _Lines(Protocol):
             self._parts.append(rest)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._lost("ended the watch")
+        if not self._over:
+            self._lost("ended the watch")
 
     def abort(self) -> None:
         """Close the connection; nothing is received any more."""

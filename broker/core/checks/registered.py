@@ -9,13 +9,14 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from ipaddress import ip_address
 
 from broker.core.checks.interfaces import Question
 from broker.core.checks.rules import CheckKind, CheckSettings
 from broker.core.checks.schedule import Schedule, Target
 from broker.core.interfaces import IRegistry
-from broker.core.model import BROKER, Change, Check, Kind, Policy, Service
+from broker.core.model import BROKER, Change, Check, Kind, Policy, Provider, Service
 
 
 class _CheckedService:
@@ -43,15 +44,15 @@ class RegisteredChecks:
         self._schedule = schedule
         self._providers: dict[int, dict[int, _CheckedService]] = {}
         """By provider and the `id` of the service, which is kept alive by the entry."""
-        for provider in registry.providers():
+        for provider in self._own():
             for service in provider.services:
                 self._add(service)
-        self._watch = registry.watch(self._changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED))
+        self._watch = registry.watch(self._changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED), own=True)
 
     def use(self, settings: CheckSettings) -> None:
         """Apply other settings."""
         self._schedule.use(settings)
-        for provider in self._registry.providers():
+        for provider in self._own():
             checked = self._providers.get(provider.id, {})
             for service in provider.services:
                 subject = checked.get(id(service))
@@ -59,6 +60,10 @@ class RegisteredChecks:
                 if before != self._question(service):
                     self._drop(provider.id, id(service))
                     self._add(service)
+
+    def _own(self) -> Iterator[Provider]:
+        """Yield the providers that this broker holds: another member checks its own."""
+        return (provider for provider in self._registry.providers() if not provider.broker)
 
     def stop(self) -> None:
         """Follow the registry no longer."""

@@ -107,6 +107,9 @@ class IQueueOwners(Interface):
     def claim_of(space: str, name: str) -> QueueClaim | None:
         """Return the owner of a queue as far as it is known here; None without one."""
 
+    def claims() -> Sequence[tuple[str, str, QueueClaim]]:
+        """Return all claims that are known here, as space, name and owner, in the order of space and name."""
+
     def release(space: str, name: str) -> Deferred[None]:
         """End the claim of this broker. No-op for a queue of another owner."""
 

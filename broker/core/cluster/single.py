@@ -63,6 +63,9 @@ class Single:
     def claim_of(self, space: str, name: str) -> QueueClaim | None:
         return QueueClaim("")
 
+    def claims(self) -> Sequence[tuple[str, str, QueueClaim]]:
+        return ()
+
     def release(self, space: str, name: str) -> Deferred[None]:
         return succeed(None)
 

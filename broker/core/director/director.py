@@ -46,14 +46,17 @@ from broker.core.notifier import Notifier
 
 @implementer(IDirector)
 class Director:
-    """The implementation of `IDirector`, which documents each method. ``clock`` gives the time."""
+    """The implementation of `IDirector`, which documents each method. ``clock`` gives the time.
 
-    def __init__(self, clock: IReactorTime, settings: DirectorSettings | None = None) -> None:
+    ``here`` is the name of this broker, empty without a cluster; see `sharing.shared_director`.
+    """
+
+    def __init__(self, clock: IReactorTime, settings: DirectorSettings | None = None, here: str = "") -> None:
         settings = DirectorSettings() if settings is None else settings
         self._max_links = settings.providers
         self._notifier = Notifier()
         self._reservations = Reservations(clock, settings.reservation_seconds, settings.user_reservations)
-        self._farm = Farm(clock, self._notifier, self._reservations, settings.load_bump)
+        self._farm = Farm(clock, self._notifier, self._reservations, settings.load_bump, here)
         self._presence = self._farm.presence
         self._farm.selection.panic = settings.panic
         self._placer = Placer(self._farm, self._reservations)
@@ -67,8 +70,7 @@ class Director:
         self._farm.selection.panic = settings.panic
 
     def join(self, label: str, link: ProviderLink) -> IContextServer:
-        if self._farm.links >= self._max_links:
-            raise Refusal(Reason.LIMIT, f"the director has {self._max_links} connections of servers, and takes no more")
+        self._check_room(self._farm.links)
         return ServerLink(self._farm, label, link)
 
     def reserve(
@@ -157,6 +159,10 @@ class Director:
         }
 
     # Internals
+
+    def _check_room(self, links: int) -> None:
+        if links >= self._max_links:
+            raise Refusal(Reason.LIMIT, f"the director has {self._max_links} connections of servers, and takes no more")
 
     def _named(self, provider: str) -> list[Server]:
         return [server for server in self._farm.servers if provider == ALL or server.matches(provider)]

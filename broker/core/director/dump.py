@@ -76,4 +76,5 @@ def _server(server: Server, contexts: int, users: int) -> ProviderDump:
         tuple(server.addresses.values()),
         tuple(server.addresses),
         tuple(server.families),
+        ",".join(sorted({report.broker for report in server.links})),
     )

@@ -9,6 +9,8 @@ Rules:
   loser's context is hidden; if a reservation of this director opened it, the server receives `Close` once. When the
   winner's context closes, the hidden one with the highest key becomes visible.
 - A server without an address receives no such `Close`: it may turn out to be a link of the winner.
+- Directors that share their servers (`sharing`) all come to the same result: of equal keys, the server whose broker is
+  the first by name wins; and the `Close` is sent by that broker alone (`Server.home`).
 - When the last link of a server ends, first its users leave, then its contexts close, then its reservations end. For a
   large server that takes several turns of the reactor (`cleanup`). No user is sent there meanwhile, and a context of it
   that is requested or reported is closed at once.
@@ -16,7 +18,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -34,9 +36,15 @@ from broker.core.notifier import Notifier
 
 
 class Farm:
-    """All servers and the tables about them. Notices are only queued: the caller of a method delivers them."""
+    """All servers and the tables about them. Notices are only queued: the caller of a method delivers them.
 
-    def __init__(self, clock: IReactorTime, notifier: Notifier, reservations: Reservations, load_bump: float) -> None:
+    ``here`` is the name of this broker, empty without a cluster.
+    """
+
+    def __init__(
+        self, clock: IReactorTime, notifier: Notifier, reservations: Reservations, load_bump: float, here: str = ""
+    ) -> None:
+        self.here = here
         self.notifier = notifier
         self.reservations = reservations
         self.presence = Presence(clock, notifier)
@@ -47,6 +55,8 @@ class Farm:
         self._numbers = 0
         self._addresses: dict[tuple[str, str], dict[Server, None]] = {}
         self.capacity_hints = CapacityHints()
+        self.addressed: Callable[[str, str], None] | None = None
+        """Called with each new protocol and address of a server, in a cluster."""
 
     # Links
 
@@ -80,11 +90,23 @@ class Farm:
         # Duplicates of a server without an address are not closed. With its first address it is a distinct server, and
         # the postponed `Close` messages are due.
         unknown = not server.addresses
+        key = server.key
         self._settle(server)
+        if self.here and server.key != key:
+            self._decide_again(server)
         if unknown:
             for context in server.contexts.values():
                 self.end_duplicate(context)
         return server
+
+    def reach(self, server: Server, report: LinkReport, reachable: bool) -> None:
+        """Apply that the broker of a remote link can be reached, or cannot."""
+        report.reachable = reachable
+        self._settle(server)
+
+    def server_at(self, protocol: str, hostport: str) -> Server | None:
+        """Return the server with that address, or None."""
+        return next(iter(self._addresses.get((protocol, hostport), ())), None)
 
     def judge(self, server: Server, report: LinkReport, policy: Policy) -> None:
         """Apply the result of the health check of a link."""
@@ -115,7 +137,7 @@ class Farm:
         rival = self.open_context(context.name)
         if rival is None:
             self._show(context)
-        elif context.server.key > rival.server.key:
+        elif beats(context.server, rival.server):
             self._hide(rival)
             self._show(context)
         else:
@@ -125,9 +147,10 @@ class Farm:
 
     def end_duplicate(self, context: OpenContext) -> None:
         """Queue `Close` for a hidden context that this director had opened and whose server is known to be distinct."""
-        if context.hidden and context.yours and not context.closing and context.server.addresses:
+        server = context.server
+        if context.hidden and context.yours and not context.closing and server.addresses and server.home == self.here:
             context.closing = True
-            self.notifier.add(context.server.newest, Close(context.name, None, dup=True))
+            self.notifier.add(server.newest, Close(context.name, None, dup=True))
 
     def taken_back(self, context: OpenContext, bit: int) -> None:
         """Withdraw the report of one link (``bit``) about a context and its users."""
@@ -172,19 +195,52 @@ class Farm:
     def _settle(self, server: Server) -> None:
         before = server.addresses
         policy = server.policy
+        home = server.home
         server.settle()
         for address in before.items() - server.addresses.items():
             servers = self._addresses[address]
             del servers[server]
             if not servers:
                 del self._addresses[address]
-        for address in server.addresses.items() - before.items():
+        new = server.addresses.items() - before.items()
+        for address in new:
             self._addresses.setdefault(address, {})[server] = None
         self.selection.settle(server)
         if server.policy is not policy:
             self.selection.judged(server)
+        if self.addressed is not None:
+            for address in new:
+                self.addressed(*address)
         if server.links:
             server.room_made()
+        if server.home != home and server.home == self.here:
+            # The broker that would have sent these has no link to the server any more.
+            for context in server.contexts.values():
+                self.end_duplicate(context)
+
+    def _decide_again(self, server: Server) -> None:
+        """Repeat the choices between the contexts of a server with a new key and those of others.
+
+        Another director may have received the reports in another order, and must come to the same choices.
+        """
+        for context in tuple(server.contexts.values()):
+            shown = self.open_context(context.name)
+            if shown is None:
+                continue
+            heir = self._heir(context.name)
+            if heir is not None and beats(heir.server, shown.server):
+                self.presence.hidden.remove(heir.name, heir)
+                self._hide(shown)
+                self._show(heir)
+
+    def _heir(self, name: str) -> OpenContext | None:
+        """Return the hidden context of that name that is visible next, or None."""
+        # Hidden contexts of departed servers, which await their cleanup, are not eligible.
+        heir: OpenContext | None = None
+        for each in self.presence.hidden.all(name):
+            if each.server.links and (heir is None or beats(each.server, heir.server)):
+                heir = each
+        return heir
 
     def _same(self, server: Server, report: LinkReport) -> Server | None:
         """Return another server that this link belongs to by its addresses, or None."""
@@ -267,10 +323,8 @@ class Farm:
             self.presence.hidden.remove(name, context)
         else:
             self.presence.close(context)
-            # Hidden contexts of departed servers, which await their cleanup, are not eligible.
-            heirs = [each for each in self.presence.hidden.all(name) if each.server.links]
-            if heirs:
-                heir = max(heirs, key=lambda each: each.server.key)
+            heir = self._heir(name)
+            if heir is not None:
                 self.presence.hidden.remove(name, heir)
                 self._show(heir)
         self.reservations.closed(context)
@@ -292,3 +346,10 @@ class Farm:
         context.hidden = True
         self.presence.hidden.add(context.name, context)
         self.end_duplicate(context)
+
+
+def beats(newcomer: Server, other: Server) -> bool:
+    """Return True if the first server keeps a context that both report; see the rules."""
+    if newcomer.key != other.key:
+        return newcomer.key > other.key
+    return newcomer.home < other.home

@@ -21,6 +21,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import attrs
+from twisted.internet.defer import Deferred
 from zope.interface import Interface
 
 from broker.core.errors import Reason, Refusal
@@ -28,6 +29,9 @@ from broker.core.model import Policy
 
 UNLIMITED = -1
 """The value of an absent capacity limit in the protocol."""
+
+SERVER_FAILING = "server does not answer"
+"""The reason to deny a reservation at a server with a failing health check, or one that cannot be reached."""
 
 ALL = "all"
 """In place of a server's label: every server."""
@@ -144,12 +148,15 @@ class PlaceWatcher(Protocol):
 class Granted:
     """A granted reservation, with which the user enters ``context`` at ``hostport``.
 
-    ``context`` is a clone's name if a clone set was requested. Document: "reserve".
+    ``context`` is a clone's name if a clone set was requested. Document: "reserve". ``delivered`` is not None if the
+    server is connected to another broker: it fires with True when the server was sent the reservation, with False if it
+    cannot be. The requester is answered after that.
     """
 
     context: str
     hostport: str
     reservation: str = attrs.field(repr=False)
+    delivered: Deferred[bool] | None = attrs.field(default=None, eq=False)
 
 
 class Denied(Refusal):
@@ -167,7 +174,8 @@ class Denied(Refusal):
 class ProviderDump:
     """A server in a dump. ``hostports`` and ``protocols`` are parallel. Document: "dump".
 
-    ``contexts`` and ``users`` are the numbers of each that this dump describes; ``capacity`` is in users.
+    ``contexts`` and ``users`` are the numbers of each that this dump describes; ``capacity`` is in users. ``broker``
+    names the brokers to which the server is connected, with commas; it is empty without a cluster.
     """
 
     label: str
@@ -178,6 +186,7 @@ class ProviderDump:
     hostports: tuple[str, ...]
     protocols: tuple[str, ...]
     serving: tuple[str, ...]
+    broker: str = ""
 
 
 @attrs.frozen

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Hashable
+from typing import Protocol
 
 from broker.core.director.farm import Farm
-from broker.core.director.interfaces import Denied, DoReserve, Granted
+from broker.core.director.interfaces import SERVER_FAILING, Denied, DoReserve, Granted
 from broker.core.director.limits import MAX_EXPECTED_USERS, MAX_RESERVATIONS_EACH, TOKEN_BITS
 from broker.core.director.names import check_name, family
 from broker.core.director.reservations import Reservations
-from broker.core.director.state import OpenContext, Placement, Reservation, ReservationPlace, Server
+from broker.core.director.state import OpenContext, Origin, Placement, Reservation, ReservationPlace, Server
 from broker.core.errors import Refusal
 from broker.core.model import Policy
 
@@ -32,17 +33,27 @@ NO_SERVER = "unable to find suitable server"
 CONTEXT_FULL = "requested context full"
 SERVER_FULL = "server full"
 NO_PROTOCOL = "requested protocol not available"
-SERVER_FAILING = "server does not answer"
+
+
+class Grants(Protocol):
+    """Other directors, which share all reservations."""
+
+    def origin(self, requester: Hashable, protocol: str, hostport: str) -> Origin:
+        """Return the origin of the next grant."""
+
+    def granted(self, reservation: Reservation) -> None:
+        """Send a grant to the others."""
 
 
 class Placer:
-    """Makes reservations, and counts granted and denied requests."""
+    """Makes reservations, and counts granted and denied requests. ``grants`` is None without a cluster."""
 
     def __init__(self, farm: Farm, reservations: Reservations) -> None:
         self._farm = farm
         self._reservations = reservations
         self.granted = 0
         self.denied = 0
+        self.grants: Grants | None = None
 
     def reserve(
         self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
@@ -72,10 +83,14 @@ class Placer:
             self._farm.notifier.deliver()
             raise
         self.granted += 1
-        self._reservations.book(place, context, user, holder, requester)
+        server = place.server
+        if self.grants is None:
+            self._reservations.book(place, context, user, holder, requester)
+        else:
+            origin = self.grants.origin(requester, protocol, server.addresses[protocol])
+            self.grants.granted(self._reservations.book(place, context, user, holder, requester, origin))
         # Decimal text: see "reserve" in docs/protocols/elko-director.md.
         token = str(secrets.randbits(TOKEN_BITS))
-        server = place.server
         self._farm.notifier.add(server.newest, DoReserve(place.name, user, token))
         self._farm.notifier.deliver()
         return Granted(place.name, server.addresses[protocol], token)

@@ -30,6 +30,16 @@ class ReservationQuotas:
         """Reservations by user, the oldest first, under both the requested and the granted name, which are usually
         equal."""
         self._requesters: dict[Hashable, int] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._count = 0
+
+    def number(self, requester: Hashable) -> int:
+        """Return a number for a requester: the same one until its last reservation has ended."""
+        number = self._numbers.get(requester)
+        if number is None:
+            self._count += 1
+            number = self._numbers[requester] = self._count
+        return number
 
     def held(self, holder: Holder) -> Mapping[str, Reservation]:
         """Return the reservations of a user, by the names of the contexts."""
@@ -95,6 +105,7 @@ class ReservationQuotas:
             self._requesters[requester] = left
         else:
             del self._requesters[requester]
+            self._numbers.pop(requester, None)
 
 
 def _too_many(these: str) -> Refusal:

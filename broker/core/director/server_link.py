@@ -27,9 +27,9 @@ class ServerLink:
 
     __slots__ = ("_farm", "_gone", "_report", "server")
 
-    def __init__(self, farm: Farm, label: str, link: ProviderLink) -> None:
+    def __init__(self, farm: Farm, label: str, link: ProviderLink, broker: str = "", remote: bool = False) -> None:
         self._farm = farm
-        self._report = LinkReport(label[:MAX_TEXT], link)
+        self._report = LinkReport(label[:MAX_TEXT], link, broker, remote)
         self._gone = False
         self.server: Server = farm.join(self._report)
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Protocol
 
+import attrs
+
 from broker.core.director.interfaces import UNLIMITED, ProviderLink
 from broker.core.model import Policy
 
@@ -33,13 +35,20 @@ class CloneGroup(Protocol):
 
 
 class LinkReport:
-    """The report of one link about its server: label, addresses, families and capacity."""
+    """The report of one link about its server: label, addresses, families and capacity.
 
-    __slots__ = ("addresses", "bit", "capacity", "families", "label", "link", "policy")
+    ``broker`` is the broker at which the link is, empty without a cluster; ``remote`` is true if that is another one.
+    """
 
-    def __init__(self, label: str, link: ProviderLink) -> None:
+    __slots__ = ("addresses", "bit", "broker", "capacity", "families", "label", "link", "policy", "reachable", "remote")
+
+    def __init__(self, label: str, link: ProviderLink, broker: str = "", remote: bool = False) -> None:
         self.label = label
         self.link = link
+        self.broker = broker
+        self.remote = remote
+        self.reachable = True
+        """False while the link between the brokers is down."""
         self.bit = 1
         self.addresses: dict[str, str] = {}
         self.families: dict[str, bool] = {}
@@ -57,6 +66,7 @@ class Server:
         "capacity",
         "contexts",
         "families",
+        "home",
         "label",
         "links",
         "load",
@@ -80,7 +90,10 @@ class Server:
         self.retiring = 0
         """The bits of links that have ended, while the cleanup of their reports is pending."""
         self.newest: ProviderLink
-        """The link over which messages are sent: the newest one, since older ones may be dead connections."""
+        """The link over which messages are sent: the newest one, since older ones may be dead connections. One at this
+        broker precedes those at others."""
+        self.home = ""
+        """The broker that sends the server what must be sent once: the first by name that has a link to it."""
         self.addresses: dict[str, str] = {}
         self.families: dict[str, bool] = {}
         self.capacity = UNLIMITED
@@ -144,13 +157,29 @@ class Server:
         self.families = {}
         if not self.links:
             self.capacity = 0
+            return
+        chosen: LinkReport | None = None
+        home: str | None = None
         for report in self.links:
             self.label = report.label
             self.addresses.update(report.addresses)
             self.capacity = report.capacity
-            self.policy = report.policy
             for family, restricted in report.families.items():
                 self.families[family] = restricted or self.families.get(family, False)
+            if report.reachable:
+                if chosen is None or chosen.remote or not report.remote:
+                    chosen = report
+                if home is None or report.broker < home:
+                    home = report.broker
+        if chosen is None:
+            # Its broker cannot be reached: no user can be announced to it.
+            self.capacity = 0
+            self.policy = Policy.HIDE
+            return
+        assert home is not None
+        self.home = home
+        self.newest = chosen.link
+        self.policy = chosen.policy
 
     def room_made(self) -> None:
         """Return the server to the choices that have set it aside, unless it is full."""
@@ -166,14 +195,43 @@ Holder = str | tuple[Hashable] | None
 """The user of a reservation: a name, the connection of an anonymous one, or None for one of a Context Server."""
 
 
+@attrs.frozen
+class Origin:
+    """A grant that directors share: the number of a reservation at the director of a broker.
+
+    ``instance`` is random for each start of that director. ``stamp`` is greater than that of each grant that the
+    director knew: the greater of two replaces the other, wherever they meet. ``requester`` is the number of the
+    requesting connection there. ``protocol`` and ``hostport`` identify the server.
+    """
+
+    broker: str
+    instance: int
+    number: int
+    stamp: int
+    requester: int
+    protocol: str
+    hostport: str
+
+    @property
+    def identity(self) -> tuple[str, int, int]:
+        """The grant, unique in the cluster."""
+        return self.broker, self.instance, self.number
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """The order of grants, alike at all directors."""
+        return self.stamp, self.broker
+
+
 class Reservation:
     """A place that is reserved for a user.
 
     ``asked`` is the requested context, ``name`` the one that the user was sent to. ``user`` is the name in the request,
-    ``requester`` the connection that it came from. ``due`` is the time of expiry, in seconds of the clock.
+    ``requester`` the connection that it came from. ``due`` is the time of expiry, in seconds of the clock. ``origin``
+    is the grant, if directors of several brokers share it.
     """
 
-    __slots__ = ("asked", "due", "holder", "name", "place", "requester", "user")
+    __slots__ = ("asked", "due", "holder", "name", "origin", "place", "requester", "user")
 
     def __init__(
         self,
@@ -184,6 +242,7 @@ class Reservation:
         holder: Holder,
         requester: Hashable,
         due: float,
+        origin: Origin | None = None,
     ) -> None:
         self.place = place
         self.name = name
@@ -192,6 +251,7 @@ class Reservation:
         self.holder = holder
         self.requester = requester
         self.due = due
+        self.origin = origin
 
 
 class ReservationPlace:

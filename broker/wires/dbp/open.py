@@ -34,6 +34,7 @@ from broker.wires.dbp.sessions.beacon import Beacon
 from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue, DbpTerms
 from broker.wires.dbp.sessions.commands import CommandHandler
 from broker.wires.dbp.sessions.datagrams import DatagramHandler
+from broker.wires.dbp.sessions.elsewhere import Elsewhere
 from broker.wires.dbp.sessions.listing import Listing
 from broker.wires.dbp.sessions.outbound import BROKER, DbpOutbound
 from broker.wires.dbp.validation import effective_dbp_beacon, effective_dbp_offer
@@ -183,6 +184,8 @@ class OpenDbp(PlainWire):
         """Send all services a DISCONNECT, and close the wire. Fires when all connections are closed."""
         if self.beacon is not None:
             self.beacon.stop()
+        if self.catalogue.elsewhere is not None:
+            self.catalogue.elsewhere.close()
         self.catalogue.part_all()
         self.listing.close()
         self.probes.close()
@@ -222,6 +225,8 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     commands = CommandHandler(router, catalogue, listing, outbound, leases, clock, complaints, may_find)
     datagrams = DatagramHandler(catalogue, outbound, complaints)
     router.serve(commands)
+    if context.members.clustered:
+        catalogue.elsewhere = Elsewhere(context.registry, context.links, catalogue, complaints, Rates(clock))
     catalogue.restore(context.known.providers)
     listener = RouterListener(router, clock)
     wire = OpenDbp(

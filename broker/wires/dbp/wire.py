@@ -23,6 +23,7 @@ COUNTERS = (
     Counter("dbp_dropped", "Answers and notices dropped, by reason", "messages"),
     Counter("dbp_services", "Services registered and removed, by event", "services"),
     Counter("dbp_heartbeats", "Heartbeats of services, by transport", "heartbeats"),
+    Counter("dbp_forwarded", "Messages of services at other brokers of the cluster, by outcome", "messages"),
     Counter("dbp_datagrams", "Datagrams, by outcome", "datagrams"),
     Counter("dbp_unsent", "Datagrams that the system did not send, by error", "datagrams"),
     Counter("dbp_probes", "Probes of silent services, by outcome", "probes"),

@@ -19,6 +19,7 @@ PROVIDER_COLUMNS = (
     Column("hostports", "Its addresses"),
     Column("protocols", "The protocol of each address"),
     Column("serving", "Families of contexts that it serves"),
+    Column("broker", "Brokers to which it is connected, in a cluster"),
 )
 
 CONTEXT_COLUMNS = (
@@ -89,4 +90,5 @@ def _provider(server: ProviderDump) -> Row:
         "hostports": list(server.hostports),
         "protocols": list(server.protocols),
         "serving": list(server.serving),
+        "broker": server.broker,
     }

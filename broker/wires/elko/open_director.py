@@ -19,6 +19,7 @@ from broker.config.values import Broker
 from broker.core.checks.interfaces import Pinger
 from broker.core.director.director import Director
 from broker.core.director.interfaces import DirectorSettings
+from broker.core.director.sharing.shared_director import SharedDirector
 from broker.core.model import Service
 from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.peer import Peer, Reader, Session
@@ -56,7 +57,11 @@ class OpenDirector(PlainWire):
         self._ending = False
         self._checks = context.checks
         self._server_checks = ServerChecks(context.checks)
-        self._director = Director(context.clock, self._settings())
+        self._director = (
+            SharedDirector(context.clock, self._settings(), context.links, context.members.name)
+            if context.members.clustered
+            else Director(context.clock, self._settings())
+        )
         self._closing: list[Deferred[Any]] = []
         self.wiring = DirectorWiring.of(self._director, self, context.clock, self._server_checks)
         self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, self._limits)
@@ -135,6 +140,7 @@ class OpenDirector(PlainWire):
 
     def close(self) -> Deferred[Any]:
         """Close all connections in order. Fires when they are closed."""
+        self._part(farewell=False)
         self._closing.append(self.listeners.close())
         return DeferredList(self._closing)
 
@@ -147,8 +153,14 @@ class OpenDirector(PlainWire):
         self._context.offer_own()
         for listener in self._config.listeners:
             self._context.forget(title(WIRE, listener))
+        self._part(farewell=True)
         # Ports first: a peer that reconnects at once must be refused, not accepted and dropped.
         self.stop_listening().addCallback(lambda _: self.close())
+
+    def _part(self, farewell: bool) -> None:
+        """End the exchange with the directors of other brokers, before connections close: these are no departures."""
+        if isinstance(self._director, SharedDirector):
+            self._director.stop(farewell)
 
     def _policy(self, listener: DirectorListener) -> Policy:
         limits = listener.limits

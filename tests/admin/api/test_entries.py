@@ -25,12 +25,19 @@ class Entries(Farm):
         self.history = LoadHistory(self.registry, self.clock)
         self.history.start()
         self.reasons: list[NotReady] = []
+        self.degraded: list[NotReady] = []
         self.status: dict[str, Any] = {"version": "1", "journal": {"directory": "/j", "failures": 0}}
         self.site = Site(
             [
                 *why.endpoints(self.registry, self.clock, self.history),
                 *history.endpoints(self.registry, self.history),
-                *health.endpoints(lambda: self.reasons, lambda: self.status, self.registry, self.registry.sizes),
+                *health.endpoints(
+                    lambda: self.reasons,
+                    lambda: self.degraded,
+                    lambda: self.status,
+                    self.registry,
+                    self.registry.sizes,
+                ),
             ]
         )
 
@@ -153,13 +160,23 @@ def test_histories_are_those_of_the_named_providers(farm: Entries) -> None:
 
 def test_health_is_ok_and_readiness_has_reasons(farm: Entries) -> None:
     assert farm.site.get("/healthz") == {"status": "ok"}
-    assert farm.site.get("/readyz") == {"ready": True, "reasons": []}
+    assert farm.site.get("/readyz") == {"ready": True, "reasons": [], "degraded": []}
     farm.reasons.append(NotReady("listener mtl", "the port is in use"))
     response = farm.site.response("GET", "/readyz")
     assert response.status == 503
     assert json.loads(content(response)) == {
         "ready": False,
         "reasons": [{"what": "listener mtl", "reason": "the port is in use"}],
+        "degraded": [],
+    }
+
+
+def test_a_degraded_daemon_is_ready(farm: Entries) -> None:
+    farm.degraded.append(NotReady("cluster", "etcd cannot be reached"))
+    assert farm.site.get("/readyz") == {
+        "ready": True,
+        "reasons": [],
+        "degraded": [{"what": "cluster", "reason": "etcd cannot be reached"}],
     }
 
 

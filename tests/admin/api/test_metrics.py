@@ -104,10 +104,11 @@ def test_the_rows_of_tables_and_their_sums_are_metrics() -> None:
 
 def test_the_state_of_listeners_and_files_are_metrics() -> None:
     listeners, certificates = [("elko", True), ("mtl", False)], [("/a.pem", 1e9), ("/b.pem", 2e9), ("/a.pem", 1e9)]
-    found = samples(state.collect(STATUS, listeners, [NotReady("listener mtl", "busy")], certificates))
+    found = samples(state.collect(STATUS, listeners, [NotReady("listener mtl", "busy")], [], certificates))
     assert found == {
         "elkobroker_info[('version', '1.2')]": 1,
         "elkobroker_ready": 0,
+        "elkobroker_degraded": 0,
         "elkobroker_uptime_seconds": 5,
         "elkobroker_listener_ready[('listener', 'elko')]": 1,
         "elkobroker_listener_ready[('listener', 'mtl')]": 0,
@@ -140,7 +141,7 @@ def everything() -> list[Iterable[Metric | None]]:
         metrics.collect(counts),
         LoopTimes().collect(),
         tables.collect([queues("mtl", 1)]),
-        state.collect(STATUS, [("elko", True)], []),
+        state.collect(STATUS, [("elko", True)], [], [NotReady("cluster", "away")]),
         process.collect(1.0),
     ]
 

@@ -37,6 +37,10 @@ class Recorder:
         """The keys of all events in order."""
         return [each.key for _, events in self.calls for each in events]
 
+    def seen(self) -> bool:
+        """Return True after the first event."""
+        return bool(self.calls)
+
     def until(self, condition: Callable[[], Any]) -> Deferred[Any]:
         """Fire with the first true value of a condition, which is asked after each call."""
         waiting: Deferred[Any] = Deferred()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
@@ -44,7 +46,12 @@ class CallsTests(ClientCase):
         assert not lost.succeeded
         assert lost.found[0] == (one,)
         assert [each.key for each in lost.found[1]] == [b"/a/1", b"/a/2"]
-        for target, value in (("MOD", one.mod_revision), ("LEASE", lease), ("CREATE", one.create_revision)):
+        targets: dict[Literal["MOD", "LEASE", "CREATE"], int] = {
+            "MOD": one.mod_revision,
+            "LEASE": lease,
+            "CREATE": one.create_revision,
+        }
+        for target, value in targets.items():
             assert (await client.txn([Compare(target, b"/a/1", value)], [])).succeeded
             assert not (await client.txn([Compare(target, b"/a/1", value + 1)], [])).succeeded
 

@@ -157,7 +157,7 @@ class FaultsTests(ClientCase):
             for end in (etcd.members[0].stop, etcd.members[0].kill):
                 watcher = Recorder()
                 client.watch(b"/s/", b"/s0", etcd.put("/s/1"), watcher)
-                await watcher.until(lambda watcher=watcher: watcher.keys)
+                await watcher.until(watcher.seen)
                 await deferToThread(end)
                 reason, text = await watcher.is_ended()
                 assert reason is Ended.FAILED

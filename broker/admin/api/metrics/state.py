@@ -13,13 +13,17 @@ def collect(
     status: Mapping[str, object],
     states: Iterable[tuple[str, bool]],
     reasons: Sequence[NotReady],
+    degraded: Sequence[NotReady],
     certificates: Iterable[tuple[str, float]] = (),
 ) -> Iterator[Metric]:
     """Yield the metrics. ``status`` is the state of `broker.app.status`, ``states`` the name of each listener with True
-    if it is open, ``reasons`` what is not ready, and ``certificates`` the file of each certificate with the time of its
-    expiry, in seconds of the epoch."""
+    if it is open, ``reasons`` what is not ready, ``degraded`` for which reasons the daemon is degraded, and
+    ``certificates`` the file of each certificate with the time of its expiry, in seconds of the epoch."""
     yield InfoMetricFamily("elkobroker", "Version of the broker.", {"version": str(status.get("version", ""))})
     yield _gauge("elkobroker_ready", "1 if everything is ready, see /readyz.", float(not reasons))
+    yield _gauge(
+        "elkobroker_degraded", "1 if the broker is degraded although it serves, see /readyz.", float(bool(degraded))
+    )
     yield _gauge("elkobroker_uptime_seconds", "Time since the start.", _number(status, "uptime"))
     ready = GaugeMetricFamily("elkobroker_listener_ready", "1 if the listener is open.", labels=["listener"])
     for name, open in states:

@@ -24,7 +24,7 @@ export class OverviewScreen {
   search = "Search services";
   #histories = new Map();
   #status = null;
-  #readiness = { reasons: [] };
+  #readiness = { reasons: [], degraded: [] };
   #plan = null;
   #failed = 0;
   #sizes = new Map();
@@ -55,6 +55,10 @@ export class OverviewScreen {
     this.failingPart = part("Failing checks", this.failing, address("services", { where: "check=failing" }));
     // Shown once there are some: most farms have none.
     this.failingPart.hidden = true;
+    this.brokers = h("ul", { class: "rows" });
+    this.brokersPart = part("Brokers", this.brokers, address("view/cluster/members"));
+    // Shown by the member of a cluster.
+    this.brokersPart.hidden = true;
     this.shortPart = part("Short of capacity", this.short, address("plan"));
     this.element = h(
       "section",
@@ -65,6 +69,7 @@ export class OverviewScreen {
         "div",
         { class: "parts" },
         this.failingPart,
+        this.brokersPart,
         this.shortPart,
         part("New", this.fresh, address("events")),
         part("Busiest", this.busy, address("loads")),
@@ -114,10 +119,11 @@ export class OverviewScreen {
 
   /** Load the small state. */
   async #load() {
-    const [status, readiness, checks] = await settled([
+    const [status, readiness, checks, cluster] = await settled([
       get("/v1/status"),
       ready(),
       get(path("/v1/counters", { pattern: "checks.failing" })),
+      this.app.has("cluster members") ? get("/v1/cluster") : null,
     ]);
     if (status === undefined) return; // the line on the connection tells why
     this.#status = status;
@@ -125,7 +131,8 @@ export class OverviewScreen {
     const failing = checks?.rows[0]?.value ?? 0;
     if (failing !== this.#failed) this.paces.failing.ask();
     this.#failed = failing;
-    this.#readiness = readiness ?? { reasons: [] };
+    this.#readiness = readiness ?? { reasons: [], degraded: [] };
+    this.#drawBrokers(cluster?.members ?? []);
     this.#judge();
     this.#measure(status);
   }
@@ -164,6 +171,9 @@ export class OverviewScreen {
       // The drain is on purpose.
       if (what === "drain") causes.push(["warn", drainText(this.#readiness.drain) || shown(reason), null]);
       else causes.push(["bad", `${shown(what)}: ${shown(reason)}`, target]);
+    }
+    for (const { what, reason } of this.#readiness.degraded) {
+      causes.push(["warn", `${shown(what)}: ${shown(reason)}`, address("view/cluster/members")]);
     }
     if (this.#failed > 0) {
       const text = `${plural(this.#failed, "health check")} ${this.#failed === 1 ? "fails" : "fail"}`;
@@ -303,6 +313,21 @@ export class OverviewScreen {
     draw();
   }
 
+  #drawBrokers(members) {
+    this.brokersPart.hidden = members.length === 0;
+    keep(this.brokers, members, (row) => {
+      const [kind, word] = brokerMark(row);
+      const lag = row.lag_ms === undefined ? "lag unknown" : `lag ${count(Math.round(row.lag_ms))} ms`;
+      return h(
+        "li",
+        {},
+        h("a", { href: address("view/cluster/members", { q: row.member }) }, shown(row.member)),
+        h("span", { class: `mark ${kind}` }, word),
+        h("span", { class: "aside" }, `${plural(row.providers, "provider")}, ${lag}`),
+      );
+    });
+  }
+
   #drawWires(views) {
     const wires = Map.groupBy(views, (view) => view.name.split(" ")[0]);
     keep(
@@ -370,6 +395,13 @@ function keep(list, values, draw, empty = "") {
   if (list.drawn === text) return;
   list.drawn = text;
   replace(list, values.length > 0 ? values.map(draw) : empty ? h("li", { class: "none" }, empty) : null);
+}
+
+/** Return the mark of a broker of the cluster, and its word. */
+function brokerMark(row) {
+  if (row.draining) return ["warn", "draining"];
+  if (row.here) return ["good", "this one"];
+  return row.linked ? ["good", "linked"] : ["bad", "no link"];
 }
 
 /** Return the answer of /readyz, which has the reasons in a 503 too; with the state of the drain, if there is one. */

@@ -10,6 +10,7 @@ Rules (the document has "agreed-upon intervals", but does not define the agreeme
 - After one missed heartbeat it is probed at its own address, repeatedly until it expires.
 - Without a contract it stays, also across a restart of the broker: Hermes' services register only once. They may be
   probed periodically; then one that has ever answered expires after as many consecutive failures.
+- A service that has moved to another broker of the cluster is given up quietly: see `elsewhere`.
 - Messages about a service count only from the address that registered it, unless the configuration disables that.
 
 A service has a lease exactly while it is to be checked: under contract, or where services without one are probed. See
@@ -32,6 +33,7 @@ from broker.wires.dbp.codec.details import Details, details
 from broker.wires.dbp.codec.info import merge
 from broker.wires.dbp.codec.times import Form
 from broker.wires.dbp.sessions.addresses import hostport, same
+from broker.wires.dbp.sessions.elsewhere import Elsewhere
 from broker.wires.dbp.sessions.outbound import DbpOutbound, is_broker
 from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source
 
@@ -50,6 +52,10 @@ LEAST_TO_ASK = 0.25
 ASK_AGAIN = 0.1
 """Intervals until the next attempt to probe a service that cannot be probed now, because another name at the same
 address is being probed."""
+
+MOVE_SECONDS = 5.0
+"""Seconds after which a service that has moved to another broker is given up, if the registry does not show it there
+by then. Usually it does in a fraction of a second."""
 
 LEAST_LIVENESS, MOST_LIVENESS = 3, 5
 """Bounds of the intervals of silence that a service may register: "usually 3-5" in the document."""
@@ -88,6 +94,8 @@ class Catalogue:
         self._outbound = outbound
         self._complaints = complaints
         self.terms = terms
+        self.elsewhere: Elsewhere | None = None
+        """The services of other brokers; None without a cluster."""
         self._entries: dict[str, ServiceEntry] = {}
         self._sources: dict[Source, dict[ServiceEntry, None]] = {}
 
@@ -135,7 +143,9 @@ class Catalogue:
         if old is None and len(self._entries) >= terms.services:
             raise Refusal(Reason.LIMIT, f"there are {terms.services} services already, and no more are taken")
         self._permit(name)
+        held = None if self.elsewhere is None else self.elsewhere.check_move(name, address)
         entry = ServiceEntry(self, name, address, info, details(info))
+        entry.restored = restored
         entry.form = form
         self._agree(entry)
         entry.contract = entry.details.interval is not None
@@ -144,6 +154,8 @@ class Catalogue:
         self._join(entry, restored)
         self.bind(entry, connection)
         self._complaints.count("dbp_services", "registered")
+        if held is not None and self.elsewhere is not None:
+            self.elsewhere.moved(held, name, address)
         return entry
 
     def restore(self, providers: Iterable[Provider]) -> None:
@@ -179,11 +191,13 @@ class Catalogue:
         """Record a sign of life of a service."""
         entry.last_alive = self._leases.moment()
         entry.failures = 0
+        entry.restored = False
 
     def beat(self, entry: ServiceEntry, source: Source | None, form: Form, sent: float | None) -> None:
         """Process a heartbeat of a service: by UDP from ``source``, or over a connection. ``sent`` is its time, which
         had that form."""
         entry.last_alive = self._leases.moment()
+        entry.restored = False
         entry.form = form
         if source is not None and entry.source != source:
             self._move(entry, source)
@@ -211,6 +225,25 @@ class Catalogue:
         if entry.connection is not None and not entry.connection.req:
             entry.connection.ended = True
         self.remove(entry, "disconnected")
+
+    def give_up(self, entry: ServiceEntry) -> None:
+        """Process that a service has registered at another broker: it is sent nothing more, and removed.
+
+        It stays in the registry until that shows the new one, so that finds never miss it.
+        """
+        entry.parted = entry.moved = True
+        if entry.connection is not None:
+            entry.connection.release()
+        if self.elsewhere is None or self.elsewhere.held(entry.name) is not None:
+            self.remove(entry, "moved")
+        else:
+            self._look(entry)
+
+    def found_elsewhere(self, entry: ServiceEntry) -> None:
+        """Process that another broker offers a service of that name."""
+        # One that was restored has given no sign of life here since the start, and does so there.
+        if entry.moved or entry.restored:
+            self.remove(entry, "moved")
 
     def remove(self, entry: ServiceEntry, why: str) -> None:
         """Remove a service, also from the registry. ``why`` is the event in the counter ``dbp_services``."""
@@ -275,6 +308,10 @@ class Catalogue:
 
     def check(self, entry: ServiceEntry, now: float) -> float | None:
         """Expire, probe or send a heartbeat to a service, as is due. Returns the time of the next check, or None."""
+        if entry.moved or self._missed_at_home(entry, now):
+            entry.lease = None  # this check is the lease's, and ends it
+            self.remove(entry, "moved")
+            return None
         if not entry.contract:
             return self._check_lasting(entry, now)
         # The exact slack, since an agreed interval may be shorter than the coarse one.
@@ -297,6 +334,12 @@ class Catalogue:
                 if not entry.probing:
                     due = min(due, now + ASK_AGAIN * entry.interval)
         return due
+
+    def _missed_at_home(self, entry: ServiceEntry, now: float) -> bool:
+        """Return True if a service under contract is silent, and another broker has it."""
+        if self.elsewhere is None or not entry.contract or now < entry.last_alive + MISSED * entry.interval:
+            return False
+        return self.elsewhere.held(entry.name) is not None
 
     def _check_lasting(self, entry: ServiceEntry, now: float) -> float | None:
         if not self.terms.probe:
@@ -362,6 +405,7 @@ class Catalogue:
         self._report(entry, entry.details, counted=restored)
         self._entries[entry.name] = entry
         self.live(entry)
+        entry.restored = restored
         self._look(entry)
 
     def _offer(self, entry: ServiceEntry) -> None:
@@ -406,7 +450,9 @@ class Catalogue:
         """Schedule the checks of a service from now on, by the current agreement and terms."""
         before, entry.lease = entry.lease, None
         now = self._leases.moment()  # not `now`, which is of the last quantum: the end of a probe leads here too
-        if entry.contract:
+        if entry.moved:
+            entry.lease = self._leases.hold(entry, now + MOVE_SECONDS)
+        elif entry.contract:
             entry.beat_at = min(max(entry.beat_at, now), now + entry.interval)
             entry.lease = self._leases.hold(entry, now)
         elif self.terms.probe:

@@ -195,7 +195,7 @@ class CommandHandler:
     def _beat(self, connection: RouterConnection, message: messages.Beat) -> None:
         entry = self._named(connection, message.name)
         if entry is None:
-            self._part(connection, "a heartbeat of a service that is not registered")
+            self._beat_elsewhere(connection, message)
         elif not self._trusts(connection, entry):
             self._part(connection, f"a heartbeat of {entry.name}, which was registered from another address")
         else:
@@ -206,12 +206,31 @@ class CommandHandler:
             elif entry.connection is connection:
                 entry.beaten = True
 
+    def _beat_elsewhere(self, connection: RouterConnection, message: messages.Beat) -> None:
+        """Process a heartbeat of a service that is not registered here: it may be at another broker."""
+        elsewhere, source = self._catalogue.elsewhere, (connection.address, 0)
+        try:
+            if elsewhere is not None and elsewhere.beat(message.name, source, message.form, message.sent):
+                if connection.req:
+                    ack = replies.ack(message.form, self._clock.seconds(), connection.hermes)
+                    self._outbound.answer(connection, ack)
+                return
+        except Refusal as refusal:
+            self._part(connection, refusal.text)
+            return
+        self._part(connection, "a heartbeat of a service that is not registered")
+
     def _ack(self, connection: RouterConnection, message: messages.Ack) -> None:
         if connection.entry is None:
             self._part(connection, "an acknowledgement over a connection without a service")
 
     def _bye(self, connection: RouterConnection, message: messages.Bye) -> None:
         named = None if message.name is None else self._catalogue.get(message.name)
+        if named is None and connection.entry is None and self._catalogue.elsewhere is not None:
+            try:
+                self._catalogue.elsewhere.bye(message.name, (connection.address, 0))
+            except Refusal as refusal:
+                self._complain(connection, refusal)
         for entry in (connection.entry, named):
             if entry is None:
                 continue

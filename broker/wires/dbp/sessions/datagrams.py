@@ -6,6 +6,7 @@ Rules:
 - A heartbeat of a service that is not registered is answered by a DISCONNECT, so that the service registers again after
   a restart of the broker. These answers are rate-limited by source and by address, since sources are easily forged.
 - A heartbeat or a DISCONNECT from another address than the service's is counted, and not answered.
+- A heartbeat or a DISCONNECT of a service that another broker of the cluster has is forwarded (`elsewhere`).
 - No other datagram is answered. The beacons and heartbeats of brokers, this one included, are no violations.
 - Unregistered sources cause no state, except in the bounded tables of the rate limits.
 
@@ -60,7 +61,7 @@ class DatagramHandler:
         else:
             entry = self._catalogue.get(message.name)
             entries = [] if entry is None else [entry]
-        if not entries:
+        if not entries and not self._forwarded(message, source):
             self._unregistered(message, source)
         for entry in entries:
             if self._catalogue.trusts(entry, source[0]):
@@ -72,12 +73,27 @@ class DatagramHandler:
     def _bye(self, message: Bye, source: Source) -> None:
         named = None if message.name is None else self._catalogue.get(message.name)
         entries = self._catalogue.at(source) if message.name is None else [] if named is None else [named]
+        if not entries and self._forwarded(message, source):
+            self._outbound.hush(source)
         for entry in entries:
             if self._catalogue.trusts(entry, source[0]):
                 self._catalogue.disconnect(entry)
                 self._outbound.hush(source)
             else:
                 self._refuse(f"a DISCONNECT of {entry.name}, which was registered from another address", source)
+
+    def _forwarded(self, message: Beat | Bye, source: Source) -> bool:
+        """Forward a message to the broker that has the service. Returns False if there is none."""
+        elsewhere = self._catalogue.elsewhere
+        if elsewhere is None:
+            return False
+        try:
+            if type(message) is Beat:
+                return elsewhere.beat(message.name, source, message.form, message.sent)
+            return elsewhere.bye(message.name, source)
+        except Refusal as refusal:
+            self._complaints.add(WIRE, source[0], refusal)
+            return True
 
     def _unregistered(self, message: Beat, source: Source) -> None:
         """Process a heartbeat of a service that is not registered."""

@@ -86,12 +86,14 @@ class ServiceEntry:
         "last_alive",
         "lease",
         "liveness",
+        "moved",
         "name",
         "owner",
         "parted",
         "probing",
         "proved",
         "provider",
+        "restored",
         "source",
     )
 
@@ -118,6 +120,10 @@ class ServiceEntry:
         self.parted = False
         """True after a DISCONNECT for an unexpected message: no more messages are sent to it until it registers again.
         It may be alive all the same."""
+        self.moved = False
+        """True after it has registered at another broker of the cluster."""
+        self.restored = False
+        """True if it was restored after a restart, and has given no sign of life since."""
         self.probing = False
         """True while a probe is unanswered."""
         self.proved = False

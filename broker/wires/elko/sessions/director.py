@@ -186,9 +186,18 @@ class DirectorSession(ElkoSession):
                 reservation=granted.reservation,
                 tag=tag,
             )
+            if granted.delivered is not None:
+                undelivered = wire.Denied(to=to, context=granted.context, user=user, deny=core.SERVER_FAILING, tag=tag)
+                granted.delivered.addCallback(self._reserved, reply, undelivered)
+                return
         self.write(encode(reply))
         if not patient and not self._spared():
             self._peer.close()
+
+    def _reserved(self, delivered: bool, reply: wire.Reserved, undelivered: wire.Denied) -> None:
+        """Answer when a server of another broker was sent the reservation, or cannot be."""
+        if not self._ended or (self._outbox is not None and self._outbox.asked):
+            self.write(encode(reply if delivered else undelivered))
 
     # Object `provider`
 

@@ -1,0 +1,172 @@
+"""Claims: owners of durable queues.
+
+Rules:
+- A claim is a key that is created if absent, under the lease of the owner; a lasting one has no lease.
+- The present owner is the one in etcd, as far as it has been read: the watch reports each change of it.
+- When the lease of this member has ended, its claims with a lease are gone at once, without an answer of etcd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.logger import Logger
+from zope.interface import implementer
+
+from broker.cluster import layout
+from broker.cluster.etcd.interface import Compare, Delete, EtcdError, Get, IEtcd, KeyValue, Put
+from broker.cluster.layout import ClaimValue, Foreign, Keys
+from broker.cluster.mirror import Shared
+from broker.cluster.table import Table
+from broker.core.cluster.interfaces import QueueClaim
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import IWait
+
+MTL = "mtl"
+"""Title of the listener whose endpoint readers and writers of queues use."""
+
+Changed = Callable[[str, str, QueueClaim | None], None]
+
+
+@implementer(IWait)
+class Subscription:
+    """Handle of a callback in a table."""
+
+    def __init__(self, table: dict[Subscription, object], callback: object) -> None:
+        self._table = table
+        table[self] = callback
+
+    def cancel(self) -> None:
+        self._table.pop(self, None)
+
+
+class Claims:
+    """Owners of durable queues, for the member ``name``. ``lease`` returns its present lease, 0 while it has none;
+    ``fenced`` is called if the member's key is not under that lease."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        shared: Shared,
+        etcd: IEtcd,
+        keys: Keys,
+        name: str,
+        lease: Callable[[], int],
+        fenced: Callable[[], None],
+    ) -> None:
+        self._shared = shared
+        self._etcd = etcd
+        self._keys = keys
+        self._name = name
+        self._lease = lease
+        self._fenced = fenced
+        self._known: dict[tuple[str, str], str] = {}
+        """Owners as they were last reported."""
+        self._callbacks: dict[Subscription, object] = {}
+
+    def claim(self, space: str, name: str, lasting: bool = False) -> Deferred[QueueClaim]:
+        """See `IQueueOwners.claim`."""
+        if not self._lease():
+            return fail(Refusal(Reason.UNAVAILABLE, "the owner of the queue is unknown: etcd cannot be reached"))
+        return Deferred.fromCoroutine(self._claim(space, name, lasting))
+
+    def claim_of(self, space: str, name: str) -> QueueClaim | None:
+        """See `IQueueOwners.claim_of`."""
+        owner = self._known.get((space, name))
+        return None if owner is None else self._value(owner)
+
+    def release(self, space: str, name: str) -> Deferred[None]:
+        """See `IQueueOwners.release`."""
+        if not self._lease() or self._known.get((space, name)) != self._name:
+            return succeed(None)
+        return Deferred.fromCoroutine(self._release(space, name))
+
+    def watch(self, changed: Changed) -> IWait:
+        """See `IQueueOwners.watch_claims`."""
+        return Subscription(self._callbacks, changed)
+
+    def touched(self, queues: Iterable[tuple[str, str]]) -> None:
+        """Take note of changes of the table."""
+        for queue in queues:
+            self._set(queue, self._shared.table.owner(*queue))
+
+    def reconcile(self, before: Table) -> None:
+        """Take note of another table."""
+        self.touched({**before.claims, **self._known, **self._shared.table.claims})
+
+    def lost(self) -> None:
+        """The lease of this member has ended."""
+        table = self._shared.table
+        for queue, owner in list(self._known.items()):
+            if owner == self._name and table.claims.get(queue, ("", 1))[1] != 0:
+                self._set(queue, None)
+
+    # internal
+
+    def _value(self, owner: str) -> QueueClaim:
+        member = self._shared.table.members.get(owner)
+        return QueueClaim(owner, "" if member is None else member.member.listeners.get(MTL, ""))
+
+    def _set(self, queue: tuple[str, str], owner: str | None) -> None:
+        if self._known.get(queue) == owner:
+            return
+        if owner is None:
+            del self._known[queue]
+        else:
+            self._known[queue] = owner
+        value = None if owner is None else self._value(owner)
+        for callback in tuple(self._callbacks.values()):
+            try:
+                callback(*queue, value)  # type: ignore[operator]
+            except Exception:
+                self.log.failure("cluster: a watcher of the owners of queues failed")
+
+    async def _claim(self, space: str, name: str, lasting: bool) -> QueueClaim:
+        key = self._keys.claim(space, name)
+        lease = self._lease()
+        put = Put(key, layout.encode(ClaimValue(self._name)), 0 if lasting else lease)
+        fence = Compare("LEASE", self._keys.member(self._name), lease)
+        gets = [Get(self._keys.member(self._name)), Get(key)]
+        try:
+            result = await self._etcd.txn([fence, Compare("CREATE", key, 0)], [put], gets)
+            if result.succeeded:
+                return self._own(space, name)
+            holder, present = _first(result.found, 0), _first(result.found, 1)
+            if holder is None or holder.lease != lease:
+                self._fenced()
+                raise Refusal(Reason.UNAVAILABLE, "the owner of the queue is unknown: this broker has lost its lease")
+            if present is None:
+                raise Refusal(Reason.UNAVAILABLE, "the owner of the queue is changing")
+            owner = layout.decode(present.value, ClaimValue).owner
+            if owner != self._name:
+                return self._value(owner)
+            # From before a restart, or the attempt before this one: the lease may be another one.
+            if present.lease != put.lease:
+                again = await self._etcd.txn([fence, Compare("MOD", key, present.mod_revision)], [put])
+                if not again.succeeded:
+                    raise Refusal(Reason.UNAVAILABLE, "the owner of the queue is changing")
+            return self._own(space, name)
+        except EtcdError as error:
+            raise Refusal(Reason.UNAVAILABLE, f"the owner of the queue is unknown: {error}") from None
+        except Foreign:
+            raise Refusal(
+                Reason.UNAVAILABLE, "the owner of the queue is unknown: its key in etcd is not one of elkobroker's"
+            ) from None
+
+    def _own(self, space: str, name: str) -> QueueClaim:
+        self._set((space, name), self._name)
+        return self._value(self._name)
+
+    async def _release(self, space: str, name: str) -> None:
+        key = self._keys.claim(space, name)
+        fence = Compare("LEASE", self._keys.member(self._name), self._lease())
+        try:
+            await self._etcd.txn([fence], [Delete(key)])
+        except EtcdError as error:
+            raise Refusal(Reason.UNAVAILABLE, f"the claim of the queue could not be ended: {error}") from None
+
+
+def _first(found: tuple[tuple[KeyValue, ...], ...], place: int) -> KeyValue | None:
+    return found[place][0] if len(found) > place and found[place] else None

@@ -1,0 +1,315 @@
+"""Membership: the database of etcd, the name of this member, and its lease.
+
+Rules:
+- The key ``meta`` has the version of the layout and the epoch, a random text. It is created once, together with
+  ``ids``: the member that notices a loss of etcd's data first knows which ids were in use. Another epoch, or a
+  lower revision than one that was seen, says that etcd's data were lost or replaced. With a lower revision of the same
+  epoch (a restored backup) the epoch is changed, so that all members notice.
+- A newer or an unknown older layout ends the start: this program would misunderstand the values, or damage them.
+- The name is the key ``b/<name>``, created if absent, under the lease of the member.
+- A member that starts again within the TTL has the same instance in its memory: it keeps name, lease and entries.
+- A name under another instance belongs to a live member if its lease is renewed: its remaining time rises. One rise may
+  come from a change of etcd's leader, so `RISES` are required. Otherwise the name is free after the TTL.
+- A member that finds its name under another instance later is fenced for good.
+- Keepalives are sent every TTL/4; a failed one is repeated at the next endpoint.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from broker.cluster import layout
+from broker.cluster.etcd.interface import (
+    Compare,
+    EtcdError,
+    Get,
+    IEtcd,
+    KeyValue,
+    LeaseGone,
+    Put,
+    Unavailable,
+)
+from broker.cluster.layout import LAYOUT, Foreign, IdsValue, Keys, MetaValue
+from broker.cluster.settings import ClusterFailed
+from broker.core.cluster.interfaces import Member
+
+RISES = 2
+"""Number of times that the remaining time of a lease must rise before its holder counts as alive. A change of etcd's
+leader causes one rise."""
+
+LOOK = 0.5
+"""Seconds between two looks at a lease: keepalives come every TTL/4, at least each 1.25 s."""
+
+KEEPALIVES = 4
+"""Keepalives within the TTL, so that two may fail."""
+
+KEEPALIVE_RETRY = 0.5
+"""Seconds after which a failed keepalive is repeated."""
+
+MAX_TRIES = 20
+"""Limit of consecutive attempts of one transaction that others interfere with, before the whole join is tried again."""
+
+
+@attrs.frozen
+class Database:
+    """The data of etcd: their epoch, the present revision, and whether they were lost or replaced since the last
+    look."""
+
+    epoch: str
+    revision: int
+    replaced: bool
+
+
+class Membership:
+    """Name and lease of a member. ``lost`` is called when the lease has ended; ``failed`` with each error of a
+    keepalive, and with None when one succeeds."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        etcd: IEtcd,
+        clock: IReactorTime,
+        rng: random.Random,
+        keys: Keys,
+        name: str,
+        ttl: int,
+        describe: Callable[[str], Member],
+        instance: str,
+        lease: int,
+        lost: Callable[[], None],
+        failed: Callable[[EtcdError | None], None],
+    ) -> None:
+        self._etcd = etcd
+        self._clock = clock
+        self._rng = rng
+        self._keys = keys
+        self._name = name
+        self._key = keys.member(name)
+        self._ttl = ttl
+        self._describe = describe
+        self.instance = instance
+        self.lease = lease
+        """The lease, 0 without one."""
+        self.waiting = ""
+        """Sentence while another member has, or had, the name; empty otherwise."""
+        self._lost = lost
+        self._failed = failed
+        self._timer: IDelayedCall | None = None
+        self._renewing = False
+        self._joined = False
+        """True once this run has held the name: from then on another holder fences it at once."""
+
+    # the database
+
+    async def database(self, epoch: str, revision: int, first_id: Callable[[], int]) -> Database:
+        """Read or create ``meta``. ``epoch`` and ``revision`` are the last ones that were seen, empty and 0 without
+        any; ``first_id`` returns the first provider id of new data.
+
+        Raises `ClusterFailed` for a layout that this program does not know.
+        """
+        for _ in range(MAX_TRIES):
+            found = await self._etcd.range(self._keys.meta)
+            if found.keys:
+                meta = _meta(self._keys, found.keys[0])
+                if meta.epoch != epoch:
+                    return Database(meta.epoch, found.revision, epoch != "")
+                if found.revision >= revision:
+                    return Database(epoch, found.revision, False)
+                # A restored backup: its epoch would not tell the others.
+                present = found.keys[0].mod_revision
+            else:
+                present = 0
+            new = f"{self._rng.getrandbits(128):032x}"
+            put = Put(self._keys.meta, layout.encode(MetaValue(LAYOUT, new)), 0)
+            ids = (await self._etcd.range(self._keys.ids)).keys
+            last = ids[0].mod_revision if ids else 0
+            compare = [Compare("MOD", self._keys.meta, present), Compare("MOD", self._keys.ids, last)]
+            first = Put(self._keys.ids, layout.encode(IdsValue(first_id())), 0)
+            # Present ids of a restored backup are raised when the next block is taken.
+            result = await self._etcd.txn(compare, [put] if ids else [put, first])
+            if result.succeeded:
+                return Database(new, result.revision, epoch != "")
+        raise Unavailable("the key meta of etcd changes all the time")
+
+    # the name
+
+    async def enter(self, resume: bool) -> bool:
+        """Hold the name under a lease. ``resume`` allows the present lease. Returns whether it is the same lease, so
+        that the entries under it are still there.
+
+        Raises `ClusterFailed` if the name is another's.
+        """
+        if resume and self.lease and await self._resumed():
+            self._keep()
+            return True
+        self._forget()
+        while True:
+            granted = await self._etcd.grant(self._ttl)
+            before = self.instance
+            self.instance = f"{self._rng.getrandbits(64):016x}"
+            member = layout.member_value(self._describe(self.instance))
+            holder = await self._create(granted.lease, member)
+            if holder is None:
+                self.lease = granted.lease
+                self._joined = True
+                self.waiting = ""
+                self._keep()
+                return False
+            self.instance = before
+            await self._etcd.revoke(granted.lease)
+            await self._look(holder)
+
+    def leave(self) -> None:
+        """Send no more keepalives. The lease ends after the TTL."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._renewing = False
+
+    async def end(self) -> None:
+        """End the lease, and with it all entries."""
+        self.leave()
+        lease, self.lease = self.lease, 0
+        if lease:
+            await self._etcd.revoke(lease)
+
+    # internal
+
+    def _forget(self) -> None:
+        self.leave()
+        self.lease = 0
+
+    async def _resumed(self) -> bool:
+        """Return whether the present lease still has the name, after a renewal of it."""
+        try:
+            await self._etcd.keep_alive(self.lease)
+        except LeaseGone:
+            return False
+        member = layout.member_value(self._describe(self.instance))
+        put = Put(self._key, member, self.lease)
+        try:
+            result = await self._etcd.txn([Compare("LEASE", self._key, self.lease)], [put], [Get(self._key)])
+        except LeaseGone:
+            return False
+        if not result.succeeded:
+            return False
+        self._joined = True
+        self.waiting = ""
+        return True
+
+    async def _create(self, lease: int, member: bytes) -> KeyValue | None:
+        """Create the key of this member. Returns None, or the key as another holder has it."""
+        put = Put(self._key, member, lease)
+        unknown = False
+        while True:
+            try:
+                result = await self._etcd.txn([Compare("CREATE", self._key, 0)], [put], [Get(self._key)])
+            except Unavailable as error:
+                if unknown or not error.unknown:
+                    raise
+                unknown = True
+                continue
+            if result.succeeded:
+                return None
+            holder = result.found[0][0] if result.found and result.found[0] else None
+            if holder is None:
+                continue
+            return None if holder.lease == lease else holder
+
+    async def _look(self, holder: KeyValue) -> None:
+        """Return when the name is free. Raises `ClusterFailed` if its holder lives."""
+        if holder.lease == 0:
+            raise ClusterFailed(
+                f"the key {self._key.decode()} in etcd has no lease, so it was not written by a broker: delete it"
+            )
+        try:
+            other = layout.member(self._name, holder.value)
+            instance, link = other.instance, other.link
+        except Foreign:
+            instance = link = ""
+        where = f" at {link}" if link else ""
+        taken = ClusterFailed(
+            f"another broker{where} has the name {self._name}: give this one another name, or stop the other one"
+        )
+        if self._joined and instance != self.instance:
+            raise taken
+        self.waiting = f"the name {self._name} is held by another broker{where}, or by one that ended a moment ago"
+        rises = 0
+        last: int | None = None
+        while rises < RISES:
+            try:
+                left = await self._etcd.time_to_live(holder.lease)
+            except LeaseGone:
+                return
+            if last is not None and left > last:
+                rises += 1
+            last = left
+            await deferLater(self._clock, LOOK)
+        raise taken
+
+    def _keep(self) -> None:
+        if self._timer is None and not self._renewing:
+            self._timer = self._clock.callLater(self._ttl / KEEPALIVES, self._renew)
+
+    def _renew(self) -> None:
+        self._timer = None
+        self._renewing = True
+        lease = self.lease
+        renewal: Deferred[int] = self._etcd.keep_alive(lease)
+
+        def renewed(ttl: int) -> None:
+            if lease == self.lease and self._renewing:
+                self._renewing = False
+                self._keep()
+                self._failed(None)
+
+        def not_renewed(failure: Failure) -> None:
+            error = failure.value
+            if not isinstance(error, EtcdError):
+                failure.raiseException()
+            if lease != self.lease or not self._renewing:
+                return
+            self._renewing = False
+            if isinstance(error, LeaseGone):
+                self._forget()
+                self._lost()
+                return
+            self._etcd.change_endpoint()
+            self._timer = self._clock.callLater(KEEPALIVE_RETRY, self._renew)
+            self._failed(error)
+
+        renewal.addCallbacks(renewed, not_renewed).addErrback(
+            lambda failure: self.log.failure("cluster: a keepalive could not be processed", failure)
+        )
+
+
+def _meta(keys: Keys, kv: KeyValue) -> MetaValue:
+    """Return the value of ``meta``. Raises `ClusterFailed` for another layout."""
+    key = keys.meta.decode()
+    try:
+        meta = layout.decode(kv.value, MetaValue)
+    except Foreign as error:
+        raise ClusterFailed(
+            f"the key {key} in etcd is not one of elkobroker's ({error}): give this farm another name, or delete the "
+            "key"
+        ) from None
+    if meta.layout > LAYOUT:
+        raise ClusterFailed(
+            f"the layout of the farm's keys in etcd has version {meta.layout}, and this broker knows {LAYOUT}: "
+            "run the newer version"
+        )
+    if meta.layout < LAYOUT:
+        raise ClusterFailed(
+            f"the layout of the farm's keys in etcd has version {meta.layout}, which this broker does not know: "
+            "stop all brokers of the farm, and delete its keys; the brokers write them again"
+        )
+    return meta

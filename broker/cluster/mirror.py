@@ -1,0 +1,197 @@
+"""Mirror: applies the table of etcd's keys to the registry, in slices.
+
+Rules:
+- The registry shows the valid providers of other members; those of this member are registered there by its wires.
+- Providers that changed are applied in the order of their changes. A provider and those that it replaces are applied in
+  one step, so that no find has both or none of them.
+- A slice ends after `SLICE` seconds; the next one follows in another turn of the reactor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from broker.cluster import layout
+from broker.cluster.table import Entry, Table
+from broker.core.model import LoadDetails, Provider
+
+SLICE = 0.008
+"""Seconds for which changes are applied in one turn of the reactor: peers do not notice less than 10 ms."""
+
+STEP = 16
+"""Providers in one step, a few tenths of a millisecond, and so the error of `SLICE`."""
+
+LOAD_STEP = 256
+"""Loads in one step: those of one key."""
+
+
+@attrs.define
+class Shared:
+    """State that the parts of a member share: the table of etcd's keys, which a resynchronisation replaces."""
+
+    table: Table
+
+
+class Mirror:
+    """Mirror of the other members' providers in ``registry``.
+
+    ``name`` is that of this member. ``heir`` returns the own provider that is about to replace one, None without.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, shared: Shared, registry: Any, clock: IReactorTime, name: str, heir: Callable[[int], int | None]
+    ) -> None:
+        self._shared = shared
+        self._registry = registry
+        self._clock = clock
+        self._name = name
+        self._heir = heir
+        self.shown: dict[int, str] = {}
+        """Holders of the providers of other members that the registry has, by id. At most as many as the table."""
+        self.services = 0
+        """Number of the services of these providers."""
+        self._counts: dict[int, int] = {}
+        self._dirty: dict[int, None] = {}
+        self._dirty_loads: dict[int, None] = {}
+        self._turn: IDelayedCall | None = None
+        self._done: list[Callable[[], None]] = []
+        self.stopped = False
+
+    def live(self, id: int) -> bool:
+        """Return whether an own provider of that id is registered."""
+        return id not in self.shown and self._registry.wire_and_label(id) is not None
+
+    def apply(self, providers: Iterable[int], loads: Iterable[int] = ()) -> None:
+        """Apply the present state of these providers and loads, at once as far as a slice reaches."""
+        self._dirty.update(dict.fromkeys(providers))
+        self._dirty_loads.update(dict.fromkeys(loads))
+        if self._turn is None:
+            self._slice()
+
+    def when_applied(self, done: Callable[[], None]) -> None:
+        """Call ``done`` once all changes are applied."""
+        if self._turn is None:
+            done()
+        else:
+            self._done.append(done)
+
+    def stop(self) -> None:
+        """Apply nothing any more."""
+        self.stopped = True
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+
+    # internal
+
+    def _slice(self) -> None:
+        self._turn = None
+        if self.stopped:
+            return
+        end = self._clock.seconds() + SLICE
+        while self._dirty or self._dirty_loads:
+            if self._dirty:
+                self._step()
+            else:
+                self._load_step()
+            if (self._dirty or self._dirty_loads) and self._clock.seconds() >= end:
+                self._turn = self._clock.callLater(0, self._slice)
+                return
+        done, self._done = self._done, []
+        for each in done:
+            each()
+
+    def _step(self) -> None:
+        table = self._shared.table
+        ids: dict[int, None] = {}
+        while self._dirty and len(ids) < STEP:
+            self._take(next(iter(self._dirty)), ids)
+        present: list[Provider] = []
+        gone: list[tuple[int, str]] = []
+        replaced: dict[int, int] = {}
+        for id in ids:
+            entry = table.valid(id)
+            if self.live(id):
+                successor = table.successor(id)
+                if successor is not None:
+                    replaced[id] = successor
+            elif entry is not None and entry.broker != self._name:
+                present.append(self._provider(id, entry))
+                successor = table.successor(id) or self._heir(id)
+                if successor is not None:
+                    replaced[id] = successor
+            elif id in self.shown:
+                gone.append((id, self._why(id)))
+        for provider in present:
+            self.shown[provider.id] = provider.broker
+            self.services += len(provider.services) - self._counts.get(provider.id, 0)
+            self._counts[provider.id] = len(provider.services)
+        if not (present or gone or replaced):
+            return
+        try:
+            self._registry.mirror(present, gone, replaced)
+        except Exception:
+            self.log.failure("cluster: the registry refused changes of other members")
+        for id, _ in gone:
+            self.shown.pop(id, None)
+            self.services -= self._counts.pop(id, 0)
+
+    def _take(self, id: int, ids: dict[int, None]) -> None:
+        """Take a changed provider, with its changed predecessors and successors."""
+        table = self._shared.table
+        waiting = [id]
+        while waiting:
+            each = waiting.pop()
+            if each not in self._dirty:
+                continue
+            del self._dirty[each]
+            ids[each] = None
+            entry = table.valid(each)
+            if entry is not None and entry.value is not None:
+                waiting += reversed(entry.value.replaces)
+            successor = table.successor(each)
+            if successor is not None:
+                waiting.append(successor)
+
+    def _load_step(self) -> None:
+        table = self._shared.table
+        loads: list[tuple[int, float, LoadDetails | None]] = []
+        while self._dirty_loads and len(loads) < LOAD_STEP:
+            id = next(iter(self._dirty_loads))
+            del self._dirty_loads[id]
+            if id in self.shown:
+                loads.append((id, *table.load(id)))
+        if loads:
+            try:
+                self._registry.mirror_loads(loads)
+            except Exception:
+                self.log.failure("cluster: the registry refused loads of other members")
+
+    def _provider(self, id: int, entry: Entry) -> Provider:
+        value = entry.value
+        assert value is not None
+        load, details = self._shared.table.load(id)
+        now = self._clock.seconds()
+        return Provider(
+            id,
+            value.label,
+            value.wire,
+            value.address,
+            load,
+            now,
+            layout.services(id, value),
+            now,
+            details,
+            entry.broker,
+        )
+
+    def _why(self, id: int) -> str:
+        """Return the reason for which a provider is gone: with its holder it has expired."""
+        return "left" if self.shown[id] in self._shared.table.members else "expired"

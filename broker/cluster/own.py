@@ -1,0 +1,330 @@
+"""Own providers: keeps their keys in etcd in step with the registry.
+
+Rules:
+- Each change of an own provider marks it; its whole value is built when it is written.
+- An own provider *replaces* another member's at the same place (wire, name, protocol and host:port): it has moved. One
+  transaction deletes the old key and puts the new one, which names its predecessors. From the offer on, the registry
+  here returns the new one only.
+- Of two members that wrote a provider at one place without knowledge of each other, the one of the later key replaces.
+- An own provider that another member's replaces is *superseded*: its session stays, and its key is not written while
+  the successor lives. So a server that registers at two members on purpose does not flap.
+- Providers from before a restart (*remembered* ones) keep their keys for the grace period. A provider that comes back
+  replaces its own: also by a label that exactly one of the wire's remembered providers has, as in
+  `broker.core.restored_services`. Live providers are not recognised by labels: two servers may share one.
+- An own key that vanishes without a successor is written again, and an own key without a provider is deleted.
+- A value of more than `PART` bytes is written in parts; the head, which is written last, names their generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from broker.cluster import layout
+from broker.cluster.etcd.interface import Compare, Delete, KeyValue, Operation, Put
+from broker.cluster.layout import MAX_REPLACED, Keys
+from broker.cluster.mirror import Shared
+from broker.cluster.publisher import Publisher, Unit
+from broker.cluster.table import Entry, Place, places
+from broker.core.model import ANONYMOUS, BROKER, Change, Kind, Provider
+
+PART = 256_000
+"""Limit of one value in bytes: a transaction has room for several, and a resynchronisation reads them in pages."""
+
+KINDS = tuple(kind for kind in Kind if kind is not Kind.LOAD)
+"""Kinds of changes that change the value of a provider."""
+
+
+class OwnProviders:
+    """Own providers of the member ``name`` in ``registry``. ``lease`` returns the present lease; ``live`` whether an
+    own provider of an id is registered; ``mirrored`` whether an id is another member's."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        registry: Any,
+        publisher: Publisher,
+        keys: Keys,
+        name: str,
+        lease: Callable[[], int],
+        live: Callable[[int], bool],
+        mirrored: Callable[[int], bool],
+    ) -> None:
+        self._shared = shared
+        self._registry = registry
+        self._publisher = publisher
+        self._keys = keys
+        self._name = name
+        self._lease = lease
+        self._live = live
+        self._mirrored = mirrored
+        self._written: dict[int, int] = {}
+        """Own providers whose keys may be in etcd, with the revision of the last write, 0 if it is unknown."""
+        self._generations: dict[int, int] = {}
+        """Last generation of the parts of large providers."""
+        self._superseded: dict[int, int] = {}
+        """Own providers with their successors at other members."""
+        self._heirs: dict[int, int] = {}
+        """Providers that are about to be replaced, with the own ones that replace them."""
+        self._moves: dict[int, dict[int, None]] = {}
+        """The same by the own provider."""
+        self._replaces: dict[int, list[int]] = {}
+        """Predecessors that were or are to be replaced, the newest first."""
+        self._modified: dict[int, int] = {}
+        """Revisions of keys that are newer than those in the table."""
+        self._vanished: dict[int, None] = {}
+        """Keys that are gone, although the table still has them."""
+        self._remembered: dict[int, None] = {}
+        """Own providers from before a restart whose keys stay for the grace period."""
+        self.repairs = 0
+        """Own keys that were written again after they had vanished."""
+        self._watch = registry.watch(self._changed, KINDS)
+
+    # for the other parts
+
+    def heir(self, id: int) -> int | None:
+        """Return the own provider that is about to replace one."""
+        return self._heirs.get(id)
+
+    def remember(self) -> None:
+        """Keep the own keys of the table that have no provider: they are from before a restart."""
+        for id in self._shared.table.of(self._name):
+            if not self._live(id):
+                self._remembered[id] = None
+
+    def forget(self) -> None:
+        """Delete the keys of the providers that have not come back."""
+        remembered, self._remembered = self._remembered, {}
+        for id in remembered:
+            if not self._live(id):
+                self._mark(id)
+
+    def reconcile(self, lost: bool) -> None:
+        """Mark every own provider that the table does not have as it was written; all of them if the keys are
+        ``lost``."""
+        table = self._shared.table
+        self._vanished.clear()
+        self._modified.clear()
+        for id in self._registry.ids():
+            if self._live(id):
+                self._supersede(id)
+                entry = table.valid(id)
+                if id in self._superseded:
+                    continue
+                if lost or entry is None or entry.broker != self._name or self._written.get(id) != entry.modified:
+                    self._mark(id)
+        for id in table.of(self._name):
+            if not self._live(id) and id not in self._remembered:
+                self._mark(id)
+
+    def touched(self, ids: Sequence[int]) -> None:
+        """Take note of changes of the table."""
+        table = self._shared.table
+        for id in ids:
+            entry = table.entries.get(id)
+            self._vanished.pop(id, None)
+            self._modified.pop(id, None)
+            if self._live(id):
+                self._supersede(id)
+                if id in self._superseded:
+                    if entry is not None and entry.broker == self._name:
+                        self._mark(id)
+                elif entry is None or entry.broker != self._name or entry.lease != self._lease():
+                    # With the key of this member itself, the lease has ended: that is for the membership.
+                    if id in self._written and self._name in table.members:
+                        self.repairs += 1
+                        self._mark(id)
+                elif self._match(id):
+                    self._mark(id)
+            elif entry is not None and entry.broker == self._name:
+                if id not in self._remembered and id not in self._written:
+                    self._written[id] = 0
+                    self._mark(id)
+            else:
+                self._remembered.pop(id, None)
+                if entry is not None and entry.value is not None:
+                    self._challenge(id, entry)
+
+    def stop(self) -> None:
+        """Watch the registry no more."""
+        self._watch.cancel()
+
+    # internal
+
+    def _changed(self, change: Change) -> None:
+        id = change.provider
+        if id == BROKER or self._mirrored(id):
+            return
+        if change.kind is Kind.OFFERED:
+            self._match(id)
+        elif change.kind is Kind.LEFT:
+            for old in self._moves.pop(id, ()):
+                self._heirs.pop(old, None)
+        self._mark(id)
+
+    def _mark(self, id: int) -> None:
+        self._publisher.mark(id, lambda: self._build(id))
+
+    def _supersede(self, id: int) -> None:
+        """Note whether an own provider has a successor."""
+        successor = self._shared.table.successor(id)
+        if successor is not None:
+            self._superseded[id] = successor
+        elif self._superseded.pop(id, None) is not None:
+            self._mark(id)
+
+    def _challenge(self, id: int, entry: Entry) -> None:
+        """Let own providers at the places of another member's replace it, if their keys are later."""
+        table = self._shared.table
+        assert entry.value is not None
+        for place in places(entry.value):
+            for own in table.at(place):
+                if table.entries[own].broker == self._name and self._live(own) and self._match(own):
+                    self._mark(own)
+
+    def _match(self, id: int) -> bool:
+        """Find the providers that an own one replaces. Returns whether there are any that were unknown."""
+        if id in self._superseded:
+            return False
+        provider = self._registry.provider(id)
+        if provider is None:
+            return False
+        table = self._shared.table
+        mine = table.valid(id)
+        found: dict[int, None] = {}
+        for place in _places(provider):
+            for old in table.at(place):
+                entry = table.entries[old]
+                if (
+                    old == id
+                    or old in self._heirs
+                    or old in self._vanished
+                    or (entry.broker == self._name and self._live(old))
+                ):
+                    continue
+                if mine is not None and mine.broker == self._name and mine.created < entry.created:
+                    continue
+                found[old] = None
+        if self._remembered and not found:
+            found.update(dict.fromkeys(self._by_label(provider)))
+        for old in found:
+            self._heirs[old] = id
+            self._moves.setdefault(id, {})[old] = None
+            value = table.entries[old].value
+            before = [] if value is None else value.replaces
+            kept = self._replaces.get(id, [])
+            self._replaces[id] = list(dict.fromkeys((old, *before, *kept)))[:MAX_REPLACED]
+        others = {old: id for old in found if self._mirrored(old)}
+        if others:
+            self._registry.mirror((), (), others)
+        return bool(found)
+
+    def _by_label(self, provider: Provider) -> list[int]:
+        """Return the remembered provider with the label and a service of a provider, if it is the only one."""
+        entries = self._shared.table.entries
+        same = [
+            (id, value)
+            for id in self._remembered
+            if id in entries
+            and (value := entries[id].value) is not None
+            and (value.wire, value.label) == (provider.wire, provider.label)
+        ]
+        if len(same) != 1 or same[0][0] in self._heirs or provider.label in ("", ANONYMOUS, provider.wire):
+            return []
+        offered = {(each.name, each.protocol) for each in provider.services}
+        return [id for id, value in same if any((each.name, each.protocol) in offered for each in value.services)]
+
+    def _build(self, id: int) -> Sequence[Unit]:
+        """Return the operations that bring the keys of an own provider in step."""
+        provider = self._registry.provider(id) if self._live(id) else None
+        if provider is None or id in self._superseded:
+            return self._removal(id, provider is None)
+        if self._shared.table.valid(id) is None:
+            self._match(id)
+        value = layout.provider_value(provider, self._name, self._replaces.get(id, []), {})
+        compare: list[Compare] = []
+        deletes: list[Operation] = []
+        entries = self._shared.table.entries
+        moves = self._moves.get(id, {})
+        for old in list(moves):
+            entry = entries.get(old)
+            if entry is None:
+                del moves[old]
+                self._heirs.pop(old, None)
+            else:
+                key = self._keys.provider(old)
+                compare.append(Compare("MOD", key, max(entry.modified, self._modified.get(old, 0))))
+                deletes.append(_deletion(key, entry.head is not None))
+        lease = self._lease()
+        key = self._keys.provider(id)
+        self._written[id] = 0
+        before = self._generations.get(id)
+        done = self._done_with(id)
+        if len(value) <= PART:
+            if before is not None:
+                deletes.append(Delete(key + b"/", key + b"0"))
+                del self._generations[id]
+            return [Unit((*deletes, Put(key, value, lease)), tuple(compare), done, self._lost_to(id))]
+        generation = self._generations[id] = (before or 0) + 1
+        parts = layout.parts(value, PART)
+        units = [
+            Unit((Put(self._keys.part(id, generation, number), part, lease),)) for number, part in enumerate(parts)
+        ]
+        head = Put(key, layout.head_value(self._name, generation, len(parts)), lease)
+        units.append(Unit((*deletes, head), tuple(compare), done, self._lost_to(id)))
+        if before is not None:
+            # All parts of earlier generations, which nobody reads any more.
+            units.append(Unit((Delete(key + b"/", key + b"/%06d." % generation),)))
+        return units
+
+    def _removal(self, id: int, gone: bool) -> Sequence[Unit]:
+        known = id in self._written or id in self._shared.table.of(self._name)
+        parted = self._generations.pop(id, None) is not None
+        entry = self._shared.table.entries.get(id)
+        if gone:
+            for table in (self._superseded, self._replaces):
+                table.pop(id, None)
+            for old in self._moves.pop(id, ()):
+                self._heirs.pop(old, None)
+        if not known or (entry is not None and entry.broker != self._name):
+            self._written.pop(id, None)
+            return []
+        parted = parted or (entry is not None and entry.head is not None)
+
+        def done(revision: int) -> None:
+            if not self._live(id):
+                self._written.pop(id, None)
+
+        return [Unit((_deletion(self._keys.provider(id), parted),), (), done)]
+
+    def _done_with(self, id: int) -> Callable[[int], None]:
+        def done(revision: int) -> None:
+            self._written[id] = revision
+            for old in self._moves.pop(id, ()):
+                self._heirs.pop(old, None)
+                self._remembered.pop(old, None)
+
+        return done
+
+    def _lost_to(self, id: int) -> Callable[[dict[bytes, KeyValue | None]], None]:
+        def lost(found: dict[bytes, KeyValue | None]) -> None:
+            moves = self._moves.get(id, {})
+            for old in list(moves):
+                kv = found.get(self._keys.provider(old))
+                if kv is None:
+                    del moves[old]
+                    self._heirs.pop(old, None)
+                    self._vanished[old] = None
+                else:
+                    self._modified[old] = kv.mod_revision
+
+        return lost
+
+
+def _deletion(key: bytes, parted: bool) -> Delete:
+    """Return the deletion of a provider's key, and of its parts: "0" follows "/"."""
+    return Delete(key, key + b"0") if parted else Delete(key)
+
+
+def _places(provider: Provider) -> dict[Place, None]:
+    return {(provider.wire, each.name, each.protocol, each.hostport): None for each in provider.services}

@@ -1,0 +1,331 @@
+"""Publisher: writes this member's own changes to etcd.
+
+Rules:
+- A change *marks* a name with a function that builds its newest value. Marks are gathered for `gather` seconds, then
+  built and written; a name that is marked again in the meantime is written once.
+- One transaction at a time, of at most `MAX_BATCH` operations and `MAX_BYTES`, or one unit. A `Unit` is never divided
+  between transactions.
+- Every transaction compares the lease of the member's key: that is the fence. Every value is put under this lease.
+- A transaction that failed, or whose result is unknown, is repeated with values that are built again: values are whole,
+  so a repetition does no harm.
+- A unit may have conditions of its own. If one does not hold, the unit receives the present keys, and is built again.
+- If etcd has no space, deletions go on, and the rest is tried again every `SPACE_RETRY` seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from broker.cluster.etcd.interface import (
+    BadRequest,
+    Compare,
+    EtcdError,
+    Get,
+    IEtcd,
+    KeyValue,
+    LeaseGone,
+    NoSpace,
+    Operation,
+    Put,
+    TxnResult,
+)
+
+MAX_BATCH = 100
+"""Limit of the operations of a transaction: a write costs forty times less in one of 100 than alone, and etcd permits
+128."""
+
+MAX_BYTES = 1_000_000
+"""Limit of the values of a transaction, in bytes: etcd permits 1.5 MiB for a request, in which base64 takes a third
+more."""
+
+SPACE_RETRY = 5.0
+"""Seconds between attempts to write while etcd has no space. An operator has to act, so there is no hurry."""
+
+REFUSED_RETRY = 60.0
+"""Seconds after which a unit that etcd refuses as invalid is tried again: only its next value is likely to help."""
+
+Build = Callable[[], Sequence["Unit"]]
+"""Builds the newest units of a name; none if there is nothing to write."""
+
+
+class Result(Protocol):
+    """Receiver of the result of a unit."""
+
+    def __call__(self, revision: int) -> None:
+        """The unit was written at that revision."""
+
+
+@attrs.frozen
+class Unit:
+    """Operations that belong together, without any `Get`, on keys of one name.
+
+    - ``compare``: conditions of its own. - ``done``: called after the unit was written. - ``lost``: called with the
+      present state of the keys in ``compare`` if a condition of the transaction did not hold.
+    """
+
+    operations: tuple[Operation, ...]
+    compare: tuple[Compare, ...] = ()
+    done: Callable[[int], None] | None = None
+    lost: Callable[[dict[bytes, KeyValue | None]], None] | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the values and keys."""
+        return sum(len(each.value) + len(each.key) if isinstance(each, Put) else 64 for each in self.operations)
+
+    @property
+    def deletes(self) -> bool:
+        """True if nothing is put."""
+        return not any(isinstance(each, Put) for each in self.operations)
+
+
+class Publisher:
+    """Publisher of a member whose key is ``name_key``.
+
+    ``trouble`` is called with the error of a failed transaction; the publisher then pauses until `resume`. ``fenced``
+    is called if the member's key is not under the lease any more; it pauses too.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        etcd: IEtcd,
+        clock: IReactorTime,
+        name_key: bytes,
+        gather: float,
+        trouble: Callable[[EtcdError], None],
+        fenced: Callable[[], None],
+    ) -> None:
+        self._etcd = etcd
+        self._clock = clock
+        self._name_key = name_key
+        self._gather = gather
+        self._trouble = trouble
+        self._fenced = fenced
+        self._marks: dict[Hashable, Build] = {}
+        """What is to be written, the longest marked first. Bounded by the tables that mark: own providers, loads,
+        claims."""
+        self._lease = 0
+        self._timer: IDelayedCall | None = None
+        self._writing = False
+        self._sent: dict[Hashable, Build] = {}
+        """What the present transaction writes."""
+        self._space_timer: IDelayedCall | None = None
+        self.full = False
+        """True while etcd has no space."""
+        self._most = MAX_BATCH
+        self._run = 0
+        """Number of the present run: results of transactions of earlier ones do not count."""
+        self._idle: list[Deferred[None]] = []
+        self.transactions = 0
+        self.operations = 0
+        self.refused = 0
+        """Units that etcd refused as invalid."""
+
+    @property
+    def pending(self) -> int:
+        """Number of names that are still to be written."""
+        return len(self._marks)
+
+    def mark(self, name: Hashable, build: Build) -> None:
+        """Write a name soon."""
+        self._marks[name] = build
+        self._schedule()
+
+    def resume(self, lease: int) -> None:
+        """Write from now on, under a lease. No-op if that is so already."""
+        if lease != self._lease:
+            self.pause()
+            self._lease = lease
+            self._schedule()
+
+    def pause(self) -> None:
+        """Write no more until `resume`. Marks are kept, and what is being written is written again."""
+        self._lease = 0
+        self._run += 1
+        self._stop_timers()
+        self._writing = False
+        self._again(self._sent)
+
+    def idle(self) -> Deferred[None]:
+        """Fires when all marks are written, or when the publisher pauses or has no space."""
+        found: Deferred[None] = Deferred()
+        self._idle.append(found)
+        self._settle()
+        return found
+
+    # internal
+
+    def _schedule(self) -> None:
+        if self._lease and not self._writing and self._timer is None and self._marks:
+            self._timer = self._clock.callLater(self._gather, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._write()
+
+    def _write(self) -> None:
+        """Write one transaction of the oldest marks."""
+        if not self._lease or self._writing:
+            return
+        names: dict[Hashable, Build] = {}
+        units: list[tuple[Hashable, Unit]] = []
+        count = size = 0
+        keep: dict[Hashable, Build] = {}
+        while self._marks and count < self._most and size < MAX_BYTES:
+            name = next(iter(self._marks))
+            build = self._marks.pop(name)
+            built = list(build())
+            if self._space_timer is not None and not all(unit.deletes for unit in built):
+                keep[name] = build
+                continue
+            for place, unit in enumerate(built):
+                if units and (count + len(unit.operations) > self._most or size + unit.size > MAX_BYTES):
+                    # The rest is for the next transaction, as it is: the first parts of it are written.
+                    self._marks = {name: build if place == 0 else _rest(built[place:]), **self._marks}
+                    size = MAX_BYTES
+                    break
+                names[name] = build
+                units.append((name, unit))
+                count += len(unit.operations)
+                size += unit.size
+        self._marks.update({name: build for name, build in keep.items() if name not in self._marks})
+        if not units:
+            self._settle()
+            return
+        self._send(names, [unit for _, unit in units])
+
+    def _send(self, names: dict[Hashable, Build], units: list[Unit]) -> None:
+        compare = [Compare("LEASE", self._name_key, self._lease)]
+        success: list[Operation] = []
+        for unit in units:
+            compare += unit.compare
+            success += unit.operations
+        watched = [each.key for unit in units for each in unit.compare]
+        failure = [Get(self._name_key), *(Get(key) for key in watched)]
+        run = self._run
+        self._writing, self._sent = True, names
+        self.transactions += 1
+        self.operations += len(success)
+
+        def written(result: TxnResult) -> None:
+            if run != self._run:
+                return
+            self._writing, self._sent = False, {}
+            if result.succeeded:
+                self._most = MAX_BATCH
+                if self.full and not all(unit.deletes for unit in units):
+                    self.full = False
+                    self.log.info("cluster: etcd has space again")
+                for unit in units:
+                    if unit.done is not None:
+                        unit.done(result.revision)
+                self._next()
+            else:
+                self._again(names)
+                self._compared(units, watched, result)
+
+        def failed(failure: Failure) -> None:
+            if run != self._run:
+                return
+            self._writing = False
+            self._again(names)
+            self._failed(failure, names)
+
+        self._etcd.txn(compare, success, failure).addCallbacks(written, failed).addErrback(self._defect)
+
+    def _compared(self, units: list[Unit], watched: list[bytes], result: TxnResult) -> None:
+        holder = result.found[0][0] if result.found and result.found[0] else None
+        if holder is None or holder.lease != self._lease:
+            self._stop()
+            self._fenced()
+            return
+        found = {key: (kvs[0] if kvs else None) for key, kvs in zip(watched, result.found[1:], strict=False)}
+        for unit in units:
+            if unit.compare and unit.lost is not None:
+                unit.lost({each.key: found.get(each.key) for each in unit.compare})
+        self._schedule()
+
+    def _failed(self, failure: Failure, names: dict[Hashable, Build]) -> None:
+        error = failure.value
+        if isinstance(error, NoSpace):
+            if not self.full:
+                self.log.warn("cluster: etcd has no space, only deletions are written: {why}", why=str(error))
+            self.full = True
+            self._stop_timers()
+            self._space_timer = self._clock.callLater(SPACE_RETRY, self._space)
+            # Deletions free nothing by themselves, but what is gone must not be found.
+            self._schedule()
+            self._settle()
+        elif isinstance(error, LeaseGone):
+            self._stop()
+            self._fenced()
+        elif isinstance(error, BadRequest):
+            self._bad(error, names)
+        elif isinstance(error, EtcdError):
+            self._stop()
+            self._trouble(error)
+        else:
+            failure.raiseException()
+
+    def _bad(self, error: BadRequest, names: dict[Hashable, Build]) -> None:
+        """Halve the transactions; a single name that etcd refuses is set aside for a while."""
+        if len(names) > 1:
+            self._most = max(1, min(self._most, len(names)) // 2)
+        else:
+            self.refused += 1
+            for name, build in names.items():
+                self._marks.pop(name, None)
+                self.log.warn("cluster: etcd refuses {name}: {why}", name=str(name), why=str(error))
+                self._clock.callLater(REFUSED_RETRY, self.mark, name, build)
+        self._schedule()
+
+    def _space(self) -> None:
+        self._space_timer = None
+        self._write()
+
+    def _next(self) -> None:
+        """Go on after a transaction: at once if a whole one is waiting, otherwise after gathering."""
+        if self._space_timer is None:
+            if len(self._marks) >= self._most:
+                self._write()
+            else:
+                self._schedule()
+        self._settle()
+
+    def _again(self, names: dict[Hashable, Build]) -> None:
+        self._sent = {}
+        # Not the marks' own functions: one may build the rest of several units only.
+        self._marks = {**names, **{name: build for name, build in self._marks.items() if name not in names}}
+
+    def _stop(self) -> None:
+        self.pause()
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._idle and (not self._lease or self.full or not (self._marks or self._writing)):
+            idle, self._idle = self._idle, []
+            for each in idle:
+                each.callback(None)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._timer, self._space_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._space_timer = None
+
+    def _defect(self, failure: Failure) -> None:
+        self.log.failure("cluster: a transaction could not be processed", failure)
+        self._schedule()
+
+
+def _rest(units: Sequence[Unit]) -> Build:
+    return lambda: units

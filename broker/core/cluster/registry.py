@@ -1,0 +1,484 @@
+"""Registry of a member of a cluster: own providers, and those that other members hold.
+
+Rules:
+- Providers of other members are mirrored from etcd by `IMirror`. Finds, listings and watches have them like own ones;
+  watches with ``own`` do not. Only this module changes them: the methods for peers refuse their ids.
+- A step of `mirror` is one change: all of it is in the tables before the first notification, additions before removals.
+- Finds are ordered by provider id, and for one provider by the order of offering, so that all members answer alike.
+- An endpoint (wire, name, protocol, host:port) at which an own provider offers a service belongs to that provider:
+  mirrored services at it are hidden. So a provider that comes back through this broker is found once, also before the
+  entry of its earlier holder is gone.
+- An own provider with a successor at another member is *superseded*: it has left for everybody but its own session. It
+  comes back if the successor goes, or if its session offers a service.
+- All services together are bounded. Mirrored ones beyond the limit are left out, and counted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import attrs
+from twisted.internet.interfaces import IReactorTime
+from zope.interface import implementer
+
+from broker.core.cluster.interfaces import IMirror
+from broker.core.cluster.service_diff import differences
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import IRegistry
+from broker.core.model import (
+    BROKER,
+    MAX_TEXT,
+    Change,
+    Kind,
+    Load,
+    LoadDetails,
+    Provider,
+    Rights,
+    Service,
+    checked_load,
+)
+from broker.core.registry import MAX_SERVICES, ProviderEntry, Registry
+from broker.core.restored_services import Restored
+from broker.core.service_group import ServiceGroup
+
+_Place = tuple[str, str, str, str]
+"""Wire, name, protocol and host:port: an endpoint."""
+
+
+class OrderedGroup(ServiceGroup):
+    """Services of one name and protocol, ordered by provider id, and then by the order of offering."""
+
+    __slots__ = ("_sorted",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sorted = True
+
+    def all(self) -> tuple[Service, ...]:
+        """Return all services in that order."""
+        self._sort()
+        return super().all()
+
+    def gather(self) -> tuple[Service, ...]:
+        """Return the services of a find, and cache them."""
+        self._sort()
+        return super().gather()
+
+    def arrange(self, services: Sequence[Service]) -> None:
+        """Put services of one provider, which are in the group, into this order."""
+        for service in services:
+            self._services[id(service)] = self._services.pop(id(service))
+        self._changed()
+
+    def _sort(self) -> None:
+        # At a read and not at each change: a group of thousands is filled one by one.
+        if not self._sorted:
+            # Stable: the services of one provider keep their order.
+            self._services = dict(sorted(self._services.items(), key=lambda each: each[1].provider))
+            self._sorted = True
+
+    def _changed(self) -> None:
+        self._sorted = False
+        super()._changed()
+
+
+@attrs.define(eq=False)
+class _Step:
+    """Changes that are made in one step, and announced at its end."""
+
+    changes: list[Change] = attrs.field(factory=list)
+    offered: list[Service] = attrs.field(factory=list)
+    loads: list[ProviderEntry] = attrs.field(factory=list)
+
+
+@attrs.define(eq=False)
+class _Mirrored:
+    """A provider of another member: its services as its holder has them. Its `ProviderEntry` has the visible ones."""
+
+    entry: ProviderEntry
+    services: list[Service]
+
+
+@implementer(IRegistry, IMirror)
+class ClusterRegistry(Registry):
+    """`IRegistry` and `IMirror`. The arguments are those of `Registry`.
+
+    ``relabelled`` are called with the id of an own provider whose label has changed: that is no change of the registry,
+    and is stored with the provider.
+    """
+
+    group = OrderedGroup
+
+    def __init__(self, clock: IReactorTime, next_id: Callable[[], int], restored: Restored) -> None:
+        super().__init__(clock, next_id, restored)
+        self._announce = self._announce_to_some
+        self._mirrors: dict[int, _Mirrored] = {}
+        self._leaving: set[int] = set()
+        """Mirrored providers that go in the present step: their changes are still to be announced."""
+        self._places: dict[_Place, dict[int, None]] = {}
+        """The mirrored providers at each endpoint."""
+        self._own_places: Counter[_Place] = Counter()
+        """The number of own services at each endpoint."""
+        self._superseded: dict[int, ProviderEntry] = {}
+        """Own providers with a successor. Their services are in no index."""
+        self._successors: dict[int, list[int]] = {}
+        """The superseded providers of each successor."""
+        self.left_out = 0
+        """Mirrored services that were left out, since there are too many."""
+        self.relabelled: list[Callable[[int], object]] = []
+
+    # own providers
+
+    def join(self, label: str, wire: str, address: str) -> int:
+        id = super().join(label, wire, address)
+        self._sort_last_id()
+        return id
+
+    def relabel(self, provider: int, label: str) -> None:
+        self._refuse_foreign(provider)
+        hidden = self._superseded.get(provider)
+        if hidden is not None:
+            hidden.label = label[:MAX_TEXT]
+            return
+        super().relabel(provider, label)
+        for told in self.relabelled:
+            told(provider)
+
+    def leave(self, provider: int, why: str = "left") -> None:
+        self._refuse_foreign(provider)
+        if self._superseded.pop(provider, None) is not None:
+            self._unfollow(provider)
+            self._restored.withdrawn(provider)
+            return
+        places = self._places_of(provider)
+        super().leave(provider, why)
+        self._leave_places(places)
+
+    def offer(self, services: Sequence[Service], rights: Rights) -> None:
+        if services:
+            self._refuse_foreign(services[0].provider)
+            self._revive(services[0].provider)
+        super().offer(services, rights)
+
+    def withdraw(self, provider: int, names: Iterable[str]) -> None:
+        self._refuse_foreign(provider)
+        unwanted = set(names)
+        hidden = self._superseded.get(provider)
+        if hidden is not None:
+            hidden.services = [service for service in hidden.services if service.name not in unwanted]
+            return
+        places = [place for place in self._places_of(provider) if place[1] in unwanted]
+        super().withdraw(provider, unwanted)
+        self._leave_places(places)
+
+    def amend(self, service: Service) -> None:
+        self._refuse_foreign(service.provider)
+        # A superseded provider that amends a service is alive, and keeps the latest word on it.
+        self._revive(service.provider)
+        super().amend(service)
+
+    def load(self, provider: int, load: float, details: LoadDetails | None = None) -> None:
+        self._refuse_foreign(provider)
+        hidden = self._superseded.get(provider)
+        if hidden is None:
+            super().load(provider, load, details)
+        else:
+            hidden.load, hidden.details, hidden.heard = checked_load(load), details, self._clock.seconds()
+
+    def beat(self, provider: int, sent: float | None = None) -> None:
+        if provider not in self._mirrors:
+            super().beat(provider, sent)
+
+    def wire_and_label(self, provider: int) -> tuple[str, str] | None:
+        hidden = self._superseded.get(provider)
+        return super().wire_and_label(provider) if hidden is None else (hidden.wire, hidden.label)
+
+    def services_of(self, provider: int) -> Sequence[Service]:
+        hidden = self._superseded.get(provider)
+        return super().services_of(provider) if hidden is None else tuple(hidden.services)
+
+    # listings, in the order of the ids
+
+    def providers(self) -> Sequence[Provider]:
+        return [member.value() for member in self._in_order() if member.id != BROKER]
+
+    def loads(self) -> Sequence[Load]:
+        return [Load(m.id, m.label, m.load, m.details) for m in self._in_order() if m.id != BROKER]
+
+    def services(self, name: str | None = None, protocol: str | None = None) -> Sequence[Service]:
+        if name is not None and protocol is not None:
+            return super().services(name, protocol)
+        return [s for member in self._in_order() for s in member.services if name is None or s.name == name]
+
+    def own_ids(self) -> Sequence[int]:
+        """Return the ids of the providers that this broker holds, in order; the superseded ones are not among them."""
+        return [id for id in self._ids if id not in self._mirrors and id in self._members]
+
+    # the other members
+
+    def mirror(
+        self,
+        present: Sequence[Provider],
+        gone: Sequence[tuple[int, str]] = (),
+        replaced: Mapping[int, int] | None = None,
+    ) -> None:
+        """See `IMirror`."""
+        step = _Step()
+        for provider in present:
+            # An id that this broker issued is nobody else's.
+            if not self._is_own(provider.id):
+                self._update(provider, step)
+        going = dict(gone)
+        for old, new in (replaced or {}).items():
+            if self._is_own(old):
+                self._supersede(old, new, step)
+            elif old in self._mirrors:
+                going.setdefault(old, "left")
+            self._follow(self._successors.pop(old, ()), new)
+        for id, why in going.items():
+            self._forget(id, why, step)
+        self._finish(step)
+        for id in going:
+            for own in self._successors.pop(id, ()):
+                self._revive(own)
+
+    def mirror_loads(self, loads: Sequence[tuple[int, float, LoadDetails | None]]) -> None:
+        """See `IMirror`."""
+        step = _Step()
+        for id, load, details in loads:
+            mirrored = self._mirrors.get(id)
+            if mirrored is not None:
+                _set_load(mirrored.entry, load, details, step)
+        self._finish(step)
+
+    def mirrored(self, broker: str | None = None) -> Sequence[int]:
+        """See `IMirror`."""
+        return [id for id, each in self._mirrors.items() if broker is None or each.entry.broker == broker]
+
+    def replaces(self, provider: int) -> Sequence[int]:
+        """Return the mirrored providers that an own provider replaces: those with all their services at its
+        endpoints."""
+        places = set(self._places_of(provider))
+        found: dict[int, None] = {}
+        for place in places:
+            for id in self._places.get(place, ()):
+                found[id] = None
+        return [id for id in found if places.issuperset(self._endpoints(self._mirrors[id]))]
+
+    # inside
+
+    def _announce_to_some(self, change: Change) -> None:
+        self._watches.announce(change, change.provider in self._mirrors or change.provider in self._leaving)
+
+    def _is_own(self, provider: int) -> bool:
+        return provider in self._superseded or (provider in self._members and provider not in self._mirrors)
+
+    def _refuse_foreign(self, provider: int) -> None:
+        """Raise `Refusal` for a provider that another member holds."""
+        mirrored = self._mirrors.get(provider)
+        if mirrored is not None:
+            holder = mirrored.entry.broker
+            raise Refusal(Reason.FORBIDDEN, f"provider {provider} is registered at the broker {holder!r}: ask there")
+
+    def _in_order(self) -> Iterator[ProviderEntry]:
+        members = self._members
+        yield members[BROKER]
+        for id in self._ids:
+            member = members.get(id)
+            if member is not None:
+                yield member
+
+    def _sort_last_id(self) -> None:
+        """Move the id that was added last to its place: those of other members may be higher."""
+        ids = self._ids
+        if len(ids) > 1 and ids[-1] < ids[-2]:
+            insort(ids, ids.pop())
+
+    def _places_of(self, provider: int) -> list[_Place]:
+        """Return the endpoints of an own provider."""
+        member = self._members.get(provider)
+        return [] if member is None else [_place(member.wire, service) for service in member.services]
+
+    def _endpoints(self, mirrored: _Mirrored) -> Iterator[_Place]:
+        return (_place(mirrored.entry.wire, service) for service in mirrored.services)
+
+    def _add(self, member: ProviderEntry, services: Sequence[Service]) -> None:
+        """Add own services, and hide the mirrored ones at their endpoints in the same step."""
+        if member.id == BROKER:
+            super()._add(member, services)
+            return
+        places = [_place(member.wire, service) for service in services]
+        self._own_places.update(places)
+        covered = dict.fromkeys(id for place in places for id in self._places.get(place, ()))
+        if not covered:
+            super()._add(member, services)
+            return
+        step = _Step()
+        member.services += services
+        member.heard = self._clock.seconds()
+        self._put(services, step)
+        for id in covered:
+            self._show(self._mirrors[id], step)
+        self._finish(step)
+
+    def _leave_places(self, places: Sequence[_Place]) -> None:
+        """An own provider has left these endpoints: show the mirrored services there again."""
+        step = _Step()
+        self._vacate(places, step)
+        self._finish(step)
+
+    def _vacate(self, places: Sequence[_Place], step: _Step) -> None:
+        for place in places:
+            self._own_places[place] -= 1
+            if not self._own_places[place]:
+                del self._own_places[place]
+        for id in dict.fromkeys(id for place in places for id in self._places.get(place, ())):
+            self._show(self._mirrors[id], step)
+
+    def _put(self, services: Sequence[Service], step: _Step) -> None:
+        offered, settled = self._enter(services)
+        step.offered += services
+        step.changes += offered
+        step.changes += settled
+
+    def _finish(self, step: _Step) -> None:
+        """Announce the changes of a step, in their order."""
+        for service in step.offered:
+            member = self._members[service.provider]
+            self._restored.returned(member.id, member.label, member.wire, (service,))
+        for change in sorted(step.changes, key=lambda each: each.revision):
+            subject = change.subject
+            if change.kind is Kind.OFFERED and isinstance(subject, Service):
+                waits = self._waits.of(subject.name)
+                if waits:
+                    self._notifier.add_all(waits, subject)
+            self._announce(change)
+        for entry in step.loads:
+            self._watches.record_mirrored_load(entry.id, entry.label, entry.load, entry.details)
+        self._leaving.clear()
+        self._notifier.deliver()
+
+    def _update(self, provider: Provider, step: _Step) -> None:
+        """Add or change a mirrored provider."""
+        mirrored = self._mirrors.get(provider.id)
+        now = self._clock.seconds()
+        if mirrored is None:
+            entry = ProviderEntry(provider.id, provider.label, provider.wire, provider.address, now, provider.broker)
+            mirrored = self._mirrors[provider.id] = _Mirrored(entry, [])
+            self._members[provider.id] = entry
+            self._ids.append(provider.id)
+            self._sort_last_id()
+            step.changes.append(self._watches.record(Kind.JOINED, provider.id))
+        entry = mirrored.entry
+        entry.label, entry.address, entry.broker, entry.heard = provider.label, provider.address, provider.broker, now
+        self._unplace(mirrored)
+        mirrored.services = list(provider.services)
+        for place in self._endpoints(mirrored):
+            self._places.setdefault(place, {})[provider.id] = None
+        self._show(mirrored, step)
+        _set_load(entry, provider.load, provider.details, step)
+
+    def _show(self, mirrored: _Mirrored, step: _Step) -> None:
+        """Bring the visible services of a mirrored provider to what they should be."""
+        entry = mirrored.entry
+        wanted = [service for service in mirrored.services if _place(entry.wire, service) not in self._own_places]
+        services, offered, amended, withdrawn = differences(entry.services, wanted)
+        room = max(0, MAX_SERVICES - self._service_count + len(withdrawn))
+        if len(offered) > room:
+            left = set(map(id, offered[room:]))
+            self.left_out += len(left)
+            offered = offered[:room]
+            services = [service for service in services if id(service) not in left]
+        entry.services = services
+        step.changes += [self._exchange(old, new) for old, new in amended]
+        if offered:
+            self._put(offered, step)
+            # A service that was hidden is offered after those that were shown meanwhile.
+            moved: dict[tuple[str, str], list[Service]] = {(each.name, each.protocol): [] for each in offered}
+            for service in services:
+                if (service.name, service.protocol) in moved:
+                    moved[service.name, service.protocol].append(service)
+            for key, same in moved.items():
+                group = self._index[key]
+                assert isinstance(group, OrderedGroup)
+                group.arrange(same)
+        if withdrawn:
+            step.changes += self._remove(entry.id, withdrawn, "left")
+
+    def _unplace(self, mirrored: _Mirrored) -> None:
+        for place in self._endpoints(mirrored):
+            ids = self._places.get(place)
+            if ids is not None:
+                ids.pop(mirrored.entry.id, None)
+                if not ids:
+                    del self._places[place]
+
+    def _forget(self, provider: int, why: str, step: _Step) -> None:
+        """Remove a mirrored provider."""
+        mirrored = self._mirrors.get(provider)
+        if mirrored is None:
+            return
+        self._unplace(mirrored)
+        self._leaving.add(provider)
+        del self._mirrors[provider]
+        entry = self._drop(provider)
+        lasting = tuple(service for service in entry.services if service.lasting)
+        step.changes += self._remove(provider, entry.services, why)
+        step.changes.append(self._watches.record(Kind.LEFT, provider, why=why))
+        if lasting and why == "expired":
+            self._restored.remember(attrs.evolve(entry.value(), services=lasting))
+
+    def _supersede(self, provider: int, successor: int, step: _Step) -> None:
+        """Hide an own provider, which is registered at another member now."""
+        if provider in self._superseded:
+            self._follow([provider], successor)
+            return
+        member = self._superseded[provider] = self._drop(provider)
+        # The successor is at the same endpoints, and was hidden while this provider was shown.
+        self._vacate([_place(member.wire, service) for service in member.services], step)
+        step.changes += self._remove(provider, member.services, "left")
+        step.changes.append(self._watches.record(Kind.LEFT, provider, why="left"))
+        self._follow([provider], successor)
+
+    def _follow(self, own: Sequence[int], successor: int) -> None:
+        for each in own:
+            self._unfollow(each)
+            self._successors.setdefault(successor, []).append(each)
+
+    def _unfollow(self, own: int) -> None:
+        for successor, followed in list(self._successors.items()):
+            if own in followed:
+                followed.remove(own)
+                if not followed:
+                    del self._successors[successor]
+
+    def _revive(self, provider: int) -> None:
+        """Show a superseded provider again."""
+        member = self._superseded.pop(provider, None)
+        if member is None:
+            return
+        self._unfollow(provider)
+        self._members[provider] = member
+        self._ids.append(provider)
+        self._sort_last_id()
+        services, member.services = member.services, []
+        self._tell([self._watches.record(Kind.JOINED, provider)])
+        if services:
+            self._add(member, services)
+
+    def _drop(self, provider: int) -> ProviderEntry:
+        """Remove a provider from the table, and its id from the list, since the same id may come back."""
+        del self._ids[bisect_left(self._ids, provider)]
+        return self._members.pop(provider)
+
+
+def _set_load(entry: ProviderEntry, load: float, details: LoadDetails | None, step: _Step) -> None:
+    if entry.load != load or entry.details != details:
+        entry.load, entry.details = load, details
+        step.loads.append(entry)
+
+
+def _place(wire: str, service: Service) -> _Place:
+    return wire, service.name, service.protocol, service.hostport

@@ -1,0 +1,1 @@
+"""Directors of several brokers that share their servers, users, contexts and reservations."""

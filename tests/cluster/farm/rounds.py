@@ -1,0 +1,329 @@
+"""Rounds of faults on a farm of three brokers and three members of etcd, each on a host of its own, under load.
+
+    python -m tests.cluster.farm.rounds --seed 1 --rounds 100 --providers 1000
+
+During the faults, finds at each broker must not miss a provider that is registered and whose broker is in touch. After
+them, within the settling time, all registries must be equal, with every live provider and no other. It prints one line
+of JSON for each round, and exits with status 1 if anything was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
+
+from tests.cluster.farm.faults import Fault, Round, schedule
+from tests.cluster.farm.finders import Finder
+from tests.cluster.farm.hosts import Hosts
+from tests.cluster.farm.providers import Provider, providers
+from tests.cluster.real_etcd import Member
+
+reactor: Any = _reactor
+
+FRESH = 3.0
+"""Seconds after which a registration must be known everywhere, and a broker that was started must know all others. In a
+healthy farm it takes less than a tenth of a second; a transaction may wait for etcd's leader."""
+
+MARGIN = 2.5
+"""Seconds before the end of the TTL from which on entries of a broker out of touch may be gone: its last renewal of the
+lease was up to a quarter of the TTL before, and the clients' own detection takes as long."""
+
+START = 60.0
+"""Seconds for the start of the farm: three brokers and a thousand providers on two cores."""
+
+
+class Farm:
+    """The farm of the rounds."""
+
+    def __init__(self, hosts: Hosts, count: int, seed: int, ttl: float) -> None:
+        self.hosts = hosts
+        self.ttl = ttl
+        brokers = list(hosts.brokers.values())
+        self.providers = providers(count, brokers, random.Random(seed))
+        self.by_place = {(each.name, each.place): each for each in self.providers}
+        self.finders = [Finder(each, self.check) for each in brokers]
+        self.missed: list[str] = []
+        self.looks = 0
+        self._out: dict[str, float] = {}
+        """Brokers that are out of touch with etcd now, with the time since when."""
+        self._back: dict[str, float] = {}
+        """Brokers that were out of touch for about the TTL or longer, with the time of their return."""
+        self._unsure = 0.0
+        """Time until which etcd may have no leader: then nothing new is known anywhere."""
+
+    async def start(self) -> None:
+        """Start etcd, the brokers and the providers; returns when all registries are equal and complete."""
+        members = list(self.hosts.etcds.values())
+        for member in members:
+            member.start()
+        await wait(lambda: all(each.healthy() for each in members), START, "etcd", threaded=True)
+        for broker in self.hosts.brokers.values():
+            broker.start()
+        for finder in self.finders:
+            finder.start()
+        await wait(lambda: all(finder.looks for finder in self.finders), START, "the brokers")
+        for number, each in enumerate(self.providers):
+            reactor.callLater(number * 0.01, each.start)
+        await wait(lambda: not self.differences(), START + 0.05 * len(self.providers), self.differences)
+
+    async def stop(self) -> None:
+        """End finders and providers."""
+        for finder in self.finders:
+            finder.stop()
+        for each in self.providers:
+            each.stop()
+        await deferLater(reactor, 1.0)
+
+    # what must be
+
+    def differences(self) -> str:
+        """Return "" if all registries are equal and have all providers and no other; otherwise a sentence."""
+        now = time.monotonic()
+        unregistered = [each for each in self.providers if each.holder is None]
+        if unregistered:
+            return f"{len(unregistered)} providers are not registered, such as {_named(unregistered[0])}"
+        live = set(self.by_place)
+        for finder in self.finders:
+            if finder.up == 0.0 or now - finder.seen > 2.0:
+                return f"{finder.broker.name} does not answer"
+            found = Counter((name, place) for name, place, _ in finder.services)
+            if missing := live - set(found):
+                return f"{finder.broker.name} misses {len(missing)}, such as {sorted(missing)[:3]}"
+            if dead := set(found) - live:
+                return f"{finder.broker.name} has {len(dead)} that are dead, such as {sorted(dead)[:3]}"
+            if twice := [each for each, count in found.items() if count > 1]:
+                return f"{finder.broker.name} has {len(twice)} twice, such as {sorted(twice)[:3]}"
+            if finder.restored:
+                return f"{finder.broker.name} has {finder.restored} entries from before its restart"
+        first = self.finders[0]
+        for finder in self.finders[1:]:
+            if finder.services != first.services:
+                pairs = zip(finder.services, first.services, strict=False)
+                unlike = [each for each in pairs if each[0] != each[1]]
+                return f"{finder.broker.name} and {first.broker.name} differ, such as {unlike[:3]}"
+        return ""
+
+    def check(self, finder: Finder) -> None:
+        """Note what a finder misses that it must see."""
+        self.looks += 1
+        asked = finder.asked
+        if asked - finder.up < FRESH or not self._in_touch(finder.broker.name, asked):
+            return
+        found = {(name, place) for name, place, _ in finder.services}
+        for key, each in self.by_place.items():
+            if key not in found and self._required(each, asked):
+                self.missed.append(f"{finder.broker.name} misses {_named(each)} at {asked:.2f}")
+
+    def _required(self, each: Provider, now: float) -> bool:
+        """True if every broker in touch must know a provider."""
+        if each.first == 0.0 or now - each.first < FRESH or self._unsure > now:
+            return False
+        if each.holder is None:
+            # It is on its way to another broker; its entry stays until the lease of its old one ends.
+            return now - each.lost < self.ttl - MARGIN and self._in_touch(each.last_holder, each.lost)
+        return now - each.since > FRESH and self._in_touch(each.holder, now)
+
+    def _in_touch(self, broker: str, now: float) -> bool:
+        """True unless a broker is out of touch for so long that the others may have dropped its entries, or was."""
+        if now - self._out.get(broker, now) > self.ttl - MARGIN - 2.0:
+            return False
+        return now - self._back.get(broker, -1e9) > 2 * self.ttl
+
+    # faults
+
+    async def run(self, round: Round) -> dict[str, Any]:
+        """Run a round; returns its line of the report."""
+        self.missed = []
+        self.looks = 0
+        began = time.monotonic()
+        moves = sum(each.moves for each in self.providers)
+        await gatherResults([Deferred.fromCoroutine(self._fault(each)) for each in round.faults])
+        faults_end = time.monotonic()
+        limit = 2 * self.ttl + 3.0 + 15.0
+        trouble = ""
+        try:
+            await wait(lambda: not self.differences(), limit, self.differences)
+        except AssertionError as error:
+            trouble = str(error)
+        return {
+            "round": round.number,
+            "faults": [
+                f"{each.kind} {each.target} at {each.at} for {each.lasts}".replace("  ", " ") for each in round.faults
+            ],
+            "seconds": round_to(time.monotonic() - began),
+            "settled": round_to(time.monotonic() - faults_end),
+            "moves": sum(each.moves for each in self.providers) - moves,
+            "looks": self.looks,
+            "missed": len(self.missed),
+            "examples": self.missed[:5],
+            "trouble": trouble,
+            "ended": [name for name, each in self.hosts.brokers.items() if not each.running],
+        }
+
+    async def _fault(self, fault: Fault) -> None:
+        await deferLater(reactor, fault.at)
+        begin, end = self._faults(fault)
+        broker = fault.target if fault.kind in ("kill broker", "pause broker", "cut broker") else ""
+        if broker:
+            self._out[broker] = time.monotonic()
+        if "etcd" in fault.kind or fault.kind == "kill leader":
+            self._unsure = time.monotonic() + fault.lasts + 4.0
+        await deferToThread(begin)
+        await deferLater(reactor, fault.lasts)
+        await deferToThread(end)
+        if broker:
+            now = time.monotonic()
+            if now - self._out.pop(broker) > self.ttl - MARGIN - 2.0:
+                self._back[broker] = now
+        if "etcd" in fault.kind or fault.kind == "kill leader":
+            self._unsure = time.monotonic() + 4.0
+
+    def _faults(self, fault: Fault) -> tuple[Callable[[], object], Callable[[], object]]:
+        """Return the functions that begin and end a fault."""
+        hosts, network = self.hosts, self.hosts.network
+        match fault.kind:
+            case "kill broker":
+                broker = hosts.brokers[fault.target]
+                return broker.kill, broker.start
+            case "pause broker":
+                broker = hosts.brokers[fault.target]
+                return lambda: broker.signal(signal.SIGSTOP), lambda: broker.signal(signal.SIGCONT)
+            case "kill etcd":
+                member = hosts.etcds[fault.target]
+                return member.kill, member.start
+            case "pause etcd":
+                member = hosts.etcds[fault.target]
+                return member.pause, member.resume
+            case "kill leader":
+                killed: list[Member] = []
+
+                def kill() -> None:
+                    killed.append(leader(list(hosts.etcds.values())))
+                    killed[0].kill()
+
+                return kill, lambda: killed[0].start()
+            case "kill all etcd":
+                return partial(each_of, hosts.etcds.values(), Member.kill), partial(
+                    each_of, hosts.etcds.values(), Member.start
+                )
+            case "cut broker":
+                others = [name for name in network.hosts if name != fault.target]
+            case "split brokers":
+                others = [name for name in hosts.brokers if name != fault.target]
+            case "cut etcd":
+                others = [name for name in hosts.etcds if name != fault.target]
+        return partial(each_of, others, partial(network.cut, fault.target)), partial(
+            each_of, others, partial(network.heal, fault.target)
+        )
+
+
+def each_of(values: Iterable[Any], call: Callable[[Any], object]) -> None:
+    """Call a function with each value."""
+    for each in values:
+        call(each)
+
+
+def leader(members: Sequence[Member]) -> Member:
+    """Return the member of etcd that leads, the first one if none does at the moment."""
+    for each in members:
+        try:
+            status = each.ask("maintenance/status")
+        except OSError:
+            continue
+        if status.get("leader") == status["header"]["member_id"]:
+            return each
+    return members[0]
+
+
+async def wait(
+    condition: Callable[[], Any], seconds: float, what: str | Callable[[], str], threaded: bool = False
+) -> None:
+    """Return when a condition is true, which is asked four times a second. Raises AssertionError after that time."""
+    end = time.monotonic() + seconds
+    while not (await deferToThread(condition) if threaded else condition()):
+        if time.monotonic() > end:
+            raise AssertionError(what if isinstance(what, str) else what())
+        await deferLater(reactor, 0.25)
+
+
+def round_to(seconds: float) -> float:
+    return round(seconds, 1)
+
+
+def _named(each: Provider) -> str:
+    where = each.holder or f"none, lost at {each.last_holder} at {each.lost:.2f}"
+    return f"{each.name} {each.place} (holder {where}, since {each.since:.2f})"
+
+
+async def main(options: argparse.Namespace, hosts: Hosts) -> int:
+    """Run the rounds. Returns the exit status."""
+    farm = Farm(hosts, options.providers, options.seed, options.ttl)
+    bad = 0
+    try:
+        began = time.monotonic()
+        await farm.start()
+        print(json.dumps({"started": round_to(time.monotonic() - began)}), flush=True)
+        rounds = schedule(options.seed, options.rounds, list(hosts.brokers), list(hosts.etcds), options.ttl)
+        for each in rounds[options.first - 1 :]:
+            result = await farm.run(each)
+            bad += bool(result["missed"] or result["trouble"] or result["ended"])
+            print(json.dumps(result), flush=True)
+            if result["ended"]:
+                break
+    except AssertionError as error:
+        print(json.dumps({"failed": str(error)}), flush=True)
+        bad += 1
+    finally:
+        await farm.stop()
+    for broker in hosts.brokers.values():
+        for line in broker.defects()[:3]:
+            print(json.dumps({"defect": f"{broker.name}: {line}"}), flush=True)
+            bad += 1
+    return 1 if bad else 0
+
+
+def command_line() -> None:
+    """Read the options, and run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=1, help="begin with this round")
+    parser.add_argument("--providers", type=int, default=100)
+    parser.add_argument("--ttl", type=int, default=6)
+    parser.add_argument("--directory", default="", help="where the logs stay; by default a temporary one")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="elkobroker-farm-") as temporary:
+        directory = Path(options.directory or temporary)
+        directory.mkdir(parents=True, exist_ok=True)
+        status = 1
+
+        def done(result: Any) -> None:
+            nonlocal status
+            status = result if isinstance(result, int) else 1
+            if not isinstance(result, int):
+                print(result, file=sys.stderr)
+            reactor.stop()
+
+        with Hosts(directory, ttl=options.ttl) as hosts:
+            reactor.callWhenRunning(lambda: Deferred.fromCoroutine(main(options, hosts)).addBoth(done))
+            reactor.run()
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    command_line()

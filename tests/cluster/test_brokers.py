@@ -1,0 +1,123 @@
+"""Real brokers with a real etcd: what operators and clients see."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.brokers import TTL, Brokers, until
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Brokers]:
+    with Brokers(tmp_path, "a", "b") as brokers:
+        yield brokers
+
+
+def test_a_service_of_one_broker_is_found_at_the_other_and_goes_with_a_killed_one(brokers: Brokers) -> None:
+    with brokers["a"].server("bank-1", "bank", "10.0.0.1:80"):
+        brokers.see("bank", "10.0.0.1:80")
+        [row] = brokers["b"].get("/v1/services?pattern=bank")["rows"]
+        assert row["broker"] == "a"
+        [entry] = brokers["b"].get("/v1/why/bank")["entries"]
+        assert entry["broker"] == "a"
+        brokers.kill("a")
+        began = time.monotonic()
+        until(lambda: brokers["b"].found("bank") == [], "the entry of the dead broker goes")
+        # The lease ends half a second late; the rest is for this test's polling on a busy machine.
+        assert TTL - 2 < time.monotonic() - began < 2 * TTL + 3
+        until(lambda: brokers["b"].members() == ["b"], "the dead broker is no member")
+
+
+def test_a_client_that_comes_back_through_another_broker_is_found_once(brokers: Brokers) -> None:
+    with brokers["a"].server("bank-1", "bank", "10.0.0.1:80"):
+        brokers.see("bank", "10.0.0.1:80")
+        brokers.kill("a")
+    with brokers["b"].server("bank-1", "bank", "10.0.0.1:80"):
+        assert brokers["b"].found("bank") == ["10.0.0.1:80"]
+        brokers.start("a")
+        brokers.see("bank", "10.0.0.1:80")
+
+
+def test_a_restart_within_the_ttl_is_no_gap_at_the_other_broker(brokers: Brokers) -> None:
+    with brokers["a"].server("bank-1", "bank", "10.0.0.1:80"):
+        brokers.see("bank", "10.0.0.1:80")
+        assert brokers.stop("a") == -signal.SIGTERM
+        assert brokers["b"].found("bank") == ["10.0.0.1:80"]
+    brokers.start("a")
+    with brokers["a"].server("bank-1", "bank", "10.0.0.1:80"):
+        brokers.see("bank", "10.0.0.1:80")
+
+
+def test_the_second_broker_with_a_name_ends_with_a_sentence(brokers: Brokers) -> None:
+    second = brokers.launch("a", directory="second")
+    assert second.ended() == 1
+    second.wait_for("elkobroker ends: another broker at .* has the name a")
+    assert not any("Traceback" in each for each in second.log)
+    assert brokers["a"].members() == ["a", "b"]
+
+
+def test_a_broker_without_etcd_waits_with_closed_listeners(tmp_path: Path) -> None:
+    with Brokers(tmp_path) as brokers:
+        brokers.etcd.members[0].stop()
+        broker = brokers.launch("a")
+        broker.wait_for("the listeners open once this broker has joined")
+        assert not any("console on" in line for line in broker.log)
+        brokers.etcd.members[0].start()
+        broker.wait_for("console on")
+        broker.process.terminate()
+        assert broker.ended() == -signal.SIGTERM
+
+
+def test_a_broker_that_waits_stops_in_order(tmp_path: Path) -> None:
+    with Brokers(tmp_path) as brokers:
+        brokers.etcd.members[0].stop()
+        broker = brokers.launch("a")
+        broker.wait_for("joins the farm")
+        broker.process.terminate()
+        assert broker.ended() == -signal.SIGTERM
+        assert not any("Traceback" in line for line in broker.log)
+
+
+def test_a_broker_whose_etcd_goes_away_is_degraded_and_serves(brokers: Brokers) -> None:
+    with brokers["a"].server("bank-1", "bank", "10.0.0.1:80"):
+        brokers.see("bank", "10.0.0.1:80")
+        brokers.etcd.members[0].stop()
+        b = brokers["b"]
+        until(lambda: b.get("/readyz")["degraded"], "the broker is degraded")
+        assert b.get("/readyz")["ready"]
+        assert b.found("bank") == ["10.0.0.1:80"]
+        b.offer("mint", "10.0.0.2:80")
+        assert b.found("mint") == ["10.0.0.2:80"]
+        brokers.etcd.members[0].start()
+        until(lambda: not b.get("/readyz")["degraded"], "the broker is whole again")
+        brokers.see("mint", "10.0.0.2:80")
+        brokers.see("bank", "10.0.0.1:80")
+
+
+def test_a_drain_is_visible_at_the_other_broker(brokers: Brokers) -> None:
+    def draining() -> list[str]:
+        return [each["member"] for each in brokers["b"].get("/v1/cluster")["members"] if each["draining"]]
+
+    status, _ = brokers["a"].call("POST", "/v1/actions/drain", {"deadline": 5})
+    assert status == 200
+    until(lambda: draining() == ["a"], "the drain is visible")
+    brokers["a"].call("POST", "/v1/actions/drain", {"undo": True})
+    until(lambda: draining() == [], "the end of the drain is visible")
+
+
+def test_members_have_links_and_listeners(brokers: Brokers) -> None:
+    def rows() -> dict[str, dict[str, object]]:
+        return {each["member"]: each for each in brokers["b"].get("/v1/cluster")["members"]}
+
+    until(lambda: rows()["a"]["linked"], "the link is open")
+    elko = f"elko listener 'main' tcp://127.0.0.1:{brokers['a'].port()}"
+    until(lambda: elko in rows()["a"]["listeners"], "the listeners are published")  # type: ignore[operator]
+    assert rows()["b"]["here"]
+    assert isinstance(rows()["b"]["lag_ms"], float)
+    assert json.dumps(rows())

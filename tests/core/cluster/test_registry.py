@@ -1,0 +1,417 @@
+"""The registry of a member of a cluster: own providers, mirrored ones, moves, and one order of finds everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count, pairwise
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from twisted.internet.task import Clock
+from zope.interface.verify import verifyObject
+
+from broker.core.cluster.interfaces import IMirror
+from broker.core.cluster.registry import ClusterRegistry
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import IRegistry
+from broker.core.model import BROKER, Change, Kind, Load, LoadDetails, Provider, Rights, Service
+from broker.core.restored_services import Restored
+
+FREE = Rights(services=1_000_000)
+GRACE = 30.0
+
+
+class Rig:
+    """A registry with its clock, and all its changes."""
+
+    def __init__(self, first: int = 1) -> None:
+        self.clock = Clock()
+        restored = Restored((), GRACE, self.clock, lambda ids: None)
+        self.registry = ClusterRegistry(self.clock, count(first).__next__, restored)
+        self.changes: list[Change] = []
+        self.own: list[Change] = []
+        self.registry.watch(self.changes.append)
+        self.registry.watch(self.own.append, own=True)
+
+    def join(self, *services: tuple[str, str], label: str = "p", wire: str = "elko") -> int:
+        """Register an own provider with services, given by name and hostport."""
+        id = self.registry.join(label, wire, "192.0.2.1:1")
+        self.offer(id, *services)
+        return id
+
+    def offer(self, id: int, *services: tuple[str, str]) -> None:
+        self.registry.offer([Service(name, hostport, id) for name, hostport in services], FREE)
+
+    def find(self, name: str, restored: bool = False) -> list[tuple[int, str]]:
+        return [(each.provider, each.hostport) for each in self.registry.find(name, "tcp", restored)]
+
+    def told(self) -> list[tuple[Kind, int]]:
+        """What was announced since the last call."""
+        told = [(each.kind, each.provider) for each in self.changes]
+        revisions = [each.revision for each in self.changes]
+        assert revisions == sorted(revisions)
+        self.changes.clear()
+        return told
+
+
+def other(id: int, *services: tuple[str, str], broker: str = "b", wire: str = "elko", **more: Any) -> Provider:
+    """A provider of another member."""
+    offered = tuple(Service(name, hostport, id) for name, hostport in services)
+    return Provider(id, more.pop("label", "p"), wire, "", more.pop("load", 0.0), 0.0, offered, broker=broker, **more)
+
+
+def test_it_implements_its_interfaces() -> None:
+    registry = Rig().registry
+    assert verifyObject(IRegistry, registry)
+    assert verifyObject(IMirror, registry)
+
+
+# mirrored providers
+
+
+def test_services_of_other_members_are_found_listed_watched_and_waited_for() -> None:
+    rig = Rig()
+    found: list[Service] = []
+    rig.registry.wait("chat", None).addCallback(found.append)
+    rig.registry.mirror([other(7, ("chat", "h:1"), load=2.0)])
+    assert rig.find("chat") == [(7, "h:1")]
+    assert [each.provider for each in found] == [7]
+    assert rig.told() == [(Kind.JOINED, 7), (Kind.OFFERED, 7), (Kind.LOAD, 7)]
+    assert rig.registry.loads() == [Load(7, "p", 2.0)]
+    provider = rig.registry.provider(7)
+    assert provider is not None
+    assert (provider.broker, rig.registry.holder(7), rig.registry.mirrored("b")) == ("b", "b", [7])
+    assert rig.registry.mirrored("c") == []
+    assert rig.own == []
+
+
+def test_a_new_value_is_told_as_its_difference() -> None:
+    rig = Rig()
+    rig.registry.mirror([other(7, ("chat", "h:1"), ("mail", "h:2"))])
+    kept = rig.registry.find("chat", "tcp")[0]
+    rig.told()
+    changed = other(7, ("chat", "h:1"), ("news", "h:3"))
+    rig.registry.mirror([attrs.evolve(changed, services=(*changed.services[:1], changed.services[1]))])
+    assert rig.told() == [(Kind.OFFERED, 7), (Kind.WITHDRAWN, 7)]
+    assert rig.registry.find("chat", "tcp")[0] is kept
+    rig.registry.mirror([attrs.evolve(changed, services=(attrs.evolve(kept, info="{}"), changed.services[1]))])
+    assert rig.told() == [(Kind.AMENDED, 7)]
+    assert rig.registry.find("chat", "tcp")[0].info == "{}"
+    rig.registry.mirror([], [(7, "expired")])
+    assert rig.told() == [(Kind.WITHDRAWN, 7), (Kind.WITHDRAWN, 7), (Kind.LEFT, 7)]
+    assert rig.find("chat") == rig.find("news") == []
+    assert list(rig.registry.ids()) == []
+
+
+def test_loads_are_told_once_each_and_not_to_those_who_want_own_ones() -> None:
+    rig = Rig()
+    own: list[int] = []
+    every: list[tuple[int, float]] = []
+    rig.registry.watch_loads(lambda id, load, details: own.append(id), own=True)
+    rig.registry.watch_loads(lambda id, load, details: every.append((id, load)))
+    mine = rig.join(("chat", "h:1"))
+    rig.registry.mirror([other(7)])
+    rig.registry.mirror_loads([(7, 1.5, LoadDetails(requests=3)), (7, 1.5, LoadDetails(requests=3)), (99, 1.0, None)])
+    rig.registry.load(mine, 1.0)
+    assert (own, every) == ([mine], [(7, 1.5), (mine, 1.0)])
+    provider = rig.registry.provider(7)
+    assert provider is not None
+    assert provider.details == LoadDetails(requests=3)
+
+
+def test_finds_are_in_the_order_of_the_ids_and_then_of_offering() -> None:
+    rig = Rig(first=50)
+    rig.join(("chat", "own:1"))
+    rig.registry.mirror([other(70, ("chat", "c:1"), ("chat", "c:2"), broker="c")])
+    rig.registry.mirror([other(3, ("chat", "b:1"))])
+    rig.registry.mirror([other(3, ("chat", "b:1"), ("chat", "b:0"))])
+    rig.offer(50, ("chat", "own:0"))
+    order = [(3, "b:1"), (3, "b:0"), (50, "own:1"), (50, "own:0"), (70, "c:1"), (70, "c:2")]
+    assert rig.find("chat") == order
+    assert [each.hostport for each in rig.registry.services("chat")] == [hostport for _, hostport in order]
+    assert [each.id for each in rig.registry.providers()] == [3, 50, 70]
+    assert list(rig.registry.ids()) == [3, 50, 70]
+    assert [each.provider for each in rig.registry.loads()] == [3, 50, 70]
+
+
+def test_services_that_changed_their_order_are_in_the_new_one() -> None:
+    rig = Rig()
+    rig.registry.mirror([other(7, ("chat", "h:1"), ("chat", "h:2"))])
+    rig.registry.mirror([other(7, ("chat", "h:2"), ("chat", "h:1"))])
+    assert rig.find("chat") == [(7, "h:2"), (7, "h:1")]
+
+
+def test_peers_have_no_power_over_providers_of_other_members() -> None:
+    rig = Rig()
+    rig.registry.mirror([other(7, ("chat", "h:1"))])
+    registry = rig.registry
+    for act in (
+        lambda: registry.leave(7),
+        lambda: registry.withdraw(7, ["chat"]),
+        lambda: registry.offer([Service("more", "h:2", 7)], FREE),
+        lambda: registry.amend(Service("chat", "h:1", 7, info="{}")),
+        lambda: registry.load(7, 1.0),
+        lambda: registry.relabel(7, "q"),
+    ):
+        with pytest.raises(Refusal) as refused:
+            act()
+        assert refused.value.reason is Reason.FORBIDDEN
+        assert "'b'" in str(refused.value)
+    assert rig.find("chat") == [(7, "h:1")]
+
+
+def test_an_id_of_this_broker_is_not_mirrored() -> None:
+    rig = Rig()
+    mine = rig.join(("chat", "h:1"))
+    rig.registry.mirror([other(mine, ("chat", "evil:1"))])
+    assert rig.find("chat") == [(mine, "h:1")]
+    assert rig.registry.holder(mine) == ""
+
+
+def test_services_over_the_limit_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.core.cluster.registry.MAX_SERVICES", 3)
+    rig = Rig()
+    rig.registry.mirror([other(7, *(("chat", f"h:{number}") for number in range(5)))])
+    assert rig.find("chat") == [(7, "h:0"), (7, "h:1"), (7, "h:2")]
+    assert rig.registry.left_out == 2
+
+
+def test_lasting_services_of_a_member_that_died_are_restored_ones_for_the_grace() -> None:
+    rig = Rig()
+    lasting = Service("mail", "h:2", 7, lasting=True)
+    provider = other(7, ("chat", "h:1"))
+    rig.registry.mirror([attrs.evolve(provider, services=(*provider.services, lasting))])
+    rig.registry.mirror([], [(7, "expired")])
+    assert (rig.find("chat", restored=True), rig.find("mail")) == ([], [])
+    assert [each.restored for each in rig.registry.find("mail", "tcp", True)] == [True]
+    rig.registry.mirror([other(8, ("mail", "h:2"), broker="c")])
+    assert rig.find("mail", restored=True) == [(8, "h:2")]
+    rig.registry.mirror([], [(8, "left")])
+    assert rig.find("mail", restored=True) == []
+    rig.registry.mirror([attrs.evolve(provider, services=(lasting,))])
+    rig.registry.mirror([], [(7, "expired")])
+    rig.clock.advance(GRACE)
+    assert rig.find("mail", restored=True) == []
+
+
+# moves
+
+
+def test_a_provider_that_comes_here_is_found_once_from_then_on() -> None:
+    rig = Rig(first=100)
+    rig.registry.mirror([other(7, ("chat", "h:1"), ("mail", "h:2"), load=1.0)])
+    rig.told()
+    seen: list[list[tuple[int, str]]] = []
+    rig.registry.watch(lambda change: seen.append(rig.find("chat")), (Kind.OFFERED, Kind.WITHDRAWN))
+    mine = rig.join(("chat", "h:1"))
+    assert seen == [[(mine, "h:1")]] * 2
+    assert rig.find("mail") == [(7, "h:2")]
+    assert rig.registry.replaces(mine) == []
+    rig.offer(mine, ("mail", "h:2"))
+    assert rig.find("mail") == [(mine, "h:2")]
+    assert rig.registry.replaces(mine) == [7]
+    rig.registry.mirror([], [], {7: mine})
+    assert rig.find("chat") == [(mine, "h:1")]
+    assert rig.registry.provider(7) is None
+
+
+def test_one_that_leaves_here_again_is_found_at_its_holder() -> None:
+    rig = Rig(first=100)
+    rig.registry.mirror([other(7, ("chat", "h:1"))])
+    mine = rig.join(("chat", "h:1"), ("chat", "h:1"))
+    rig.registry.withdraw(mine, ["chat"])
+    assert rig.find("chat") == [(7, "h:1")]
+    rig.offer(mine, ("chat", "h:1"))
+    rig.registry.leave(mine)
+    assert rig.find("chat") == [(7, "h:1")]
+
+
+def test_another_wire_at_the_same_endpoint_is_another_service() -> None:
+    rig = Rig(first=100)
+    rig.registry.mirror([other(7, ("chat", "h:1"), wire="dbp")])
+    mine = rig.join(("chat", "h:1"))
+    assert rig.find("chat") == [(7, "h:1"), (mine, "h:1")]
+
+
+def test_a_superseded_provider_is_gone_for_all_but_its_session() -> None:
+    rig = Rig()
+    mine = rig.join(("chat", "h:1"), ("mail", "h:2"))
+    rig.told()
+    rig.registry.mirror([other(7, ("chat", "h:1"), ("mail", "h:2"))], [], {mine: 7})
+    assert rig.find("chat") == [(7, "h:1")]
+    assert rig.registry.provider(mine) is None
+    assert [each.id for each in rig.registry.providers()] == [7]
+    assert (Kind.LEFT, mine) in rig.told()
+    rig.registry.load(mine, 3.0)
+    rig.registry.relabel(mine, "new")
+    rig.registry.withdraw(mine, ["mail"])
+    rig.registry.beat(mine)
+    assert [each.name for each in rig.registry.services_of(mine)] == ["chat"]
+    assert rig.registry.wire_and_label(mine) == ("elko", "new")
+    assert rig.told() == []
+    # Its successor goes, and the session is still there.
+    rig.registry.mirror([], [(7, "left")])
+    assert rig.find("chat") == [(mine, "h:1")]
+    assert rig.find("mail") == []
+    assert rig.registry.loads() == [Load(mine, "new", 3.0)]
+
+
+def test_a_superseded_provider_that_leaves_does_not_come_back() -> None:
+    rig = Rig()
+    mine = rig.join(("chat", "h:1"))
+    rig.registry.mirror([other(7, ("chat", "h:1"))], [], {mine: 7})
+    rig.registry.leave(mine)
+    rig.registry.mirror([], [(7, "left")])
+    assert rig.find("chat") == []
+    assert list(rig.registry.ids()) == []
+
+
+def test_a_superseded_provider_that_offers_takes_its_endpoints_back() -> None:
+    rig = Rig()
+    mine = rig.join(("chat", "h:1"))
+    rig.registry.mirror([other(7, ("chat", "h:1"))], [], {mine: 7})
+    rig.offer(mine, ("mail", "h:2"))
+    assert rig.find("chat") == [(mine, "h:1")]
+    assert rig.find("mail") == [(mine, "h:2")]
+    assert rig.registry.replaces(mine) == [7]
+
+
+def test_a_successor_may_have_a_successor() -> None:
+    rig = Rig()
+    mine = rig.join(("chat", "h:1"))
+    rig.registry.mirror([other(7, ("chat", "h:1"))], [], {mine: 7})
+    rig.registry.mirror([other(8, ("chat", "h:1"), broker="c")], [], {7: 8})
+    assert rig.find("chat") == [(8, "h:1")]
+    rig.registry.mirror([], [(8, "expired")])
+    assert rig.find("chat") == [(mine, "h:1")]
+
+
+def test_a_move_between_two_other_members_is_one_step() -> None:
+    rig = Rig()
+    rig.registry.mirror([other(7, ("chat", "h:1"))])
+    seen: list[list[tuple[int, str]]] = []
+    rig.registry.watch(lambda change: seen.append(rig.find("chat")))
+    rig.registry.mirror([other(8, ("chat", "h:1"), broker="c")], [(7, "left")])
+    assert seen == [[(8, "h:1")]] * 4
+
+
+def test_a_changed_label_is_told_to_those_who_store_it() -> None:
+    rig = Rig()
+    told: list[int] = []
+    rig.registry.relabelled.append(told.append)
+    mine = rig.join()
+    rig.registry.relabel(mine, "new")
+    assert told == [mine]
+
+
+# any order of all operations
+
+NAMES = ("chat", "mail")
+HOSTS = ("h:1", "h:2", "h:3")
+SERVICES = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(HOSTS)), max_size=4)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Own and mirrored operations in any order, against a model."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.rig = Rig(first=100)
+        self.own: dict[int, list[tuple[str, str]]] = {}
+        self.hidden: dict[int, int] = {}
+        self.others: dict[int, list[tuple[str, str]]] = {}
+        self.revision = 0
+
+    def _pick(self, ids: Sequence[int], number: int) -> int | None:
+        return ids[number % len(ids)] if ids else None
+
+    @rule(services=SERVICES)
+    def join(self, services: list[tuple[str, str]]) -> None:
+        self.own[self.rig.join(*services)] = list(services)
+
+    @rule(number=st.integers(0, 9), services=SERVICES.filter(bool))
+    def offer(self, number: int, services: list[tuple[str, str]]) -> None:
+        id = self._pick(list(self.own), number)
+        if id is not None:
+            self.rig.offer(id, *services)
+            self.own[id] += services
+            self.hidden.pop(id, None)
+
+    @rule(number=st.integers(0, 9), name=st.sampled_from(NAMES))
+    def withdraw(self, number: int, name: str) -> None:
+        id = self._pick(list(self.own), number)
+        if id is not None:
+            self.rig.registry.withdraw(id, [name])
+            self.own[id] = [each for each in self.own[id] if each[0] != name]
+
+    @rule(number=st.integers(0, 9))
+    def leave(self, number: int) -> None:
+        id = self._pick(list(self.own), number)
+        if id is not None:
+            self.rig.registry.leave(id)
+            del self.own[id]
+            self.hidden.pop(id, None)
+
+    @rule(id=st.integers(1, 6) | st.integers(300, 303), services=SERVICES)
+    def mirror(self, id: int, services: list[tuple[str, str]]) -> None:
+        self.rig.registry.mirror([other(id, *services)])
+        self.others[id] = services
+
+    @rule(id=st.integers(1, 6) | st.integers(300, 303))
+    def gone(self, id: int) -> None:
+        self.rig.registry.mirror([], [(id, "expired")])
+        self._gone(id)
+
+    def _gone(self, id: int) -> None:
+        self.others.pop(id, None)
+        for own in [own for own, successor in self.hidden.items() if successor == id]:
+            del self.hidden[own]
+
+    @rule(number=st.integers(0, 9), id=st.integers(1, 6), services=SERVICES)
+    def supersede(self, number: int, id: int, services: list[tuple[str, str]]) -> None:
+        own = self._pick(list(self.own), number)
+        if own is not None:
+            self.rig.registry.mirror([other(id, *services)], [], {own: id})
+            self.others[id] = services
+            self.hidden[own] = id
+
+    @rule(old=st.integers(1, 6), new=st.integers(300, 303), services=SERVICES)
+    def move(self, old: int, new: int, services: list[tuple[str, str]]) -> None:
+        self.rig.registry.mirror([other(new, *services)], [], {old: new})
+        self.others[new] = services
+        self.others.pop(old, None)
+        self.hidden = {own: new if successor == old else successor for own, successor in self.hidden.items()}
+
+    @invariant()
+    def finds_are_those_of_the_model(self) -> None:
+        shown = {id: services for id, services in self.own.items() if id not in self.hidden}
+        covered = {service for services in shown.values() for service in services}
+        for name in NAMES:
+            expected = [
+                (id, service[1])
+                for id, services in sorted({**self.others, **shown}.items())
+                for service in services
+                if service[0] == name and (id in shown or service not in covered)
+            ]
+            assert self.rig.find(name) == expected
+            assert [(each.provider, each.hostport) for each in self.rig.registry.services(name)] == expected
+        present = sorted({*self.others, *shown})
+        assert [each.id for each in self.rig.registry.providers()] == present
+        assert list(self.rig.registry.own_ids()) == sorted(shown)
+        assert self.rig.registry.sizes()["services"] == sum(
+            len(each.services) for each in self.rig.registry.providers()
+        )
+
+    @invariant()
+    def revisions_rise_by_one(self) -> None:
+        revisions = [each.revision for each in self.rig.changes]
+        assert all(later == before + 1 for before, later in pairwise([self.revision, *revisions]))
+        self.revision += len(revisions)
+        self.rig.changes.clear()
+        assert BROKER not in self.others
+
+
+TestAnyOrder = AnyOrder.TestCase

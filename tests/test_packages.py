@@ -1,0 +1,59 @@
+"""A missing package makes a run of the tests fail, unless it cannot be had."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+CONFTEST = """
+from pathlib import Path
+from tests import packages
+from tests.packages import pytest_sessionfinish, pytest_terminal_summary
+packages.PACKAGES["no-such-program"] = "no-such-package"
+packages.NOTE = Path(__file__).with_name("note")
+"""
+
+TESTS = """
+import pytest
+from tests.packages import REFUSED, program
+
+def test_that_passes():
+    pass
+
+def test_that_needs_a_program():
+    program("no-such-program")
+
+def test_that_needs_a_right():
+    pytest.skip(f"{REFUSED}: network namespaces (no)")
+"""
+
+
+def run(folder: Path) -> tuple[int, str]:
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_some.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", f"--rootdir={folder}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([*command, str(folder)], env=environment, cwd=folder, capture_output=True, text=True)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_skip_for_a_package_fails_the_run_unless_it_cannot_be_had(tmp_path: Path, noted: bool) -> None:
+    if noted:
+        (tmp_path / "note").write_text("other\nno-such-package\n")
+    status, output = run(tmp_path)
+    assert "1 passed, 2 skipped" in output
+    last = output.strip().splitlines()[-4:]
+    if noted:
+        assert status == 0
+        assert any("1 tests skipped: no-such-package (the program no-such-program) cannot be" in each for each in last)
+    else:
+        assert status == 1
+        assert any("1 tests skipped, so the run fails: no-such-package" in each for each in last)
+    assert any("1 tests skipped: the kernel refuses network namespaces (no)" in each for each in last)
