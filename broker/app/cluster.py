@@ -22,10 +22,10 @@ from broker.app.status import version
 from broker.cluster.cluster import Cluster
 from broker.cluster.etcd.client import connect
 from broker.cluster.etcd.credentials import TlsFiles
+from broker.cluster.links.counters import COUNTERS as LINK_COUNTERS
 from broker.cluster.links.keys import KEY_FILE, kept_key
 from broker.cluster.links.links import LinkContext, Links
 from broker.cluster.links.settings import LinkSettings
-from broker.cluster.links.views import COUNTERS as LINK_COUNTERS
 from broker.cluster.links.views import links_view
 from broker.cluster.memory import StoredMemory
 from broker.cluster.settings import ClusterFailed, ClusterSettings
