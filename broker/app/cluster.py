@@ -40,11 +40,7 @@ from broker.core.interfaces import ITopics
 from broker.core.model import Listening, NotReady, Snapshot
 from broker.core.store import Store
 from broker.net.sdnotify import SystemdNotifier
-from broker.wires.counter import Counter
 from broker.wires.views import AnyView
-
-COUNTERS: tuple[Counter, ...] = LINK_COUNTERS
-"""The counters that only a member has."""
 
 LINK_ROOM = 256
 """Limit of connections of links: one for each other broker, and those that are being replaced."""

@@ -262,6 +262,10 @@ class Flow:
                 for part in self._parts:
                     granted = await control.lease(part.profile, part.request)
                     part.lease = granted.lease
+            except ValueError as error:
+                if control is self.link.control:
+                    raise
+                raise Lost(f"the broker refers to an endpoint that is none: {error}") from None
             except Elsewhere as elsewhere:
                 self.log.debug("{why}: trying {endpoint}", why=str(elsewhere), endpoint=elsewhere.endpoint)
                 control = self.link.control_at(elsewhere.endpoint)

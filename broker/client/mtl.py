@@ -98,7 +98,7 @@ class Client:
             endpoints = Endpoints(endpoint, in_thread)
             secure = all(is_secure(each, keys is not None) for each in endpoints.given)
             return Control(
-                reactor, endpoints, self._connect_to, settings, self.credentials, virtual_host, secure, in_thread,
+                reactor, endpoints, self._connect_to, settings, self._credentials, virtual_host, secure, in_thread,
                 patient,
             )  # fmt: skip
 

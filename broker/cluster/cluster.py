@@ -127,7 +127,7 @@ class Cluster:
         self._publisher = Publisher(
             etcd, clock, name_key, settings.gather, self._interrupt_by, lambda: self._interrupt("the lease has ended")
         )
-        self._mirror = Mirror(shared, registry, clock, name, lambda id: self._own.heir(id))
+        self._mirror = Mirror(shared, registry, clock, name, lambda id: self._own.successor(id))
         mirrored = self._mirror.shown.__contains__
         self._own = OwnProviders(
             shared, registry, self._publisher, keys, name, self._lease, self._mirror.live, mirrored
@@ -243,6 +243,9 @@ class Cluster:
 
     def claim_of(self, space: str, name: str) -> QueueClaim | None:
         return self._claims.claim_of(space, name)
+
+    def claims(self) -> Sequence[tuple[str, str, QueueClaim]]:
+        return self._claims.claims()
 
     def release(self, space: str, name: str) -> Deferred[None]:
         return self._claims.release(space, name)

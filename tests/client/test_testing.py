@@ -220,3 +220,23 @@ def test_an_owner_that_is_gone_is_asked_for_again_at_the_own_broker() -> None:
     time.result(put, 2)
     assert here.queued("jobs") == [b"x"]
     client.close()
+
+
+def test_an_endpoint_that_makes_no_sense_is_not_the_end_of_a_flow() -> None:
+    class Picky(FakeBroker):
+        def connect(self, reactor: Any, endpoint: str, *callbacks: Any) -> Any:
+            if endpoint == "nowhere":
+                raise ValueError("nowhere is no endpoint")
+            return super().connect(reactor, endpoint, *callbacks)
+
+    here, there = Picky(), FakeBroker(endpoint="nowhere")
+    here.move_queue("jobs", there)
+    time = Timeline()
+    client = here.client(time.clock, settings=NOW)
+    opening = Deferred.fromCoroutine(queue.writer(client, ["jobs"]))
+    for _ in range(20):
+        time.clock.advance(0.05)
+    assert not opening.called
+    there.move_queue("jobs", here)
+    time.result(opening, 1)
+    client.close()

@@ -109,6 +109,7 @@ class Shelf:
         self.asked: list[tuple[str, Side, str]] = []
         self.grants: list[Grant] = []
         self.members: dict[str, str] = {}
+        self.preparing: list[Deferred[None]] = []
 
     def check(self, principal: Principal, side: Side, resource: str) -> None:
         self.asked.append((principal.user, side, resource))
@@ -119,8 +120,13 @@ class Shelf:
         if resource == "defect":
             raise RuntimeError(resource)
 
-    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
-        pass
+    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> Deferred[None] | None:
+        """A resource whose name begins with "late " waits in ``preparing``."""
+        if not any(resource.startswith("late ") for resource in resources):
+            return None
+        waits: Deferred[None] = Deferred()
+        self.preparing.append(waits)
+        return waits
 
     def granted(self, grant: Grant) -> Mapping[str, str]:
         self.grants.append(grant)

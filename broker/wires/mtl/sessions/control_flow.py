@@ -270,7 +270,7 @@ class ControlFlow:
             if type(asked) is wire.AuthorizeRequest and self._unavailable is None:
                 answer = await self._authorize(session, turn, asked)
             elif waits is not None:
-                answer = await self._prepared(session, asked, waits)
+                answer = await self._prepared(session, turn, asked, waits)
             else:
                 answer = self._answer(session, asked)
             if turn.over:
@@ -284,7 +284,11 @@ class ControlFlow:
             waits = self._preparation(session, asked)
 
     async def _prepared(
-        self, session: ControlSession, asked: wire.ControlRequest | EncodedReply, waits: Deferred[None]
+        self,
+        session: ControlSession,
+        turn: Pipeline,
+        asked: wire.ControlRequest | EncodedReply,
+        waits: Deferred[None],
     ) -> EncodedReply:
         """Return the reply to a request after the preparation of its resources."""
         try:
@@ -294,6 +298,8 @@ class ControlFlow:
         except Exception:
             self.log.failure("the preparation of resources failed")
             return DEFECT
+        if turn.over:
+            return NOT_OPEN  # not sent: `_serve` drops it
         return self._answer(session, asked)
 
     def _failed(self, failure: Failure, session: ControlSession) -> None:
