@@ -22,7 +22,6 @@ from broker.app.status import version
 from broker.cluster.cluster import Cluster
 from broker.cluster.etcd.client import connect
 from broker.cluster.etcd.credentials import TlsFiles
-from broker.cluster.links.counters import COUNTERS as LINK_COUNTERS
 from broker.cluster.links.keys import KEY_FILE, kept_key
 from broker.cluster.links.links import LinkContext, Links
 from broker.cluster.links.settings import LinkSettings
