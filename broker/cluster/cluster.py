@@ -291,7 +291,7 @@ class Cluster:
     async def _session(self) -> str:
         """Be a member until something interrupts that. Returns the reason."""
         self._interrupted = ""
-        database = await self._membership.database(self._epoch, self._feed.revision)
+        database = await self._membership.database(self._epoch, self._feed.revision, self._ids.initial)
         if database.replaced:
             self.log.warn("cluster: the data of etcd were replaced or lost: all is written again")
             self._publisher.pause()

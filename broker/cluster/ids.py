@@ -6,7 +6,8 @@ Rules:
   is away.
 - A transaction with an unknown result wastes a block.
 - If the key is missing, or lower than ids that are known (etcd's data were lost or replaced), it is set `MARGIN` above
-  all of them: other members may have taken blocks that this one does not know.
+  all of them: other members may have taken blocks that this one does not know. Without any known ids it begins at a
+  random block, since a farm whose etcd and one of whose brokers lost their data may have providers even so.
 - Ids are issued below a mark that the memory has. After a kill they go on from the mark: those between are wasted.
 """
 
@@ -30,8 +31,9 @@ from broker.core.errors import Reason, Refusal
 BLOCK = 65_536
 """Ids in a block: more than register in an outage, even if all of a large farm's providers come back several times."""
 
-FIRST = BLOCK
-"""First id of a new farm. Lower ones may have been issued by its brokers while they were single."""
+BEGINNINGS = 16_384
+"""Number of blocks of which the first of a new farm is one, not the lowest: ids below `BLOCK` may have been issued by
+its brokers while they were single. Half of the range of ids that Java's ``int`` has remains."""
 
 MARGIN = 64 * BLOCK
 """Distance from known ids, as ids are 16 digits long: some dozens of members each with two blocks that are unknown."""
@@ -74,6 +76,8 @@ class Ids:
         self._stopped = False
         self._low: Callable[[], None] | None = None
         self._used = False
+        self._floor = 0
+        """First id above all blocks that were discarded."""
 
     @property
     def in_hand(self) -> int:
@@ -83,7 +87,7 @@ class Ids:
     @property
     def highest(self) -> int:
         """First id above all of this member."""
-        return max(self._next, self._end, self._spare[1])
+        return max(self._next, self._end, self._spare[1], self._floor)
 
     @property
     def complete(self) -> bool:
@@ -95,10 +99,18 @@ class Ids:
         self._low = low
 
     def discard(self) -> None:
-        """Forget blocks of another database of etcd, of which none was used in this run. No-op otherwise."""
+        """Forget the blocks of another database of etcd that were not used in this run: others may have them too."""
+        self._floor = self.highest
+        self._spare = (0, 0)
         if not self._used:
             self._next = self._end = self._mark = 0
-            self._spare = (0, 0)
+
+    def initial(self) -> int:
+        """Return the value of ``ids`` for data of etcd without one."""
+        known = self._known()
+        if known > 0:
+            return _raised(known)
+        return self._rng.randrange(1, BEGINNINGS) * BLOCK
 
     def next_id(self) -> int:
         """Return an id. Raises `Refusal` UNAVAILABLE if none is in hand."""
@@ -159,15 +171,16 @@ class Ids:
             tries += 1
             found = await self._etcd.range(self._keys.ids)
             present = found.keys[0] if found.keys else None
-            first = FIRST
+            first = 0
             if present is not None:
                 try:
                     first = layout.decode(present.value, IdsValue).next
                 except Foreign as error:
                     self.log.warn("cluster: the key of provider ids is repaired: {why}", why=str(error))
-            known = self._known()
-            if first < known:
-                first = -(-known // BLOCK) * BLOCK + (MARGIN if known > FIRST else 0)
+            if first == 0:
+                first = self.initial()
+            elif first < self._known():
+                first = _raised(self._known())
             fence = Compare("LEASE", self._name_key, lease)
             same = Compare("MOD", self._keys.ids, 0 if present is None else present.mod_revision)
             put = Put(self._keys.ids, layout.encode(IdsValue(first + BLOCK)), 0)
@@ -178,3 +191,8 @@ class Ids:
                 return None
             await deferLater(self._clock, self._rng.random() * CONTENTION * min(tries, 8))
         return None
+
+
+def _raised(known: int) -> int:
+    """Return the first id of a block that is `MARGIN` above known ids."""
+    return -(-known // BLOCK) * BLOCK + MARGIN

@@ -1,7 +1,8 @@
 """Membership: the database of etcd, the name of this member, and its lease.
 
 Rules:
-- The key ``meta`` has the version of the layout and the epoch, a random text. It is created once. Another epoch, or a
+- The key ``meta`` has the version of the layout and the epoch, a random text. It is created once, together with
+  ``ids``: the member that notices a loss of etcd's data first knows which ids were in use. Another epoch, or a
   lower revision than one that was seen, says that etcd's data were lost or replaced. With a lower revision of the same
   epoch (a restored backup) the epoch is changed, so that all members notice.
 - A newer or an unknown older layout ends the start: this program would misunderstand the values, or damage them.
@@ -36,7 +37,7 @@ from broker.cluster.etcd.interface import (
     Put,
     Unavailable,
 )
-from broker.cluster.layout import LAYOUT, Foreign, Keys, MetaValue
+from broker.cluster.layout import LAYOUT, Foreign, IdsValue, Keys, MetaValue
 from broker.cluster.settings import ClusterFailed
 from broker.core.cluster.interfaces import Member
 
@@ -109,9 +110,9 @@ class Membership:
 
     # the database
 
-    async def database(self, epoch: str, revision: int) -> Database:
+    async def database(self, epoch: str, revision: int, first_id: Callable[[], int]) -> Database:
         """Read or create ``meta``. ``epoch`` and ``revision`` are the last ones that were seen, empty and 0 without
-        any.
+        any; ``first_id`` returns the first provider id of new data.
 
         Raises `ClusterFailed` for a layout that this program does not know.
         """
@@ -129,7 +130,12 @@ class Membership:
                 present = 0
             new = f"{self._rng.getrandbits(128):032x}"
             put = Put(self._keys.meta, layout.encode(MetaValue(LAYOUT, new)), 0)
-            result = await self._etcd.txn([Compare("MOD", self._keys.meta, present)], [put])
+            ids = (await self._etcd.range(self._keys.ids)).keys
+            last = ids[0].mod_revision if ids else 0
+            compare = [Compare("MOD", self._keys.meta, present), Compare("MOD", self._keys.ids, last)]
+            first = Put(self._keys.ids, layout.encode(IdsValue(first_id())), 0)
+            # Present ids of a restored backup are raised when the next block is taken.
+            result = await self._etcd.txn(compare, [put] if ids else [put, first])
             if result.succeeded:
                 return Database(new, result.revision, epoch != "")
         raise Unavailable("the key meta of etcd changes all the time")

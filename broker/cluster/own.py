@@ -72,6 +72,8 @@ class OwnProviders:
         """Predecessors that were or are to be replaced, the newest first."""
         self._modified: dict[int, int] = {}
         """Revisions of keys that are newer than those in the table."""
+        self._vanished: dict[int, None] = {}
+        """Keys that are gone, although the table still has them."""
         self._remembered: dict[int, None] = {}
         """Own providers from before a restart whose keys stay for the grace period."""
         self.repairs = 0
@@ -101,6 +103,8 @@ class OwnProviders:
         """Mark every own provider that the table does not have as it was written; all of them if the keys are
         ``lost``."""
         table = self._shared.table
+        self._vanished.clear()
+        self._modified.clear()
         for id in self._registry.ids():
             if self._live(id):
                 self._supersede(id)
@@ -118,6 +122,8 @@ class OwnProviders:
         table = self._shared.table
         for id in ids:
             entry = table.entries.get(id)
+            self._vanished.pop(id, None)
+            self._modified.pop(id, None)
             if self._live(id):
                 self._supersede(id)
                 if id in self._superseded:
@@ -136,7 +142,6 @@ class OwnProviders:
                     self._mark(id)
             else:
                 self._remembered.pop(id, None)
-                self._modified.pop(id, None)
                 if entry is not None and entry.value is not None:
                     self._challenge(id, entry)
 
@@ -190,7 +195,12 @@ class OwnProviders:
         for place in _places(provider):
             for old in table.at(place):
                 entry = table.entries[old]
-                if old == id or old in self._heirs or (entry.broker == self._name and self._live(old)):
+                if (
+                    old == id
+                    or old in self._heirs
+                    or old in self._vanished
+                    or (entry.broker == self._name and self._live(old))
+                ):
                     continue
                 if mine is not None and mine.broker == self._name and mine.created < entry.created:
                     continue
@@ -304,6 +314,7 @@ class OwnProviders:
                 if kv is None:
                     del moves[old]
                     self._heirs.pop(old, None)
+                    self._vanished[old] = None
                 else:
                     self._modified[old] = kv.mod_revision
 

@@ -97,7 +97,13 @@ def test_any_number_of_rows_is_written_each_once(store: QueueStore, count: int) 
 def test_counts_are_changed_and_messages_and_queues_removed(store: QueueStore) -> None:
     store.write(attrs.evolve(NOTHING, queues=QUEUES, rows=[row(n, 1 + n % 2) for n in range(1, 9)]))
     store.write(
-        Batch((), [row(9)], counts=[(2, 5), (4, 1), (99, 7)], gone=[1, 3, 5, 7, 98], queues_gone=[2]),
+        Batch(
+            (),
+            [row(9)],
+            counts=[(1, 2, 5), (1, 4, 1), (1, 99, 7)],
+            gone=[(2, 1), (2, 3), (2, 5), (2, 7), (1, 98)],
+            queues_gone=[2],
+        ),
     )
     left = reopened(store)
     assert [(each.order, each.count) for each in left] == [(2, 5), (4, 1), (6, 0), (8, 0), (9, 0)]
@@ -125,7 +131,7 @@ def test_large_bodies_and_any_bytes(store: QueueStore) -> None:
 def test_a_write_that_fails_half_way_leaves_nothing(store: QueueStore) -> None:
     store.write(attrs.evolve(NOTHING, queues=QUEUES, rows=[row(1)]))
     with pytest.raises(OverflowError):
-        store.write(Batch((), [row(2), row(3), row(4), row(5), row(2**64)], [(1, 9)], [1], []))
+        store.write(Batch((), [row(2), row(3), row(4), row(5), row(2**64)], [(1, 1, 9)], [(1, 1)], []))
     store.write(attrs.evolve(NOTHING, rows=[row(3)]))
     assert [(each.order, each.count) for each in reopened(store)] == [(1, 0), (3, 0)]
 
@@ -265,10 +271,10 @@ def test_on_a_full_disk_it_is_read_and_opened_by_the_first_write_that_has_room(d
         with pytest.raises(StateFull):
             store.open(NOW)
         assert [each.order for each in store.look(NOW)] == [1, 2]
-        for write in (store.probe, lambda: store.write(attrs.evolve(NOTHING, gone=[1]))):
+        for write in (store.probe, lambda: store.write(attrs.evolve(NOTHING, gone=[(1, 1)]))):
             with pytest.raises(StateFull, match="the disk is full"):
                 write()
-    store.write(attrs.evolve(NOTHING, gone=[1]))
+    store.write(attrs.evolve(NOTHING, gone=[(1, 1)]))
     assert [each.order for each in reopened(store)] == [2]
     store.close()
 
@@ -301,7 +307,7 @@ def fill():
 
 def drain(first, last):
     for begin in range(first, last + 1, COMMIT_GONE):
-        store.write(Batch([], [], [], list(range(begin, min(begin + COMMIT_GONE, last + 1))), []))
+        store.write(Batch([], [], [], [(1, n) for n in range(begin, min(begin + COMMIT_GONE, last + 1))], []))
 
 fill()
 full = last

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from itertools import count
 from typing import Any, cast
@@ -118,6 +118,9 @@ class Shelf:
             raise Refusal(reason, f"not {resource}")
         if resource == "defect":
             raise RuntimeError(resource)
+
+    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
+        pass
 
     def granted(self, grant: Grant) -> Mapping[str, str]:
         self.grants.append(grant)
