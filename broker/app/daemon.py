@@ -314,10 +314,10 @@ class Daemon(TwistedService):
     def _membership(self, snapshot: Snapshot, core: Core) -> Membership:
         """Make the membership in the cluster. Raises CannotListen, OSError or ValueError."""
         # Imported here: a single broker runs without what the cluster needs.
-        from broker.app.cluster import COUNTERS as MEMBERS_OWN
+        from broker.app.cluster import COUNTERS as OF_MEMBERS
         from broker.app.cluster import Membership
 
-        self._documentation = Documentation([*COUNTERS, *MEMBERS_OWN])
+        self._documentation = Documentation([*COUNTERS, *OF_MEMBERS])
         config = self._config
         self.membership = Membership(
             config.cluster,
@@ -495,7 +495,7 @@ class Daemon(TwistedService):
         """Return the state for operators."""
         own = [
             listeners_view(self.openings.states, self._reactor),
-            *registry_views(self.core.registry, self._reactor),
+            *registry_views(self.core.registry, self._reactor, self.core.members.name),
             *cluster_views(self.core.members, self.core.owners),
             *([] if self.membership is None else self.membership.views()),
             checks_view(self.checks.schedule.targets, self._reactor),

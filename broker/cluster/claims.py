@@ -8,7 +8,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
@@ -76,6 +76,10 @@ class Claims:
         """See `IQueueOwners.claim_of`."""
         owner = self._known.get((space, name))
         return None if owner is None else self._value(owner)
+
+    def claims(self) -> Sequence[tuple[str, str, QueueClaim]]:
+        """See `IQueueOwners.claims`."""
+        return [(space, name, self._value(owner)) for (space, name), owner in sorted(self._known.items())]
 
     def release(self, space: str, name: str) -> Deferred[None]:
         """See `IQueueOwners.release`."""

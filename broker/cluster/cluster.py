@@ -244,6 +244,9 @@ class Cluster:
     def claim_of(self, space: str, name: str) -> QueueClaim | None:
         return self._claims.claim_of(space, name)
 
+    def claims(self) -> Sequence[tuple[str, str, QueueClaim]]:
+        return self._claims.claims()
+
     def release(self, space: str, name: str) -> Deferred[None]:
         return self._claims.release(space, name)
 
