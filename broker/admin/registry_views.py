@@ -13,11 +13,14 @@ from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, CheckState, Provider, Service
 from broker.wires.views import AnyView, Column, Row, View
 
+HOLDER = Column("broker", "Member of the cluster that holds the provider; absent for those of this broker")
+
 PROVIDER_COLUMNS = (
     Column("provider", "Id of the provider"),
     Column("wire", "Wire on which it registered"),
     Column("label", "Label that it gave"),
     Column("address", "Address that it registered from"),
+    HOLDER,
     Column("load", "Load that it reported last, 0 before the first report"),
     Column("services", "Services that it offers", "services"),
     Column("failing", "Services of it whose health check fails; absent if there are none", "services"),
@@ -30,6 +33,7 @@ SERVICE_COLUMNS = (
     Column("protocol", "Protocol of the service"),
     Column("hostport", "Address of the service"),
     Column("provider", "Id of the provider; 0 is the broker itself"),
+    HOLDER,
     Column("label", "Label of the service"),
     Column("secret", "True if a secret belongs to the service, which is not shown"),
     Column("check", "Result of its health checks: passing or failing; absent if it is not checked"),
@@ -40,6 +44,7 @@ LOAD_COLUMNS = (
     Column("provider", "Id of the provider"),
     Column("wire", "Wire on which it registered"),
     Column("label", "Label that it gave"),
+    HOLDER,
     Column("load", "Load that it reported last, 0 before the first report"),
     Column("requests", "Requests that it completed between its last two reports", "requests"),
     Column("errors", "Requests of these that failed", "requests"),
@@ -105,6 +110,7 @@ def provider_row(registry: IRegistry, clock: IReactorTime, provider: Provider) -
         "wire": provider.wire,
         "label": provider.label,
         "address": provider.address,
+        **_holder(provider.broker),
         "load": provider.load,
         "services": len(provider.services),
         **({"failing": failing} if failing else {}),
@@ -120,6 +126,7 @@ def service_row(registry: IRegistry, service: Service) -> Row:
         "protocol": service.protocol,
         "hostport": service.hostport,
         "provider": service.provider,
+        **_holder(registry.holder(service.provider)),
     }
     if service.label is not None:
         about["label"] = service.label
@@ -131,11 +138,16 @@ def service_row(registry: IRegistry, service: Service) -> Row:
     return about
 
 
+def _holder(broker: str | None) -> dict[str, object]:
+    return {"broker": broker} if broker else {}
+
+
 def _load(provider: Provider) -> Row:
     row: dict[str, object] = {
         "provider": provider.id,
         "wire": provider.wire,
         "label": provider.label,
+        **_holder(provider.broker),
         "load": provider.load,
     }
     if provider.details is not None:

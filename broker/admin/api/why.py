@@ -32,7 +32,8 @@ class Entry:
     """One entry of a name, with sentences: ``alive_by``, what keeps it; ``ends``, when it would end.
 
     ``since`` is the time of the provider's registration, null for an entry from before a restart, which ``restored``
-    marks. ``check`` is the result of the health checks.
+    marks. ``check`` is the result of the health checks. ``broker`` is the member of the cluster that holds the
+    provider, empty for this broker.
     """
 
     service: str
@@ -48,6 +49,7 @@ class Entry:
     alive_by: str
     ends: str
     check: str
+    broker: str
 
 
 @attrs.frozen
@@ -120,6 +122,7 @@ class Explainer:
             alive_by=alive_by,
             ends=ends,
             check=self._check(service),
+            broker="" if provider is None else provider.broker,
         )
 
     def _check(self, service: Service) -> str:
@@ -135,6 +138,11 @@ class Explainer:
             return (
                 "the record from before the restart: its provider has not returned",
                 "when its provider returns, or at the end of the grace period",
+            )
+        if provider.broker:
+            return (
+                f"its registration at the broker {provider.broker}, which keeps it in etcd",
+                "when that broker withdraws it, or is gone for longer than the TTL of the cluster",
             )
         if service.provider == BROKER:
             return "a listener of the broker itself", "when the listener closes"

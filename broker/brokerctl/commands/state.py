@@ -61,6 +61,7 @@ def status(context: click.Context) -> int:
 WHY = [
     Column("wire"),
     Column("provider"),
+    Column("broker"),
     Column("label"),
     Column("address"),
     Column("since"),

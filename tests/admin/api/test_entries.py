@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 from openapi_spec_validator import validate
+from twisted.internet.task import Clock
 
 from broker.access.everyone import Everyone
 from broker.admin.api import health, history, identity, why
 from broker.admin.api.history import MAX_IDS
+from broker.admin.registry_views import views
+from broker.core.cluster.registry import ClusterRegistry
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Auth, Check, CheckState, NotReady, Policy, Provider, Rights, Service
+from broker.core.restored_services import Restored
 from broker.web.problem import Problem
 from tests.admin.api.calls import Farm, Site, content
 
@@ -69,7 +73,22 @@ def test_an_entry_of_a_connection_is_explained(farm: Entries) -> None:
         "alive_by": "the connection from 192.0.2.1:7 on elko; the last sign of life was 12 s ago",
         "ends": "when that connection ends, or when it is withdrawn",
         "check": "not checked",
+        "broker": "",
     }
+
+
+def test_an_entry_of_another_member_is_explained_by_its_holder() -> None:
+    clock = Clock()
+    registry = ClusterRegistry(clock, iter(range(1, 9)).__next__, Restored((), 0.0, clock, lambda ids: None))
+    service = Service("bank", "h:80", 900, interval=1.0)
+    registry.mirror([Provider(900, "bank-9", "dbp", "192.0.2.9:7", 2.0, 0.0, (service,), broker="broker-b")])
+    site = Site(why.endpoints(registry, clock, LoadHistory(registry, clock)))
+    [entry] = site.get("/v1/why/bank")["entries"]
+    rows = [view.row(each) for view in views(registry, clock) for each in view.items()]
+    assert [row["broker"] for row in rows] == ["broker-b"] * 3
+    assert (entry["broker"], entry["wire"], entry["provider"]) == ("broker-b", "dbp", 900)
+    assert entry["alive_by"] == "its registration at the broker broker-b, which keeps it in etcd"
+    assert "TTL" in entry["ends"]
 
 
 def test_an_entry_from_before_a_restart_is_explained(farm: Entries) -> None:
