@@ -109,7 +109,7 @@ def explained(where: str, problem: Exception, seconds: float, tls: Any = None, a
     """Return the `EtcdError` of a failed connection or answer, or the CancelledError of a cancelled request. Other
     exceptions are defects, and returned as they are.
 
-    ``tls`` is the `broker.cluster.etcd.credentials.Tls` of the connection, None without TLS. ``answered`` is True if the
+    ``tls`` is the `broker.cluster.etcd.credentials.Tls` of the connection, None without. ``answered`` is True if the
     endpoint has answered before.
     """
     if isinstance(problem, EtcdError | NeedsToken):
