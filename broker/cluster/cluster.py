@@ -149,6 +149,8 @@ class Cluster:
         self._feed.revision = self._remembered.revision
         self._upkeep = Upkeep(etcd, clock, lambda: self._feed.revision, self._is_first, self._remember)
         self._epoch = self._remembered.epoch
+        self._data_lost = False
+        """True from the notice of a loss of etcd's data until all has been read again."""
         self._trouble = "etcd has not answered yet"
         self._interruption: Deferred[str] | None = None
         self._interrupted = ""
@@ -303,20 +305,22 @@ class Cluster:
         same = await self._membership.enter(resume)
         if not self._going:
             return "stopped"
-        self._epoch = database.epoch
+        self._epoch, self._data_lost = database.epoch, self._data_lost or database.replaced
         if not same:
             self._publisher.pause()
             self._claims.lost()
         self._remember()
         await self._fill(wait=not self._ids.in_hand)
         first = self._sessions == 0
-        await self._feed.start(database)
+        # The session in which the loss was noticed may have been interrupted before this.
+        await self._feed.start(attrs.evolve(database, replaced=self._data_lost))
+        self._data_lost = False
         if not self._going:
             return "stopped"
         if first and same:
             self._remember_providers()
         self._publisher.resume(self._membership.lease)
-        self._own.reconcile(not same)
+        self._mirror.apply(self._own.reconcile(not same))
         self._loads.reconcile()
         self._beats.start()
         if not self._ids.complete:

@@ -53,7 +53,12 @@ class OwnLoads:
         """Loads by the number of their value."""
         self._changed: dict[int, None] = {}
         self._timer: IDelayedCall | None = None
-        self._watches = [registry.watch_loads(self._reported), registry.watch(self._left, (Kind.LEFT,))]
+        self._registry = registry
+        self._watches = [
+            registry.watch_loads(self._reported),
+            registry.watch(self._joined, (Kind.JOINED,)),
+            registry.watch(self._left, (Kind.LEFT,)),
+        ]
 
     def reconcile(self) -> None:
         """Write all values that the table does not have as they are, and delete those that are not used."""
@@ -89,6 +94,12 @@ class OwnLoads:
         number = slot // LOADS_PER_KEY
         self._values.setdefault(number, {})[id] = (load, details)
         self._change(number)
+
+    def _joined(self, change: Change) -> None:
+        """A provider that comes back after it was superseded may have a load."""
+        provider = None if self._mirrored(change.provider) else self._registry.provider(change.provider)
+        if provider is not None and (provider.load or provider.details):
+            self._reported(provider.id, provider.load, provider.details)
 
     def _left(self, change: Change) -> None:
         slot = self._slots.pop(change.provider, None)

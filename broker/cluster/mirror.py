@@ -153,7 +153,7 @@ class Mirror:
             entry = table.valid(each)
             if entry is not None and entry.value is not None:
                 waiting += reversed(entry.value.replaces)
-            successor = table.successor(each)
+            successor = table.successor(each) or self._successor(each)
             if successor is not None:
                 waiting.append(successor)
 
