@@ -232,10 +232,11 @@ class Cluster:
             "cluster.resyncs": self._feed.resyncs,
             "cluster.resumed": self._feed.resumed,
             "cluster.sessions": self._sessions,
-            "cluster.lost-leases": self._losses,
+            "cluster.lost_leases": self._losses,
             "cluster.repairs": self._own.repairs,
-            "cluster.bad-values": self._bad.count,
+            "cluster.bad_values": self._bad.count,
             "cluster.compactions": self._upkeep.compactions,
+            "cluster.database_bytes": self._upkeep.size,
         }
 
     # IQueueOwners
@@ -307,6 +308,7 @@ class Cluster:
             return "stopped"
         self._epoch, self._data_lost = database.epoch, self._data_lost or database.replaced
         if not same:
+            self._losses += self._sessions > 0
             self._publisher.pause()
             self._claims.lost()
         self._remember()
