@@ -79,7 +79,7 @@ class Claims:
 
     def claims(self) -> Sequence[tuple[str, str, QueueClaim]]:
         """See `IQueueOwners.claims`."""
-        return [(space, name, self._value(owner)) for (space, name), owner in sorted(self._known.items())]
+        return [(*queue, self._value(owner)) for queue, owner in sorted(self._known.items())]
 
     def release(self, space: str, name: str) -> Deferred[None]:
         """See `IQueueOwners.release`."""

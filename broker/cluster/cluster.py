@@ -127,7 +127,7 @@ class Cluster:
         self._publisher = Publisher(
             etcd, clock, name_key, settings.gather, self._interrupt_by, lambda: self._interrupt("the lease has ended")
         )
-        self._mirror = Mirror(shared, registry, clock, name, lambda id: self._own.heir(id))
+        self._mirror = Mirror(shared, registry, clock, name, lambda id: self._own.successor(id))
         mirrored = self._mirror.shown.__contains__
         self._own = OwnProviders(
             shared, registry, self._publisher, keys, name, self._lease, self._mirror.live, mirrored

@@ -40,19 +40,19 @@ class Shared:
 class Mirror:
     """Mirror of the other members' providers in ``registry``.
 
-    ``name`` is that of this member. ``heir`` returns the own provider that is about to replace one, None without.
+    ``name`` is that of this member. ``successor`` returns the provider that supersedes an own one, None without.
     """
 
     log = Logger()
 
     def __init__(
-        self, shared: Shared, registry: Any, clock: IReactorTime, name: str, heir: Callable[[int], int | None]
+        self, shared: Shared, registry: Any, clock: IReactorTime, name: str, successor: Callable[[int], int | None]
     ) -> None:
         self._shared = shared
         self._registry = registry
         self._clock = clock
         self._name = name
-        self._heir = heir
+        self._successor = successor
         self.shown: dict[int, str] = {}
         """Holders of the providers of other members that the registry has, by id. At most as many as the table."""
         self.services = 0
@@ -119,14 +119,11 @@ class Mirror:
         for id in ids:
             entry = table.valid(id)
             if self.live(id):
-                successor = table.successor(id)
+                successor = self._successor(id)
                 if successor is not None:
                     replaced[id] = successor
-            elif entry is not None and entry.broker != self._name:
+            elif entry is not None and entry.broker != self._name and table.successor(id) is None:
                 present.append(self._provider(id, entry))
-                successor = table.successor(id) or self._heir(id)
-                if successor is not None:
-                    replaced[id] = successor
             elif id in self.shown:
                 gone.append((id, self._why(id)))
         for provider in present:

@@ -2,12 +2,13 @@
 
 Rules:
 - Each change of an own provider marks it; its whole value is built when it is written.
-- An own provider *replaces* another member's at the same place (wire, name, protocol and host:port): it has moved. One
-  transaction deletes the old key and puts the new one, which names its predecessors. From the offer on, the registry
-  here returns the new one only.
+- An own provider *replaces* another member's if it offers services at all of its places (wire, name, protocol and
+  host:port): it has moved. One transaction deletes the old key and puts the new one, which names its predecessors. From
+  the offer on, the registry here returns the new one only.
 - Of two members that wrote a provider at one place without knowledge of each other, the one of the later key replaces.
 - An own provider that another member's replaces is *superseded*: its session stays, and its key is not written while
-  the successor lives. So a server that registers at two members on purpose does not flap.
+  the successor lives, unless the session changes a service: then it replaces the successor. So a server that registers
+  at two members on purpose does not flap.
 - Providers from before a restart (*remembered* ones) keep their keys for the grace period. A provider that comes back
   replaces its own: also by a label that exactly one of the wire's remembered providers has, as in
   `broker.core.restored_services`. Live providers are not recognised by labels: two servers may share one.
@@ -64,6 +65,8 @@ class OwnProviders:
         """Last generation of the parts of large providers."""
         self._superseded: dict[int, int] = {}
         """Own providers with their successors at other members."""
+        self._revived: dict[int, int] = {}
+        """Own providers that have changed since they were superseded, with the successors that do not count."""
         self._heirs: dict[int, int] = {}
         """Providers that are about to be replaced, with the own ones that replace them."""
         self._moves: dict[int, dict[int, None]] = {}
@@ -82,9 +85,9 @@ class OwnProviders:
 
     # for the other parts
 
-    def heir(self, id: int) -> int | None:
-        """Return the own provider that is about to replace one."""
-        return self._heirs.get(id)
+    def successor(self, id: int) -> int | None:
+        """Return the provider that supersedes an own one; None without."""
+        return self._superseded.get(id)
 
     def remember(self) -> None:
         """Keep the own keys of the table that have no provider: they are from before a restart."""
@@ -155,7 +158,10 @@ class OwnProviders:
         id = change.provider
         if id == BROKER or self._mirrored(id):
             return
-        if change.kind is Kind.OFFERED:
+        if change.kind in (Kind.OFFERED, Kind.AMENDED):
+            successor = self._superseded.pop(id, None)
+            if successor is not None:
+                self._revived[id] = successor
             self._match(id)
         elif change.kind is Kind.LEFT:
             for old in self._moves.pop(id, ()):
@@ -168,7 +174,9 @@ class OwnProviders:
     def _supersede(self, id: int) -> None:
         """Note whether an own provider has a successor."""
         successor = self._shared.table.successor(id)
-        if successor is not None:
+        if successor is None or successor != self._revived.get(id):
+            self._revived.pop(id, None)
+        if successor is not None and id not in self._revived:
             self._superseded[id] = successor
         elif self._superseded.pop(id, None) is not None:
             self._mark(id)
@@ -192,7 +200,8 @@ class OwnProviders:
         table = self._shared.table
         mine = table.valid(id)
         found: dict[int, None] = {}
-        for place in _places(provider):
+        mine_at = _places(provider)
+        for place in mine_at:
             for old in table.at(place):
                 entry = table.entries[old]
                 if (
@@ -204,7 +213,12 @@ class OwnProviders:
                     continue
                 if mine is not None and mine.broker == self._name and mine.created < entry.created:
                     continue
-                found[old] = None
+                if (
+                    old not in found
+                    and entry.value is not None
+                    and all(each in mine_at for each in places(entry.value))
+                ):
+                    found[old] = None
         if self._remembered and not found:
             found.update(dict.fromkeys(self._by_label(provider)))
         for old in found:
@@ -214,9 +228,6 @@ class OwnProviders:
             before = [] if value is None else value.replaces
             kept = self._replaces.get(id, [])
             self._replaces[id] = list(dict.fromkeys((old, *before, *kept)))[:MAX_REPLACED]
-        others = {old: id for old in found if self._mirrored(old)}
-        if others:
-            self._registry.mirror((), (), others)
         return bool(found)
 
     def _by_label(self, provider: Provider) -> list[int]:
@@ -238,7 +249,7 @@ class OwnProviders:
         """Return the operations that bring the keys of an own provider in step."""
         provider = self._registry.provider(id) if self._live(id) else None
         if provider is None or id in self._superseded:
-            return self._removal(id, provider is None)
+            return self._removal(id, not self._live(id))
         if self._shared.table.valid(id) is None:
             self._match(id)
         value = layout.provider_value(provider, self._name, self._replaces.get(id, []), {})
@@ -282,10 +293,12 @@ class OwnProviders:
         parted = self._generations.pop(id, None) is not None
         entry = self._shared.table.entries.get(id)
         if gone:
-            for table in (self._superseded, self._replaces):
+            for table in (self._superseded, self._revived, self._replaces):
                 table.pop(id, None)
             for old in self._moves.pop(id, ()):
                 self._heirs.pop(old, None)
+        elif entry is None:
+            return []
         if not known or (entry is not None and entry.broker != self._name):
             self._written.pop(id, None)
             return []

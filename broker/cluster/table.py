@@ -143,8 +143,16 @@ class Table:
         return entry if member is not None and member.lease == entry.lease else None
 
     def successor(self, id: int) -> int | None:
-        """Return the valid provider that replaces this one, the newest of several."""
-        found = [each for each in self._successors.get(id, ()) if each != id and self.valid(each) is not None]
+        """Return the valid provider that replaces this one, the newest of several. It is none if this one was written
+        again after it."""
+        own = self.valid(id)
+        found = [
+            each
+            for each in self._successors.get(id, ())
+            if each != id
+            and (entry := self.valid(each)) is not None
+            and (own is None or own.broker == entry.broker or own.created <= entry.created)
+        ]
         return max(found, default=None)
 
     def at(self, place: Place) -> Iterator[int]:

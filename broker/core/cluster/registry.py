@@ -231,14 +231,16 @@ class ClusterRegistry(Registry):
             if not self._is_own(provider.id):
                 self._update(provider, step)
         going = dict(gone)
+        for old in replaced or {}:
+            if old in self._mirrors:
+                going.setdefault(old, "left")
+        for id, why in going.items():
+            self._forget(id, why, step)
+        # After the removals: a superseded provider shows what it hides, and that may go in this step.
         for old, new in (replaced or {}).items():
             if self._is_own(old):
                 self._supersede(old, new, step)
-            elif old in self._mirrors:
-                going.setdefault(old, "left")
             self._follow(self._successors.pop(old, ()), new)
-        for id, why in going.items():
-            self._forget(id, why, step)
         self._finish(step)
         for id in going:
             for own in self._successors.pop(id, ()):
