@@ -103,8 +103,8 @@ class Owners:
             self._claims.set((space, name), None)
         return succeed(None)
 
-    def claims(self) -> dict[tuple[str, str], QueueClaim]:
-        return {queue: _claim(owner) for queue, owner in self.known.items()}
+    def claims(self) -> list[tuple[str, str, QueueClaim]]:
+        return [(*queue, _claim(owner)) for queue, owner in sorted(self.known.items())]
 
     def watch_claims(self, changed: Changed) -> IWait:
         self.changed = changed
