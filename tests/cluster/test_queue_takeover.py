@@ -15,6 +15,7 @@ from broker.client.blocking import Client, Content
 from broker.client.errors import Closed
 from broker.client.mtl import Settings
 from tests.cluster.brokers import TTL, Broker, Brokers, until
+from tests.cluster.real_etcd import _free_ports
 from tests.cluster.real_postgres import PASSWORD, Postgres, server
 
 QUICK = Settings(timeout=2.0, heartbeat=0.5, most_pause=1.0, most_resend_pause=1.0)
@@ -114,11 +115,14 @@ def test_no_confirmed_message_is_lost_or_comes_again_when_owners_are_killed(
     database = postgres.database()
     secret = brokers.directory / "secret"
     secret.write_text(PASSWORD)
-    config = (
-        f'[mtl]\nendpoint = "tcp://127.0.0.1:0"\nqueue_store = "{postgres.url(database)}"\n'
+    # A broker that comes back has the port that clients know.
+    ports = dict(zip("ab", _free_ports(2), strict=True))
+    configs = {
+        name: f'[mtl]\nendpoint = "tcp://127.0.0.1:{port}"\ndata_port = 0\nqueue_store = "{postgres.url(database)}"\n'
         f'queue_store_password_file = "{secret}"\n{QUEUES}'
-    )
-    for name in ("a", "b"):
+        for name, port in ports.items()
+    }
+    for name, config in configs.items():
         brokers.start(name, config=config)
     load = Load([mtl(brokers["a"]), mtl(brokers["b"])])
     kills: list[float] = []
@@ -131,7 +135,7 @@ def test_no_confirmed_message_is_lost_or_comes_again_when_owners_are_killed(
             load.advanced()
             [(other,)] = postgres.sql("SELECT owner FROM elkobroker.queue", database)
             assert other != owner
-            brokers.start(str(owner), config=config)
+            brokers.start(str(owner), config=configs[str(owner)])
         load.stop_writing()
         until(lambda: set(load.confirmed) <= {name for _, name in load.seen}, "all confirmed messages are read")
         until(lambda: postgres.sql("SELECT id FROM elkobroker.message", database) == [], "all is confirmed")

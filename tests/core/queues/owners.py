@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
 from zope.interface import implementer
 
 from broker.core.cluster.interfaces import IQueueOwners, QueueClaim
 from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import IWait
 
 Changed = Callable[[str, str, QueueClaim | None], None]
 
@@ -51,6 +53,7 @@ class Claims:
             self.brokers[name].tell(queue)
 
 
+@implementer(IWait)
 class _Watch:
     def __init__(self, owners: Owners) -> None:
         self._owners = owners
@@ -100,9 +103,13 @@ class Owners:
             self._claims.set((space, name), None)
         return succeed(None)
 
-    def watch_claims(self, changed: Changed) -> _Watch:
+    def claims(self) -> list[tuple[str, str, QueueClaim]]:
+        return [(*queue, _claim(owner)) for queue, owner in sorted(self.known.items())]
+
+    def watch_claims(self, changed: Changed) -> IWait:
         self.changed = changed
-        return _Watch(self)
+        watch: Any = _Watch(self)
+        return watch  # type: ignore[no-any-return]
 
 
 def _claim(owner: str) -> QueueClaim:

@@ -49,10 +49,10 @@ class InPostgres:
     queues: tuple[tuple[str, str], ...]
 
     def store(self) -> IQueueStore:
-        store = shared(self.place, 1_000_000.0)
+        store: IQueueStore = shared(self.place, 1_000_000.0)
         for queue in self.queues:
-            store.take(*queue, "test")
-        return store  # type: ignore[return-value]
+            store.take(*queue, "test")  # type: ignore[attr-defined]
+        return store
 
     def messages(self, now: float) -> list[RestoredMessage]:
         store = shared(self.place, now)

@@ -30,6 +30,11 @@ def postgres() -> Iterator[Postgres]:
         yield postgres
 
 
+def _refused_into(ready: Any, found: list[Any]) -> None:
+    """Append the reason of the refusal, once there is one."""
+    ready.addErrback(lambda failure: found.append(failure.value.reason))
+
+
 class Broker(Farm):
     """A broker of a cluster: queues with ownership, whose thread the test drives."""
 
@@ -348,7 +353,7 @@ def test_a_request_does_not_wait_for_ever(cluster: Cluster) -> None:
     ready = a.ownership.require("/", "q")
     assert isinstance(ready, Deferred)
     found: list[Any] = []
-    ready.addErrback(lambda failure: found.append(failure.value.reason))
+    _refused_into(ready, found)
     a.clock.advance(REQUIRE_SECONDS)
     assert found == [Reason.UNAVAILABLE]
     a.run()
@@ -378,7 +383,7 @@ def test_a_stopped_broker_answers_what_waits(cluster: Cluster) -> None:
     ready = a.ownership.require("/", "q")
     assert isinstance(ready, Deferred)
     found: list[Any] = []
-    ready.addErrback(lambda failure: found.append(failure.value.reason))
+    _refused_into(ready, found)
     a.ownership.stop()
     assert found == [Reason.UNAVAILABLE]
     a.run()
