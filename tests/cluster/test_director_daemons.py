@@ -61,51 +61,58 @@ def providers(admin: Peer) -> Any:
 
 
 def test_two_directors_are_one_farm(tmp_path: Path, etcd: Etcd) -> None:
-    with broker(tmp_path, etcd, "a") as a, broker(tmp_path, etcd, "b") as b:
-        with server(a, "cs1") as one, connect(b, "admin") as admin, connect(b, "director") as user:
-            until(lambda: providers(admin), ["cs1"])
-            answer = user.ask(to="director", op="reserve", protocol="tcp", context="context-inn", user="user-joe")
-            assert answer["hostport"] == "cs1:1"
-            told = one.receive()
-            assert (told["op"], told["reservation"]) == ("doreserve", answer["reservation"])
-            one.send(to="provider", op="context", context="context-inn", open=True, yours=True)
-            one.send(to="provider", op="user", context="context-inn", user="user-joe-1", on=True)
+    with (
+        broker(tmp_path, etcd, "a") as a,
+        broker(tmp_path, etcd, "b") as b,
+        server(a, "cs1") as one,
+        connect(b, "admin") as admin,
+        connect(b, "director") as user,
+    ):
+        until(lambda: providers(admin), ["cs1"])
+        answer = user.ask(to="director", op="reserve", protocol="tcp", context="context-inn", user="user-joe")
+        assert answer["hostport"] == "cs1:1"
+        told = one.receive()
+        assert (told["op"], told["reservation"]) == ("doreserve", answer["reservation"])
+        one.send(to="provider", op="context", context="context-inn", open=True, yours=True)
+        one.send(to="provider", op="user", context="context-inn", user="user-joe-1", on=True)
+        until(lambda: where(admin, "user-joe"), ["context-inn"])
+        admin.send(to="admin", op="say", context="context-inn", text="hello")
+        assert one.receive()["text"] == "hello"
+        # The same server at the other broker, too: it is one, and hears each message once.
+        with server(b, "cs1") as again:
+            again.send(to="provider", op="context", context="context-inn", open=True, yours=False)
+            again.send(to="provider", op="user", context="context-inn", user="user-joe-1", on=True)
+            with connect(a, "admin") as other:
+                until(lambda: other.ask(to="admin", op="dump", depth=0)["numusers"], 1)
+                assert providers(other) == ["cs1"]
+                other.send(to="admin", op="say", user="user-joe", text="once")
+                assert one.receive()["text"] == "once"
+            # The broker of the first connection dies: the user is found through the second one.
+            a.process.send_signal(signal.SIGKILL)
+            a.process.wait()
+            answer = None
             until(lambda: where(admin, "user-joe"), ["context-inn"])
-            admin.send(to="admin", op="say", context="context-inn", text="hello")
-            assert one.receive()["text"] == "hello"
-            # The same server at the other broker, too: it is one, and hears each message once.
-            with server(b, "cs1") as again:
-                again.send(to="provider", op="context", context="context-inn", open=True, yours=False)
-                again.send(to="provider", op="user", context="context-inn", user="user-joe-1", on=True)
-                with connect(a, "admin") as other:
-                    until(lambda: other.ask(to="admin", op="dump", depth=0)["numusers"], 1)
-                    assert providers(other) == ["cs1"]
-                    other.send(to="admin", op="say", user="user-joe", text="once")
-                    assert one.receive()["text"] == "once"
-                # The broker of the first connection dies: the user is found through the second one.
-                a.process.send_signal(signal.SIGKILL)
-                a.process.wait()
-                answer = None
-                until(lambda: where(admin, "user-joe"), ["context-inn"])
-                assert providers(admin) == ["cs1"]
-                answer = user.ask(to="director", op="reserve", protocol="tcp", context="context-inn", user="user-ann")
-                assert answer["hostport"] == "cs1:1"
+            assert providers(admin) == ["cs1"]
+            answer = user.ask(to="director", op="reserve", protocol="tcp", context="context-inn", user="user-ann")
+            assert answer["hostport"] == "cs1:1"
 
 
 def test_a_director_that_restarts_has_its_reservations(tmp_path: Path, etcd: Etcd) -> None:
-    with broker(tmp_path, etcd, "c") as b:
-        with broker(tmp_path, etcd, "d") as a:
-            with server(b, "cs2") as there, connect(a, "director") as user, connect(a, "admin") as admin:
-                there.send(to="provider", op="context", context="context-cell", open=True, yours=False, maxcap=1)
-                until(lambda: admin.ask(to="admin", op="find", context="context-cell")["open"], True)
-                answer = user.ask(to="director", op="reserve", protocol="tcp", context="context-cell", user="user-joe")
-                assert "reservation" in answer
-                a.signal(signal.SIGTERM)
-                a.ended()
-                with broker(tmp_path, etcd, "d") as back, connect(back, "admin") as admin:
-                    until(lambda: admin.ask(to="admin", op="find", context="context-cell")["open"], True)
-                    with connect(back, "director") as user:
-                        denied = user.ask(
-                            to="director", op="reserve", protocol="tcp", context="context-cell", user="user-ann"
-                        )
-                        assert denied["deny"] == "requested context full"
+    with (
+        broker(tmp_path, etcd, "c") as b,
+        broker(tmp_path, etcd, "d") as a,
+        server(b, "cs2") as there,
+        connect(a, "director") as user,
+        connect(a, "admin") as admin,
+    ):
+        there.send(to="provider", op="context", context="context-cell", open=True, yours=False, maxcap=1)
+        until(lambda: admin.ask(to="admin", op="find", context="context-cell")["open"], True)
+        answer = user.ask(to="director", op="reserve", protocol="tcp", context="context-cell", user="user-joe")
+        assert "reservation" in answer
+        a.signal(signal.SIGTERM)
+        a.ended()
+        with broker(tmp_path, etcd, "d") as back, connect(back, "admin") as admin:
+            until(lambda: admin.ask(to="admin", op="find", context="context-cell")["open"], True)
+            with connect(back, "director") as user:
+                denied = user.ask(to="director", op="reserve", protocol="tcp", context="context-cell", user="user-ann")
+                assert denied["deny"] == "requested context full"

@@ -241,8 +241,9 @@ class Catalogue:
 
     def found_elsewhere(self, entry: ServiceEntry) -> None:
         """Process that another broker offers a service of that name."""
-        # One that was restored has given no sign of life here since the start, and does so there.
-        if entry.moved or entry.restored:
+        # One that was restored has given no sign of life here since the start, and does so there. One that the registry
+        # does not have any more was replaced by the other.
+        if entry.moved or entry.restored or self._registry.provider(entry.provider) is None:
             self.remove(entry, "moved")
 
     def remove(self, entry: ServiceEntry, why: str) -> None:
