@@ -53,7 +53,11 @@ class OwnLoads:
         """Loads by the number of their value."""
         self._changed: dict[int, None] = {}
         self._timer: IDelayedCall | None = None
-        self._watches = [registry.watch_loads(self._reported), registry.watch(self._left, (Kind.LEFT,))]
+        self._registry = registry
+        self._watches = [
+            registry.watch_loads(self._reported),
+            registry.watch(self._came_or_left, (Kind.JOINED, Kind.LEFT)),
+        ]
 
     def reconcile(self) -> None:
         """Write all values that the table does not have as they are, and delete those that are not used."""
@@ -89,6 +93,15 @@ class OwnLoads:
         number = slot // LOADS_PER_KEY
         self._values.setdefault(number, {})[id] = (load, details)
         self._change(number)
+
+    def _came_or_left(self, change: Change) -> None:
+        if change.kind is Kind.LEFT:
+            self._left(change)
+            return
+        # A superseded provider that is shown again has its load from before.
+        provider = None if self._mirrored(change.provider) else self._registry.provider(change.provider)
+        if provider is not None and (provider.load or provider.details is not None):
+            self._reported(provider.id, provider.load, provider.details)
 
     def _left(self, change: Change) -> None:
         slot = self._slots.pop(change.provider, None)
