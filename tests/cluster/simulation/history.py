@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -82,13 +83,13 @@ class History:
 
     def run(self) -> None:
         """Run it. Raises `Broken` with the trace."""
-        globalLogPublisher.addObserver(self._logged)
+        globalLogPublisher.addObserver(self._logged)  # type: ignore[arg-type]
         try:
             self._run()
         except Exception as error:
             raise Broken(f"seed {self.seed}: {error}\n{self.report()}") from error
         finally:
-            globalLogPublisher.removeObserver(self._logged)
+            globalLogPublisher.removeObserver(self._logged)  # type: ignore[arg-type]
             for node in self.nodes:
                 if node.running:
                     node.crash()
@@ -136,7 +137,7 @@ class History:
         return Node(f"b{number}", self.timeline, self.etcd, str(self.seed), settings, self.rng.random() < 0.3)
 
     def _act(self) -> None:
-        actions = [
+        actions: list[tuple[Callable[[], None], float]] = [
             (self._register, 4),
             (self._move, 4),
             (self._leave, 2),

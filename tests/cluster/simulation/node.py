@@ -130,6 +130,7 @@ class Node:
             if number != self._runs or not self.running:
                 return
             if isinstance(result, Failure):
+                assert isinstance(result.value, ClusterFailed), result
                 self._failed(result.value)
             else:
                 self.serving = True
