@@ -4,7 +4,7 @@
 #   PREFIX   the virtual environment                          [/opt/elkobroker]
 #   CONFIG   the directory of the configuration               [/etc/elkobroker]
 #   SYSTEM   the directory of the units' and users' files     [/usr/local/lib]
-#   EXTRAS   what is installed: daemon, or daemon,spark       [daemon]
+#   EXTRAS   what is installed: daemon, with postgresql or spark: daemon,postgresql   [daemon]
 #
 # - It makes the virtual environment, installs this checkout into it, and warms twistd's plugin cache.
 # - It installs units, the user and the configuration directory. An existing configuration stays as it is; the example is

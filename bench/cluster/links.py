@@ -77,8 +77,11 @@ class _Table:
         return None
 
 
-def _links(name: str, port: int, receiver: Any) -> Any:
-    from twisted.internet import reactor
+def connect_links(name: str, port: int, receiver: Any) -> Any:
+    """Open the links of a broker on the reactor."""
+    from twisted.internet import reactor as _reactor
+
+    reactor: Any = _reactor
 
     from broker.cluster.links.links import LinkContext, Links
     from broker.cluster.links.settings import LinkSettings
@@ -88,18 +91,21 @@ def _links(name: str, port: int, receiver: Any) -> Any:
     from broker.net.rate_limits import Complaints
     from broker.net.scheduler import Scheduler
 
-    leases = Leases(reactor)  # type: ignore[arg-type]
-    context = LinkContext(100, Scheduler(reactor, leases.look), Complaints(Counters(), reactor), reactor, leases)  # type: ignore[arg-type]
+    leases = Leases(reactor)
+    context = LinkContext(100, Scheduler(reactor, leases.look), Complaints(Counters(), reactor), reactor, leases)
     links = Links(LinkSettings(zmq_endpoint.parse(f"tcp://127.0.0.1:{port}"), SECRETS[name]), context)
     links.serve("bench", receiver)
     links.bind()
-    links.start(_Table(name))  # type: ignore[arg-type]
+    table: Any = _Table(name)
+    links.start(table)
     return links
 
 
 def listen() -> Side:
     """The listening broker: echoes ``trip``, counts ``flow`` and acknowledges each burst; ends by ``end``."""
-    from twisted.internet import reactor
+    from twisted.internet import reactor as _reactor
+
+    reactor: Any = _reactor
 
     class Receiver:
         began = 0.0
@@ -109,8 +115,8 @@ def listen() -> Side:
             pass
 
         def down(self, broker: str) -> None:
-            if reactor.running:  # type: ignore[attr-defined]
-                reactor.stop()  # type: ignore[attr-defined]
+            if reactor.running:
+                reactor.stop()
 
         def receive(self, broker: str, frames: Sequence[bytes]) -> None:
             if frames[0] == b"flow":
@@ -124,15 +130,15 @@ def listen() -> Side:
                 links.send(broker, "bench", frames)
 
     receiver = Receiver()
-    links = _links("b", PORT, receiver)
-    reactor.run()  # type: ignore[attr-defined]
+    links = connect_links("b", PORT, receiver)
+    reactor.run()
     return Side(receiver.cpu, receiver.messages)
 
 
 class _Load:
     """The load of the connecting side: round trips first, then the flow. ``send`` takes the frames of a message."""
 
-    def __init__(self, seconds: float, send: Callable[[list[bytes]], object], end: Callable[[], None]) -> None:
+    def __init__(self, seconds: float, send: Callable[[list[bytes]], object], end: Callable[[], object]) -> None:
         self._seconds = seconds
         self._send = send
         self._end = end
@@ -167,8 +173,9 @@ class _Load:
             self._acknowledged += BURST
 
     def _flow(self) -> None:
-        from twisted.internet import reactor
+        from twisted.internet import reactor as _reactor
 
+        reactor: Any = _reactor
         if time.perf_counter() >= self._until:
             self.cpu = time.process_time() - self.began
             self._end()
@@ -177,7 +184,7 @@ class _Load:
             for _ in range(BURST):
                 self._send([b"flow", BODY])
             self.sent += BURST
-        reactor.callLater(0, self._flow)  # type: ignore[attr-defined]
+        reactor.callLater(0, self._flow)
 
     def side(self) -> Side:
         return Side(self.cpu, self.sent, self.trips[len(self.trips) // 10 :])
@@ -185,7 +192,9 @@ class _Load:
 
 def connect_own(seconds: float) -> Side:
     """The connecting broker."""
-    from twisted.internet import reactor
+    from twisted.internet import reactor as _reactor
+
+    reactor: Any = _reactor
 
     class Receiver:
         def up(self, broker: str) -> None:
@@ -197,16 +206,18 @@ def connect_own(seconds: float) -> Side:
         def receive(self, broker: str, frames: Sequence[bytes]) -> None:
             load.receive(frames)
 
-    load = _Load(seconds, lambda frames: links.send("b", "bench", frames), lambda: reactor.callLater(0.2, reactor.stop))  # type: ignore[attr-defined]
-    links = _links("a", 0, Receiver())
-    reactor.run()  # type: ignore[attr-defined]
+    load = _Load(seconds, lambda frames: links.send("b", "bench", frames), lambda: reactor.callLater(0.2, reactor.stop))
+    links = connect_links("a", 0, Receiver())
+    reactor.run()
     return load.side()
 
 
 def connect_txzmq(seconds: float) -> Side:
     """A DEALER of txZMQ that speaks the protocol of links."""
     import zmq
-    from twisted.internet import reactor
+    from twisted.internet import reactor as _reactor
+
+    reactor: Any = _reactor
     from txzmq import ZmqConnection, ZmqEndpoint, ZmqFactory
 
     from broker.cluster.links.messages import HELLO, PING, WELCOME, Introduction, introduction
@@ -232,10 +243,10 @@ def connect_txzmq(seconds: float) -> Side:
     load = _Load(
         seconds,
         lambda frames: dealer.send([b"bench", *frames]),
-        lambda: reactor.callLater(0.2, reactor.stop),  # type: ignore[attr-defined]
+        lambda: reactor.callLater(0.2, reactor.stop),
     )
     dealer.send(introduction(HELLO, Introduction("a", "1", "b", "1")))
-    reactor.run()  # type: ignore[attr-defined]
+    reactor.run()
     return load.side()
 
 

@@ -110,7 +110,7 @@ class _Farm:
                 *why.endpoints(registry, self.clock, past),
                 *history.endpoints(registry, past),
                 *events.endpoints(registry),
-                *health.endpoints(list, dict, registry, registry.sizes),
+                *health.endpoints(list, list, dict, registry, registry.sizes),
                 *metrics.endpoints([lambda: table_metrics.collect(_as_a_wire(views))]),
             ]
         )

@@ -25,7 +25,6 @@ from broker.cluster.etcd.credentials import TlsFiles
 from broker.cluster.links.keys import KEY_FILE, kept_key
 from broker.cluster.links.links import LinkContext, Links
 from broker.cluster.links.settings import LinkSettings
-from broker.cluster.links.views import COUNTERS as LINK_COUNTERS
 from broker.cluster.links.views import links_view
 from broker.cluster.memory import StoredMemory
 from broker.cluster.settings import ClusterFailed, ClusterSettings
@@ -40,11 +39,7 @@ from broker.core.interfaces import ITopics
 from broker.core.model import Listening, NotReady, Snapshot
 from broker.core.store import Store
 from broker.net.sdnotify import SystemdNotifier
-from broker.wires.counter import Counter
 from broker.wires.views import AnyView
-
-COUNTERS: tuple[Counter, ...] = LINK_COUNTERS
-"""The counters that only a member has."""
 
 LINK_ROOM = 256
 """Limit of connections of links: one for each other broker, and those that are being replaced."""

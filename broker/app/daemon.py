@@ -72,7 +72,6 @@ from broker.net.tls import Certificates
 from broker.net.traces import Traces
 from broker.net.webhooks import Webhooks
 from broker.web.endpoint import Endpoint
-from broker.wires.counter import Documentation
 from broker.wires.interface import Context
 
 if TYPE_CHECKING:
@@ -136,7 +135,6 @@ class Daemon(TwistedService):
         self.readiness = Readiness()
         self.readiness.add(self._troubles)
         self.membership: Membership | None = None
-        self._documentation = COUNTERS
         self._expiries = CertificateWatch(self._certificates, reactor)
         self.traces = Traces(reactor, self.wires.carriers, self.wires.udp_sockets)
         self.notifications = Notifications(reactor, self._notify, config.broker.service or self._host())
@@ -314,10 +312,8 @@ class Daemon(TwistedService):
     def _membership(self, snapshot: Snapshot, core: Core) -> Membership:
         """Make the membership in the cluster. Raises CannotListen, OSError or ValueError."""
         # Imported here: a single broker runs without what the cluster needs.
-        from broker.app.cluster import COUNTERS as MEMBERS_OWN
         from broker.app.cluster import Membership
 
-        self._documentation = Documentation([*COUNTERS, *MEMBERS_OWN])
         config = self._config
         self.membership = Membership(
             config.cluster,
@@ -499,7 +495,7 @@ class Daemon(TwistedService):
             *cluster_views(self.core.members, self.core.owners),
             *([] if self.membership is None else self.membership.views()),
             checks_view(self.checks.schedule.targets, self._reactor),
-            counters_view(self.counters.all, self._documentation),
+            counters_view(self.counters.all, COUNTERS),
             certificates(self._certificates, self._reactor),
             plan_view(self.plan, self._reactor),
             self.notifications.view(),
@@ -509,7 +505,7 @@ class Daemon(TwistedService):
             self._status,
             version(),
             {**{each.name: each for each in own}, **self.wires.views()},
-            documentation=self._documentation,
+            documentation=COUNTERS,
             control=ControlWords(self.operations, self._access.audit),
             later=partial(self._reactor.callLater, 0),
         )

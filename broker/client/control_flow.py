@@ -10,6 +10,7 @@ Rules:
 - 400 with the reason "open", a timeout, and an invalid reply mean that the broker may have restarted. The client starts
   over from Open, after a delay if there was no reply, until there is one. It does the same after 429 and after 5xx
   except 501: these errors are temporary.
+- 421 names another broker that has the resource: `broker.client.data_flow` requests the lease there.
 - Any other error is final, since a repeated request would fail too. So is 401 to a complete exchange, and a broker that
   does not prove that it knows the user.
 - With several endpoints, the client tries the next one after each failure, and pauses after each round.
@@ -30,7 +31,7 @@ from twisted.logger import Logger
 from broker.client.backoff import Backoff
 from broker.client.credentials import Credentials
 from broker.client.endpoints import Endpoints
-from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Lost, MtlError, Refused
+from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Elsewhere, Lost, MtlError, Refused
 from broker.client.settings import Settings
 from broker.client.transport import Socket
 from broker.wires.mtl.codec import client as wire
@@ -59,7 +60,10 @@ class Granted:
 
 
 class Control:
-    """The control flow of one client. ``secure`` is True if third parties cannot read the connection.
+    """The control flow of one client with one broker. ``secure`` is True if third parties cannot read the connection.
+
+    A ``patient`` one tries to open a session until it succeeds; any other fails with `Lost`: the client was sent there
+    by another broker, and asks that one again.
 
     ``in_thread`` runs a slow function with arguments in a thread and returns a Deferred of its result.
     """
@@ -76,6 +80,7 @@ class Control:
         virtual_host: str,
         secure: bool,
         in_thread: Callable[..., Deferred[Any]],
+        patient: bool = True,
     ) -> None:
         self.credentials = credentials
         self.session = 0
@@ -83,6 +88,7 @@ class Control:
         self.unasked = 0
         """Messages that were no reply to a request."""
         self._clock = clock
+        self._patient = patient
         self._endpoints = endpoints
         self._connect_to = connect_to
         self._settings = settings
@@ -169,6 +175,8 @@ class Control:
                     raise _refusal(reply)
             except Lost as lost:
                 self._reset()
+                if not self._patient:
+                    raise
                 tried = self._endpoints.current
                 pause = self._pauses.next() if self._endpoints.next() else self._settings.least_pause
                 self.log.info(
@@ -281,6 +289,8 @@ def is_secure(endpoint: str, encrypted: bool) -> bool:
 
 def _refusal(reply: wire.Reply) -> MtlError:
     """Return the error that an unexpected reply stands for."""
+    if isinstance(reply, wire.Misdirected):
+        return Elsewhere(reply.endpoint, reply.reason or "the resource belongs to another broker")
     if isinstance(reply, wire.Error):
         text = reply.reason or reply.status
         if reply.not_open or reply.code in _TEMPORARY:

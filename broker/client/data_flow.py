@@ -7,6 +7,8 @@ Rules:
   and recovery (`broker.client.events`).
 - A flow is lost when the broker responds 403 to any command, also to a Ping: the lease is unknown or has ended. It is
   lost too when a command has no response in time, and when the broker is silent for some heartbeats in spite of Pings.
+- In a cluster the lease may be refused because another broker has the resource: the client requests it there, a
+  bounded number of times in a row (`MAX_HOPS`). After a loss it begins with its own broker again.
 - One counter numbers commands and Contents and never restarts, so a response belongs to exactly one of them.
 - A Ping is answered by a Pong. Ill-formed messages are dropped and counted, and so are meaningless ones: responses to
   nothing, commands that only clients send.
@@ -29,7 +31,7 @@ from twisted.python.failure import Failure
 from broker.client.backoff import Backoff
 from broker.client.control_flow import Connect, Control
 from broker.client.dealer import LINGER, data_endpoint
-from broker.client.errors import Closed, Lost
+from broker.client.errors import Closed, Elsewhere, Lost
 from broker.client.events import Event, OnEvent
 from broker.client.heartbeat import Heartbeat
 from broker.client.settings import Settings
@@ -38,17 +40,22 @@ from broker.wires.mtl.codec import client as requests
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.faults import IllFormed
 
+MAX_HOPS = 4
+"""Brokers to which a client is sent in a row for one lease. One is usual, two while a resource moves; more are brokers
+that disagree, or resources of several brokers in one lease."""
+
 ConnectTo = Callable[[str], Connect]
 """Factory of socket factories: takes an endpoint."""
 
 
 @attrs.frozen(eq=False)
 class Link:
-    """Dependencies that the flows of a client share."""
+    """Dependencies that the flows of a client share. ``control_at`` returns the control flow with another broker."""
 
     clock: Any
     connect_to: ConnectTo
     control: Control
+    control_at: Callable[[str], Control]
     settings: Settings
     tails: wire.Tails
 
@@ -59,8 +66,10 @@ class Direction:
     takes: tuple[type[wire.Command], ...] = ()
     """Commands of the broker that this direction handles."""
 
-    def __init__(self, profile: str, request: requests.Request) -> None:
+    def __init__(self, profile: str, request: requests.Request, resources: Sequence[str]) -> None:
         self.profile = profile
+        self.resources = tuple(resources)
+        """Resources of the lease; empty for all."""
         self.request = request
         self.lease: requests.DataLease | None = None
         """The latest lease."""
@@ -223,12 +232,9 @@ class Flow:
 
     async def _once(self) -> None:
         """Run one flow from the lease to its loss. Raises `Lost`, or a permanent error."""
-        control = self.link.control
-        for part in self._parts:
-            granted = await control.lease(part.profile, part.request)
-            part.lease = granted.lease
+        control, session = await self._request()
         try:
-            await self._begin()
+            await self._begin(control.endpoint)
             for part in self._parts:
                 await part.on_lease()
             if not self.lost:
@@ -245,16 +251,35 @@ class Flow:
             raise Lost(self.why)
         except Lost:
             # The broker may have restarted: its control flow has to begin with Open again.
-            control.invalidate(granted.session)
+            control.invalidate(session)
             raise
 
-    async def _begin(self) -> None:
-        """Connect and send the leases."""
+    async def _request(self) -> tuple[Control, int]:
+        """Request the leases, at the broker that has the resources. Returns the control flow and its session."""
+        control = self.link.control
+        for _ in range(MAX_HOPS + 1):
+            try:
+                for part in self._parts:
+                    granted = await control.lease(part.profile, part.request)
+                    part.lease = granted.lease
+            except ValueError as error:
+                if control is self.link.control:
+                    raise
+                raise Lost(f"the broker refers to an endpoint that is none: {error}") from None
+            except Elsewhere as elsewhere:
+                self.log.debug("{why}: trying {endpoint}", why=str(elsewhere), endpoint=elsewhere.endpoint)
+                control = self.link.control_at(elsewhere.endpoint)
+            else:
+                return control, granted.session
+        raise Lost("the brokers refer to each other; a lease must not name queues of several brokers")
+
+    async def _begin(self, control: str) -> None:
+        """Connect and send the leases. ``control`` is the endpoint of the control flow that granted them."""
         link = self.link
         self._loss = Deferred()
         self.why = ""
         leases = [part.lease for part in self._parts if part.lease is not None]
-        endpoint, *others = {data_endpoint(link.control.endpoint, lease.port, lease.endpoint) for lease in leases}
+        endpoint, *others = {data_endpoint(control, lease.port, lease.endpoint) for lease in leases}
         if others:
             raise Lost("the broker gives two endpoints for one flow")
         try:
@@ -411,6 +436,12 @@ class Flow:
     def _response(self, response: wire.Response) -> None:
         if response.code == wire.FORBIDDEN:
             self.lose("the broker does not know the lease (403)")
+            return
+        if response.code == wire.UNAVAILABLE:
+            self.lose("the broker cannot serve a resource now (503)")
+            return
+        if response.code == wire.MISDIRECTED and all(part.resources for part in self._parts):
+            self.lose("a resource belongs to another broker now (421)")
             return
         command = self._commands.pop(response.sequence, None)
         if command is None:

@@ -58,6 +58,14 @@ class Lost(MtlError):
     the text of this error, in events and logs."""
 
 
+class Elsewhere(Lost):
+    """A resource belongs to another broker of the cluster, whose control flow is at ``endpoint``. Flows go there."""
+
+    def __init__(self, endpoint: str, text: str) -> None:
+        super().__init__(text)
+        self.endpoint = endpoint
+
+
 class NotTaken(Exception):
     """Raised by an application's handler to reject a Content.
 

@@ -10,6 +10,8 @@ Rules (those of the control flow are in `broker.client.control_flow`, those of d
 `reader` and `writer`):
 - A client has one control flow and any number of data flows, in any profiles.
 - Connections are opened on demand.
+- A queue may belong to another broker of a cluster: the client goes there by itself, with the same credentials and
+  keys, and has one more control flow for each such broker.
 - The client reconnects automatically whenever the broker is away or restarts; with several brokers, to the next one.
 - Closing the client closes all of its flows.
 """
@@ -29,7 +31,7 @@ from broker.client.credentials import Anonymous, Credentials, External, Password
 from broker.client.data_flow import Direction, Flow, Link, all_of
 from broker.client.dealer import ZeroMQ
 from broker.client.endpoints import Endpoints
-from broker.client.errors import Closed
+from broker.client.errors import Closed, Lost
 from broker.client.events import Event, OnEvent
 from broker.client.reader import Delivery, Reader, Receive
 from broker.client.settings import Keys, Settings
@@ -53,6 +55,10 @@ __all__ = [
     "Settings",
     "Writer",
 ]
+
+
+MAX_BROKERS = 100
+"""Brokers to which a client may be referred: more than a cluster has."""
 
 
 class Client:
@@ -87,12 +93,21 @@ class Client:
         self._flows: dict[Flow, None] = {}
         self._opening: dict[Deferred[Ready], None] = {}
         in_thread = in_thread or self._in_thread
-        endpoints = Endpoints(endpoint, in_thread)
-        secure = all(is_secure(each, keys is not None) for each in endpoints.given)
-        self._control = Control(
-            reactor, endpoints, self._connect_to, settings, credentials, virtual_host, secure, in_thread
-        )
-        self._link = Link(reactor, self._connect_to, self._control, settings, Tails(MAX_EXTENDED))
+
+        def control(endpoint: str | Sequence[str], patient: bool) -> Control:
+            endpoints = Endpoints(endpoint, in_thread)
+            secure = all(is_secure(each, keys is not None) for each in endpoints.given)
+            return Control(
+                reactor, endpoints, self._connect_to, settings, self._credentials, virtual_host, secure, in_thread,
+                patient,
+            )  # fmt: skip
+
+        self._credentials = credentials
+        self._make_control = control
+        self._control = control(endpoint, True)
+        self._others: dict[str, Control] = {}
+        """Control flows with other brokers, by endpoint."""
+        self._link = Link(reactor, self._connect_to, self._control, self._control_at, settings, Tails(MAX_EXTENDED))
 
     @property
     def endpoint(self) -> str:
@@ -102,11 +117,13 @@ class Client:
     @property
     def credentials(self) -> Credentials | None:
         """Credentials for the next authentication."""
-        return self._control.credentials
+        return self._credentials
 
     @credentials.setter
     def credentials(self, credentials: Credentials | None) -> None:
-        self._control.credentials = credentials
+        self._credentials = credentials
+        for control in (self._control, *self._others.values()):
+            control.credentials = credentials
 
     @property
     def sessions(self) -> int:
@@ -205,7 +222,8 @@ class Client:
             flow.close()
         for opening in list(self._opening):
             opening.cancel()
-        self._control.close()
+        for control in (self._control, *self._others.values()):
+            control.close()
         self.transport.close()
 
     def _start(self, result: Any, parts: Sequence[Direction], on_event: OnEvent | None) -> Deferred[Any]:
@@ -220,6 +238,17 @@ class Client:
 
         flow.ended.addBoth(over)
         return flow.start().addCallback(lambda _: result)
+
+    def _control_at(self, endpoint: str) -> Control:
+        """Return the control flow with another broker, to which a broker referred. Raises `Lost`."""
+        if endpoint == self.endpoint:
+            return self._control
+        control = self._others.get(endpoint)
+        if control is None:
+            if len(self._others) >= MAX_BROKERS:
+                raise Lost(f"the brokers refer to more than {MAX_BROKERS} others")
+            control = self._others[endpoint] = self._make_control(endpoint, False)
+        return control
 
     def _connect_to(self, endpoint: str) -> Connect:
         def connect(

@@ -102,7 +102,7 @@ class Reader(Direction):
         window: int | None,
         settings: Settings,
     ) -> None:
-        super().__init__(profile, requests.reader(resources, confirm, window))
+        super().__init__(profile, requests.reader(resources, confirm, window), resources)
         self.missed = 0
         """Contents that the broker dropped because the client did not read."""
         self._resources = tuple(resources)

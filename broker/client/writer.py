@@ -69,7 +69,7 @@ class Writer(Direction):
         clock: IReactorTime,
         settings: Settings,
     ) -> None:
-        super().__init__(profile, requests.writer(resources, confirm))
+        super().__init__(profile, requests.writer(resources, confirm), resources)
         self._clock = clock
         self._settings = settings
         self._resources = tuple(resources)

@@ -149,6 +149,8 @@ class Cluster:
         self._feed.revision = self._remembered.revision
         self._upkeep = Upkeep(etcd, clock, lambda: self._feed.revision, self._is_first, self._remember)
         self._epoch = self._remembered.epoch
+        self._data_lost = False
+        """True from the notice of a loss of etcd's data until all has been read again."""
         self._trouble = "etcd has not answered yet"
         self._interruption: Deferred[str] | None = None
         self._interrupted = ""
@@ -230,10 +232,11 @@ class Cluster:
             "cluster.resyncs": self._feed.resyncs,
             "cluster.resumed": self._feed.resumed,
             "cluster.sessions": self._sessions,
-            "cluster.lost-leases": self._losses,
+            "cluster.lost_leases": self._losses,
             "cluster.repairs": self._own.repairs,
-            "cluster.bad-values": self._bad.count,
+            "cluster.bad_values": self._bad.count,
             "cluster.compactions": self._upkeep.compactions,
+            "cluster.database_bytes": self._upkeep.size,
         }
 
     # IQueueOwners
@@ -303,14 +306,17 @@ class Cluster:
         same = await self._membership.enter(resume)
         if not self._going:
             return "stopped"
-        self._epoch = database.epoch
+        self._epoch, self._data_lost = database.epoch, self._data_lost or database.replaced
         if not same:
+            self._losses += self._sessions > 0
             self._publisher.pause()
             self._claims.lost()
         self._remember()
         await self._fill(wait=not self._ids.in_hand)
         first = self._sessions == 0
-        await self._feed.start(database)
+        # The session in which the loss was noticed may have been interrupted before this.
+        await self._feed.start(attrs.evolve(database, replaced=self._data_lost))
+        self._data_lost = False
         if not self._going:
             return "stopped"
         if first and same:

@@ -133,8 +133,9 @@ class Feed:
         self.resyncs += 1
         before = self._shared.table
         if database.replaced:
-            table.hold(before, self._name)
             self._hold_until()
+        if self._hold_timer is not None:
+            table.hold(before, self._name, database.replaced)
         touched = await self._difference(before, table, database.replaced)
         self.revision = revision
         self._shared.table = table

@@ -56,7 +56,8 @@ class OwnLoads:
         self._registry = registry
         self._watches = [
             registry.watch_loads(self._reported),
-            registry.watch(self._came_or_left, (Kind.JOINED, Kind.LEFT)),
+            registry.watch(self._joined, (Kind.JOINED,)),
+            registry.watch(self._left, (Kind.LEFT,)),
         ]
 
     def reconcile(self) -> None:
@@ -94,13 +95,10 @@ class OwnLoads:
         self._values.setdefault(number, {})[id] = (load, details)
         self._change(number)
 
-    def _came_or_left(self, change: Change) -> None:
-        if change.kind is Kind.LEFT:
-            self._left(change)
-            return
-        # A superseded provider that is shown again has its load from before.
+    def _joined(self, change: Change) -> None:
+        """A provider that comes back after it was superseded may have a load."""
         provider = None if self._mirrored(change.provider) else self._registry.provider(change.provider)
-        if provider is not None and (provider.load or provider.details is not None):
+        if provider is not None and (provider.load or provider.details):
             self._reported(provider.id, provider.load, provider.details)
 
     def _left(self, change: Change) -> None:

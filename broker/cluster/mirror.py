@@ -24,7 +24,7 @@ SLICE = 0.008
 """Seconds for which changes are applied in one turn of the reactor: peers do not notice less than 10 ms."""
 
 STEP = 16
-"""Providers in one step, a few tenths of a millisecond, and so the error of `SLICE`."""
+"""Services in one step, or one provider with more: about a millisecond, and so the error of `SLICE`."""
 
 LOAD_STEP = 256
 """Loads in one step: those of one key."""
@@ -111,8 +111,9 @@ class Mirror:
     def _step(self) -> None:
         table = self._shared.table
         ids: dict[int, None] = {}
-        while self._dirty and len(ids) < STEP:
-            self._take(next(iter(self._dirty)), ids)
+        count = 0
+        while self._dirty and count < STEP:
+            count += self._take(next(iter(self._dirty)), ids)
         present: list[Provider] = []
         gone: list[tuple[int, str]] = []
         replaced: dict[int, int] = {}
@@ -140,9 +141,11 @@ class Mirror:
             self.shown.pop(id, None)
             self.services -= self._counts.pop(id, 0)
 
-    def _take(self, id: int, ids: dict[int, None]) -> None:
-        """Take a changed provider, with its changed predecessors and successors."""
+    def _take(self, id: int, ids: dict[int, None]) -> int:
+        """Take a changed provider, with its changed predecessors and successors. Returns the number of services, at
+        least one for each provider."""
         table = self._shared.table
+        count = 0
         waiting = [id]
         while waiting:
             each = waiting.pop()
@@ -150,12 +153,15 @@ class Mirror:
                 continue
             del self._dirty[each]
             ids[each] = None
+            count += self._counts.get(each, 0) + 1
             entry = table.valid(each)
             if entry is not None and entry.value is not None:
+                count += len(entry.value.services)
                 waiting += reversed(entry.value.replaces)
             successor = table.successor(each)
             if successor is not None:
                 waiting.append(successor)
+        return count
 
     def _load_step(self) -> None:
         table = self._shared.table

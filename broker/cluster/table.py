@@ -236,15 +236,17 @@ class Table:
             self._unindex(id, entry, touched)
             touched.providers[id] = None
 
-    def hold(self, lost: Table, own: str) -> None:
-        """Add the other members and their providers from lost data of etcd, until their keys are put again or
-        `drop_held`. ``own`` is the member that does this."""
+    def hold(self, before: Table, own: str, lost: bool) -> None:
+        """Add the other members and their providers of the table before if its data are ``lost``, otherwise those that
+        it held already. They stay until their keys are put again, or `drop_held`. ``own`` is this member."""
         touched = Touched()
-        for name, member in lost.members.items():
-            if name not in self.members and name != own:
+        for name, member in before.members.items():
+            if name not in self.members and name != own and (lost or member.held):
                 self.members[name] = attrs.evolve(member, held=True)
-        for id, entry in lost.entries.items():
-            if id not in self.entries and entry.broker != own and lost.valid(id) is not None:
+        for id, entry in before.entries.items():
+            if not (lost or entry.held) or id in self.entries or entry.broker == own:
+                continue
+            if before.valid(id) is not None:
                 self._index(id, attrs.evolve(entry, held=True, head=None), touched)
 
     def drop_held(self) -> Touched:

@@ -62,7 +62,7 @@ class Members:
     def counts(self) -> Mapping[str, int]:
         return {}
 
-    def claim(self, space: str, name: str) -> Deferred[QueueClaim]:
+    def claim(self, space: str, name: str, lasting: bool = False) -> Deferred[QueueClaim]:
         return succeed(QueueClaim(self.name))
 
     def claim_of(self, space: str, name: str) -> QueueClaim | None:

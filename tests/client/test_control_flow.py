@@ -174,7 +174,7 @@ class Silence(Stage):
             self.sockets.append(dealer := connect(*arguments))
             return dealer
 
-        client.transport.connect = counted  # type: ignore[method-assign]
+        client.transport.connect = counted  # type: ignore[method-assign, assignment]
         return client
 
     async def test_a_late_answer_is_nobodys(self) -> None:

@@ -153,3 +153,90 @@ def test_clients_in_many_threads_share_a_fake() -> None:
         client.close()
     assert len(set(done)) == 200
     assert broker.queued("jobs") == broker.unsettled("jobs") == []
+
+
+def test_a_client_follows_a_queue_that_moves_and_repeats_what_was_not_confirmed() -> None:
+    here, there = FakeBroker(), FakeBroker(endpoint="inproc://there")
+    time = Timeline()
+    client = here.client(time.clock, settings=NOW)
+    done: list[bytes] = []
+    writer = time.result(queue.writer(client, ["jobs"]))
+    time.result(queue.put(writer, "jobs", b"before", id="1"))
+    here.move_queue("jobs", there)
+    put = queue.put(writer, "jobs", b"after", id="2")
+    time.result(put, 1)
+    assert there.queued("jobs") == [b"before", b"after"]
+    time.result(queue.worker(client, ["jobs"], lambda piece: done.append(piece.body)), 1)
+    time.result(writer.settled())
+    assert done == [b"before", b"after"]
+    assert here.queued("jobs") == []
+    # and back, while the reader has nothing to do
+    there.move_queue("jobs", here)
+    time.result(queue.put(writer, "jobs", b"again", id="3"), 1)
+    for _ in range(50):
+        time.clock.advance(0.05)
+    assert done == [b"before", b"after", b"again"]
+    client.close()
+
+
+def test_the_credentials_go_along_to_the_other_broker() -> None:
+    users = {"ann": "secret"}
+    here, there = FakeBroker(users), FakeBroker(users, endpoint="inproc://there")
+    here.move_queue("jobs", there)
+    time = Timeline()
+    client = here.client(time.clock, Password("ann", "secret"), settings=NOW)
+    writer = time.result(queue.writer(client, ["jobs"]), 1)
+    time.result(queue.put(writer, "jobs", b"x"))
+    assert there.queued("jobs") == [b"x"]
+    client.close()
+
+
+def test_queues_of_two_brokers_in_one_lease_are_not_followed_for_ever() -> None:
+    here, there = FakeBroker(), FakeBroker(endpoint="inproc://there")
+    there.move_queue("one", here)
+    here.move_queue("two", there)
+    time = Timeline()
+    client = here.client(time.clock, settings=NOW)
+    opening = Deferred.fromCoroutine(queue.writer(client, ["one", "two"]))
+    for _ in range(100):
+        time.clock.advance(0.05)
+    assert not opening.called
+    client.close()
+    opening.addErrback(lambda failure: None)
+
+
+def test_an_owner_that_is_gone_is_asked_for_again_at_the_own_broker() -> None:
+    here, there = FakeBroker(), FakeBroker(endpoint="inproc://there")
+    here.move_queue("jobs", there)
+    time = Timeline()
+    client = here.client(time.clock, settings=NOW)
+    writer = time.result(queue.writer(client, ["jobs"]), 1)
+    there.stop()
+    put = queue.put(writer, "jobs", b"x")
+    for _ in range(20):
+        time.clock.advance(0.05)
+    assert not put.called
+    there.move_queue("jobs", here)  # what the cluster does after the end of its lease
+    time.result(put, 2)
+    assert here.queued("jobs") == [b"x"]
+    client.close()
+
+
+def test_an_endpoint_that_makes_no_sense_is_not_the_end_of_a_flow() -> None:
+    class Picky(FakeBroker):
+        def connect(self, reactor: Any, endpoint: str, *callbacks: Any) -> Any:
+            if endpoint == "nowhere":
+                raise ValueError("nowhere is no endpoint")
+            return super().connect(reactor, endpoint, *callbacks)
+
+    here, there = Picky(), FakeBroker(endpoint="nowhere")
+    here.move_queue("jobs", there)
+    time = Timeline()
+    client = here.client(time.clock, settings=NOW)
+    opening = Deferred.fromCoroutine(queue.writer(client, ["jobs"]))
+    for _ in range(20):
+        time.clock.advance(0.05)
+    assert not opening.called
+    there.move_queue("jobs", here)
+    time.result(opening, 1)
+    client.close()

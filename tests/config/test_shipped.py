@@ -186,6 +186,7 @@ def test_the_examples_are_good(tmp_path: Path) -> None:
     (tmp_path / "main.code").write_text("change me\n")
     (tmp_path / "pager.secret").write_text("change me\n")
     (tmp_path / "etcd.password").write_text("change me\n")
+    (tmp_path / "postgresql.password").write_text("change me\n")
     (tmp_path / "director.code").write_text("change me\n")
     (tmp_path / "broker.private").write_text(secret + "\n")
     filed = (line for line in text.split("\n") if '"change me"' not in line and not line.startswith("secret_key = "))
@@ -195,6 +196,7 @@ def test_the_examples_are_good(tmp_path: Path) -> None:
     assert from_files.director.listeners[0].code == "change me"
     assert from_files.console.password == "change me"
     assert from_files.cluster.password == "change me"
+    assert from_files.mtl.queue_store_password == "change me"
     assert from_files.mc0.secret_key == secret
 
 

@@ -43,11 +43,19 @@ class FakeBroker:
     """A broker in memory, and the transport of its clients (`broker.client.transport.Transport`).
 
     ``users`` maps names to passwords; without it clients need no credentials. ``durable`` queues keep their messages
-    over `stop`. Any number of clients, also in several threads, may share one fake.
+    over `stop`. Any number of clients, also in several threads, may share one fake. Several fakes with different
+    ``endpoint``s are the brokers of a cluster, between which `move_queue` moves queues.
     """
 
-    def __init__(self, users: Mapping[str, str] | None = None, durable: Collection[str] = ()) -> None:
+    def __init__(
+        self, users: Mapping[str, str] | None = None, durable: Collection[str] = (), endpoint: str = ENDPOINT
+    ) -> None:
+        self.endpoint = endpoint
         self._users = users
+        self._brokers: dict[str, FakeBroker] = {}
+        """Other brokers of the cluster, by endpoint."""
+        self._elsewhere: dict[str, FakeBroker] = {}
+        """Owners of queues that are not here."""
         self._queues = Queues(time.monotonic, durable)
         self._registry = registry = Registry()
         self._profiles: dict[str, Profile] = {
@@ -67,19 +75,19 @@ class FakeBroker:
 
     def client(self, reactor: Any, credentials: Credentials | None = None, **more: Any) -> mtl.Client:
         """Return a client for a reactor; a `task.Clock` will do."""
-        return mtl.Client(reactor, ENDPOINT, credentials, transport=self, **more)
+        return mtl.Client(reactor, self.endpoint, credentials, transport=self, **more)
 
     def blocking_client(self, credentials: Credentials | None = None, **more: Any) -> blocking.Client:
         """Return a blocking client."""
         from broker.client import blocking
 
-        return blocking.Client(ENDPOINT, credentials, transport=self, **more)
+        return blocking.Client(self.endpoint, credentials, transport=self, **more)
 
     def asyncio_client(self, credentials: Credentials | None = None, **more: Any) -> asyncio_client.Client:
         """Return a client for the running asyncio loop."""
         from broker.client import asyncio_client
 
-        return asyncio_client.Client(ENDPOINT, credentials, transport=self, **more)
+        return asyncio_client.Client(self.endpoint, credentials, transport=self, **more)
 
     def queued(self, queue: str) -> list[bytes]:
         """Return the bodies of a queue's messages that no reader has, in order."""
@@ -90,6 +98,27 @@ class FakeBroker:
         """Return the bodies of a queue's messages that readers have and have not answered, in order."""
         with self._lock:
             return self._queues.unsettled(queue)
+
+    def move_queue(self, queue: str, to: FakeBroker) -> None:
+        """Give a queue with its messages to another fake, as a cluster does when the owner of a queue dies.
+
+        Flows that use the queue end, and further ones are referred to the other broker. Messages that readers have
+        not answered are delivered again there.
+        """
+        with self._lock, to._lock:
+            brokers = {**self._brokers, **to._brokers, self.endpoint: self, to.endpoint: to}
+            for broker in brokers.values():
+                broker._brokers = brokers
+                broker._elsewhere[queue] = to
+            to._elsewhere.pop(queue, None)
+            to._queues.adopt(queue, self._queues.remove(queue))
+            for connection in self._connections:
+                flows = [flow for flow in (connection.reader, connection.writer) if flow is not None]
+                if any(flow.grant.profile is self._queues and flow.grant.covers(queue) for flow in flows):
+                    for flow in flows:
+                        flow.grant.profile.left(flow)
+                    connection.reader = connection.writer = None
+                    connection.deliver(*data.response(0, data.FORBIDDEN))
 
     def stop(self) -> None:
         """Stop: drop all sessions, flows and state but durable queues, and fail all connections."""
@@ -122,7 +151,10 @@ class FakeBroker:
         room: Callable[[], object],
         failed: Callable[[str], object],
     ) -> Connection:
-        """Connect a client."""
+        """Connect a client to this broker, or to another one of its cluster."""
+        other = self._brokers.get(endpoint, self)
+        if other is not self:
+            return other.connect(reactor, endpoint, receive, room, failed)
         connection = Connection(self, reactor, receive, failed)
         with self._lock:
             self._connections[connection] = None
@@ -226,6 +258,10 @@ class FakeBroker:
             return control.error(ReplyStatus.NOT_IMPLEMENTED)
         for resource in request.resources:
             profile.check(side, resource)
+            owner = self._elsewhere.get(resource) if profile is self._queues else None
+            if owner is not None:
+                place = {"owner": owner.endpoint, "endpoint": owner.endpoint}
+                return control.error(ReplyStatus.MISDIRECTED, f"the queue {resource} is at another broker", place)
         confirmed = (request.confirm or modes[0]) == "full"
         wanted = request.window if isinstance(request, control.ReaderRequest) else None
         window = min(wanted or WINDOW, MOST_WINDOW)

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -124,6 +124,25 @@ class Queues(Profile):
         properties = by_user(writer.grant.user, content.table, "death-reason")
         self._put(self._queue(resource), properties, content.body, expires)
         writer.confirm(content.sequence)
+
+    def remove(self, name: str) -> list[Message]:
+        """Remove a queue. Returns its messages, those that readers have too."""
+        queue = self._queues.pop(name, None)
+        if queue is None:
+            return []
+        for timer in queue.delayed.values():
+            timer.cancel()
+        return sorted([*queue.ready, *queue.delayed, *queue.unsettled], key=_order)
+
+    def adopt(self, name: str, messages: Sequence[Message]) -> None:
+        """Add messages of another broker, behind those that are there."""
+        queue = self._queue(name)
+        for message in messages:
+            self._order += 1
+            copy = Message(self._order, message.properties, message.body, message.expires)
+            copy.count = message.count
+            queue.ready.append(copy)
+        self._pump(queue)
 
     def reset(self) -> None:
         """Drop all readers, and the messages of queues that are not durable."""

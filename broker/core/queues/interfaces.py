@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import attrs
 from zope.interface import Interface
 
+from broker.core.database import StateError, StateUnusable
 from broker.core.interfaces import ILeases
 from broker.core.queues.messages import Message
 from broker.core.queues.settings import Death
@@ -59,6 +60,22 @@ class MessageKeeper(Protocol):
 
     def forget(self, queue: Any) -> None:
         """Remove a deleted queue. All its messages were removed before."""
+
+
+class QueueGate(Protocol):
+    """Ownership of queues, as the table of queues uses it: `broker.core.queues.ownership.QueueOwnership`."""
+
+    def admit(self, space: str, name: str) -> None:
+        """Raise `Refusal` if this broker may not make the queue now."""
+
+    def stores(self, space: str, name: str) -> bool:
+        """Return whether messages of the queue may be written to the store."""
+
+    def made(self, queue: Any) -> None:
+        """Record a new queue in the table."""
+
+    def forgotten(self, queue: Any) -> None:
+        """Record that a queue was deleted because it is unused."""
 
 
 class QueueTable(Protocol):
@@ -132,18 +149,39 @@ head and body."""
 
 @attrs.frozen
 class Batch:
-    """Transaction of the store. ``queues`` are numbers, spaces and names; ``counts`` orders and counts.
+    """Transaction of the store. ``queues`` are numbers, spaces and names; ``counts`` numbers of queues, orders and
+    counts.
 
-    ``gone`` are orders of messages to delete, ``queues_gone`` numbers of queues. ``urgent``: no author waits for these
-    rows, which are dead letters that move from one queue to another.
+    ``gone`` are messages to delete: numbers of queues and orders. ``queues_gone`` are numbers of queues. ``urgent``: no
+    author waits for these rows, which are dead letters that move from one queue to another.
     """
 
     queues: Sequence[tuple[int, str, str]]
     rows: Sequence[Row]
-    counts: Sequence[tuple[int, int]]
-    gone: Sequence[int]
+    counts: Sequence[tuple[int, int, int]]
+    gone: Sequence[tuple[int, int]]
     queues_gone: Sequence[int]
     urgent: bool = False
+
+
+class Fenced(StateError):
+    """Another broker has taken queues: nothing of the batch was written. ``queues`` are their numbers."""
+
+    def __init__(self, queues: frozenset[int]) -> None:
+        super().__init__("another broker has taken the queue")
+        self.queues = queues
+
+
+class OutcomeUnknown(StateUnusable):
+    """The connection to the store was lost during a write: all of the batch is written, or nothing."""
+
+
+@attrs.frozen
+class Piece:
+    """Messages of a shared store, and the position of the last one; None after the end."""
+
+    messages: Sequence[RestoredMessage]
+    last: tuple[str, int] | None
 
 
 class IQueueStore(Interface):
@@ -170,3 +208,25 @@ class IQueueStore(Interface):
 
     def close() -> None:
         """Close the store. Idempotent."""
+
+
+class ISharedQueueStore(IQueueStore):
+    """Store that several brokers share. Each queue, with its dead-letter queues, belongs to the broker that took it.
+
+    `open` returns no messages. Every other method connects first if there is no connection. `write` raises `Fenced` for
+    queues that another broker has taken, and `OutcomeUnknown`. Names are those without the suffix of dead letters.
+    """
+
+    def names() -> list[tuple[str, str]]:
+        """Return space and name of each queue that has messages."""
+
+    def take(space: str, name: str, owner: str) -> None:
+        """Take a queue: from now on, no write of its former owner succeeds. ``owner`` is for operators."""
+
+    def read(space: str, name: str, after: tuple[str, int] | None) -> Piece:
+        """Return the next messages of a queue that was taken, by dead-letter queue and order, after that position.
+
+        Their ``number`` is 0."""
+
+    def release(space: str, name: str) -> None:
+        """Forget a queue that was taken, and delete its record if it is empty."""

@@ -17,6 +17,8 @@ Rules:
 - A durable message is in the queue at once, and its author is notified later that it is safe (`MessageKeeper`). If it
   cannot be kept it is removed; if it is with a taker by then it may still be confirmed, but does not return.
 - Nothing is kept of a message that is refused for lack of room.
+- A queue that another broker has taken is given up: its messages leave memory without being removed from the store,
+  the delivered ones as soon as their takers answer or end.
 
 Times are in lifetime (`broker.core.liveness`). A step costs at most the logarithm of the number of returned messages.
 
@@ -70,6 +72,8 @@ class Queue:
         self.settings = settings
         self.number = 0
         """Number of the queue at the keeper; 0 if it has none yet."""
+        self.given_up = False
+        """True if another broker has the queue: its messages leave memory, and nothing of them is written."""
         self.messages = 0
         """Messages, the delivered ones included."""
         self.out = 0
@@ -241,7 +245,7 @@ class Queue:
         self._queues.returned += 1
         most = self.settings.max_deliveries
         # Its author publishes it again after the negative confirm: a redelivery would be a duplicate.
-        if message.refused:
+        if message.refused or self.given_up:
             self._drop(message)
             return False
         if most and message.count >= most:
@@ -276,7 +280,8 @@ class Queue:
 
     def leave(self, consumer: Consumer) -> None:
         """Remove a consumer. Its delivered messages stay with it."""
-        del self.consumers[consumer.taker]
+        if self.consumers.pop(consumer.taker, None) is None:
+            return  # the queue was given up
         self._ring.discard(consumer)
         if self.settings.single and self.consumers:
             first = next(iter(self.consumers.values()))
@@ -407,6 +412,9 @@ class Queue:
 
     def _die(self, message: Message, death: Death) -> None:
         """Process the death of a message that is in no collection."""
+        if self.given_up:
+            self._drop(message)
+            return
         queues = self._queues
         queues.deaths[death] += 1
         try:
@@ -475,7 +483,7 @@ class Queue:
 
     def _rest(self) -> None:
         """Start the idle time if the queue is empty and without consumers."""
-        if not self.messages and not self.consumers:
+        if not self.messages and not self.consumers and not self.given_up:
             self._idle_since = self._queues.leases.now
             self._wake(self._end_of_rest())
 
@@ -493,6 +501,21 @@ class Queue:
                 self._lease.cancel()
             self._due = due
             self._lease = self._queues.leases.hold(self, due)
+
+    def give_up(self) -> int:
+        """Forget all messages that are not delivered, and all consumers. Returns the number of those messages.
+
+        The keeper has given the queue up before.
+        """
+        self.given_up = True
+        for consumer in self.consumers.values():
+            self._ring.discard(consumer)
+        self.consumers.clear()
+        count = 0
+        while (message := self._pop_oldest()) is not None:
+            self._drop(message)
+            count += 1
+        return count
 
     def close(self) -> int:
         """End the lease of a deleted queue. Returns the number of ids that it remembered."""

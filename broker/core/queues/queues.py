@@ -3,6 +3,7 @@
 Rules (those of one queue are in `broker.core.queues.queue`):
 - Spaces are separate namespaces of queues.
 - A dead-letter queue is created by its first message, whatever the number of queues.
+- In a cluster, or with a shared store, a queue is in the table only while this broker owns it (`QueueGate`).
 """
 
 from __future__ import annotations
@@ -10,16 +11,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+import attrs
+
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases
-from broker.core.queues.interfaces import MessageKeeper, QueueInfo, RestoredMessage, Taker
+from broker.core.queues.interfaces import MessageKeeper, QueueGate, QueueInfo, RestoredMessage, Taker
 from broker.core.queues.messages import Message
 from broker.core.queues.queue import Queue
-from broker.core.queues.settings import DEAD, Death, QueueRule, settings_of
+from broker.core.queues.settings import DEAD, Death, QueueRule, QueueSettings, settings_of
 
 MAX_QUEUES = 10_000
 """Limit of queues of all spaces together, without dead-letter queues: each takes some 3 KB, and exists as long as it
 has messages or consumers. A farm has some hundred."""
+
+MAX_NAME_LENGTH = 255
+"""Limit of the characters of a name, with the suffixes of dead-letter queues: that of names on the wires."""
 
 MAX_ALL_MESSAGES = 1_000_000
 """Limit of messages in all queues together: half a gigabyte if they are small."""
@@ -38,6 +44,8 @@ class Queues:
     def __init__(self, leases: ILeases, rules: Iterable[QueueRule] = (), keeper: MessageKeeper | None = None) -> None:
         self.leases = leases
         self.keeper = keeper
+        self.gate: QueueGate | None = None
+        """Ownership of queues; None where this broker owns all of them."""
         self.messages = 0
         self.bytes = 0
         self.remembered = 0
@@ -60,9 +68,14 @@ class Queues:
         return len(self._queues)
 
     def open(self, space: str, name: str) -> Queue:
-        """Return the queue of that name, creating it on first use. Raises `Refusal` LIMIT if there are too many."""
+        """Return the queue of that name, creating it on first use.
+
+        Raises `Refusal`: LIMIT if there are too many, or those of `QueueGate.admit`.
+        """
         queue = self._queues.get((space, name))
         if queue is None:
+            if self.gate is not None:
+                self.gate.admit(space, name)
             if len(self._queues) - self._dead_letter_queues >= MAX_QUEUES:
                 self.refused["queues"] += 1
                 raise Refusal(Reason.LIMIT, f"there are {MAX_QUEUES} queues, and no more can be made")
@@ -94,12 +107,17 @@ class Queues:
             queue.serve()
 
     def restore(self, rows: Iterable[RestoredMessage]) -> None:
-        """Add the messages from before a restart, by their order. To be called before any other method."""
+        """Add the messages of queues from before a restart, or of another broker, by their order in each queue.
+
+        To be called before any other method that concerns these queues.
+        """
+        queues: dict[Queue, None] = {}
         for row in rows:
             queue = self._queues.get((row.space, row.name)) or self._make(row.space, row.name)
             queue.restore(row)
-            self._order = row.order
-        for queue in self._queues.values():
+            queues[queue] = None
+            self._order = max(self._order, row.order)
+        for queue in queues:
             queue.serve()
 
     def use(self, rules: Iterable[QueueRule]) -> None:
@@ -107,7 +125,35 @@ class Queues:
         self.leases.look()  # a reload runs outside of a quantum
         self._rules = tuple(rules)
         for queue in list(self._queues.values()):
-            queue.use(settings_of(queue.name, self._rules))
+            queue.use(self._settings(queue.space, queue.name))
+
+    def is_durable(self, name: str) -> bool:
+        """Return whether the rules make a queue of that name durable."""
+        return self.keeper is not None and settings_of(name, self._rules).durable
+
+    def present(self, space: str, name: str) -> Queue | None:
+        """Return the queue of that name if there is one."""
+        return self._queues.get((space, name))
+
+    def family(self, space: str, name: str) -> list[Queue]:
+        """Return a queue and its dead-letter queues, as far as they exist."""
+        found = []
+        # Names of dead-letter queues of dead-letter queues exist only if a client chose them.
+        while len(name) <= MAX_NAME_LENGTH:
+            queue = self._queues.get((space, name))
+            if queue is not None:
+                found.append(queue)
+            name += DEAD
+        return found
+
+    def give_up(self, queue: Queue) -> int:
+        """Remove a queue that another broker has from the table. Returns the number of messages that leave memory."""
+        del self._queues[queue.space, queue.name]
+        if queue.name.endswith(DEAD):
+            self._dead_letter_queues -= 1
+        count = queue.give_up()
+        self.remembered -= queue.close()
+        return count
 
     def describe(self) -> list[QueueInfo]:
         """Return all queues, in the order of their spaces and names."""
@@ -149,15 +195,28 @@ class Queues:
 
     def forget(self, queue: Queue) -> None:
         """Delete a queue that is no longer needed."""
+        if queue.given_up:
+            return
         del self._queues[queue.space, queue.name]
         if queue.name.endswith(DEAD):
             self._dead_letter_queues -= 1
         self.remembered -= queue.close()
         if queue.number and self.keeper is not None:
             self.keeper.forget(queue)
+        if self.gate is not None:
+            self.gate.forgotten(queue)
 
     def _make(self, space: str, name: str) -> Queue:
-        queue = self._queues[space, name] = Queue(self, space, name, settings_of(name, self._rules))
+        queue = self._queues[space, name] = Queue(self, space, name, self._settings(space, name))
         if name.endswith(DEAD):
             self._dead_letter_queues += 1
+        if self.gate is not None:
+            self.gate.made(queue)
         return queue
+
+    def _settings(self, space: str, name: str) -> QueueSettings:
+        """Return the settings of a queue. One that is claimed without the store becomes durable by its next claim."""
+        settings = settings_of(name, self._rules)
+        if self.gate is not None and settings.durable and not self.gate.stores(space, name):
+            return attrs.evolve(settings, durable=False)
+        return settings

@@ -11,6 +11,10 @@ Rules:
   No further messages are accepted until a transaction succeeds, which is retried with back-off. Messages without an
   author, dead letters above all, and removals are written then. So no confirmed message is lost.
 - A message that a reader has confirmed counts as safe, whatever happens to the disk.
+- A queue that another broker has taken (`Fenced`) is reported to ``fenced``, and the rest of the transaction is written
+  next. Nothing more is written of a queue that was given up; its authors get negative confirms.
+- Rows whose transaction has an unknown outcome are deleted again by a later one, since their authors got negative
+  confirms.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -27,7 +31,15 @@ from twisted.python.failure import Failure
 from broker.core.database import StateError, StateFull
 from broker.core.disk_errors import DiskErrors
 from broker.core.interfaces import ILeases
-from broker.core.queues.interfaces import Author, Batch, IQueueStore, RestoredMessage, Row
+from broker.core.queues.interfaces import (
+    Author,
+    Batch,
+    Fenced,
+    IQueueStore,
+    OutcomeUnknown,
+    RestoredMessage,
+    Row,
+)
 from broker.core.queues.messages import GONE, KEPT, NOT_KEPT, WAITING, WRITING, Message
 from broker.core.queues.queue import Queue
 from broker.core.queues.store import COMMIT_BYTES, COMMIT_GONE
@@ -77,11 +89,19 @@ class QueueRecorder:
         """The highest number of a queue."""
         self._gathered: list[_Gathered] = []
         self._bytes = 0
-        self._counts: dict[int, int] = {}
-        self._gone: list[int] = []
+        self.fenced: Callable[[Queue], None] = lambda queue: None
+        """Called with each queue of this broker that another one has taken."""
+        self._counts: dict[tuple[int, int], int] = {}
+        """By number of the queue and order."""
+        self._gone: list[tuple[int, int]] = []
         self._queues: dict[int, tuple[int, str, str]] = {}
         """Queues that are not in the store yet."""
         self._queues_gone: list[int] = []
+        self._numbered: dict[int, Queue] = {}
+        """Queues that were numbered in this run, by number."""
+        self._given_up: set[int] = set()
+        """Numbers of queues of which nothing more is written. Numbers are not used again."""
+        self._flushed: list[Deferred[None]] = []
         self._timer: IDelayedCall | None = None
         self._writing = False
         self._errors = DiskErrors(
@@ -117,21 +137,75 @@ class QueueRecorder:
 
     def remove(self, message: Message) -> None:
         """See `MessageKeeper`."""
-        if message.kept == KEPT:
-            self._gone.append(message.order)
+        if message.kept == KEPT and message.queue.number:
+            self._gone.append((message.queue.number, message.order))
             self._schedule()
         # Of the others, a waiting one will not be written, and one that is being written is examined afterwards.
 
     def amend(self, message: Message) -> None:
         """See `MessageKeeper`."""
-        self._counts[message.order] = message.count
-        self._schedule()
+        if message.queue.number:
+            self._counts[message.queue.number, message.order] = message.count
+            self._schedule()
 
     def forget(self, queue: Queue) -> None:
         """See `MessageKeeper`."""
         self._queues.pop(queue.number, None)
+        self._numbered.pop(queue.number, None)
         self._queues_gone.append(queue.number)
         self._schedule()
+
+    # for the owner of queues
+
+    def number(self, queue: Queue) -> None:
+        """Give a queue its number, unless it has one."""
+        assert not queue.given_up
+        if not queue.number:
+            self._number += 1
+            queue.number = self._number
+            self._numbered[queue.number] = queue
+            self._queues[queue.number] = (queue.number, queue.space, queue.name)
+
+    def give_up(self, queue: Queue) -> None:
+        """Write nothing more of a queue, which another broker has. Authors of messages that are not written yet get
+        negative confirms; a transaction in progress decides about the others."""
+        number, queue.number, queue.given_up = queue.number, 0, True
+        waiting = [each for each in self._gathered if each[0].queue is queue]
+        if waiting:
+            self._gathered = [each for each in self._gathered if each[0].queue is not queue]
+            self._bytes -= sum(message.size for message, _, _ in waiting)
+        if number:
+            self._given_up.add(number)
+            self._numbered.pop(number, None)
+            self._queues.pop(number, None)
+            self._keep_to_own()
+        for message, _, _ in waiting:
+            message.kept = NOT_KEPT
+        self._refuse(each for each in waiting if each[1] is not None)
+
+    def _keep_to_own(self) -> None:
+        """Discard what waits to be written of queues that were given up."""
+        over = self._given_up
+        self._counts = {key: count for key, count in self._counts.items() if key[0] not in over}
+        self._gone = [each for each in self._gone if each[0] not in over]
+        self._queues_gone = [number for number in self._queues_gone if number not in over]
+
+    def flush(self) -> Deferred[None]:
+        """Fires when all that has happened up to now is written, or when the recorder stops."""
+        if not self._pending and not self._writing:
+            return succeed(None)
+        flushed: Deferred[None] = Deferred()
+        self._flushed.append(flushed)
+        return flushed
+
+    def _fire_flushed(self) -> None:
+        flushed, self._flushed = self._flushed, []
+        for each in flushed:
+            each.callback(None)
+
+    @property
+    def _pending(self) -> bool:
+        return bool(self._gathered or self._gone or self._counts or self._queues_gone)
 
     # for the wiring
 
@@ -195,6 +269,8 @@ class QueueRecorder:
             self._tell(gathered)
             if self._gathered:
                 self._schedule()
+            else:
+                self._fire_flushed()
             return
         self._writing = True
         writing.addCallbacks(self._written, self._failed, (gathered, batch), {}, (gathered, batch), {})
@@ -208,10 +284,7 @@ class QueueRecorder:
         for message, _ in messages:
             message.kept = WRITING
             queue = message.queue
-            if not queue.number:
-                self._number += 1
-                queue.number = self._number
-                self._queues[queue.number] = (queue.number, queue.space, queue.name)
+            self.number(queue)
             expires = None if message.deadline == inf else message.deadline + epoch
             body = message.body if type(message.body) is bytes else bytes(message.body)
             rows.append((message.order, queue.number, message.count, expires, message.death, message.head, body))
@@ -221,7 +294,8 @@ class QueueRecorder:
         gone, self._gone = self._gone[:most], self._gone[most:]
         queues_gone, self._queues_gone = ([], self._queues_gone) if self._gone else (self._queues_gone, [])
         urgent = all(author is None for _, author in messages)
-        batch = Batch(list(self._queues.values()), rows, list(self._counts.items()), gone, queues_gone, urgent)
+        counts = [(*key, count) for key, count in self._counts.items()]
+        batch = Batch(list(self._queues.values()), rows, counts, gone, queues_gone, urgent)
         self._counts = {}
         return batch
 
@@ -245,8 +319,8 @@ class QueueRecorder:
         for message, _, _ in gathered:
             if message.kept == WRITING:
                 message.kept = KEPT
-                if message.state == GONE:
-                    self._gone.append(message.order)
+                if message.state == GONE and message.queue.number:
+                    self._gone.append((message.queue.number, message.order))
             else:
                 message.kept = NOT_KEPT  # it was removed before it was written
         if self._errors.failures:
@@ -256,33 +330,58 @@ class QueueRecorder:
 
     def _failed(self, failure: Failure, gathered: list[_Gathered], batch: Batch) -> None:
         self._leases.look()  # the result of a thread comes outside of a quantum
+        self._counts = {(number, order): count for number, order, count in batch.counts} | self._counts
+        self._gone = [*batch.gone, *self._gone]
+        self._queues_gone = [*batch.queues_gone, *self._queues_gone]
+        if isinstance(failure.value, Fenced):
+            self._fence(failure.value.queues, gathered)
+            return
         self._errors.add(failure)
         self._gave_up = self._stopped is not None
         self.takes = False
-        self._counts = dict(batch.counts) | self._counts
-        self._gone = [*batch.gone, *self._gone]
-        self._queues_gone = [*batch.queues_gone, *self._queues_gone]
+        if failure.check(OutcomeUnknown):
+            refused = {(message.queue.number, message.order) for message, author, _ in gathered if author is not None}
+            self._gone += [(number, order) for order, number, *_ in batch.rows if (number, order) in refused]
+        self._keep_to_own()
         gathered = gathered + self._gathered
-        self._gathered = [each for each in gathered if each[1] is None and each[0].state != GONE]
+        self._gathered = [
+            each for each in gathered if each[1] is None and each[0].state != GONE and not each[0].queue.given_up
+        ]
         self._bytes = sum(message.size for message, _, _ in self._gathered)
         for message, _, _ in self._gathered:
             message.kept = WAITING
         self._refuse(each for each in gathered if each[1] is not None)
 
+    def _fence(self, numbers: frozenset[int], gathered: list[_Gathered]) -> None:
+        """Give up the queues that another broker has taken; the rest of the transaction is written next."""
+        lost = [queue for queue in map(self._numbered.get, sorted(numbers)) if queue is not None]
+        for message, _, _ in gathered:
+            message.kept = NOT_KEPT if message.queue.given_up else WAITING
+        self._refuse(each for each in gathered if each[0].queue.given_up and each[1] is not None)
+        self._gathered = [each for each in gathered if not each[0].queue.given_up] + self._gathered
+        self._bytes = sum(message.size for message, _, _ in self._gathered)
+        self._given_up |= numbers
+        self._keep_to_own()
+        for queue in lost:
+            self.give_up(queue)
+            self.fenced(queue)
+
     def _next(self, _: object) -> None:
         self._writing = False
+        if not self._pending or self._stopped is not None:
+            self._fire_flushed()
         if self._stopped is not None:
             self._finish()
         elif self._errors.failures:
             self._schedule()
         elif len(self._gathered) >= COMMIT_MESSAGES:
             self._commit()
-        elif self._gathered or self._gone or self._counts or self._queues_gone:
+        elif self._pending:
             self._schedule()
 
     def _finish(self) -> None:
         """Continue the stop while no write runs: write the rest, or close."""
-        while (self._gathered or self._gone or self._counts or self._queues_gone) and not self._gave_up:
+        while self._pending and not self._gave_up:
             self._commit()
             if self._writing:
                 return
@@ -318,7 +417,7 @@ class QueueRecorder:
             assert author is not None
             message.kept = NOT_KEPT
             kept, not_kept = told.setdefault(author, ([], []))
-            if message.state == GONE and message.death is None:
+            if message.state == GONE and message.death is None and not message.queue.given_up:
                 kept.append(token)
             else:
                 not_kept.append(token)

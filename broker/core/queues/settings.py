@@ -85,6 +85,13 @@ class QueueRule:
 DEFAULTS = QueueSettings()
 
 
+def living_name(name: str) -> str:
+    """Return the name of a queue without the suffixes of dead-letter queues: all of them have one owner."""
+    while name.endswith(DEAD):
+        name = name.removesuffix(DEAD)
+    return name
+
+
 def settings_of(name: str, rules: Iterable[QueueRule]) -> QueueSettings:
     """Return the settings of the queue of that name."""
     living = name.removesuffix(DEAD)

@@ -5,6 +5,7 @@ Rules:
   even if the broker is killed or the machine stops.
 - A message is written once, with its order and delivery count. The count is written again when the message returns from
   a consumer, and not at its delivery: after a kill it may be a little too low.
+- Orders are unique among all queues, so messages are identified by their orders alone.
 - The directory is the state directory, which `broker.core.store` locks for one broker.
 """
 
@@ -102,8 +103,8 @@ class QueueStore:
                     connection.execute(_INSERT[count], list(chain.from_iterable(batch.rows[at : at + count])))
                     at += count
             if batch.counts:
-                connection.execute(_COUNT, (json.dumps(batch.counts),))
-            for table, gone in (("message", batch.gone), ("queue", batch.queues_gone)):
+                connection.execute(_COUNT, (json.dumps([each[1:] for each in batch.counts]),))
+            for table, gone in (("message", [order for _, order in batch.gone]), ("queue", batch.queues_gone)):
                 if gone:
                     listed = json.dumps(gone)
                     connection.execute(f"DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))", (listed,))

@@ -26,14 +26,12 @@ from broker.wires.http import views
 from broker.wires.http.config import Http
 from broker.wires.http.sessions.dispatch import LISTENER, Dispatch
 from broker.wires.http.sessions.finding import FindingEndpoints
-from broker.wires.http.sessions.instances import InstanceLimits, Instances
+from broker.wires.http.sessions.instances import WIRE, InstanceLimits, Instances
 from broker.wires.http.sessions.registration import RegistrationEndpoints
 from broker.wires.http.sessions.verified_credentials import VerifiedCredentials
 from broker.wires.http.validation import effective_offer
 from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView
-
-WIRE = "http"
 
 
 @attrs.define(eq=False)
@@ -130,6 +128,8 @@ def open_http(config: Http, context: Context) -> OpenHttp:
     """Create the wire, without opening its listener."""
     clock, complaints = context.clock, context.complaints
     instances = Instances(context.registry, context.leases, _instance_limits(config))
+    if context.members.clustered:
+        instances.follow()
     own = [
         *RegistrationEndpoints(instances, clock).endpoints(),
         *FindingEndpoints(context.registry, context.access, clock).endpoints(),

@@ -104,6 +104,13 @@ class Mtl(RouterLimits):
     high_water: int = 4_000
     """Messages that may wait for one peer; further ones for it are refused. A reader that confirms has
     ``most_window`` of them at most; the rest is for bursts to readers that do not."""
+    queue_store: str | None = None
+    """URL of the PostgreSQL database that has the messages of durable queues, ``postgresql://USER@HOST/DATABASE``. A
+    password in it is moved to ``queue_store_password`` by the reading. None: SQLite in the state directory."""
+    queue_store_password: str | None = attrs.field(default=None, repr=False)
+    """Password of that database. None: that of libpq's password file (PGPASSFILE), if any."""
+    queue_store_password_file: str | None = None
+    """A file that has ``queue_store_password`` on its only line instead."""
     rules: tuple[MtlRule, ...] = ()
     """None: every admitted user may do everything in all hosts, except use the names of the broker itself."""
     queues: tuple[MtlQueue, ...] = ()

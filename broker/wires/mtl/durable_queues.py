@@ -1,7 +1,8 @@
-"""Queues of the wire, with their store and the thread that writes it."""
+"""Queues of the wire, with their store, the thread that writes it, and their ownership."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import attrs
@@ -10,6 +11,8 @@ from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
 from broker.core.database import StateFull
+from broker.core.queues.interfaces import IQueueStore, ISharedQueueStore, RestoredMessage
+from broker.core.queues.ownership import NAMES, QueueOwnership
 from broker.core.queues.queues import Queues
 from broker.core.queues.recorder import QueueRecorder
 from broker.core.queues.store import QueueStore
@@ -20,35 +23,77 @@ from broker.wires.mtl.derived_settings import queue_rules
 
 @attrs.frozen(eq=False)
 class DurableQueues:
-    """The queues, and the recorder that writes those that are durable. One thread keeps the order of writes."""
+    """The queues, and the recorder that writes those that are durable. One thread keeps the order of writes.
+
+    ``ownership`` is None for a broker that owns all queues, because it has no cluster and its own store.
+    """
 
     queues: Queues
     recorder: QueueRecorder
     threads: ThreadPool
+    ownership: QueueOwnership | None
 
     @classmethod
     def open(cls, config: Mtl, context: Context) -> DurableQueues:
-        """Restore the queues. Raises `StateError` or OSError, with nothing left open."""
+        """Restore the queues. Raises `StateError` or OSError, with nothing left open.
+
+        Those in PostgreSQL are restored later, in the thread: its server may be away.
+        """
         clock, leases = context.clock, context.leases
-        store = QueueStore(context.state)
         full: StateFull | None = None
-        try:
-            rows = store.open(clock.seconds())
-        except StateFull as error:
-            # A full disk can be read: messages are given out, and none is accepted until there is room.
-            full = error
-            rows = store.look(clock.seconds())
+        rows: list[RestoredMessage] = []
+        shared = _shared(config)
+        store: IQueueStore
+        if shared is not None:
+            store = shared
+        else:
+            store = QueueStore(context.state)
+            try:
+                rows = store.open(clock.seconds())
+            except StateFull as error:
+                # A full disk can be read: messages are given out, and none is accepted until there is room.
+                full = error
+                rows = store.look(clock.seconds())
         threads = ThreadPool(0, 1, "mtl queues")
         threads.start()
-        recorder = QueueRecorder(store, leases, clock, partial(deferToThreadPool, clock, threads), rows, full)
+        in_thread = partial(deferToThreadPool, clock, threads)
+        recorder = QueueRecorder(store, leases, clock, in_thread, rows, full)
         queues = Queues(leases, queue_rules(config), recorder)
-        queues.restore(rows)
-        return cls(queues, recorder, threads)
+        ownership: QueueOwnership | None = None
+        members = context.members
+        if members.clustered or shared is not None:
+            ownership = QueueOwnership(queues, recorder, context.owners, members.name, clock, in_thread, shared, rows)
+            # Not yet: the reactor does not run, and a cluster has not been joined.
+            clock.callWhenRunning(ownership.start, not members.clustered)
+        else:
+            queues.restore(rows)
+        return cls(queues, recorder, threads, ownership)
+
+    @property
+    def trouble(self) -> str:
+        """Reason for which durable queues are not served; empty while they are."""
+        return self.recorder.trouble or (self.ownership.trouble if self.ownership is not None else "")
+
+    def owned(self) -> Mapping[str, int]:
+        """Return the counters of ownership by name."""
+        return dict.fromkeys(NAMES, 0) if self.ownership is None else self.ownership.counts()
 
     def stop(self) -> Deferred[None]:
         """Write all messages that were accepted, and close the store. Fires when that is done, whatever the outcome."""
+        if self.ownership is not None:
+            self.ownership.stop()
         return maybeDeferred(self.recorder.stop)
 
     def end_threads(self) -> None:
         """Stop the thread."""
         self.threads.stop()
+
+
+def _shared(config: Mtl) -> ISharedQueueStore | None:
+    """Return the store that several brokers share, if one is configured."""
+    if config.queue_store is None:
+        return None
+    # Imported here: it needs psycopg, which a broker without PostgreSQL does not have.
+    from broker.core.queues.postgres_store import PostgresStore
+
+    return PostgresStore(config.queue_store, config.queue_store_password)

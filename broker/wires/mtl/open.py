@@ -65,7 +65,7 @@ class MtlProfiles:
         registry, leases, complaints = context.registry, context.leases, context.complaints
         bridge = config.hosts[0]
         spaces: dict[str, ITopics] = {bridge: context.topics}
-        queue = QueueProfile(queues.queues, data, context.clock, config.window_bytes)
+        queue = QueueProfile(queues.queues, data, context.clock, config.window_bytes, queues.ownership)
         service = ServiceProfile(
             data,
             registry,
@@ -141,7 +141,7 @@ class OpenMtl(PlainWire):
 
     def troubles(self) -> Iterable[NotReady]:
         """Return the reason for which messages of durable queues cannot be written, if there is one."""
-        why = self.queues.recorder.trouble
+        why = self.queues.trouble
         return [NotReady("queues", why)] if why else []
 
     def carriers(self) -> Sequence[ConnectionFactory]:
@@ -183,6 +183,7 @@ class OpenMtl(PlainWire):
         for profile in self.profiles.by_name.values():
             counts.update(profile.counts())
         counts.update({f"mtl_disk.{key}": value for key, value in self.queues.recorder.counts().items()})
+        counts.update({f"mtl_owned.{key}": value for key, value in self.queues.owned().items()})
         return counts
 
     def stop_listening(self) -> Deferred[None]:
@@ -210,7 +211,7 @@ class OpenMtl(PlainWire):
             shut(None)
             self._end_threads()
 
-        written_to_disk = self.queues.recorder.stop().addBoth(written)
+        written_to_disk = self.queues.stop().addBoth(written)
         closed.addCallback(lambda _: self._shut())
         both: list[Deferred[Any]] = [written_to_disk, closed]
         return DeferredList(both).addCallback(lambda _: None)

@@ -11,7 +11,14 @@ from broker.config import files, zmq_endpoint
 from broker.config.section import Binding, Files, PortOption, Resolves, Section
 from broker.config.summary import zmq_bound
 from broker.wires.mtl.config import Mtl
-from broker.wires.mtl.validation import effective_mtl_auth, mtl_curve, mtl_data_place, mtl_place, mtl_problems
+from broker.wires.mtl.validation import (
+    effective_mtl_auth,
+    mtl_curve,
+    mtl_data_place,
+    mtl_place,
+    mtl_problems,
+    split_password,
+)
 
 
 def _bindings(mtl: Mtl) -> Iterator[Binding]:
@@ -37,6 +44,8 @@ def _summary(mtl: Mtl) -> Iterator[str]:
     if mtl.users is not None:
         parts.append(f"users {mtl.users}")
     parts.append(f"hosts {' '.join(mtl.hosts)}")
+    if mtl.queue_store is not None:
+        parts.append(f"durable queues in {mtl.queue_store}")
     yield f"mtl: {', '.join(parts)}; rules {len(mtl.rules) or 'none'}; queues {len(mtl.queues) or 'none'}"
 
 
@@ -69,8 +78,19 @@ def _warnings(mtl: Mtl, resolves: Resolves) -> Iterator[str]:
 
 def _read(mtl: Mtl, named: Files) -> Mtl:
     key = named.secret("mtl.secret_key_file", mtl.secret_key, mtl.secret_key_file, files.curve_secret)
+    store, inside = (None, None) if mtl.queue_store is None else split_password(mtl.queue_store)
+    password = named.secret(
+        "mtl.queue_store_password_file",
+        mtl.queue_store_password if inside is None else inside,
+        mtl.queue_store_password_file,
+    )
     return attrs.evolve(
-        mtl, secret_key=key, users=named.absolute(mtl.users), client_keys=named.absolute(mtl.client_keys)
+        mtl,
+        secret_key=key,
+        users=named.absolute(mtl.users),
+        client_keys=named.absolute(mtl.client_keys),
+        queue_store=store,
+        queue_store_password=password,
     )
 
 

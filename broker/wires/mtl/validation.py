@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Literal
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import attrs
 
@@ -104,6 +106,7 @@ def mtl_problems(mtl: Mtl) -> Iterator[Problem]:
     yield from _keys(mtl)
     yield from _auth(mtl, where)
     yield from _hosts(mtl)
+    yield from _queue_store(mtl)
     for index, rule in enumerate(mtl.rules):
         yield from _rule(f"mtl.rules[{index}]", rule)
     for index, queue in enumerate(mtl.queues):
@@ -191,6 +194,53 @@ def _hosts(mtl: Mtl) -> Iterator[Problem]:
             yield Problem(f"mtl.hosts[{number}]", f"must have 1 to {MAX_HOST} characters, all of them printable")
         elif host in mtl.hosts[:number]:
             yield Problem(f"mtl.hosts[{number}]", f"{host!r} is there twice")
+
+
+def split_password(url: str) -> tuple[str, str | None]:
+    """Return a URL without its password, and the password, None without one. An invalid URL is returned as it is."""
+    try:
+        parts = urlsplit(url)
+        password = parts.password
+    except ValueError:
+        return url, None
+    if password is None:
+        return url, None
+    user, _, host = parts.netloc.rpartition("@")
+    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{host}")), unquote(password)
+
+
+def _has_psycopg() -> bool:
+    try:
+        return importlib.util.find_spec("psycopg") is not None
+    except ValueError:
+        return False  # it is disabled
+
+
+def _queue_store(mtl: Mtl) -> Iterator[Problem]:
+    url, key = mtl.queue_store, "mtl.queue_store"
+    if url is None:
+        for name, given in (
+            ("queue_store_password", mtl.queue_store_password),
+            ("queue_store_password_file", mtl.queue_store_password_file),
+        ):
+            if given is not None:
+                yield Problem(f"mtl.{name}", "has no effect without queue_store")
+        return
+    try:
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query))
+        port = parts.port
+    except ValueError:
+        yield Problem(key, "is no URL")
+        return
+    if parts.scheme not in ("postgresql", "postgres") or not url.isprintable() or port == 0:
+        yield Problem(key, "must be postgresql://USER@HOST:PORT/DATABASE")
+    elif not parts.path.strip("/") and "dbname" not in options:
+        yield Problem(key, "names no database: postgresql://USER@HOST:PORT/DATABASE")
+    elif {"password", "sslpassword"} & options.keys():
+        yield Problem(key, "has a secret among its options, which would be shown; give queue_store_password_file")
+    elif not _has_psycopg():
+        yield Problem(key, "needs psycopg: pip install 'elkobroker[daemon,postgresql]'")
 
 
 def _rule(here: str, rule: MtlRule) -> Iterator[Problem]:

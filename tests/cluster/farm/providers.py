@@ -43,6 +43,7 @@ NAMES = 10
 class Provider:
     """One provider. ``place`` identifies it; ``holder`` is the broker at which it is registered, None if none.
 
+    ``last_holder`` is the last one, ``previous_holder`` the one before.
     ``since`` is the time of its registration there, ``lost`` that at which it lost its last one, ``first`` that of the
     first one of all.
     """
@@ -54,13 +55,14 @@ class Provider:
         self.name = f"{self.wire}-{number % NAMES}"
         self.place = f"192.0.2.{number % 250}:{number + 1000}"
         self.holder: str | None = None
-        self.last_holder = ""
+        self.last_holder = self.previous_holder = ""
         self.since = self.lost = self.first = 0.0
         self.moves = 0
         self._brokers = list(brokers)
         self._rng = rng
         self._at = rng.randrange(len(brokers))
         self._ended = False
+        self._several = len(brokers) > 1
 
     @property
     def broker(self) -> Broker:
@@ -69,11 +71,16 @@ class Provider:
 
     def next_broker(self) -> None:
         """Use another broker."""
-        self._at = (self._at + 1) % len(self._brokers)
+        self._at = (self._at + self._rng.randrange(1, len(self._brokers))) % len(self._brokers) if self._several else 0
+
+    def leave(self) -> None:
+        """End the registration without a farewell, and come back at another broker."""
+        raise NotImplementedError
 
     def registered(self) -> None:
         """Note that it is registered."""
         if self.holder is None:
+            self.previous_holder = self.last_holder
             self.holder = self.last_holder = self.broker.name
             self.since = time.monotonic()
             self.first = self.first or self.since
@@ -159,6 +166,10 @@ class ElkoProvider(Provider):
     def _failed(self, _failure: Any) -> None:
         self.lost_connection()
 
+    def leave(self) -> None:
+        if self.connection is not None:
+            self.connection.transport.abortConnection()
+
     def lost_connection(self) -> None:
         self.gone()
         self.connection = None
@@ -205,6 +216,11 @@ class HttpProvider(Provider):
         answer = await self._client.request(method, url, data=body, headers={"Content-Type": "application/json"})
         await answer.content()
         return int(answer.code)
+
+    def leave(self) -> None:
+        # The next PUT goes to another broker: no instance ends before its TTL.
+        self.gone()
+        self.next_broker()
 
     def _done(self, code: int) -> None:
         if code in (200, 201):
@@ -255,14 +271,16 @@ class MtlProvider(Provider):
             return
         self._watchdog.cancel()
         self.registered()
-        self._reporting = LoopingCall(self._report, client, offer)
-        self._reporting.start(1.0, now=False)
+        self._report(client, offer)
 
     def _report(self, client: Client, offer: Any) -> None:
-        if client is not self.client:
-            self._reporting.stop()
-            return
-        offer.load(round(self._rng.random(), 3)).addErrback(lambda _: None)
+        if client is self.client:
+            offer.load(round(self._rng.random(), 3)).addErrback(lambda _: None)
+            reactor.callLater(1.0, self._report, client, offer)
+
+    def leave(self) -> None:
+        if self.client is not None:
+            self._move(self.client)
 
     def _move(self, client: Client) -> None:
         if client is not self.client:
@@ -289,6 +307,7 @@ class DbpProvider(Provider):
     socket: Any = None
     heard = 0.0
     spoke = 0.0
+    _leaving = False
 
     def __init__(self, number: int, brokers: Sequence[Broker], rng: random.Random) -> None:
         super().__init__(number, brokers, rng)
@@ -296,6 +315,9 @@ class DbpProvider(Provider):
 
     def start(self) -> None:
         DbpThread.add(self)
+
+    def leave(self) -> None:
+        self._leaving = True
 
     def stop(self) -> None:
         self._ended = True
@@ -330,6 +352,9 @@ class DbpProvider(Provider):
                     self.registered()
                 case b"</3" | b"(O_O)":
                     return False
+        if self._leaving:
+            self._leaving = False
+            return False
         if now - self.spoke > 0.4 and self.holder is not None:
             self.spoke = now
             self.say(b"<3", self.name.encode())

@@ -43,6 +43,12 @@ MARGIN = 2.5
 """Seconds before the end of the TTL from which on entries of a broker out of touch may be gone: its last renewal of the
 lease was up to a quarter of the TTL before, and the clients' own detection takes as long."""
 
+NOTICE = 2.0
+"""Seconds within which a provider notices the end of its session."""
+
+MOVING = 0.2
+"""Share of the providers that change their broker in a round."""
+
 START = 60.0
 """Seconds for the start of the farm: three brokers and a thousand providers on two cores."""
 
@@ -55,6 +61,7 @@ class Farm:
         self.ttl = ttl
         brokers = list(hosts.brokers.values())
         self.providers = providers(count, brokers, random.Random(seed))
+        self._rng = random.Random(seed)
         self.by_place = {(each.name, each.place): each for each in self.providers}
         self.finders = [Finder(each, self.check) for each in brokers]
         self.missed: list[str] = []
@@ -63,6 +70,8 @@ class Farm:
         """Brokers that are out of touch with etcd now, with the time since when."""
         self._back: dict[str, float] = {}
         """Brokers that were out of touch for about the TTL or longer, with the time of their return."""
+        self._killed: dict[str, float] = {}
+        """Brokers that were killed, with the time of the last kill."""
         self._unsure = 0.0
         """Time until which etcd may have no leader: then nothing new is known anywhere."""
 
@@ -76,7 +85,13 @@ class Farm:
             broker.start()
         for finder in self.finders:
             finder.start()
-        await wait(lambda: all(finder.looks for finder in self.finders), START, "the brokers")
+
+        def answer() -> bool:
+            ended = [name for name, each in self.hosts.brokers.items() if not each.running]
+            assert not ended, f"brokers ended at the start: {ended}"
+            return all(finder.looks for finder in self.finders)
+
+        await wait(answer, START, "the brokers")
         for number, each in enumerate(self.providers):
             reactor.callLater(number * 0.01, each.start)
         await wait(lambda: not self.differences(), START + 0.05 * len(self.providers), self.differences)
@@ -127,16 +142,23 @@ class Farm:
         found = {(name, place) for name, place, _ in finder.services}
         for key, each in self.by_place.items():
             if key not in found and self._required(each, asked):
-                self.missed.append(f"{finder.broker.name} misses {_named(each)} at {asked:.2f}")
+                reactor.callLater(NOTICE, self._confirm, finder, each, asked)
+
+    def _confirm(self, finder: Finder, each: Provider, asked: float) -> None:
+        """Count a miss, unless the provider has noticed by now that its broker had ended its session at that time."""
+        if self._required(each, asked):
+            self.missed.append(f"{finder.broker.name} misses {_named(each)} at {asked:.2f}")
 
     def _required(self, each: Provider, now: float) -> bool:
         """True if every broker in touch must know a provider."""
         if each.first == 0.0 or now - each.first < FRESH or self._unsure > now:
             return False
-        if each.holder is None:
-            # It is on its way to another broker; its entry stays until the lease of its old one ends.
-            return now - each.lost < self.ttl - MARGIN and self._in_touch(each.last_holder, each.lost)
-        return now - each.since > FRESH and self._in_touch(each.holder, now)
+        if each.holder is None or each.since > now - FRESH:
+            # A session that ends at a living broker takes its services along. If its broker was killed, they stay until
+            # the lease ends, and the provider is back before.
+            killed = self._killed.get(each.last_holder if each.holder is None else each.previous_holder, -1e9)
+            return abs(each.lost - killed) < 2 * NOTICE and killed < now < killed + self.ttl - MARGIN
+        return self._in_touch(each.holder, now)
 
     def _in_touch(self, broker: str, now: float) -> bool:
         """True unless a broker is out of touch for so long that the others may have dropped its entries, or was."""
@@ -152,12 +174,22 @@ class Farm:
         self.looks = 0
         began = time.monotonic()
         moves = sum(each.moves for each in self.providers)
+        # After a fault the providers of its broker are at the others: some change their broker in each round.
+        for each in self.providers:
+            if self._rng.random() < MOVING:
+                reactor.callLater(self._rng.uniform(0.0, 3.0), each.leave)
         await gatherResults([Deferred.fromCoroutine(self._fault(each)) for each in round.faults])
         faults_end = time.monotonic()
         limit = 2 * self.ttl + 3.0 + 15.0
-        trouble = ""
+        trouble = last = ""
+
+        def equal() -> bool:
+            nonlocal last
+            last = self.differences() or last
+            return not self.differences()
+
         try:
-            await wait(lambda: not self.differences(), limit, self.differences)
+            await wait(equal, limit, self.differences)
         except AssertionError as error:
             trouble = str(error)
         return {
@@ -167,6 +199,7 @@ class Farm:
             ],
             "seconds": round_to(time.monotonic() - began),
             "settled": round_to(time.monotonic() - faults_end),
+            "waited for": last,
             "moves": sum(each.moves for each in self.providers) - moves,
             "looks": self.looks,
             "missed": len(self.missed),
@@ -181,6 +214,8 @@ class Farm:
         broker = fault.target if fault.kind in ("kill broker", "pause broker", "cut broker") else ""
         if broker:
             self._out[broker] = time.monotonic()
+        if fault.kind == "kill broker":
+            self._killed[broker] = time.monotonic()
         if "etcd" in fault.kind or fault.kind == "kill leader":
             self._unsure = time.monotonic() + fault.lasts + 4.0
         await deferToThread(begin)
@@ -280,6 +315,8 @@ async def main(options: argparse.Namespace, hosts: Hosts) -> int:
         print(json.dumps({"started": round_to(time.monotonic() - began)}), flush=True)
         rounds = schedule(options.seed, options.rounds, list(hosts.brokers), list(hosts.etcds), options.ttl)
         for each in rounds[options.first - 1 :]:
+            if time.monotonic() - began > 60 * options.minutes:
+                break
             result = await farm.run(each)
             bad += bool(result["missed"] or result["trouble"] or result["ended"])
             print(json.dumps(result), flush=True)
@@ -304,6 +341,7 @@ def command_line() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--first", type=int, default=1, help="begin with this round")
     parser.add_argument("--providers", type=int, default=100)
+    parser.add_argument("--minutes", type=float, default=600.0, help="after which no further round begins")
     parser.add_argument("--ttl", type=int, default=6)
     parser.add_argument("--directory", default="", help="where the logs stay; by default a temporary one")
     options = parser.parse_args()

@@ -162,8 +162,10 @@ class CountingRegistry(Registry):
         super().__init__(farm.clock, count(1).__next__, farm.restored)
         self.watches: set[CountedWatch] = set()
 
-    def watch(self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind)) -> CountedWatch:
-        return CountedWatch(super().watch(changed, kinds), self.watches)
+    def watch(
+        self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind), own: bool = False
+    ) -> CountedWatch:
+        return CountedWatch(super().watch(changed, kinds, own), self.watches)
 
 
 def test_the_registry_is_watched_only_while_somebody_is_subscribed() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from itertools import count
 from typing import Any, cast
@@ -109,6 +109,7 @@ class Shelf:
         self.asked: list[tuple[str, Side, str]] = []
         self.grants: list[Grant] = []
         self.members: dict[str, str] = {}
+        self.preparing: list[Deferred[None]] = []
 
     def check(self, principal: Principal, side: Side, resource: str) -> None:
         self.asked.append((principal.user, side, resource))
@@ -118,6 +119,14 @@ class Shelf:
             raise Refusal(reason, f"not {resource}")
         if resource == "defect":
             raise RuntimeError(resource)
+
+    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> Deferred[None] | None:
+        """A resource whose name begins with "late " waits in ``preparing``."""
+        if not any(resource.startswith("late ") for resource in resources):
+            return None
+        waits: Deferred[None] = Deferred()
+        self.preparing.append(waits)
+        return waits
 
     def granted(self, grant: Grant) -> Mapping[str, str]:
         self.grants.append(grant)

@@ -4,7 +4,7 @@ tests turn.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 from typing import Any
 
@@ -62,6 +62,9 @@ class Keeping:
     def check(self, principal: Principal, side: Side, resource: str) -> None:
         if resource.startswith("no"):
             raise Refusal(Reason.FORBIDDEN, "not that")
+
+    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
+        pass
 
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}

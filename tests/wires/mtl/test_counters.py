@@ -12,6 +12,7 @@ from tests.wires.contexts import context
 
 GAUGES = {
     "mtl_disk.failures",
+    "mtl_owned.queues",
     "mtl_registry.summoned",
     "mtl_services.kept-bytes",
     "mtl_services.open",

@@ -1,5 +1,6 @@
 """Problems of MTL's values."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from broker.app.configuration import Config, problems
 from broker.wires.dbp.config import Dbp
 from broker.wires.mc0.config import Mc0
 from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
-from broker.wires.mtl.validation import MAX_HOSTS, effective_mtl_auth, mtl_data_place
+from broker.wires.mtl.validation import MAX_HOSTS, effective_mtl_auth, mtl_data_place, split_password
 
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
 SAID = {"auth": "open"}
@@ -52,6 +53,12 @@ def test_the_defaults_are_good() -> None:
         ({"secret_key": SECRET, "any_key": True}, "users", "is needed"),
         ({"any_key": True}, "any_key", "has no effect"),
         ({"hosts": ()}, "hosts", "is empty"),
+        ({"queue_store": "mysql://u@h/d"}, "queue_store", "must be postgresql://"),
+        ({"queue_store": "postgresql://u@h:x/d"}, "queue_store", "is no URL"),
+        ({"queue_store": "postgresql://u@h"}, "queue_store", "names no database"),
+        ({"queue_store": "postgresql://u@h/d?password=x"}, "queue_store", "has a secret among its options"),
+        ({"queue_store_password": "x"}, "queue_store_password", "has no effect without queue_store"),
+        ({"queue_store_password_file": "x"}, "queue_store_password_file", "has no effect without queue_store"),
         ({"hosts": ("a", "a")}, "hosts[1]", "is there twice"),
         ({"hosts": ("a\n",)}, "hosts[0]", "printable"),
         ({"hosts": tuple(map(str, range(MAX_HOSTS + 1)))}, "hosts", "more than"),
@@ -121,3 +128,17 @@ def test_both_ports_may_be_taken() -> None:
     ]
     config = Config(mc0=Mc0(endpoint="tcp://127.0.0.1:7"), mtl=Mtl(data_port=7))
     assert problems(config) == [("mtl.data_port", "127.0.0.1:7 is taken by mc0.endpoint")]
+
+
+def test_a_queue_store_needs_psycopg(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wrong(queue_store="postgresql://u@h/d") == []
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    [(key, text)] = wrong(queue_store="postgresql://u@h/d")
+    assert key == "queue_store"
+    assert "elkobroker[daemon,postgresql]" in text
+
+
+def test_a_password_leaves_the_url_of_the_queue_store() -> None:
+    assert split_password("postgresql://u:a%2Fb@h:1/d?x=1") == ("postgresql://u@h:1/d?x=1", "a/b")
+    assert split_password("postgresql://u@h/d") == ("postgresql://u@h/d", None)
+    assert split_password("postgresql://[u:x@h/d") == ("postgresql://[u:x@h/d", None)

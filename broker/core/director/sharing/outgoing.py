@@ -17,7 +17,7 @@ from twisted.logger import Logger
 
 from broker.core.cluster.interfaces import ILinks
 from broker.core.director.sharing.limits import CHANNEL, MESSAGE_WORK, WINDOW
-from broker.core.director.sharing.records import Begin, End, Piece, Record, encode, size
+from broker.core.director.sharing.records import Begin, End, Piece, Record, frames, line, size
 
 Described = Callable[[str], Iterator[tuple[int, Sequence[Record]]]]
 """Yields the snapshot for a broker: numbers of links, 0 for none, with records that are made at that moment."""
@@ -91,9 +91,9 @@ class Outgoing:
             return
         whole = [broker for broker, feed in self._feeds.items() if feed.pieces is None]
         if whole:
-            for frames in self._messages(record for _, record in gathered):
+            for message in self._messages(record for _, record in gathered):
                 for broker in whole:
-                    self._links.send(broker, CHANNEL, frames)
+                    self._links.send(broker, CHANNEL, message)
         for broker, feed in self._feeds.items():
             if feed.pieces is not None:
                 announced = feed.announced
@@ -107,17 +107,17 @@ class Outgoing:
 
     def _send(self, broker: str, records: Iterable[Record]) -> bool:
         sent = True
-        for frames in self._messages(records):
-            sent = self._links.send(broker, CHANNEL, frames) and sent
+        for message in self._messages(records):
+            sent = self._links.send(broker, CHANNEL, message) and sent
         return sent
 
     def _messages(self, records: Iterable[Record]) -> Iterator[list[bytes]]:
         """Yield messages of at most `MESSAGE_WORK`, unless a single record has more."""
-        frames: list[bytes] = []
+        lines: list[bytes] = []
         work = 0
         for record in records:
             try:
-                frames += encode((record,))
+                lines.append(line(record))
             except (ValueError, OverflowError, RecursionError):
                 # Nothing that a peer sends leads here, as far as is known; one report less is better than a stop.
                 self.unencodable += 1
@@ -125,10 +125,10 @@ class Outgoing:
                 continue
             work += size(record)
             if work >= MESSAGE_WORK:
-                yield frames
-                frames, work = [], 0
-        if frames:
-            yield frames
+                yield frames(lines)
+                lines, work = [], 0
+        if lines:
+            yield frames(lines)
 
     def _schedule(self, broker: str, feed: Feed) -> None:
         if feed.pieces is not None and not feed.due and feed.count - feed.acknowledged < WINDOW:

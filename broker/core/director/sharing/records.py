@@ -1,4 +1,4 @@
-"""Codec of the messages between directors: the frames of a message are records, each a JSON array.
+"""Codec of the messages between directors: one frame with a record in each line, which is a JSON array.
 
 Pure: bytes and values. A record of an unknown kind, or an invalid one, is left out and counted: a newer broker may send
 kinds that an older one ignores. A newer broker may append members, which an older one ignores, too.
@@ -212,20 +212,26 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_KINDS).decode
 
 
-def encode(records: Iterable[Record]) -> list[bytes]:
-    """Return the frames of a message. Values that JSON cannot express raise ValueError."""
-    return [_encode(record) for record in records]
+def line(record: Record) -> bytes:
+    """Return the line of a record. Values that JSON cannot express raise ValueError."""
+    return _encode(record)
 
 
-def decode(frames: Sequence[bytes]) -> tuple[list[Record], int]:
-    """Return the records of a message, and the number of frames that are none."""
+def frames(lines: Iterable[bytes]) -> list[bytes]:
+    """Return the frames of a message: one, since links limit their number."""
+    return [b"\n".join(lines)]
+
+
+def decode(message: Sequence[bytes]) -> tuple[list[Record], int]:
+    """Return the records of a message, and the number of lines that are none."""
     records: list[Record] = []
     invalid = 0
-    for frame in frames:
-        try:
-            records.append(_decode(frame))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            invalid += 1
+    for frame in message:
+        for each in frame.split(b"\n"):
+            try:
+                records.append(_decode(each))
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                invalid += 1
     return records, invalid
 
 

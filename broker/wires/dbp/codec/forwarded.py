@@ -51,6 +51,7 @@ def decode(frames: Sequence[bytes]) -> Message:
     """Return the message. Raises `Malformed`."""
     try:
         [frame] = frames
-        return _decode(frame)
+        message: Message = _decode(frame)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Malformed(Reason.SYNTAX, f"not a message of another broker: {error}") from None
+    return message

@@ -6,6 +6,9 @@ Rules:
 - It expires when it was not renewed within its TTL. A stall of the broker itself does not count (`ILeases`).
 - If an administrator withdraws the provider or its service, the instance is unknown at its next renewal.
 - Reaching a limit refuses new instances only.
+- An instance that is registered at another broker of the cluster, by its name or at its endpoint, has *moved*: it ends
+  here, and its next renewal here finds it unknown, so that its client registers it again where it is. Without users,
+  its address must be the same, as at one broker.
 """
 
 from __future__ import annotations
@@ -16,8 +19,11 @@ from collections.abc import Iterator
 import attrs
 
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ILease, ILeases, IRegistry
-from broker.core.model import MAX_NAME, LoadDetails, Rights, Service, checked_load
+from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
+from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Rights, Service, checked_load
+
+WIRE = "http"
+"""The name of the wire in the registry."""
 
 
 @attrs.frozen
@@ -75,10 +81,13 @@ class Instances:
     def __init__(self, registry: IRegistry, leases: ILeases, limits: InstanceLimits) -> None:
         self.limits = limits
         self.counts: Counter[str] = Counter()
-        """Events: registered, renewed, replaced, withdrawn, expired."""
+        """Events: registered, renewed, replaced, withdrawn, expired, moved."""
+        self.watch: IWait | None = None
+        """The watch of other brokers; None without a cluster."""
         self._registry = registry
         self._leases = leases
         self._all: dict[tuple[str, str], Instance] = {}
+        self._by_provider: dict[int, Instance] = {}
         self._by_owner: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -106,17 +115,19 @@ class Instances:
             self._replace(known, offer)
             return known, False
         self._check_room(owner)
+        if self.watch is not None and owner == address:
+            self._check_elsewhere(name, instance, address)
         rights = Rights(self.limits.offer)
         self._registry.check(_service(name, 0, offer), rights)
         label = offer.label or f"{name}/{instance}"
-        provider = self._registry.join(label, "http", address)
+        provider = self._registry.join(label, WIRE, address)
         try:
             self._registry.offer([_service(name, provider, offer)], rights)
         except Refusal:
             self._registry.leave(provider, "withdrawn")
             raise
         made = Instance(name, instance, owner, address, provider, offer, self._leases.moment(), self)
-        self._all[name, instance] = made
+        self._all[name, instance] = self._by_provider[provider] = made
         self._by_owner[owner] += 1
         made.lease = self._leases.hold(made, made.due)
         self.counts["registered"] += 1
@@ -154,15 +165,53 @@ class Instances:
         self._registry.leave(instance.provider, "expired")
         self.counts["expired"] += 1
 
+    def follow(self) -> None:
+        """Give up instances that are registered at other brokers of the cluster."""
+        self.watch = self._registry.watch(self._offered, (Kind.OFFERED,))
+
     def stop(self) -> None:
         """End all leases. The instances stay in the registry: the store remembers them as present."""
+        if self.watch is not None:
+            self.watch.cancel()
         for instance in self._all.values():
             if instance.lease is not None:
                 instance.lease.cancel()
         self._all.clear()
+        self._by_provider.clear()
         self._by_owner.clear()
 
     # inside
+
+    def _offered(self, change: Change) -> None:
+        service = change.subject
+        assert isinstance(service, Service)
+        if service.provider in self._by_provider or not self._by_provider:
+            return
+        holder = self._registry.provider(service.provider)
+        if holder is None or not holder.broker or holder.wire != WIRE:
+            return
+        same = {
+            self._by_provider[each.provider]: None
+            for each in self._registry.services(service.name, service.protocol)
+            if each.provider in self._by_provider and each.hostport == service.hostport
+        }
+        name, slash, instance = holder.label.rpartition("/")
+        known = self._all.get((name, instance)) if slash and name == service.name else None
+        if known is not None:
+            same[known] = None
+        for each in same:
+            self._forget(each)
+            self._registry.leave(each.provider, "withdrawn")
+            self.counts["moved"] += 1
+
+    def _check_elsewhere(self, name: str, instance: str, address: str) -> None:
+        """Raise `Refusal` NAME_TAKEN if another address has the instance at another broker."""
+        for service in self._registry.services(name):
+            holder = self._registry.provider(service.provider)
+            if holder is None or not holder.broker or (holder.wire, holder.label) != (WIRE, f"{name}/{instance}"):
+                continue
+            if holder.address != address:
+                raise Refusal(Reason.NAME_TAKEN, f"the instance {instance!r} of {name!r} has another owner")
 
     def _own(self, name: str, instance: str, owner: str) -> Instance:
         known = self._known(name, instance)
@@ -231,6 +280,7 @@ class Instances:
             known.lease.cancel()
             known.lease = None
         del self._all[known.name, known.instance]
+        del self._by_provider[known.provider]
         self._by_owner[known.owner] -= 1
         if not self._by_owner[known.owner]:
             del self._by_owner[known.owner]

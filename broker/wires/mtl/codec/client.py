@@ -141,6 +141,15 @@ class Challenged(msgspec.Struct, frozen=True):
     challenge: bytes
 
 
+class Misdirected(msgspec.Struct, frozen=True):
+    """421: a resource belongs to another broker, ``owner``, whose control flow is at ``endpoint``. ``reason`` is for
+    people."""
+
+    owner: str
+    endpoint: str
+    reason: str
+
+
 class Error(msgspec.Struct, frozen=True):
     """Any other code. ``reason`` is for people, except that of `not_open`; "" if there is none."""
 
@@ -154,7 +163,7 @@ class Error(msgspec.Struct, frozen=True):
         return self.code == 400 and self.reason == NOT_OPEN
 
 
-Reply = Ok | Ready | DataLease | Unauthorized | Challenged | Error
+Reply = Ok | Ready | DataLease | Unauthorized | Challenged | Misdirected | Error
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -215,6 +224,9 @@ def decode(code: bytes, body: bytes) -> Reply:
     if digits == b"402":
         challenged = _members(value, _Challenged)
         return Challenged(challenged.mechanism.upper(), challenged.challenge)
+    endpoint = value.get("endpoint")
+    if digits == b"421" and isinstance(endpoint, str) and is_name(endpoint):
+        return Misdirected(_text(value.get("owner")), endpoint, _text(value.get("reason")))
     return Error(int(digits), status, _text(value.get("reason")))
 
 

@@ -98,6 +98,7 @@ class ReplyStatus(enum.Enum):
     CHALLENGED = (b"402", "Challenged")
     FORBIDDEN = (b"403", "Forbidden")
     TOO_LARGE = (b"413", "Payload Too Large")
+    MISDIRECTED = (b"421", "Misdirected Request")
     TOO_MANY = (b"429", "Too Many Requests")
     INTERNAL_ERROR = (b"500", "Internal Error")
     NOT_IMPLEMENTED = (b"501", "Not implemented")

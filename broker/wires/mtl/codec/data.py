@@ -302,6 +302,8 @@ EncodedCommand = tuple[bytes, bytes]
 OK = b"200"
 BAD_REQUEST = b"400"
 FORBIDDEN = b"403"
+MISDIRECTED = b"421"
+UNAVAILABLE = b"503"
 """The codes of Responses."""
 
 PING: EncodedCommand = (b"\x08", b"")

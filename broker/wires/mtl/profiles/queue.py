@@ -15,16 +15,21 @@ Rules (the behaviour of queues themselves is in `broker.core.queues.queue`):
 - A Content is sent with its properties and those of the broker: ``user-id`` if its writer has a name, ``redelivered``,
   ``delivery-count`` from 1 on, and ``death-reason`` of dead letters. The broker removes these properties from what
   writers send. It reads ``ttl`` (milliseconds) and ``message-id``.
+- In a cluster, or with a shared store, a queue is used at the broker that owns it (`Owners`). A lease names its queues,
+  which are claimed and loaded before the lease is issued; it is refused if another broker has one of them. Flows that
+  use a queue end when the queue moves, and their clients are notified.
 - A slow reader keeps its place; Contents that it has no room for are given to others, or wait for it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.router import Sent
@@ -92,6 +97,14 @@ class WorkQueues(Protocol):
     def counts(self) -> Mapping[str, int]: ...
 
 
+class Owners(Protocol):
+    """Ownership of queues: see `broker.core.queues.ownership.QueueOwnership`."""
+
+    lost: Any
+
+    def require(self, space: str, name: str) -> Deferred[None] | None: ...
+
+
 class QueueProfile:
     """See `broker.wires.mtl.sessions.profile_interface.Profile`."""
 
@@ -102,8 +115,21 @@ class QueueProfile:
     }
     sole: str | None = None
 
-    def __init__(self, queues: WorkQueues, flows: DataFlows, clock: IReactorTime, window_bytes: int) -> None:
+    def __init__(
+        self,
+        queues: WorkQueues,
+        flows: DataFlows,
+        clock: IReactorTime,
+        window_bytes: int,
+        owners: Owners | None = None,
+    ) -> None:
         self._queues = queues
+        self._owners = owners
+        """None where this broker owns all queues."""
+        self._present: dict[ProfileReader | ProfileWriter, None] = {}
+        """Flows that may have to move, if there are owners."""
+        if owners is not None:
+            owners.lost = self._lost
         self._flows = flows
         self._clock = clock
         self.window_bytes = window_bytes
@@ -120,11 +146,25 @@ class QueueProfile:
         if not principal.allowed.may(side, self.name, resource):
             raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that queue")
 
+    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> Deferred[None] | None:
+        if self._owners is None:
+            return None
+        waits = []
+        for resource in resources:
+            self.check(principal, side, resource)  # only permitted queues are claimed
+        for resource in resources:
+            ready = self._owners.require(principal.host, resource)
+            if ready is not None:
+                waits.append(ready)
+        return gatherResults(waits, consumeErrors=True).addCallbacks(_nothing, _first) if waits else None
+
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}
 
     def joined(self, flow: ProfileReader | ProfileWriter) -> None:
         grant = flow.grant
+        if self._owners is not None:
+            self._present[flow] = None
         if grant.side is Side.WRITER:
             flow.place = _WriterPlace(flow)  # type: ignore[arg-type]
         elif grant.confirm is ConfirmMode.FULL:
@@ -133,21 +173,32 @@ class QueueProfile:
             flow.place = _UnconfirmedReader(self._queues, flow, self._clock)  # type: ignore[arg-type]
 
     def left(self, flow: ProfileReader | ProfileWriter) -> None:
+        self._present.pop(flow, None)
         flow.place.end()
+
+    def _lost(self, space: str, name: str) -> None:
+        """End the flows that use a queue, or its dead-letter queues, which another broker has now."""
+        for flow in list(self._present):
+            grant = flow.grant
+            used = grant.resources or (flow.place.consumers if grant.side is Side.READER else ())
+            if grant.principal.host == space and any(_living(resource) == name for resource in used):
+                self._flows.end(flow, "moved", announce=True)
 
     def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         taker: _ReaderPlace = reader.place
         try:
             queue = self._queues.open(reader.grant.principal.host, resource)
-        except Refusal:
+        except Refusal as refusal:
             # The Summon has been answered by 200 already, so the flow ends. The client may try again later.
-            self._flows.end(reader, "limit")
+            moved = refusal.reason is not Reason.LIMIT
+            self._flows.end(reader, "moved" if moved else "limit", announce=moved)
             return
         taker.consumers[resource] = queue.join(taker)
 
     def dismiss(self, reader: ProfileReader, resource: str) -> None:
-        consumer = reader.place.consumers.pop(resource)
-        consumer.queue.leave(consumer)
+        consumer = reader.place.consumers.pop(resource, None)
+        if consumer is not None:  # else its Summon is not answered yet
+            consumer.queue.leave(consumer)
 
     def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         """No-op: flows of this profile are no providers."""
@@ -165,7 +216,10 @@ class QueueProfile:
             queue = self._queues.open(author.host, resource)
             safe = queue.put(head, content.body, ttl, author.user, id, author.waits, sequence)
         except Refusal as refusal:
-            author.refuse(sequence, recycle=refusal.reason is Reason.LIMIT)
+            if refusal.reason is Reason.ELSEWHERE:
+                author.misdirect(sequence)
+            else:
+                author.refuse(sequence, recycle=refusal.reason in (Reason.LIMIT, Reason.UNAVAILABLE))
             return
         if author.waits is not None:
             if safe:
@@ -261,6 +315,12 @@ class _WriterPlace:
         if self._writer is not None:
             self.answer()
             self._writer.reject(sequence, recycle=recycle)
+
+    def misdirect(self, sequence: int) -> None:
+        """Refuse a Content for a queue of another broker, after the Confirms that are due."""
+        if self._writer is not None:
+            self.answer()
+            self._writer.misdirect(sequence)
 
     def kept(self, tokens: Sequence[int]) -> None:
         """Confirm messages that are on the disk."""
@@ -388,6 +448,25 @@ class _UnconfirmedReader(_ReaderPlace):
         self._sent = 0
         self.look()
         self._queues.serve(self)
+
+
+def _living(name: str) -> str:
+    """Return the name of a queue without the suffixes of dead-letter queues."""
+    while name.endswith(DEAD):
+        name = name.removesuffix(DEAD)
+    return name
+
+
+def _nothing(_: object) -> None:
+    """Drop the results of preparations."""
+
+
+def _first(failure: Failure) -> None:
+    """Raise the first refusal."""
+    error = failure.value
+    if isinstance(error, FirstError):
+        error.subFailure.raiseException()
+    failure.raiseException()
 
 
 def _again(message: WorkMessage) -> bytes:

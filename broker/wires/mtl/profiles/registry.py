@@ -26,7 +26,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -133,6 +133,9 @@ class RegistryProfile:
             raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that resource")
         if side is Side.WRITER and name is not None and not principal.allowed.offers.permits(name):
             raise Refusal(Reason.FORBIDDEN, "this user may not offer a service of that name")
+
+    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
+        """No-op: resources need no preparation."""
 
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}

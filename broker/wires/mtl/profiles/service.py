@@ -33,7 +33,7 @@ Rules:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
@@ -152,6 +152,9 @@ class ServiceProfile:
         service = _service(resource)
         if service and side is Side.READER and not principal.allowed.offers.permits(service):
             raise Refusal(Reason.FORBIDDEN, "this user may not offer a service of that name")
+
+    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
+        """No-op: resources need no preparation."""
 
     def granted(self, grant: Grant) -> Mapping[str, str]:
         if grant.side is not Side.READER or not grant.covers(REPLY):

@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from broker.core.errors import Reason, Refusal
 from broker.wires.mtl.codec.data import Content, make_tail
@@ -40,6 +40,9 @@ class FanOutProfile:
     def check(self, principal: Principal, side: Side, resource: str) -> None:
         if resource != RESOURCE:
             raise Refusal(Reason.PARAMETER, f"the profile {self.name} has one resource, {RESOURCE}")
+
+    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
+        """No-op: resources need no preparation."""
 
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}

@@ -98,6 +98,9 @@ class TopicProfile:
         if not principal.allowed.may(side, NAME, resource):
             raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that topic")
 
+    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> None:
+        """No-op: resources need no preparation."""
+
     def granted(self, grant: Grant) -> Mapping[str, str]:
         return {}
 

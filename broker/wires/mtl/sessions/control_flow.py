@@ -8,8 +8,8 @@ by state; other commands of RFC 11 do not exist:
     Open       201, 401 or 403     as NEW    as NEW                     as NEW
     Authorize  400 "open"          400       201, 401 or 402            201, 401 or 402
     Profile    400 "open"          400       401                        200, or 400 if there is no such profile
-    Reader,    400 "open"          400       401                        202; 400 before a profile is chosen
-    Writer
+    Reader,    400 "open"          400       401                        202; 400 before a profile is chosen; 421 or 503
+    Writer                                                              if the profile cannot serve a resource here
 
 Rules:
 - An Open is answered 201 if no authentication is needed, or if the CURVE key proves the user; else 401, and exchanges
@@ -21,8 +21,9 @@ Rules:
 - A Profile that names an unknown profile leaves the chosen one in place.
 - A user who loses rights (by a change of users, keys or rules) gets 401 to the next request; their data flows end.
 - Ill-formed requests are dropped and counted. Well-formed ones are answered once, in order. While an answer waits (for
-  a password check, or a delay), further requests of the session wait behind it, a bounded number of them; more are
-  dropped and counted, since RFC 11 has requests and replies take turns. Other sessions do not wait.
+  a password check, a delay, or a resource that the profile prepares), further requests of the session wait behind it, a
+  bounded number of them; more are dropped and counted, since RFC 11 has requests and replies take turns. Other sessions
+  do not wait.
 - Replies to a peer that does not read wait in the transport, a bounded number of them; further ones are dropped and
   counted. When a connection closes, its sessions end without replies.
 - A defect of the broker is answered by 500 and logged. While the broker drains or stops, requests are
@@ -34,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, fail
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -139,8 +140,9 @@ class ControlFlow:
             # RFC 11 replies have no request number: clients match them by order alone.
             self._queue(session.turn, back, asked, len(request.body))
         elif session is not None and type(asked) is wire.AuthorizeRequest and self._unavailable is None:
-            session.turn = turn = Pipeline(back)
-            Deferred.fromCoroutine(self._serve(session, turn, asked)).addErrback(self._failed, session)
+            self._begin(session, Pipeline(back), asked, None)
+        elif session is not None and (waits := self._preparation(session, asked)) is not None:
+            self._begin(session, Pipeline(back), asked, waits)
         else:
             if session is None and type(asked) is wire.OpenRequest:
                 session = ControlSession(key, connection, sender)
@@ -232,11 +234,43 @@ class ControlFlow:
         else:
             self._complaints.count("mtl_dropped", "behind")
 
-    async def _serve(self, session: ControlSession, turn: Pipeline, asked: wire.ControlRequest | EncodedReply) -> None:
+    def _begin(
+        self,
+        session: ControlSession,
+        turn: Pipeline,
+        asked: wire.ControlRequest | EncodedReply,
+        waits: Deferred[None] | None,
+    ) -> None:
+        """Begin to serve a request that has to wait."""
+        session.turn = turn
+        Deferred.fromCoroutine(self._serve(session, turn, asked, waits)).addErrback(self._failed, session)
+
+    def _preparation(self, session: ControlSession, asked: wire.ControlRequest | EncodedReply) -> Deferred[None] | None:
+        """Return the preparation of the resources of a request; None if there is nothing to wait for."""
+        if not isinstance(asked, wire.ReaderRequest | wire.WriterRequest) or self._unavailable is not None:
+            return None
+        profile, principal = session.profile, session.principal
+        if session.state is not SessionState.AUTHORIZED or profile is None or principal is None:
+            return None
+        side = Side.READER if isinstance(asked, wire.ReaderRequest) else Side.WRITER
+        try:
+            return profile.prepare(principal, side, asked.resources)
+        except Exception as error:
+            return fail(error)
+
+    async def _serve(
+        self,
+        session: ControlSession,
+        turn: Pipeline,
+        asked: wire.ControlRequest | EncodedReply,
+        waits: Deferred[None] | None,
+    ) -> None:
         """Answer that request, then those that came behind it meanwhile."""
         while True:
             if type(asked) is wire.AuthorizeRequest and self._unavailable is None:
                 answer = await self._authorize(session, turn, asked)
+            elif waits is not None:
+                answer = await self._prepared(session, turn, asked, waits)
             else:
                 answer = self._answer(session, asked)
             if turn.over:
@@ -247,6 +281,26 @@ class ControlFlow:
                 return
             turn.back, asked, size = turn.behind.popleft()
             self._behind -= size
+            waits = self._preparation(session, asked)
+
+    async def _prepared(
+        self,
+        session: ControlSession,
+        turn: Pipeline,
+        asked: wire.ControlRequest | EncodedReply,
+        waits: Deferred[None],
+    ) -> EncodedReply:
+        """Return the reply to a request after the preparation of its resources."""
+        try:
+            await waits
+        except Refusal as refusal:
+            return self._refused(session, refusal)
+        except Exception:
+            self.log.failure("the preparation of resources failed")
+            return DEFECT
+        if turn.over:
+            return NOT_OPEN  # not sent: `_serve` drops it
+        return self._answer(session, asked)
 
     def _failed(self, failure: Failure, session: ControlSession) -> None:
         self.log.failure("a reply could not be sent", failure)

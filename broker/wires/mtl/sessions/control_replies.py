@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.wires.mtl.codec import control as wire
 from broker.wires.mtl.codec.control import EncodedReply, ReplyStatus
 
@@ -20,10 +20,14 @@ _STATUS = {
     Reason.FORBIDDEN: ReplyStatus.FORBIDDEN,
     Reason.NAME_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
     Reason.TOPIC_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
+    Reason.UNAVAILABLE: ReplyStatus.UNAVAILABLE,
 }
 """Statuses of refusals by their reason; all others are answered by 400."""
 
 
 def refused(refusal: Refusal) -> EncodedReply:
-    """Return the reply to a refused request."""
+    """Return the reply to a refused request. For a resource of another broker, it names that and its endpoint."""
+    if isinstance(refusal, Elsewhere):
+        place = {"owner": refusal.owner, "endpoint": refusal.endpoint}
+        return wire.error(ReplyStatus.MISDIRECTED, refusal.text, place)
     return wire.error(_STATUS.get(refusal.reason, ReplyStatus.BAD_REQUEST), refusal.text)

@@ -159,6 +159,10 @@ class WriterFlow:
         if self.confirmed:
             self._outbound.answer(self.client, wire.confirm(sequence, multiple))
 
+    def misdirect(self, sequence: int) -> None:
+        """Refuse a Content whose resource belongs to another broker."""
+        self._outbound.answer(self.client, wire.response(sequence, wire.MISDIRECTED))
+
     def reject(self, sequence: int, *, recycle: bool) -> None:
         """Refuse a Content."""
         if self.confirmed:

@@ -16,12 +16,15 @@ States of a connection, and what its commands lead to. "403" is a Response with 
 
 Every flow of a connection ends together with the others: when the connection closes, after some heartbeats without a
 frame, when the lease is revoked, or when the client does not read. The state is then "without flow". The end is not
-announced (RFC 11 has no command for it): the next command of the client is answered by 403.
+announced (RFC 11 has no command for it): the next command of the client is answered by 403. The exception is a resource
+that moves to another broker: then the client is sent a Response 403 with the sequence 0 at once.
 
 Rules:
 - A Ping without flow is answered by 403 rather than a Pong, so that the client of a restarted broker notices.
 - A second Lease for the same side is refused, and its lease is lost. A repeated Lease, of the lease in use, is answered
   by 200: it changes nothing.
+- A Summon of a resource that the profile has to prepare is answered when it is ready: by 421 if it belongs to another
+  broker, by 503 if it cannot be used now. Commands behind it do not wait.
 - A Summon is answered before any Content of the resource. A Dismiss is answered after the profile has processed it; no
   Content of the resource follows.
 - A Content names its resource; the name may be empty if there is only one. An invalid Content is answered by a Reject
@@ -38,9 +41,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.router import NumberingRouter, Part, Sent
@@ -122,10 +128,12 @@ class DataFlow:
 
     # from profiles
 
-    def end(self, flow: ProfileReader | ProfileWriter, why: str) -> None:
+    def end(self, flow: ProfileReader | ProfileWriter, why: str, announce: bool = False) -> None:
         """End both flows of a client."""
         assert isinstance(flow, ReaderFlow | WriterFlow)
         if not flow.client.over:
+            if announce:
+                self._outbound.answer(flow.client, wire.response(0, wire.FORBIDDEN))
             self._end(flow.client, why)
 
     # from the leases
@@ -311,9 +319,34 @@ class DataFlow:
             self._refuse(client, command.sequence, refusal, wire.BAD_REQUEST)
             return
         reader.summoned[name] = None
+        waits = None if reader.grant.resources else self._preparation(reader, name)
+        if waits is None:
+            self._summoned(client, reader, command)
+        else:
+            waits.addCallbacks(
+                lambda _: self._summoned(client, reader, command), partial(self._not_summoned, client, reader, command)
+            ).addErrback(lambda failure: self.log.failure("a Summon made the broker fail", failure))
+
+    def _preparation(self, reader: ReaderFlow, name: str) -> Deferred[None] | None:
+        """Return the preparation of a resource that the lease does not name; named ones were prepared for the lease."""
+        return reader.grant.profile.prepare(reader.grant.principal, Side.READER, (name,))
+
+    def _summoned(self, client: DataClient, reader: ReaderFlow, command: wire.Summon) -> None:
+        name = command.resource
+        if client.over or client.reader is not reader or name not in reader.summoned:
+            return  # the flow has ended, or the resource was dismissed
         # Before the profile: it may send Contents at once, and the answer must precede them.
         self._outbound.answer(client, wire.response(command.sequence, wire.OK))
         reader.grant.profile.summon(reader, name, command.body)
+
+    def _not_summoned(self, client: DataClient, reader: ReaderFlow, command: wire.Summon, failure: Failure) -> None:
+        if client.over or client.reader is not reader or reader.summoned.pop(command.resource, client) is not None:
+            return
+        refusal = failure.value
+        if not isinstance(refusal, Refusal):
+            failure.raiseException()
+        code = wire.MISDIRECTED if refusal.reason is Reason.ELSEWHERE else wire.UNAVAILABLE
+        self._refuse(client, command.sequence, refusal, code)
 
     def _dismiss(self, client: DataClient, command: wire.Dismiss) -> None:
         name = command.resource

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 import attrs
+from twisted.internet.defer import Deferred
 
 from broker.net.interfaces.router import Part, Sent
 from broker.wires.mtl.codec.data import Content
@@ -76,6 +77,9 @@ class ProfileWriter(Protocol):
     def confirm(self, sequence: int, multiple: bool = False) -> None:
         """Confirm a Content, or all up to it. No-op if the flow is not confirmed."""
 
+    def misdirect(self, sequence: int) -> None:
+        """Refuse a Content whose resource belongs to another broker: a Response 421 with its sequence."""
+
     def reject(self, sequence: int, *, recycle: bool) -> None:
         """Refuse a Content: for now with ``recycle`` (the client sends it again), else for good.
 
@@ -93,10 +97,10 @@ class DataFlows(Protocol):
         Readers without room miss it, which is counted; those that miss too many are ended.
         """
 
-    def end(self, flow: ProfileReader | ProfileWriter, why: str) -> None:
+    def end(self, flow: ProfileReader | ProfileWriter, why: str, announce: bool = False) -> None:
         """End the flow of a client with its lease and all that it has summoned. Its next command is answered by 403.
 
-        ``why`` names a counter.
+        ``why`` names a counter. With ``announce`` the client is sent a Response 403 with the sequence 0 before.
         """
 
 
@@ -116,6 +120,12 @@ class Profile(Protocol):
         """Raise `Refusal` if there is no such resource (PARAMETER), or if the principal may not use it (FORBIDDEN).
 
         Called for each resource of a lease when it is issued; of a lease for all, when a resource is first used.
+        """
+
+    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> Deferred[None] | None:
+        """Prepare resources that a lease or a Summon names. Returns None if they can be used at once.
+
+        The Deferred fires when they can be used, or fails with `Refusal`. `check` decides about them all the same.
         """
 
     def granted(self, grant: Grant) -> Mapping[str, str]:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count
 
-import attrs
 import pytest
-from twisted.internet.task import Clock
 
-from broker.core.model import BROKER, Change, Kind, Provider, Rights, Service
-from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.net.rate_limits import Rates
 from broker.wires.dbp.sessions.catalogue import MOVE_SECONDS, DbpTerms
 from broker.wires.dbp.sessions.elsewhere import BEATS, BURST, MOVES, Elsewhere
@@ -19,65 +13,25 @@ from tests.core.director.sharing.network import Links, Network
 from tests.recording.farm import clock_at
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import ELSEWHERE, TEXT, THERE, DbpFarm, T
+from tests.wires.mirroring import Mirrors
 
 EVERY_SECOND = {"heartbeat_ms": 1000}
 
 
-class MirroringRegistry(Registry):
-    """A registry that shows providers of another broker under ids of its own."""
-
-    def __init__(self, clock: Clock, first: int) -> None:
-        super().__init__(clock, count(first).__next__, Restored((), 1.0, clock, lambda ids: None))
-        self.holders: dict[int, str] = {}
-
-    def provider(self, provider: int) -> Provider | None:
-        found = super().provider(provider)
-        return found and attrs.evolve(found, broker=self.holders.get(provider, ""))
-
-
 class Pair:
-    """Two brokers with DBP; what one registers, the other mirrors while ``mirroring``."""
+    """Two brokers with DBP, which mirror each other."""
 
     def __init__(self) -> None:
         self.clock = clock_at()
         self.network = Network(self.clock)
-        self.farms: dict[str, DbpFarm] = {}
-        self.mirroring = True
-        self._waiting: list[tuple[str, Change, Provider | None]] = []
-        self._ids: dict[tuple[str, int], int] = {}
-        for number, name in enumerate(("a", "b")):
-            registry = MirroringRegistry(self.clock, 1 + 1000 * number)
-            farm = self.farms[name] = DbpFarm(clock=self.clock, registry=registry)
+        self.mirrors = Mirrors(self.clock)
+        farms = {}
+        for name, registry in self.mirrors.registries.items():
+            farm = farms[name] = DbpFarm(clock=self.clock, registry=registry)
             links = self.network.add(name)
-            farm.catalogue.elsewhere = Elsewhere(
-                registry, links, farm.catalogue, farm.complaints, Rates(self.clock)
-            )
-            registry.watch(lambda change, name=name: self._changed(name, change), (Kind.OFFERED, Kind.WITHDRAWN))  # type: ignore[misc]
+            farm.catalogue.elsewhere = Elsewhere(registry, links, farm.catalogue, farm.complaints, Rates(self.clock))
         self.network.up("a", "b")
-        self.a, self.b = self.farms["a"], self.farms["b"]
-
-    def _changed(self, name: str, change: Change) -> None:
-        registry = self.farms[name].registry
-        assert isinstance(registry, MirroringRegistry)
-        if change.provider != BROKER and change.provider not in registry.holders:
-            self._waiting.append((name, change, registry.provider(change.provider)))
-            if self.mirroring:
-                self.clock.callLater(0.02, self.mirror)
-
-    def mirror(self) -> None:
-        """Mirror what has changed."""
-        waiting, self._waiting = self._waiting, []
-        for name, change, provider in waiting:
-            registry = self.farms["b" if name == "a" else "a"].registry
-            assert isinstance(registry, MirroringRegistry)
-            service = change.subject
-            assert isinstance(service, Service)
-            if change.kind is Kind.OFFERED and provider is not None:
-                id = self._ids[name, change.provider] = registry.join(provider.label, provider.wire, provider.address)
-                registry.holders[id] = name
-                registry.offer([attrs.evolve(service, provider=id)], Rights())
-            elif change.kind is Kind.WITHDRAWN:
-                registry.leave(self._ids.pop((name, change.provider)), change.why)
+        self.a, self.b = farms["a"], farms["b"]
 
     def wait(self, seconds: float) -> None:
         self.a.wait(seconds)
@@ -188,11 +142,11 @@ def test_a_node_that_changes_its_broker_takes_its_registration_along(pair: Pair)
 def test_a_service_that_moves_is_in_the_registry_until_that_shows_the_new_one(pair: Pair) -> None:
     pair.a.dealer().registered("gondor")
     pair.wait(0.1)
-    pair.mirroring = False
+    pair.mirrors.mirroring = False
     pair.b.dealer().registered("gondor")
     pair.wait(1.0)
     assert len(pair.a.hostports("gondor")) == 1
-    pair.mirror()
+    pair.mirrors.mirror()
     assert pair.a.catalogue.get("gondor") is None
     assert len(pair.a.hostports("gondor")) == 1
 
@@ -200,7 +154,7 @@ def test_a_service_that_moves_is_in_the_registry_until_that_shows_the_new_one(pa
 def test_a_move_that_never_shows_ends_after_some_seconds(pair: Pair) -> None:
     pair.a.dealer().registered("gondor")
     pair.wait(0.1)
-    pair.mirroring = False
+    pair.mirrors.mirroring = False
     pair.b.dealer().registered("gondor")
     pair.wait(MOVE_SECONDS - 1)
     assert pair.a.catalogue.get("gondor") is not None
@@ -239,13 +193,12 @@ def test_a_name_belongs_to_one_service_of_the_cluster(pair: Pair) -> None:
 
 
 def test_a_restored_service_that_is_at_another_broker_is_given_up(pair: Pair) -> None:
-    pair.mirroring = False
+    pair.mirrors.mirroring = False
     pair.b.dealer().registered("gondor")
     [provider] = pair.b.registry.providers()
     pair.a.catalogue.restore([provider])
     assert pair.a.catalogue.get("gondor") is not None
-    [pair.network.links[name].receivers.clear() for name in ("a", "b")]
-    pair.mirror()
+    pair.mirrors.mirror()
     assert pair.a.catalogue.get("gondor") is None
 
 

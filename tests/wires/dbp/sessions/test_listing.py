@@ -47,8 +47,10 @@ class CountingRegistry(Registry):
         super().__init__(farm.clock, count(1).__next__, farm.restored)
         self.watches: dict[Kind, set[CountedWatch]] = {kind: set() for kind in Kind}
 
-    def watch(self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind)) -> CountedWatch:
-        watch = super().watch(changed, kinds)
+    def watch(
+        self, changed: Callable[[Change], None], kinds: Collection[Kind] = tuple(Kind), own: bool = False
+    ) -> CountedWatch:
+        watch = super().watch(changed, kinds, own)
         return CountedWatch(watch, self.watches[next(iter(kinds))])
 
 

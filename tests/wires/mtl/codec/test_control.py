@@ -405,6 +405,7 @@ def test_a_status_is_three_digits_and_a_text() -> None:
         (b"402", "Challenged"),
         (b"403", "Forbidden"),
         (b"413", "Payload Too Large"),
+        (b"421", "Misdirected Request"),
         (b"429", "Too Many Requests"),
         (b"500", "Internal Error"),
         (b"501", "Not implemented"),

@@ -1,0 +1,484 @@
+"""Ownership of queues: one broker of a cluster has a queue at a time, with its dead-letter queues.
+
+States of a queue here, and what ends them. "Absent" is a queue of another broker, or one that nobody has claimed.
+
+    absent     `require`: CLAIMING, unless another broker is known to have it
+    CLAIMING   the claim succeeds: LOADING; it fails, or another broker has the queue: absent
+    LOADING    all messages are read from the store: HERE; the store fails: the claim is released, and it is absent
+    HERE       the queue and its dead-letter queues were deleted: RELEASING; another broker has it: absent
+    RELEASING  everything is written and the claim released: absent
+
+Rules:
+- A queue exists in the table (`broker.core.queues.queues.Queues`) from the end of LOADING until it is deleted or lost.
+- A broker that loses its claim goes on until it knows of another owner, and claims the queue again meanwhile. A shared
+  store rejects its writes from the moment at which another broker takes the queue.
+- A lost queue is given up: authors get negative confirms for what is not written, ``lost`` ends the consumers, and the
+  messages leave memory. Those of a queue that is not durable are gone.
+- A queue whose messages are on the disk of this broker has a lasting claim, and is never given up.
+- Without a cluster this is used with a shared store only: every claim succeeds at once.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from broker.core.backoff import Backoff
+from broker.core.cluster.interfaces import IQueueOwners, QueueClaim
+from broker.core.database import StateError
+from broker.core.errors import Elsewhere, Reason, Refusal
+from broker.core.queues.interfaces import ISharedQueueStore, Piece, RestoredMessage
+from broker.core.queues.queue import Queue
+from broker.core.queues.queues import MAX_QUEUES, Queues
+from broker.core.queues.recorder import QueueRecorder
+from broker.core.queues.settings import living_name
+
+REQUIRE_SECONDS = 8.0
+"""Seconds for which `QueueOwnership.require` waits: less than clients wait for a reply. Loading continues."""
+
+NAMES = ("queues", "taken", "given_up")
+"""Names of the counters."""
+
+_BACKOFF = Backoff(1.0, 30.0)
+"""Back-off, in seconds, before a lost claim is tried again, and before the names of the store are read again."""
+
+Key = tuple[str, str]
+"""Space and name of a queue, without the suffix of dead-letter queues."""
+
+
+class State(enum.Enum):
+    """State of a queue that is not absent."""
+
+    CLAIMING = enum.auto()
+    LOADING = enum.auto()
+    HERE = enum.auto()
+    RELEASING = enum.auto()
+
+
+class _Unit:
+    """A queue with its dead-letter queues. ``stored``: its messages may be written to the store."""
+
+    def __init__(self, key: Key, stored: bool) -> None:
+        self.key = key
+        self.state = State.CLAIMING
+        self.stored = stored
+        self.queues = 0
+        """Number of its queues in the table."""
+        self.waiting: dict[Deferred[None], None] = {}
+        self.refusal: Refusal | None = None
+        """Reason for which it is absent again."""
+        self.again: IDelayedCall | None = None
+        self.attempts = 0
+
+
+class QueueOwnership:
+    """Ownership of all queues of this broker, whose name in the cluster is ``name``.
+
+    ``shared`` is the store of all brokers, None if durable messages are on the disk of this broker; then ``rows`` are
+    those that it had at the start. ``in_thread`` calls the store. ``lost`` is called with space and name of each queue
+    that this broker gives up, and must end its consumers and authors.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        queues: Queues,
+        recorder: QueueRecorder,
+        owners: IQueueOwners,
+        name: str,
+        clock: IReactorTime,
+        in_thread: Callable[..., Deferred[Any]],
+        shared: ISharedQueueStore | None = None,
+        rows: Iterable[RestoredMessage] = (),
+    ) -> None:
+        self.lost: Callable[[str, str], None] = lambda space, name: None
+        self.trouble = ""
+        """Reason for which queues cannot be loaded; empty while they can."""
+        self.taken = 0
+        """Queues that this broker has taken."""
+        self.given_up = 0
+        """Queues that this broker gave up to another one."""
+        self._queues = queues
+        self._recorder = recorder
+        self._owners = owners
+        self._name = name
+        self._clock = clock
+        self._in_thread = in_thread
+        self._shared = shared
+        self._units: dict[Key, _Unit] = {}
+        self._stash: dict[Key, list[RestoredMessage]] = {}
+        self._stash_retries: dict[Key, IDelayedCall] = {}
+        self._retry: IDelayedCall | None = None
+        self._failures = 0
+        self._stopped = False
+        for row in rows:
+            self._stash.setdefault((row.space, living_name(row.name)), []).append(row)
+        queues.gate = self
+        recorder.fenced = self._fenced
+        self._watch = owners.watch_claims(self._changed)
+
+    def start(self, all: bool) -> None:
+        """Claim the queues that this broker has messages of; with ``all``, also those in the shared store."""
+        for key in list(self._stash):
+            self._want_stash(key)
+        if self._shared is not None:
+            work = self._shared.names if all else self._shared.probe
+            self._in_thread(work).addCallbacks(self._started, self._not_started, (), {}, (all,), {})
+
+    def stop(self) -> None:
+        """Stop: nothing more is claimed. Waiting requests fail."""
+        self._stopped = True
+        self._watch.cancel()
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        for call in self._stash_retries.values():
+            if call.active():
+                call.cancel()
+        for unit in list(self._units.values()):
+            if unit.again is not None:
+                unit.again.cancel()
+                unit.again = None
+            self._answer(unit, Refusal(Reason.UNAVAILABLE, "the broker is stopping"))
+
+    def counts(self) -> dict[str, int]:
+        """Return the counters by name."""
+        return dict(zip(NAMES, (len(self._units), self.taken, self.given_up), strict=True))
+
+    # for the profile
+
+    def is_here(self, space: str, name: str) -> bool:
+        """Return whether the queue can be used here now."""
+        unit = self._units.get((space, living_name(name)))
+        return unit is not None and unit.state is State.HERE
+
+    def require(self, space: str, name: str) -> Deferred[None] | None:
+        """Claim and load a queue, unless it can be used here now: then None is returned.
+
+        The Deferred fires when it can be used here. It fails with `Refusal`: `Elsewhere` if another broker has it,
+        UNAVAILABLE if that cannot be found out now, LIMIT if there are too many queues.
+        """
+        key = (space, living_name(name))
+        unit = self._units.get(key)
+        if unit is not None and unit.state is State.HERE:
+            return None
+        ready: Deferred[None] = Deferred()
+        try:
+            unit = self._want(key)
+        except Refusal as refusal:
+            ready.errback(refusal)
+            return ready
+        if unit.state is State.HERE:
+            return None
+        if unit.refusal is not None:
+            ready.errback(unit.refusal)
+            return ready
+        unit.waiting[ready] = None
+        late = self._clock.callLater(REQUIRE_SECONDS, self._late, unit, ready)
+
+        def answered(result: Any) -> Any:
+            if late.active():
+                late.cancel()
+            return result
+
+        return ready.addBoth(answered)
+
+    # for the table of queues
+
+    def admit(self, space: str, name: str) -> None:
+        """Raise `Refusal` if the queue cannot be used here now, and claim it for a later attempt."""
+        ready = self.require(space, name)
+        if ready is None:
+            return
+        refusals: list[Failure] = []
+        ready.addErrback(refusals.append)
+        if refusals:
+            refusals[0].raiseException()
+        raise Refusal(Reason.UNAVAILABLE, "the queue is being loaded")
+
+    def stores(self, space: str, name: str) -> bool:
+        """Return whether messages of the queue may be written to the store."""
+        unit = self._units.get((space, living_name(name)))
+        return unit is not None and unit.stored
+
+    def made(self, queue: Queue) -> None:
+        """Record a new queue in the table."""
+        self._units[queue.space, living_name(queue.name)].queues += 1
+
+    def forgotten(self, queue: Queue) -> None:
+        """Record that a queue was deleted from the table. After the last one of a name, its claim is released."""
+        unit = self._units.get((queue.space, living_name(queue.name)))
+        if unit is None:
+            return
+        unit.queues -= 1
+        if not unit.queues and unit.state is State.HERE and not self._stopped:
+            unit.state = State.RELEASING
+            # A queue without its claim must have nothing left to write: the next owner reads the store at once.
+            self._recorder.flush().addCallback(lambda _: self._release(unit))
+
+    # claims
+
+    def _want(self, key: Key) -> _Unit:
+        """Return the unit of a queue, which is claimed if it is absent. Raises `Refusal`."""
+        unit = self._units.get(key)
+        if unit is not None:
+            return unit
+        if self._stopped:
+            raise Refusal(Reason.UNAVAILABLE, "the broker is stopping")
+        known = self._owners.claim_of(*key)
+        if known is not None and known.owner != self._name:
+            raise self._elsewhere(key, known)
+        if len(self._units) >= MAX_QUEUES:
+            raise Refusal(Reason.LIMIT, f"this broker has {MAX_QUEUES} queues, and takes no more")
+        unit = self._units[key] = _Unit(key, key in self._stash or self._queues.is_durable(key[1]))
+        lasting = unit.stored and self._shared is None
+        self._owners.claim(*key, lasting).addCallbacks(
+            partial(self._claimed, unit), partial(self._not_claimed, unit)
+        ).addErrback(self._defect)
+        return unit
+
+    def _claimed(self, unit: _Unit, claim: QueueClaim) -> None:
+        if self._units.get(unit.key) is not unit or unit.state is not State.CLAIMING:
+            return
+        if claim.owner != self._name:
+            self._remove(unit, self._elsewhere(unit.key, claim))
+            return
+        unit.state = State.LOADING
+        if self._shared is None:
+            self._restore(unit, self._stash.pop(unit.key, []))
+            self._loaded(unit)
+        elif not unit.stored:
+            self._loaded(unit)
+        else:
+            work = self._in_thread(self._shared.take, *unit.key, self._name)
+            work.addCallback(lambda _: self._read(unit, None))
+            work.addErrback(partial(self._not_loaded, unit)).addErrback(self._defect)
+
+    def _not_claimed(self, unit: _Unit, failure: Failure) -> None:
+        if self._units.get(unit.key) is not unit:
+            return
+        error = failure.value
+        if not isinstance(error, Refusal):
+            self.log.failure("a claim of the queue {name} failed", failure, name=unit.key[1])
+            error = Refusal(Reason.UNAVAILABLE, "the owner of the queue is unknown")
+        self._remove(unit, error)
+        if unit.key in self._stash and not self._stopped:
+            self._want_stash_later(unit.key)
+
+    def _want_stash(self, key: Key) -> None:
+        """Claim a queue whose messages are on this disk: nobody else can serve them."""
+        if self._stopped or key not in self._stash:
+            return
+        try:
+            self._want(key)
+        except Refusal as refusal:
+            self._troubled(f"messages of the queue {key[1]} are on this disk: {refusal.text}")
+            self._want_stash_later(key)
+
+    def _want_stash_later(self, key: Key) -> None:
+        self._failures += 1
+        self._stash_retries[key] = self._clock.callLater(_BACKOFF.after(self._failures), self._want_stash, key)
+
+    def _elsewhere(self, key: Key, claim: QueueClaim) -> Refusal:
+        if claim.endpoint:
+            return Elsewhere(f"the queue {key[1]} belongs to the broker {claim.owner}", claim.owner, claim.endpoint)
+        return Refusal(Reason.UNAVAILABLE, f"the queue {key[1]} belongs to the broker {claim.owner}, which is away")
+
+    # loading
+
+    def _read(self, unit: _Unit, after: tuple[str, int] | None) -> Deferred[None]:
+        assert self._shared is not None
+        return self._in_thread(self._shared.read, *unit.key, after).addCallback(partial(self._piece, unit))
+
+    def _piece(self, unit: _Unit, piece: Piece) -> Deferred[None] | None:
+        """Add some messages, and read the next: each piece is a bounded step of the reactor."""
+        if unit.state is not State.LOADING:
+            return None
+        if piece.last is None:
+            self._loaded(unit)
+            return None
+        self._restore(unit, piece.messages)
+        return self._read(unit, piece.last)
+
+    def _restore(self, unit: _Unit, rows: Sequence[RestoredMessage]) -> None:
+        self._queues.restore(rows)
+        if self._shared is not None:
+            for queue in self._queues.family(*unit.key):
+                self._recorder.number(queue)
+
+    def _loaded(self, unit: _Unit) -> None:
+        unit.state = State.HERE
+        self.taken += 1
+        self._works()
+        # The queue exists from now on, so that an unused one is deleted, and its claim released, after a while.
+        self._queues.open(*unit.key)
+        waiting, unit.waiting = unit.waiting, {}
+        for ready in waiting:
+            ready.callback(None)
+
+    def _not_loaded(self, unit: _Unit, failure: Failure) -> None:
+        if unit.state is not State.LOADING:
+            return
+        if not failure.check(StateError):
+            self.log.failure("the queue {name} could not be loaded", failure, name=unit.key[1])
+        self._troubled(str(failure.value))
+        self._forget_queues(unit)
+        unit.state = State.RELEASING
+        self._answer(unit, Refusal(Reason.UNAVAILABLE, "the store of queues cannot be read now"))
+        self._released(unit, self._owners.release(*unit.key))
+
+    def _started(self, names: Sequence[Key] | None) -> None:
+        self._retry = None
+        self._works()
+        for key in names or ():
+            if not self._stopped:
+                ready = self.require(*key)
+                if ready is not None:
+                    ready.addErrback(lambda failure: self.log.info("a queue was not loaded: {why}", why=failure.value))
+
+    def _not_started(self, failure: Failure, all: bool) -> None:
+        if not failure.check(StateError):
+            self.log.failure("the names of queues could not be read", failure)
+        self._troubled(str(failure.value))
+        if not self._stopped:
+            self._failures += 1
+            self._retry = self._clock.callLater(_BACKOFF.after(self._failures), self.start, all)
+
+    def _troubled(self, why: str) -> None:
+        if not self.trouble:
+            self.log.error("durable queues cannot be loaded: {why}. It is tried again", why=why)
+        self.trouble = why
+
+    def _works(self) -> None:
+        if self.trouble:
+            self.log.info("durable queues can be loaded again")
+        self.trouble = ""
+        self._failures = 0
+
+    # the end of ownership
+
+    def _changed(self, space: str, name: str, claim: QueueClaim | None) -> None:
+        unit = self._units.get((space, name))
+        if unit is None or unit.state not in (State.LOADING, State.HERE):
+            return
+        if claim is not None and claim.owner == self._name:
+            return
+        if claim is not None and not self._keeps(unit):
+            self._give_up(unit, claim)
+        elif unit.again is None:
+            unit.attempts = 0
+            self._claim_again(unit)
+
+    def _keeps(self, unit: _Unit) -> bool:
+        """Return whether the messages of a queue are on this disk alone, so that giving it up would hide them."""
+        return unit.stored and self._shared is None
+
+    def _claim_again(self, unit: _Unit) -> None:
+        unit.again = None
+        if self._units.get(unit.key) is not unit or unit.state not in (State.LOADING, State.HERE):
+            return
+
+        def claimed(claim: QueueClaim) -> None:
+            if self._units.get(unit.key) is not unit or claim.owner == self._name:
+                return
+            if self._keeps(unit):
+                self.log.error(
+                    "the queue {name} has messages on this disk, and belongs to the broker {owner} too",
+                    name=unit.key[1],
+                    owner=claim.owner,
+                )
+                failed(None)
+            else:
+                self._give_up(unit, claim)
+
+        def failed(_: object) -> None:
+            if not self._stopped and unit.again is None:
+                unit.attempts += 1
+                unit.again = self._clock.callLater(_BACKOFF.after(unit.attempts), self._claim_again, unit)
+
+        self._owners.claim(*unit.key, self._keeps(unit)).addCallbacks(claimed, failed).addErrback(self._defect)
+
+    def _fenced(self, queue: Queue) -> None:
+        unit = self._units.get((queue.space, living_name(queue.name)))
+        if unit is not None and self._queues.present(queue.space, queue.name) is queue:
+            self._give_up(unit, self._owners.claim_of(*unit.key))
+
+    def _give_up(self, unit: _Unit, claim: QueueClaim | None) -> None:
+        owner = "another broker" if claim is None or claim.owner == self._name else f"the broker {claim.owner}"
+        unit.state = State.RELEASING
+        self.given_up += 1
+        count = self._forget_queues(unit)
+        self.log.warn(
+            "the queue {name} belongs to {owner} now; {count} messages left this one{how}",
+            name=unit.key[1],
+            owner=owner,
+            count=count,
+            how="" if unit.stored else ", and are lost, since it is not durable",
+        )
+        self.lost(*unit.key)
+        if claim is not None and claim.endpoint and claim.owner != self._name:
+            self._answer(unit, self._elsewhere(unit.key, claim))
+        else:
+            self._answer(unit, Refusal(Reason.UNAVAILABLE, "the owner of the queue changes"))
+        # No claim of its own is left, or a stale one, without which the new owner is found.
+        self._released(unit, self._owners.release(*unit.key))
+
+    def _forget_queues(self, unit: _Unit) -> int:
+        """Give up the queues of a unit in the table. Returns the number of messages that leave memory."""
+        count = 0
+        for queue in self._queues.family(*unit.key):
+            self._recorder.give_up(queue)
+            count += self._queues.give_up(queue)
+        return count
+
+    def _release(self, unit: _Unit) -> None:
+        if self._stopped:
+            return
+        if self._shared is not None and unit.stored:
+            work = self._in_thread(self._shared.release, *unit.key)
+            work.addErrback(lambda failure: self._troubled(str(failure.value)))
+        else:
+            work = succeed(None)
+        work.addCallback(lambda _: self._released(unit, self._owners.release(*unit.key)))
+
+    def _released(self, unit: _Unit, released: Deferred[None]) -> None:
+        def done(_: object) -> None:
+            waiting, unit.waiting = unit.waiting, {}
+            if self._units.get(unit.key) is unit:
+                del self._units[unit.key]
+            for ready in waiting:  # requests that came during the release
+                again = None if self._stopped else self.require(*unit.key)
+                if again is None:
+                    ready.errback(Refusal(Reason.UNAVAILABLE, "the owner of the queue changes"))
+                else:
+                    again.chainDeferred(ready)
+
+        # A claim that cannot be released ends with the lease, and is this broker's own until then.
+        released.addErrback(lambda failure: None).addCallback(done).addErrback(self._defect)
+
+    # waiting requests
+
+    def _remove(self, unit: _Unit, refusal: Refusal) -> None:
+        del self._units[unit.key]
+        unit.refusal = refusal
+        self._answer(unit, refusal)
+
+    def _answer(self, unit: _Unit, refusal: Refusal) -> None:
+        waiting, unit.waiting = unit.waiting, {}
+        for ready in waiting:
+            ready.errback(refusal)
+
+    def _late(self, unit: _Unit, ready: Deferred[None]) -> None:
+        if unit.waiting.pop(ready, ready) is None:
+            ready.errback(Refusal(Reason.UNAVAILABLE, "the queue is not loaded yet"))
+
+    def _defect(self, failure: Failure) -> None:
+        self.log.failure("a defect in the ownership of queues", failure)

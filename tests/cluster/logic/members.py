@@ -1,0 +1,133 @@
+"""Members of a farm in one process: `Cluster` and `ClusterRegistry` over a fake etcd, with one hand clock."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from broker.cluster.cluster import Cluster, State
+from broker.cluster.settings import ClusterFailed, ClusterSettings, Memory
+from broker.core.cluster.registry import ClusterRegistry
+from broker.core.model import Rights, Service
+from broker.core.restored_services import Restored
+from tests.cluster.simulation.fake_client import FakeClient
+from tests.cluster.simulation.fake_etcd import FakeEtcd
+
+STEP = 0.01
+"""Seconds by which the clock advances at a time."""
+
+
+class KeptMemory:
+    """`ClusterMemory` that outlives its member, durable at once."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self.memory = memory or Memory()
+
+    def load(self) -> Memory:
+        return self.memory
+
+    def save(self, memory: Memory) -> None:
+        self.memory = memory
+
+
+class Farm:
+    """A fake etcd and the members that `member` starts."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.clock = Clock()
+        self.etcd = FakeEtcd(self.clock, random.Random(seed))
+
+    def member(self, name: str, memory: KeptMemory | None = None, **settings: Any) -> Member:
+        """Start a member."""
+        return Member(self, name, memory or KeptMemory(), ClusterSettings(name, **settings))
+
+    def joined(self, *names: str) -> list[Member]:
+        """Return members that have joined."""
+        members = [self.member(name) for name in names]
+        self.until(lambda: all(each.started for each in members), "the join")
+        # The first beats arrive.
+        self.run(0.1)
+        return members
+
+    def run(self, seconds: float) -> None:
+        """Advance the clock."""
+        end = self.clock.seconds() + seconds
+        while self.clock.seconds() < end:
+            self.clock.advance(STEP)
+
+    def until(self, condition: Callable[[], object], what: str, seconds: float = 60.0) -> float:
+        """Advance the clock until a condition holds. Returns the seconds that took."""
+        begin = self.clock.seconds()
+        while not condition():
+            assert self.clock.seconds() < begin + seconds, f"waited in vain for {what}"
+            self.clock.advance(STEP)
+        return self.clock.seconds() - begin
+
+    def key(self, rest: str) -> bytes:
+        """Return a key of the farm."""
+        return b"/elkobroker/default/" + rest.encode()
+
+    def values(self, kind: str) -> list[str]:
+        """Return the keys of a kind, without their prefix."""
+        prefix = self.key(kind + "/")
+        return sorted(each[len(prefix) :].decode() for each in self.etcd.keys if each.startswith(prefix))
+
+
+class Member:
+    """A broker of the farm. ``started`` once its start has ended; ``error`` is the failure of the start, or the one
+    that fenced it later."""
+
+    def __init__(self, farm: Farm, name: str, memory: KeptMemory, settings: ClusterSettings) -> None:
+        self.farm = farm
+        self.name = name
+        self.memory = memory
+        self.client = FakeClient(farm.etcd, farm.clock, random.Random(name), name)
+        restored = Restored((), settings.grace, farm.clock, lambda ids: None)
+        self.registry = ClusterRegistry(farm.clock, lambda: self.cluster.next_id(), restored)
+        self.started = False
+        self.error: ClusterFailed | None = None
+        self.cluster = Cluster(
+            self.client, self.registry, farm.clock, memory, settings, random.Random(name), self._failed
+        )
+        self.cluster.start().addBoth(self._begun)
+
+    def register(self, name: str = "bank", place: str = "h:1", label: str = "server", wire: str = "elko") -> int:
+        """Register a provider with one service."""
+        return self.offer(self.registry.join(label, wire, "10.0.0.1:5"), name, place)
+
+    def offer(self, id: int, name: str, place: str, **more: Any) -> int:
+        """Offer one more service of a provider."""
+        self.registry.offer([Service(name, place, id, **more)], Rights())
+        return id
+
+    def found(self, name: str = "bank") -> list[int]:
+        """Return the providers of a service, as finds have them."""
+        return [each.provider for each in self.registry.find(name, "tcp")]
+
+    def kill(self) -> None:
+        """End as a process that is killed."""
+        self.client.abandon()
+        self.cluster._halt()
+
+    @property
+    def troubles(self) -> str:
+        """The reasons for which it is degraded."""
+        return " ".join(each.reason for each in self.cluster.troubles())
+
+    @property
+    def is_member(self) -> bool:
+        """True while it is a member."""
+        return self.cluster.state is State.MEMBER
+
+    def _begun(self, result: object) -> None:
+        self.started = True
+        if isinstance(result, Failure):
+            assert isinstance(result.value, ClusterFailed)
+            self.error = result.value
+
+    def _failed(self, error: ClusterFailed) -> None:
+        self.error = error

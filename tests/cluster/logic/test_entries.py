@@ -1,0 +1,226 @@
+"""Entries of providers: published, mirrored, moved, and gone with their holders."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from broker.cluster.etcd.interface import Delete, Put
+from broker.cluster.own import PART
+from broker.core.model import LoadDetails, Service
+from tests.cluster.logic.members import Farm
+
+
+@pytest.fixture
+def farm() -> Farm:
+    return Farm()
+
+
+def test_a_service_is_found_at_all_members_until_it_leaves(farm: Farm) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    id = a.register()
+    assert farm.until(lambda: b.found() == [id] and c.found() == [id], "the service") < 0.1
+    mirrored = b.registry.provider(id)
+    assert mirrored is not None
+    assert (mirrored.broker, mirrored.label, mirrored.wire, mirrored.address) == ("a", "server", "elko", "10.0.0.1:5")
+    a.registry.leave(id)
+    assert farm.until(lambda: not b.found() and not c.found(), "its end") < 0.1
+    assert farm.values("p") == []
+
+
+def test_all_of_a_service_arrives(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.registry.join("\ud800 alone", "elko", "h:5")
+    a.offer(id, "bank", "h:1", label="x", info='{"a":1}', lasting=True, interval=2.5)
+    farm.until(b.found, "the service")
+    assert b.registry.find("bank", "tcp") == a.registry.find("bank", "tcp")
+    provider = b.registry.provider(id)
+    assert provider is not None
+    assert provider.label == "\ud800 alone"
+    [service] = a.registry.services_of(id)
+    a.registry.amend(attrs.evolve(service, info='{"a":2}'))
+    farm.until(lambda: b.registry.find("bank", "tcp")[0].info == '{"a":2}', "the amendment")
+
+
+def test_writes_are_gathered(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    before = a.cluster.counts()["cluster.transactions"]
+    ids = [a.register("bank", f"h:{number}") for number in range(250)]
+    farm.until(lambda: b.found() == ids, "all services")
+    assert a.cluster.counts()["cluster.transactions"] - before <= 4
+
+
+def test_loads_are_coalesced_and_the_newest_wins(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    ids = [a.register("bank", f"h:{number}") for number in range(300)]
+    farm.until(lambda: len(b.found()) == 300, "all services")
+    farm.run(2.0)
+    before = a.cluster.counts()["cluster.operations"]
+    for round in range(20):
+        for id in ids:
+            a.registry.load(id, float(round), LoadDetails(requests=round))
+        farm.run(0.1)
+    farm.run(1.2)
+    # 300 loads are two keys; each second has one write of both, and a beat.
+    assert a.cluster.counts()["cluster.operations"] - before <= 3 * 4
+    loads = {each.provider: (each.load, each.details) for each in b.registry.loads()}
+    assert [loads[id] for id in ids] == [(19.0, LoadDetails(requests=19))] * 300
+    [late] = farm.joined("c")
+    assert {each.load for each in late.registry.loads()} == {19.0}
+
+
+def test_a_provider_that_comes_back_elsewhere_moves_in_one_step(farm: Farm) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    old = a.register()
+    farm.until(lambda: b.found() == c.found() == [old], "the service")
+    new = b.register()
+    assert b.found() == [new], "the holder returns the new one at once"
+    counts = set()
+    while a.found() != [new] or c.found() != [new]:
+        counts |= {len(a.found()), len(b.found()), len(c.found())}
+        farm.clock.advance(0.001)
+    assert counts <= {1}
+    assert farm.values("p") == [f"{new:016}"]
+    assert a.registry.wire_and_label(old) is not None, "the session of the old one stays"
+    b.registry.leave(new)
+    farm.until(lambda: a.found() == b.found() == c.found() == [old], "the return of the old one")
+
+
+def test_a_provider_replaces_another_only_with_all_its_services(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    old = a.offer(a.register("bank", "h:1"), "shop", "h:2")
+    farm.until(lambda: b.found("shop"), "the services")
+    new = b.register("bank", "h:1")
+    farm.run(0.5)
+    assert (b.found("bank"), b.found("shop"), a.found("shop")) == ([new], [old], [old])
+    b.offer(new, "shop", "h:2")
+    farm.until(lambda: a.found("shop") == [new] and a.found("bank") == [new], "the move")
+    assert farm.values("p") == [f"{new:016}"]
+
+
+def test_two_servers_with_one_label_are_both_found(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    ids = sorted([a.register("bank", "h:1", "bank"), b.register("bank", "h:2", "bank")])
+    farm.run(1.0)
+    assert a.found() == b.found() == ids
+
+
+def test_a_registration_at_two_members_at_once_is_found_once_and_does_not_flap(farm: Farm) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    first, second = a.register(), b.register()
+    farm.run(1.0)
+    [kept] = c.found()
+    assert kept in (first, second)
+    assert a.found() == b.found() == [kept]
+    before = farm.etcd.revision
+    farm.run(10.0)
+    assert len(farm.values("p")) == 1
+    assert farm.etcd.revision - before <= 3 * 11, "beats only"
+
+
+def test_a_dead_member_is_gone_after_its_ttl(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    farm.until(b.found, "the service")
+    gone: list[str] = []
+    b.registry.watch(lambda change: gone.append(change.why) if change.provider == id else None)
+    a.kill()
+    seconds = farm.until(lambda: not b.found(), "the end")
+    assert 7 < seconds <= 11
+    assert set(gone) == {"expired"}
+    assert [each.name for each in b.cluster.members()] == ["b"]
+
+
+def test_a_large_provider_is_split_and_changes_at_once(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.registry.join("large", "elko", "h:5")
+    info = '{"a":"' + "x" * 16_000 + '"}'
+    for number in range(100):
+        a.offer(id, f"s{number}", f"h:{number}", info=info)
+    farm.until(lambda: len(b.registry.services_of(id)) == 100, "all services")
+    assert b.registry.services_of(id) == a.registry.services_of(id)
+    assert max(len(kv.value) for kv in farm.etcd.keys.values()) <= PART
+    seen = set()
+    a.registry.withdraw(id, [f"s{number}" for number in range(50)])
+    while len(b.registry.services_of(id)) != 50:
+        seen.add(len(b.registry.services_of(id)))
+        farm.clock.advance(0.001)
+    assert seen == {100}
+    [late] = farm.joined("c")
+    assert len(late.registry.services_of(id)) == 50
+    a.registry.withdraw(id, [f"s{number}" for number in range(50, 99)])
+    farm.until(lambda: len(b.registry.services_of(id)) == 1, "the small one")
+    farm.run(0.5)
+    assert farm.values("p") == [f"{id:016}"], "no parts remain"
+
+
+def test_an_own_key_that_vanishes_is_written_again(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    farm.until(b.found, "the service")
+    farm.etcd.txn([], [Delete(farm.key(f"p/{id:016}"))])
+    farm.until(lambda: not b.found(), "the foreign deletion")
+    assert farm.until(b.found, "the repair") < 0.2
+    assert a.cluster.counts()["cluster.repairs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("rest", "value"),
+    [
+        ("p/0000000000000007", b"not json"),
+        ("p/0000000000000007", b'{"broker":"a","label":"x","wire":"elko","services":[{"name":"bank"}]}'),
+        (
+            "p/0000000000000007",
+            b'{"broker":"a","label":"x","wire":"w","services":[{"name":"elkobroker.x","hostport":"h:1"}]}',
+        ),
+        (
+            "p/0000000000000007",
+            b'{"broker":"a","label":"x","wire":"w","services":[{"name":"bank","hostport":"h:9","info":"[]"}]}',
+        ),
+        ("p/0000000000000000", b'{"broker":"a","label":"x","wire":"elko"}'),
+        ("p/7", b'{"broker":"a","label":"x","wire":"elko"}'),
+        ("b/x", b"[]"),
+        ("b/\u00e9/y", b"{}"),
+        ("l/a/x", b"{}"),
+        ("l/a/0", b'{"loads":[[0,1,null,null,null,null]]}'),
+        ("q/!!/x", b'{"owner":"a"}'),
+        ("beat/a/b", b"{}"),
+        ("something/else", b"{}"),
+    ],
+)
+def test_a_foreign_value_is_counted_and_left_out(farm: Farm, rest: str, value: bytes) -> None:
+    a, b = farm.joined("a", "b")
+    id = b.register()
+    farm.until(a.found, "the service")
+    before = a.cluster.counts()["cluster.bad_values"]
+    farm.etcd.txn([], [Put(farm.key(rest), value, 0)])
+    farm.run(0.5)
+    assert a.cluster.counts()["cluster.bad_values"] == before + 1
+    assert a.found() == [id]
+    assert a.is_member
+    [late] = farm.joined("c")
+    assert late.found() == [id]
+    assert late.cluster.counts()["cluster.bad_values"] >= 1
+
+
+@pytest.mark.parametrize("lease", [0, 12345])
+def test_an_entry_without_the_lease_of_its_holder_is_not_shown(farm: Farm, lease: int) -> None:
+    a, b = farm.joined("a", "b")
+    if lease:
+        lease = farm.etcd.grant(100).lease
+    for broker in ("b", "nobody"):
+        value = b'{"broker":"%s","label":"x","wire":"elko","services":[{"name":"bank","hostport":"h:1"}]}'
+        farm.etcd.txn([], [Put(farm.key("p/0000000000000007"), value % broker.encode(), lease)])
+        farm.run(1.0)
+        assert a.found() == b.found() == []
+
+
+def test_a_provider_id_of_this_member_is_nobody_elses(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    farm.until(b.found, "the service")
+    value = b'{"broker":"b","label":"x","wire":"elko","services":[{"name":"bank","hostport":"evil:1"}]}'
+    lease = farm.etcd.keys[farm.key("b/b")].lease
+    farm.etcd.txn([], [Put(farm.key(f"p/{id:016}"), value, lease)])
+    farm.run(0.5)
+    assert a.registry.find("bank", "tcp") == b.registry.find("bank", "tcp") == (Service("bank", "h:1", id),)

@@ -1,0 +1,448 @@
+"""Failures: members that end, pause or meet; etcd that is away, full, wiped, compacted, or refuses."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from broker.cluster.cluster import State
+from broker.cluster.etcd.interface import Delete, Denied, Put
+from broker.cluster.feed import CLOSE
+from broker.cluster.ids import BLOCK
+from broker.cluster.settings import Memory
+from broker.cluster.upkeep import INTERVAL
+from broker.core.cluster.interfaces import QueueClaim
+from broker.core.errors import Reason, Refusal
+from tests.cluster.logic.members import Farm, KeptMemory, Member
+
+
+@pytest.fixture
+def farm() -> Farm:
+    return Farm()
+
+
+def claimed(farm: Farm, member: Member, name: str, lasting: bool = False) -> object:
+    """The result of a claim."""
+    results: list[object] = []
+    member.cluster.claim("space", name, lasting).addCallbacks(results.append, lambda f: results.append(f.value))
+    farm.until(lambda: results, "the claim")
+    return results[0]
+
+
+def cut(member: Member) -> None:
+    """End the watch, and let no call through."""
+    member.client.disconnect()
+    for watch in list(member.client._watches):
+        watch.fail("the connection was lost")
+
+
+def killed(farm: Farm) -> None:
+    for member in range(3):
+        farm.etcd.kill(member)
+
+
+def restarted(farm: Farm) -> None:
+    for member in range(3):
+        farm.etcd.restart(member)
+
+
+# etcd is away
+
+
+def test_without_etcd_all_that_is_known_is_served(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    farm.until(b.found, "the service")
+    killed(farm)
+    farm.until(lambda: a.troubles and b.troubles, "the notice")
+    new = a.register("shop", "h:2")
+    seen = set()
+    for _ in range(60):
+        farm.run(1.0)
+        seen |= {(len(a.found()), len(b.found()))}
+    assert (seen, a.found("shop")) == ({(1, 1)}, [new])
+    assert "the cluster cannot be reached" in a.troubles
+    restarted(farm)
+    while b.found("shop") != [new] or not (a.is_member and b.is_member):
+        assert a.found() == b.found() == [id]
+        farm.run(0.05)
+        assert farm.clock.seconds() < 120
+    assert not a.troubles
+    assert not b.troubles
+
+
+def test_a_silent_watch_is_noticed(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    farm.run(2.0)
+    a.client.cut = {a.client._preferred}
+    id = b.register()
+    assert farm.until(lambda: a.found() == [id], "the service", 12.0) > 1
+    farm.until(lambda: a.is_member, "the new session")
+
+
+def test_a_new_member_starts_without_etcd_if_it_has_ids(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    id = a.register()
+    a.kill()
+    killed(farm)
+    again = farm.member("a", a.memory)
+    assert 4.9 < farm.until(lambda: again.started, "the start") < 5.2
+    assert again.error is None
+    assert again.register() > id
+    assert again.troubles
+    new = farm.member("b")
+    farm.run(20.0)
+    assert not new.started
+    with pytest.raises(Refusal) as refused:
+        new.registry.join("x", "elko", "h:1")
+    assert refused.value.reason is Reason.UNAVAILABLE
+    restarted(farm)
+    farm.until(lambda: new.started and again.is_member and new.found(), "the join")
+
+
+def test_a_compacted_revision_is_read_again_without_a_gap(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    ids = [a.register("bank", f"h:{number}") for number in range(20)]
+    farm.until(lambda: b.found() == ids, "the services")
+    cut(b)
+    farm.run(1.0)
+    a.registry.leave(ids[0])
+    ids = [*ids[1:], a.register("bank", "h:99")]
+    farm.run(2.0)
+    farm.etcd.compact(farm.etcd.revision)
+    farm.run(6.0)
+    b.client.connect()
+    counts = set()
+    while b.found() != ids:
+        counts.add(len(b.found()))
+        farm.run(0.01)
+        assert farm.clock.seconds() < 120
+    assert min(counts) >= 19
+    assert b.cluster.counts()["cluster.resyncs"] == 2
+
+
+def test_a_close_revision_is_resumed_and_a_far_one_read_again(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    for expected in ("cluster.resumed", "cluster.resyncs"):
+        before = b.cluster.counts()
+        cut(b)
+        if expected == "cluster.resyncs":
+            for _ in range(CLOSE + 1):
+                farm.etcd.txn([], [Put(farm.key("ids"), b'{"next":99999999}', 0)])
+        id = a.register("bank", expected)
+        farm.run(6.0)
+        b.client.connect()
+        farm.until(lambda id=id: id in b.found(), "the service")  # type: ignore[misc]
+        after = b.cluster.counts()
+        assert {name for name in ("cluster.resumed", "cluster.resyncs") if after[name] > before[name]} == {expected}
+
+
+# members
+
+
+def test_a_member_that_restarts_within_its_ttl_is_never_missed(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    bank, shop = a.register("bank", "h:1"), a.register("shop", "h:2")
+    farm.until(lambda: b.found("shop"), "the services")
+    a.kill()
+    farm.run(4.0)
+    again = farm.member("a", a.memory, grace=20.0)
+    farm.until(lambda: again.started, "the restart")
+    assert again.memory.memory.lease == a.memory.memory.lease
+    farm.run(5.0)
+    assert (b.found("bank"), b.found("shop")) == ([bank], [shop])
+    new = again.register("bank", "h:1")
+    while b.found("bank") != [new]:
+        assert b.found("bank") == [bank]
+        farm.clock.advance(0.001)
+    farm.until(lambda: not b.found("shop"), "the end of the grace", 16.0)
+    assert farm.values("p") == [f"{new:016}"]
+
+
+def test_a_provider_that_comes_back_at_another_port_is_known_by_its_label(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    a.register("bank", "h:1", "one")
+    farm.until(b.found, "the service")
+    a.kill()
+    farm.run(1.0)
+    again = farm.member("a", a.memory)
+    farm.until(lambda: again.started, "the restart")
+    new = again.register("bank", "h:777", "one")
+    farm.until(lambda: b.found() == [new], "the move", 1.0)
+
+
+def test_a_stop_for_a_restart_keeps_the_entries_and_another_one_ends_them(farm: Farm) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    kept, gone = a.register("bank", "h:1"), b.register("bank", "h:2")
+    farm.until(lambda: c.found() == sorted([kept, gone]), "the services")
+    stopped: list[object] = []
+    a.cluster.stop(True).addBoth(stopped.append)
+    b.cluster.stop(False).addBoth(stopped.append)
+    # The stop disconnects the peers.
+    a.registry.leave(kept)
+    farm.run(1.0)
+    assert stopped == [None, None]
+    assert c.found() == [kept]
+    farm.run(11.0)
+    assert c.found() == []
+
+
+def test_the_second_with_a_name_does_not_start(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    id = a.register()
+    second = farm.member("a", link="10.0.0.9:1")
+    farm.until(lambda: second.started, "the refusal", 15.0)
+    assert second.error is not None
+    assert "has the name a" in str(second.error)
+    assert second.cluster.state is State.FENCED
+    farm.run(1.0)
+    assert a.is_member
+    assert farm.values("p") == [f"{id:016}"]
+
+
+def test_a_name_is_free_after_the_ttl_of_a_dead_holder(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    a.kill()
+    other = farm.member("a")
+    farm.run(4.0)
+    assert not other.started
+    assert "the name a is held" in other.troubles
+    farm.until(lambda: other.started, "the join", 8.0)
+    assert other.error is None
+
+
+def test_a_paused_member_is_fenced_by_another_with_its_name(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    a.register()
+    a.client.disconnect()
+    farm.run(12.0)
+    second = farm.member("a")
+    farm.until(lambda: second.started and b.cluster.member("a") is not None, "the second")
+    new = second.register("bank", "h:2")
+    a.client.connect()
+    farm.until(lambda: a.error is not None, "the fence")
+    assert "another broker has the name a" in str(a.error)
+    assert a.cluster.state is State.FENCED
+    farm.run(1.0)
+    assert farm.values("p") == [f"{new:016}"]
+    assert b.found() == [new]
+
+
+def test_a_paused_member_takes_a_new_lease_if_its_name_is_free(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    a.registry.load(id, 7.0)
+    farm.run(2.0)
+    before = a.memory.memory
+    a.client.disconnect()
+    farm.until(lambda: not b.found(), "the end of the lease", 15.0)
+    assert a.found() == [id]
+    a.client.connect()
+    farm.until(lambda: b.found() == [id] and a.is_member, "the return")
+    assert (a.memory.memory.lease, a.memory.memory.instance) != (before.lease, before.instance)
+    farm.run(0.5)
+    assert b.registry.loads()[0].load == 7.0
+
+
+def test_a_lease_that_vanishes_is_replaced(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    farm.until(b.found, "the service")
+    farm.etcd.vanish(a.memory.memory.lease)
+    farm.until(lambda: not b.found(), "the end")
+    assert farm.until(lambda: b.found() == [id], "the return") < 3
+
+
+# etcd's data
+
+
+def test_a_wiped_etcd_gets_everything_again_without_a_gap(farm: Farm) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    ids = sorted([a.register("bank", "h:1"), b.register("bank", "h:2")])
+    farm.until(lambda: c.found() == a.found() == b.found() == ids, "the services")
+    used = max(int(each) for each in farm.values("p"))
+    farm.etcd.wipe()
+    begin = farm.clock.seconds()
+    while len(farm.values("b")) < 3 or len(farm.values("p")) < 2:
+        assert a.found() == b.found() == c.found() == ids
+        farm.run(0.05)
+        assert farm.clock.seconds() < begin + 40
+    farm.run(30.0)
+    assert a.found() == b.found() == c.found() == ids
+    fresh = farm.joined("d")[0].register("shop", "h:3")
+    assert fresh > used + BLOCK
+
+
+def test_a_member_that_died_with_the_data_of_etcd_is_not_held_for_ever(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    a.register()
+    farm.until(b.found, "the service")
+    a.kill()
+    farm.etcd.wipe()
+    farm.until(lambda: not b.found(), "the end", 45.0)
+    assert [each.name for each in b.cluster.members()] == ["b"]
+
+
+def test_a_memory_of_another_database_is_not_used(farm: Farm) -> None:
+    memory = KeptMemory(Memory("old", 77, 10, 500, (600, 700), "another epoch", 12345))
+    a = farm.member("a", memory)
+    farm.until(lambda: a.started, "the join")
+    assert a.register() > 700 + BLOCK
+    assert memory.memory.lease != 77
+    assert memory.memory.epoch != "another epoch"
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (b'{"layout":2,"epoch":"x","more":1}', "has version 2, and this broker knows 1: run the newer version"),
+        (b'{"layout":0,"epoch":"x"}', "has version 0, which this broker does not know"),
+        (b"something else", "is not one of elkobroker's"),
+        (b'{"layout":"1","epoch":"x"}', "is not one of elkobroker's"),
+    ],
+)
+def test_another_layout_ends_the_start(farm: Farm, value: bytes, sentence: str) -> None:
+    farm.etcd.txn([], [Put(farm.key("meta"), value, 0)])
+    a = farm.member("a")
+    farm.until(lambda: a.started, "the end of the start")
+    assert a.error is not None
+    assert sentence in str(a.error)
+    assert farm.values("b") == []
+
+
+def test_another_layout_that_appears_later_ends_the_membership(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    farm.etcd.txn([], [Put(farm.key("meta"), b'{"layout":2,"epoch":"x"}', 0)])
+    farm.until(lambda: a.error is not None, "the end")
+    assert "run the newer version" in str(a.error)
+
+
+def test_without_space_deletions_and_the_lease_go_on(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    farm.until(b.found, "the service")
+    farm.etcd.fill()
+    new = a.register("shop", "h:2")
+    a.registry.leave(id)
+    farm.until(lambda: not b.found(), "the deletion", 10.0)
+    farm.run(25.0)
+    assert a.cluster.member("b") is not None
+    assert b.found("shop") == []
+    assert "etcd has no space" in a.troubles
+    farm.etcd.drain_alarm()
+    farm.until(lambda: b.found("shop") == [new], "the service", 10.0)
+    farm.until(lambda: not a.troubles, "the end of the trouble", 10.0)
+
+
+def test_refused_credentials_end_the_start_but_not_a_membership(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = b.register()
+    farm.until(a.found, "the service")
+    real = a.client._call
+
+    def refused(*args: object, **more: object) -> object:
+        from twisted.internet.defer import fail
+
+        return fail(Denied("the password is wrong"))
+
+    a.client._call = refused  # type: ignore[method-assign, assignment]
+    farm.until(lambda: "the password is wrong" in a.troubles, "the trouble", 30.0)
+    assert (a.found(), a.error) == ([id], None)
+    a.client._call = real  # type: ignore[method-assign]
+    farm.until(lambda: a.is_member, "the return", 60.0)
+    assert not a.troubles
+
+
+def test_history_is_compacted_by_the_first_member(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    farm.run(2.5 * INTERVAL)
+    assert (a.cluster.counts()["cluster.compactions"], b.cluster.counts()["cluster.compactions"]) == (2, 0)
+    assert 0 < farm.etcd.compacted < farm.etcd.revision
+
+
+# ids
+
+
+def test_ids_are_unique_and_blocks_last_without_etcd(farm: Farm) -> None:
+    members = farm.joined("a", "b", "c")
+    farm.until(lambda: all(each.cluster._ids.complete for each in members), "spare blocks")
+    killed(farm)
+    ids = [each.cluster.next_id() for each in members for _ in range(BLOCK + 10)]
+    assert len(set(ids)) == len(ids)
+    farm.run(1.0)
+    restarted(farm)
+    farm.until(lambda: all(each.cluster._ids.complete for each in members), "spare blocks")
+
+
+def test_ids_are_not_used_again_after_a_kill(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    memory = a.memory
+    used: set[int] = set()
+    for _ in range(5):
+        used_now = {a.cluster.next_id() for _ in range(random.Random(1).randrange(1, 9_000))}
+        assert not used & used_now
+        used |= used_now
+        a.kill()
+        farm.run(1.0)
+        a = farm.member("a", memory)
+        farm.until(lambda a=a: a.started, "the restart")  # type: ignore[misc]
+
+
+# queues
+
+
+def test_a_queue_has_one_owner_until_its_release(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    a.cluster.describe({"mtl": "tcp://10.0.0.1:5975"}, False)
+    farm.run(0.2)
+    assert claimed(farm, a, "jobs") == QueueClaim("a", "tcp://10.0.0.1:5975")
+    assert claimed(farm, b, "jobs") == QueueClaim("a", "tcp://10.0.0.1:5975")
+    farm.until(lambda: b.cluster.claim_of("space", "jobs"), "the owner")
+    seen: list[object] = []
+    b.cluster.watch_claims(lambda *change: seen.append(change))
+    a.cluster.release("space", "jobs")
+    farm.until(lambda: seen, "the release")
+    assert seen == [("space", "jobs", None)]
+    assert claimed(farm, b, "jobs") == QueueClaim("b")
+
+
+def test_a_claim_ends_with_the_lease_and_a_lasting_one_does_not(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    assert claimed(farm, a, "passing") == claimed(farm, a, "lasting", True) == QueueClaim("a")
+    farm.run(0.5)
+    lost: list[object] = []
+    a.cluster.watch_claims(lambda *change: lost.append(change))
+    a.client.disconnect()
+    farm.run(13.0)
+    assert claimed(farm, b, "passing") == QueueClaim("b")
+    assert claimed(farm, b, "lasting", True) == QueueClaim("a")
+    refused = claimed(farm, a, "another")
+    assert isinstance(refused, Refusal)
+    assert refused.reason is Reason.UNAVAILABLE
+    a.client.connect()
+    farm.until(lambda: a.is_member, "the return")
+    farm.run(0.5)
+    assert lost[-1] == ("space", "passing", QueueClaim("b"))
+    assert a.cluster.claim_of("space", "lasting") == QueueClaim("a")
+
+
+# operators
+
+
+def test_members_and_their_health_are_known(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    changes: list[object] = []
+    b.cluster.watch_members(lambda name, member: changes.append((name, member and member.draining)))
+    a.register()
+    a.cluster.describe({"mtl": "tcp://h:1"}, True)
+    farm.run(2.5)
+    assert changes == [("a", True)]
+    [first, second] = b.cluster.health()
+    assert (first.member.name, first.here, first.providers, first.services) == ("a", False, 1, 1)
+    assert first.lag is not None
+    assert first.lag < 0.1
+    assert second.here
+    assert second.providers == 0
+    farm.etcd.txn([], [Delete(farm.key("b/a"))])
+    farm.until(lambda: changes[-1] == ("a", True) and len(changes) > 2, "the return of a deleted member")

@@ -1,0 +1,435 @@
+"""Ownership of queues: two brokers with hand-driven claims, over a real PostgreSQL or their own disks."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from broker.core.errors import Elsewhere, Reason, Refusal
+from broker.core.queues.interfaces import IQueueStore, RestoredMessage
+from broker.core.queues.ownership import REQUIRE_SECONDS, QueueOwnership
+from broker.core.queues.queues import Queues
+from broker.core.queues.recorder import QueueRecorder
+from broker.core.queues.settings import Death, QueueRule, QueueSettings
+from broker.core.queues.store import QueueStore
+from tests.cluster.real_postgres import PASSWORD, Postgres, server
+from tests.core.queues.farm import Author, Farm, Worker
+from tests.core.queues.owners import Claims, Owners
+from tests.threads import Thread
+
+DURABLE = QueueSettings(durable=True, dead_letters=frozenset(Death), expires=60.0)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with server() as postgres:
+        yield postgres
+
+
+class Broker(Farm):
+    """A broker of a cluster: queues with ownership, whose thread the test drives."""
+
+    def __init__(self, claims: Claims, name: str, store: Any, shared: bool, settings: QueueSettings = DURABLE) -> None:
+        super().__init__(settings)
+        self.thread = Thread()
+        self.store: IQueueStore = store
+        self.clock.advance(1_000_000.0)
+        rows: list[RestoredMessage] = [] if shared else store.open(self.clock.seconds())
+        self.recorder = QueueRecorder(store, self.leases, self.clock, self.thread, rows)
+        self.queues = Queues(self.leases, [QueueRule(("*",), settings)], self.recorder)
+        self.owners = Owners(claims, name)
+        self.ownership = QueueOwnership(
+            self.queues, self.recorder, self.owners, name, self.clock, self.thread, store if shared else None, rows
+        )
+        self.lost: list[tuple[str, str]] = []
+        self.ownership.lost = lambda space, name: self.lost.append((space, name))
+        self.author = Author()
+
+    def run(self) -> None:
+        """Let writes become due, and the thread do everything."""
+        for _ in range(20):
+            self.clock.advance(0.005)
+            while self.thread.jobs:
+                self.thread.work()
+
+    def ask(self, name: str = "q") -> Any:
+        """Require a queue. Returns None once it is here, or the refusal."""
+        ready = self.ownership.require("/", name)
+        if ready is None:
+            return None
+        found: list[Any] = []
+        ready.addCallbacks(lambda _: found.append(None), lambda failure: found.append(failure.value))
+        self.run()
+        assert found, "there is no answer"
+        return found[0]
+
+    def send(self, *bodies: bytes, name: str = "q", **more: Any) -> None:
+        for body in bodies:
+            self.queue(name).put(b"head", body, author=self.author, token=body, **more)
+
+    def read(self, name: str = "q") -> list[bytes]:
+        """Take and confirm all ready messages of a queue, and write that."""
+        bodies = self.waiting(name)
+        self.run()
+        return bodies
+
+
+class Cluster:
+    """Brokers over one database."""
+
+    def __init__(self, postgres: Postgres) -> None:
+        self.claims = Claims()
+        self.postgres = postgres
+        self.database = postgres.database()
+        self.brokers: list[Broker] = []
+
+    def broker(self, name: str, settings: QueueSettings = DURABLE) -> Broker:
+        from broker.core.queues.postgres_store import PostgresStore
+
+        def now() -> float:
+            return broker.clock.seconds()
+
+        store = PostgresStore(self.postgres.url(self.database), PASSWORD, now)
+        broker = Broker(self.claims, name, store, True, settings)
+        self.brokers.append(broker)
+        return broker
+
+    def stored(self) -> list[tuple[Any, ...]]:
+        return self.postgres.sql("SELECT dead, id, count FROM elkobroker.message ORDER BY dead, id", self.database)
+
+
+@pytest.fixture
+def cluster(postgres: Postgres) -> Iterator[Cluster]:
+    cluster = Cluster(postgres)
+    yield cluster
+    for broker in cluster.brokers:
+        broker.store.close()
+
+
+def test_the_first_broker_owns_a_queue_and_the_other_names_it(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    assert a.ask() is None
+    for name in ("q", "q.dead", "q.dead.dead"):
+        refusal = b.ask(name)
+        assert isinstance(refusal, Elsewhere)
+        assert (refusal.owner, refusal.endpoint) == ("a", "tcp://a:5975")
+        with pytest.raises(Elsewhere):
+            b.queue(name)
+    a.send(b"1")
+    a.run()
+    assert (a.author.safe, a.author.lost) == ([b"1"], [])
+
+
+def test_a_queue_is_claimed_by_its_first_use_and_then_refused_once(cluster: Cluster) -> None:
+    a = cluster.broker("a")
+    with pytest.raises(Refusal) as refused:
+        a.queue()
+    assert refused.value.reason is Reason.UNAVAILABLE
+    a.run()
+    a.send(b"1")
+
+
+def test_after_the_lease_of_the_owner_another_broker_goes_on(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    a.send(*(b"%d" % n for n in range(1_200)))  # several pieces
+    a.run()
+    worker = Worker(3)
+    a.consume(worker)
+    a.confirm(worker)
+    a.reject(worker, recycle=False)
+    a.run()
+    held = worker.has
+    assert len(held) == 3
+    cluster.claims.die("a")
+    assert b.ask() is None
+    bodies = b.read()
+    assert bodies == [b"%d" % n for n in range(2, 1_200)], "the order, without what was confirmed or rejected"
+    assert b.read("q.dead") == [b"1"]
+    assert cluster.stored() == []
+
+
+def test_deliveries_and_deaths_go_along(cluster: Cluster) -> None:
+    settings = QueueSettings(durable=True, max_deliveries=2)
+    a, b = cluster.broker("a", settings), cluster.broker("b", settings)
+    assert a.ask() is None
+    a.send(b"poison")
+    worker = Worker()
+    consumer = a.consume(worker)
+    a.gone(worker, consumer)
+    a.run()
+    assert cluster.stored() == [("", 1, 1)]
+    cluster.claims.die("a")
+    assert b.ask() is None
+    worker = Worker()
+    b.gone(worker, b.consume(worker))
+    b.run()
+    assert b.load() == (0, 0)
+    assert b.load("q.dead") == (1, 0)
+
+
+def test_a_fenced_owner_writes_nothing_more_and_says_so(cluster: Cluster) -> None:
+    """A partition: the first owner does not know that its lease has ended."""
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    a.send(b"1", b"2")
+    a.run()
+    worker = Worker(1)
+    a.consume(worker)
+    assert worker.has == [b"1"]
+    cluster.claims.away.add("a")
+    cluster.claims.expire("a")
+    assert b.ask() is None
+    assert b.load() == (2, 0)
+    a.send(b"3")
+    a.confirm(worker)  # of a message that b has now
+    a.run()
+    assert (a.author.safe, a.author.lost) == ([b"1", b"2"], [b"3"])
+    assert a.lost == [("/", "q")]
+    assert b.read() == [b"1", b"2"]
+    b.send(b"3")
+    b.run()
+    cluster.claims.back("a")
+    assert isinstance(a.ask(), Elsewhere)
+    assert b.read() == [b"3"]
+    a.gone(worker)
+    a.run()
+    assert (a.queues.messages, a.queues.bytes) == (0, 0)
+    assert b.author.lost == []
+
+
+def test_only_the_lost_queue_of_a_transaction_is_refused(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask("one") is None
+    assert a.ask("two") is None
+    cluster.claims.away.add("a")
+    cluster.claims.expire("a")
+    assert b.ask("one") is None
+    a.send(b"1", name="one")
+    a.send(b"2", name="two")
+    a.run()
+    assert (a.author.safe, a.author.lost) == ([b"2"], [b"1"])
+    assert a.recorder.trouble == ""
+    assert a.recorder.takes
+
+
+def test_an_owner_that_hears_of_another_one_gives_the_queue_up_at_once(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    a.send(b"1")
+    a.run()
+    worker = Worker()
+    consumer = a.consume(worker)
+    a.send(b"2")
+    cluster.claims.away.add("a")
+    cluster.claims.expire("a")
+    assert b.ask() is None
+    cluster.claims.back("a")
+    assert a.lost == [("/", "q")]
+    assert a.author.lost == [b"2"]
+    a.gone(worker, consumer)
+    a.run()
+    assert (a.queues.messages, a.queues.bytes, len(a.queues)) == (0, 0, 0)
+    assert b.read() == [b"1"]
+
+
+def test_an_owner_whose_lease_ended_goes_on_if_nobody_else_came(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    a.send(b"1")
+    cluster.claims.expire("a")  # it claims again at once
+    assert cluster.claims.owners == {("/", "q"): "a"}
+    a.send(b"2")
+    a.run()
+    assert a.author.safe == [b"1", b"2"]
+    assert a.lost == []
+    assert isinstance(b.ask(), Elsewhere)
+
+
+def test_the_claim_of_an_unused_queue_is_released_when_all_is_written(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    a.send(b"1")
+    a.run()
+    assert a.read() == [b"1"]
+    a.wait(DURABLE.expires + 1)
+    a.run()
+    assert cluster.claims.owners == {}
+    assert cluster.postgres.sql("SELECT * FROM elkobroker.queue", cluster.database) == []
+    assert b.ask() is None
+    b.send(b"2")
+    b.run()
+    assert b.read() == [b"2"]
+
+
+def test_without_etcd_a_queue_without_an_owner_is_refused_for_now(cluster: Cluster) -> None:
+    a = cluster.broker("a")
+    cluster.claims.away.add("a")
+    assert a.ask().reason is Reason.UNAVAILABLE
+    cluster.claims.back("a")
+    assert a.ask() is None
+
+
+def test_a_database_that_is_away_is_a_trouble_and_its_queues_are_refused(cluster: Cluster) -> None:
+    a = cluster.broker("a")
+    cluster.postgres.stop()
+    try:
+        refusal = a.ask()
+        assert refusal.reason is Reason.UNAVAILABLE
+        assert "no server listens there" in a.ownership.trouble
+        assert cluster.claims.owners == {}, "another broker may reach it"
+    finally:
+        cluster.postgres.start()
+    assert a.ask() is None
+    assert a.ownership.trouble == ""
+
+
+def test_a_write_over_a_lost_connection_is_repeated_with_the_same_effect(cluster: Cluster) -> None:
+    a = cluster.broker("a")
+    assert a.ask() is None
+    a.send(b"1")
+    a.run()
+    cluster.postgres.restart()
+    a.send(b"2")
+    a.run()
+    assert a.author.safe == [b"1", b"2"]
+    cluster.postgres.stop()
+    try:
+        a.send(b"3")
+        a.run()
+        assert a.author.lost == [b"3"]
+        assert a.recorder.trouble
+    finally:
+        cluster.postgres.start()
+    a.clock.advance(2)
+    a.run()
+    assert a.recorder.trouble == ""
+    a.send(b"3")
+    a.run()
+    assert [id for _, id, _ in cluster.stored()] == [1, 2, 4]
+    assert a.read() == [b"1", b"2", b"3"]
+
+
+def test_a_broker_without_a_cluster_takes_all_queues_at_its_start(cluster: Cluster) -> None:
+    a = cluster.broker("a")
+    for name in ("one", "two"):
+        assert a.ask(name) is None
+        a.send(name.encode(), name=name)
+    a.run()
+    cluster.claims.die("a")
+    b = cluster.broker("b")
+    b.ownership.start(True)
+    b.run()
+    assert b.read("one") == [b"one"]
+    assert b.read("two") == [b"two"]
+
+
+def test_the_time_to_live_is_kept(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    b.clock.advance(5_000)  # its clock differs
+    assert a.ask() is None
+    a.send(b"short", ttl=5.0)
+    a.send(b"long", ttl=500.0)
+    a.run()
+    cluster.claims.die("a")
+    assert b.ask() is None
+    assert b.load() == (2, 0)
+    b.wait(20)
+    assert b.read() == [b"long"]
+
+
+def test_a_request_does_not_wait_for_ever(cluster: Cluster) -> None:
+    a = cluster.broker("a")
+    ready = a.ownership.require("/", "q")
+    assert isinstance(ready, Deferred)
+    found: list[Any] = []
+    ready.addErrback(lambda failure: found.append(failure.value.reason))
+    a.clock.advance(REQUIRE_SECONDS)
+    assert found == [Reason.UNAVAILABLE]
+    a.run()
+    assert a.ask() is None
+
+
+def test_a_queue_that_is_not_durable_is_owned_too_and_needs_no_store(cluster: Cluster) -> None:
+    settings = QueueSettings()
+    a, b = cluster.broker("a", settings), cluster.broker("b", settings)
+    cluster.postgres.stop()
+    try:
+        assert a.ask() is None
+        assert a.queue().put(b"head", b"1")
+        assert isinstance(b.ask(), Elsewhere)
+        cluster.claims.away.add("a")
+        cluster.claims.expire("a")
+        assert b.ask() is None
+        assert b.load() == (0, 0)
+        cluster.claims.back("a")
+        assert (a.queues.messages, a.queues.bytes) == (0, 0)
+    finally:
+        cluster.postgres.start()
+
+
+def test_a_stopped_broker_answers_what_waits(cluster: Cluster) -> None:
+    a = cluster.broker("a")
+    ready = a.ownership.require("/", "q")
+    assert isinstance(ready, Deferred)
+    found: list[Any] = []
+    ready.addErrback(lambda failure: found.append(failure.value.reason))
+    a.ownership.stop()
+    assert found == [Reason.UNAVAILABLE]
+    a.run()
+    assert a.ask("other").reason is Reason.UNAVAILABLE
+
+
+# messages on the disks of their brokers
+
+
+def on_disk(claims: Claims, name: str, directory: str) -> Broker:
+    broker = Broker(claims, name, QueueStore(directory), False)
+    broker.ownership.start(False)
+    broker.run()
+    return broker
+
+
+def test_a_queue_on_a_disk_stays_with_its_broker_while_that_is_away() -> None:
+    claims = Claims()
+    with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
+        a, b = on_disk(claims, "a", here), on_disk(claims, "b", there)
+        assert a.ask() is None
+        a.send(b"1")
+        a.run()
+        a.store.close()
+        claims.expire("a")
+        assert claims.owners == {("/", "q"): "a"}
+        assert isinstance(b.ask(), Elsewhere)
+        a = on_disk(claims, "a", here)
+        assert a.read() == [b"1"]
+        a.wait(DURABLE.expires + 1)
+        a.run()
+        assert claims.owners == {}
+        assert b.ask() is None
+        a.store.close()
+        b.store.close()
+
+
+def test_messages_on_a_disk_are_served_once_etcd_can_be_reached() -> None:
+    claims = Claims()
+    with tempfile.TemporaryDirectory() as here:
+        a = on_disk(claims, "a", here)
+        assert a.ask() is None
+        a.send(b"1")
+        a.run()
+        a.store.close()
+        claims.away.add("a")
+        a = on_disk(claims, "a", here)
+        assert a.info() is None
+        claims.back("a")
+        a.clock.advance(30)
+        a.run()
+        assert a.read() == [b"1"]
+        a.ownership.stop()
+        a.store.close()

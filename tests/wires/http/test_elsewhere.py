@@ -1,0 +1,84 @@
+"""Instances of HTTP at two brokers of a cluster: a client that comes to the other one takes its instance along."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.internet.task import Clock
+
+from broker.core.errors import Reason, Refusal
+from broker.core.liveness import Leases
+from broker.wires.http.sessions.instances import InstanceLimits, Instances, Offer
+from tests.wires.mirroring import Mirrors
+
+HOME = "192.0.2.7"
+
+
+class Pair:
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.mirrors = Mirrors(self.clock)
+        self.a, self.b = (self.instances(name) for name in ("a", "b"))
+
+    def instances(self, name: str) -> Instances:
+        made = Instances(self.mirrors.registries[name], Leases(self.clock), InstanceLimits())
+        made.follow()
+        return made
+
+    def found(self) -> list[list[str]]:
+        self.clock.pump([0.02] * 3)
+        return [
+            [each.hostport for each in registry.find("bank", "tcp")] for registry in self.mirrors.registries.values()
+        ]
+
+
+def put(
+    instances: Instances, instance: str, hostport: str, address: str = HOME, owner: str = "", label: str = ""
+) -> bool:
+    _, new = instances.put(
+        "bank", instance, owner or address, address, Offer(hostport, "tcp", label or None, None, 30.0)
+    )
+    return new
+
+
+@pytest.mark.parametrize(("hostport", "label"), [("h:1", ""), ("h:2", ""), ("h:1", "my bank")])
+def test_an_instance_that_is_put_at_another_broker_moves_there(hostport: str, label: str) -> None:
+    pair = Pair()
+    put(pair.a, "one", "h:1", label=label)
+    assert pair.found() == [["h:1"], ["h:1"]]
+    assert put(pair.b, "one", hostport, label=label)
+    assert pair.found() == [[hostport], [hostport]]
+    assert len(pair.a) == 0
+    assert pair.a.counts == {"registered": 1, "moved": 1}
+    with pytest.raises(Refusal) as refused:
+        pair.a.renew("bank", "one", HOME)
+    assert refused.value.reason is Reason.NO_SUCH_SERVICE
+    # And back.
+    assert put(pair.a, "one", "h:1", label=label)
+    assert pair.found() == [["h:1"], ["h:1"]]
+    assert len(pair.b) == 0
+    pair.clock.pump([1.0] * 40)
+    assert pair.a.counts["expired"] == 1
+    assert pair.b.counts["expired"] == 0
+    assert pair.found() == [[], []]
+
+
+def test_other_instances_stay() -> None:
+    pair = Pair()
+    put(pair.a, "one", "h:1")
+    put(pair.b, "two", "h:2")
+    assert pair.found() == [["h:1", "h:2"], ["h:2", "h:1"]]
+    assert (len(pair.a), len(pair.b)) == (1, 1)
+
+
+def test_without_users_the_instance_of_another_address_is_not_taken() -> None:
+    pair = Pair()
+    put(pair.a, "one", "h:1")
+    pair.found()
+    with pytest.raises(Refusal) as refused:
+        put(pair.b, "one", "h:1", address="192.0.2.8")
+    assert refused.value.reason is Reason.NAME_TAKEN
+    assert len(pair.a) == 1
+    # A user may come from anywhere.
+    put(pair.b, "one", "h:1", address="192.0.2.8", owner="anna")
+    assert pair.found() == [["h:1"], ["h:1"]]
+    assert len(pair.a) == 0

@@ -1,0 +1,139 @@
+"""The queue profile at two brokers of a cluster: leases, Summons and Contents for queues that are elsewhere or move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.core.errors import Elsewhere
+from broker.core.queues.ownership import QueueOwnership
+from broker.core.queues.queues import Queues
+from broker.core.queues.recorder import QueueRecorder
+from broker.core.queues.settings import QueueRule, QueueSettings
+from broker.core.queues.store import QueueStore
+from broker.wires.mtl.codec import data as wire
+from broker.wires.mtl.profiles.queue import QueueProfile
+from broker.wires.mtl.sessions.principals import Side
+from tests.core.queues.owners import Claims, Owners
+from tests.threads import immediately
+from tests.wires.mtl.queue_recording import QueueFarm, answers, bodies
+
+
+class Member(QueueFarm):
+    """A broker of a cluster. Its queues are in memory."""
+
+    def __init__(self, claims: Claims, name: str) -> None:
+        self.claims = claims
+        self.name = name
+        super().__init__()
+
+    def start(self) -> None:
+        super().start()
+        recorder = QueueRecorder(QueueStore("/nonexistent"), self.leases, self.clock, immediately)  # type: ignore[arg-type]
+        self.queues = Queues(self.leases, [QueueRule(("*",), QueueSettings())], recorder)
+        self.ownership = QueueOwnership(
+            self.queues, recorder, Owners(self.claims, self.name), self.name, self.clock, immediately
+        )
+        self.queue = QueueProfile(self.queues, self.data, self.clock, self.settings.window_bytes, self.ownership)
+
+    def prepared(self, side: Side, *resources: str) -> Any:
+        """Prepare a lease as the control flow does. Returns None, or the refusal."""
+        waits = self.queue.prepare(self.principal("ann"), side, resources)
+        found: list[Any] = [None]
+        if waits is not None:
+            waits.addErrback(lambda failure: found.append(failure.value))
+        return found[-1]
+
+
+def cluster() -> tuple[Claims, Member, Member]:
+    claims = Claims()
+    return claims, Member(claims, "a"), Member(claims, "b")
+
+
+def moved(claims: Claims, here: Member, there: Member, name: str) -> None:
+    """The lease of the owner ends without its knowledge; another broker takes the queue; then the owner hears of it."""
+    claims.away.add(here.name)
+    claims.expire(here.name)
+    assert there.prepared(Side.READER, name) is None
+    claims.back(here.name)
+
+
+def test_a_lease_at_the_owner_and_a_refusal_elsewhere() -> None:
+    _, a, b = cluster()
+    assert a.prepared(Side.WRITER, "q") is None
+    for name in ("q", "q.dead"):
+        refusal = b.prepared(Side.READER, "other", name)
+        assert isinstance(refusal, Elsewhere)
+        assert refusal.endpoint == "tcp://a:5975"
+    sender, worker = a.sender("q"), a.worker("q")
+    sender.put(1, b"x", "q")
+    a.turn()
+    assert answers(sender) == [("confirm", 1, False)]
+    assert bodies(worker) == [b"x"]
+
+
+def test_the_flows_of_a_queue_that_moves_end_and_are_notified() -> None:
+    claims, a, b = cluster()
+    for name in ("q", "other"):
+        assert a.prepared(Side.WRITER, name) is None
+    sender, worker, bystander = a.sender("q"), a.worker("q"), a.worker("other")
+    idle = a.worker("q.dead")
+    claims.owners["/", "other"] = "a"
+    claims.lasting.add(("/", "other"))
+    moved(claims, a, b, "q")
+    for peer in (sender, worker, idle):
+        assert peer.take() == [wire.Response(0, wire.FORBIDDEN)]
+        assert peer.client is None
+    assert bystander.take() == []
+    assert bystander.client is not None
+    assert a.ends() == {"moved": 3}
+    # a message of the former owner's reader that comes too late has no effect
+    worker.say(*wire.confirm(1))
+    assert isinstance(a.prepared(Side.READER, "q"), Elsewhere)
+
+
+def test_a_reader_of_all_queues_summons_those_of_its_broker() -> None:
+    _, a, b = cluster()
+    assert a.prepared(Side.WRITER, "q") is None
+    reader = b.peer()
+    reader.lease(b.lease(Side.READER))
+    reader.take()
+    assert reader.ask(*wire.summon(7, "q")) == [wire.Response(7, wire.MISDIRECTED)]
+    assert reader.ask(*wire.summon(8, "free")) == [wire.Response(8, wire.OK)]
+    assert reader.ask(*wire.summon(9, "q")) == [wire.Response(9, wire.MISDIRECTED)], "it was not summoned"
+    assert reader.ask(*wire.dismiss(10, "free")) == [wire.Response(10, wire.OK)]
+
+
+def test_a_summon_waits_for_the_claim_and_may_be_dismissed_meanwhile() -> None:
+    claims, _, b = cluster()
+    claims.away.add("b")
+    reader = b.peer()
+    reader.lease(b.lease(Side.READER))
+    reader.take()
+    assert reader.ask(*wire.summon(7, "free")) == [wire.Response(7, wire.UNAVAILABLE)]
+    claims.away.clear()
+    assert reader.ask(*wire.summon(8, "free")) == [wire.Response(8, wire.OK)]
+
+
+def test_a_writer_to_all_queues_is_told_which_contents_belong_elsewhere() -> None:
+    claims, a, b = cluster()
+    assert a.prepared(Side.WRITER, "q") is None
+    writer = b.writer()
+    writer.put(1, b"x", "free")
+    b.turn()
+    writer.put(2, b"x", "q")
+    got = writer.take()
+    assert got[-1] == wire.Response(2, wire.MISDIRECTED)
+    claims.away.add("b")
+    writer.put(3, b"x", "unknown")
+    assert writer.take() == [wire.Reject(3, False, True)], "later perhaps"
+
+
+def test_a_queue_that_no_one_may_use_is_not_claimed() -> None:
+    claims, a, _ = cluster()
+    waits = a.queue.prepare(a.principal("ann"), Side.READER, ["fine"])
+    assert waits is None
+    try:
+        a.queue.prepare(a.principal("ann"), Side.READER, ["fine two", "x" * 251])
+    except Exception as refusal:
+        assert "more than 250 bytes" in str(refusal)
+    assert set(claims.owners) == {("/", "fine")}
