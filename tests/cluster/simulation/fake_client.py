@@ -406,7 +406,7 @@ class FakeWatch:
         count = client.rng.randint(1, len(self._queue)) if self._queue else 0
         if count:
             parts = [self._queue.popleft() for _ in range(count)]
-            if self._queue:
+            if self._queue or not self._etcd.has(self):
                 self._timer = self._clock.callLater(client.delay(), self._deliver)
             events = parts[0][1] if count == 1 else [event for _, some in parts for event in some]
             self._watcher.events(parts[-1][0], events)

@@ -1,0 +1,533 @@
+"""One history: brokers, servers and faults by chance from a seed, with all invariants; see `History.run`."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from twisted.logger import LogLevel, globalLogPublisher
+
+from broker.cluster.cluster import State
+from broker.cluster.settings import ClusterSettings
+from broker.core.errors import Refusal
+from broker.core.model import ANONYMOUS, LoadDetails, Rights, Service
+from tests.cluster.simulation.fake_etcd import MEMBERS, FakeEtcd
+from tests.cluster.simulation.invariants import Broken, Invariants
+from tests.cluster.simulation.node import Node
+from tests.cluster.simulation.timeline import Timeline
+
+TTL = 5
+GRACE = 8.0
+
+SETTLE = 2 * TTL + 3 + GRACE + 8.0
+"""Seconds without faults after which all registries are equal: the entries of a dead broker go within 2 TTL + 3 s at
+most, remembered ones after the grace, and a back-off, a renewal or a cut connection takes some seconds before."""
+
+TRACE = 150
+"""Lines of the trace that a failure shows."""
+
+NAMES = ("chat", "map", "store")
+PROTOCOLS = ("tcp", "udp")
+WIRES = ("elko", "mtl", "dbp")
+
+RIGHTS = Rights()
+
+
+@attrs.define(eq=False)
+class Server:
+    """A server that registers itself. ``homes`` are the nodes with its ids, the present one last."""
+
+    number: int
+    wire: str
+    label: str
+    hostport: str
+    wanted: bool = True
+    services: dict[tuple[str, str], str] = attrs.field(factory=dict)
+    """Info by name and protocol."""
+    homes: dict[Node, int] = attrs.field(factory=dict)
+    load: float = 0.0
+    since: float = 0.0
+    """Time of the last change of its registrations."""
+    doubled: bool = False
+    """True if it had another session when it registered last: then the older one may count."""
+    abandoned: dict[int, None] = attrs.field(factory=dict)
+    """Its ids at brokers that ended."""
+
+
+class History:
+    """A history from a seed: ``steps`` actions, then a time without faults, then equality."""
+
+    def __init__(self, seed: int, steps: int = 40, faults: bool = True) -> None:
+        self.seed = seed
+        self.rng = rng = random.Random(seed)
+        self.steps = steps
+        self.faults = faults
+        self.timeline = Timeline()
+        self.clock = self.timeline.clock()
+        self.lines: deque[tuple[Any, ...]] = deque(maxlen=TRACE)
+        self.etcd = FakeEtcd(self.clock, random.Random(f"{seed}/etcd"), self.trace)
+        self.nodes = [self._node(number) for number in range(rng.choice((2, 3, 3, 4)))]
+        self.servers: list[Server] = []
+        self.calm = True
+        """False while faults are under way."""
+        self.invariants = Invariants(self)
+        self._errors: list[Any] = []
+        self._wiped = self._forgot = False
+
+    def trace(self, *what: Any) -> None:
+        """Note something that happened."""
+        self.lines.append((self.timeline.now, *what))
+
+    def run(self) -> None:
+        """Run it. Raises `Broken` with the trace."""
+        globalLogPublisher.addObserver(self._logged)  # type: ignore[arg-type]
+        try:
+            self._run()
+        except Exception as error:
+            raise Broken(f"seed {self.seed}: {error}\n{self.report()}") from error
+        finally:
+            globalLogPublisher.removeObserver(self._logged)  # type: ignore[arg-type]
+            for node in self.nodes:
+                if node.running:
+                    node.crash()
+
+    def report(self) -> str:
+        """Return the last lines of the trace."""
+        return "\n".join(_line(each) for each in self.lines)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; the invariants are checked after each event."""
+        self.timeline.run(self.timeline.now + seconds, self._after)
+
+    # internal
+
+    def run_to_calm(self) -> None:
+        """Run the actions, and let time pass until all is settled; without the checks of the end."""
+        for node in self.nodes:
+            node.start()
+            self.advance(self.rng.choice((0, 0.5)))
+        self.advance(3)
+        for number in range(self.rng.randint(3, 8)):
+            self._new_server(number)
+        for _ in range(self.steps):
+            self._act()
+            self.advance(self.rng.choice((0.0, 0.01, 0.05, 0.3, 1.0, 2.5)))
+        self._heal()
+        self.advance(SETTLE)
+
+    def _run(self) -> None:
+        self.run_to_calm()
+        self.invariants.settled()
+
+    def _after(self) -> None:
+        if self._errors:
+            raise Broken(f"an error was logged: {self._errors[0]}")
+        self.invariants.check()
+
+    def _logged(self, event: dict[str, Any]) -> None:
+        if event.get("log_level") in (LogLevel.critical, LogLevel.error) or "log_failure" in event:
+            failure = event.get("log_failure")
+            self._errors.append(failure.getTraceback() if failure else event.get("log_format"))
+
+    def _node(self, number: int) -> Node:
+        settings = ClusterSettings(f"b{number}", ttl=TTL, grace=GRACE)
+        return Node(f"b{number}", self.timeline, self.etcd, str(self.seed), settings, self.rng.random() < 0.3)
+
+    def _act(self) -> None:
+        actions: list[tuple[Callable[[], None], float]] = [
+            (self._register, 4),
+            (self._move, 4),
+            (self._leave, 2),
+            (self._offer, 3),
+            (self._withdraw, 2),
+            (self._amend, 2),
+            (self._report, 4),
+            (self._claim, 2),
+            (self._release, 1),
+        ]
+        if self.faults:
+            actions += [
+                (self._crash, 1),
+                (self._stop, 0.5),
+                (self._start, 2),
+                (self._pause, 1),
+                (self._cut, 1),
+                (self._connect, 1.5),
+                (self._loss, 1),
+                (self._member, 2),
+                (self._etcd_fault, 1),
+            ]
+        [(action)] = self.rng.choices([each for each, _ in actions], [weight for _, weight in actions])
+        action()
+        self._after()
+
+    # servers
+
+    def _new_server(self, number: int) -> None:
+        rng = self.rng
+        labels = (f"server{number}", "shared", ANONYMOUS)
+        server = Server(number, rng.choice(WIRES), rng.choices(labels, (6, 1, 1))[0], f"host{number}:80")
+        for _ in range(rng.choice((1, 1, 2, 3))):
+            server.services[rng.choice(NAMES), rng.choice(PROTOCOLS)] = "{}"
+        self.servers.append(server)
+        node = self._open_node()
+        if node is not None:
+            self._enter(server, node)
+
+    def _open_node(self, *others: Node) -> Node | None:
+        nodes = [node for node in self.nodes if node.serving and not node.paused and node not in others]
+        return self.rng.choice(nodes) if nodes else None
+
+    def _enter(self, server: Server, node: Node) -> None:
+        """Register a server at a broker."""
+        now = self.timeline.now
+        try:
+            id = node.registry.join(server.label, server.wire, f"{server.hostport}0")
+        except Refusal as refusal:
+            self.trace("refused", node.name, str(refusal))
+            return
+        self.trace("joins", node.name, server.number, id)
+        self.invariants.issued(id)
+        node.sessions[id] = server
+        server.doubled = bool(server.homes)
+        server.homes.pop(node, None)
+        server.homes[node] = id
+        server.since = now
+        split = self.rng.random() < 0.2
+        services = [self._service(server, id, key) for key in server.services]
+        for some in [services[:1], services[1:]] if split else [services]:
+            node.registry.offer(some, RIGHTS)
+        if server.load:
+            node.registry.load(id, server.load)
+
+    def _service(self, server: Server, id: int, key: tuple[str, str]) -> Service:
+        return Service(key[0], server.hostport, id, key[1], info=server.services[key], lasting=server.wire == "dbp")
+
+    def _exit(self, server: Server, node: Node) -> None:
+        """End a session of a server."""
+        id = server.homes.pop(node)
+        self.trace("leaves", node.name, server.number, id)
+        del node.sessions[id]
+        server.since = self.timeline.now
+        self.invariants.left(server)
+        node.registry.leave(id)
+
+    def _lost_sessions(self, node: Node, servers: list[Server]) -> None:
+        """Servers whose broker ended come back through another one, after a moment."""
+        for server in servers:
+            id = server.homes.pop(node, None)
+            if id is not None:
+                server.abandoned[id] = None
+            server.since = self.timeline.now
+            self.clock.callLater(self.rng.choice((0.05, 0.5, 2.0, 7.0)), self._return, server)
+
+    def _return(self, server: Server) -> None:
+        if server.homes or not server.wanted:
+            return
+        node = self._open_node()
+        if node is not None:
+            self._enter(server, node)
+        if not server.homes:
+            self.clock.callLater(1.0, self._return, server)
+
+    def _some(self, live: bool = True) -> tuple[Server, Node] | None:
+        """Return a server with the broker of its last session, which can be reached."""
+        found = [
+            (server, node)
+            for server in self.servers
+            if server.homes and not (node := list(server.homes)[-1]).paused and node.serving
+        ]
+        return self.rng.choice(found) if found else None
+
+    def _register(self) -> None:
+        away = [server for server in self.servers if not server.homes]
+        if away and self.rng.random() < 0.7:
+            server = self.rng.choice(away)
+            server.wanted = True
+            self._return(server)
+        elif len(self.servers) < 12:
+            self._new_server(len(self.servers))
+
+    def _move(self) -> None:
+        some = self._some()
+        if some is None:
+            return
+        server, node = some
+        other = self._open_node(node)
+        if other is None or other in server.homes:
+            return
+        how = self.rng.choice(("after", "before", "half open", "both"))
+        self.trace("moves", server.number, how)
+        if how == "before":
+            self._exit(server, node)
+            self._enter(server, other)
+            return
+        self._enter(server, other)
+        if how == "after" and other in server.homes:
+            self.clock.callLater(self.rng.choice((0.0, 0.02, 0.3)), self._close, server, node)
+        elif how == "half open":
+            self.clock.callLater(self.rng.choice((1.0, 5.0)), self._close, server, node)
+
+    def _close(self, server: Server, node: Node) -> None:
+        """End the older session of a server, if there is another one."""
+        if len(server.homes) > 1 and node in server.homes and list(server.homes)[-1] is not node:
+            if node.paused:
+                self.clock.callLater(1.0, self._close, server, node)
+            else:
+                self._exit(server, node)
+
+    def _leave(self) -> None:
+        some = self._some()
+        if some is not None:
+            server, _ = some
+            if any(node.paused for node in server.homes):
+                return
+            server.wanted = False
+            for node in list(server.homes):
+                self._exit(server, node)
+
+    def _offer(self) -> None:
+        some = self._some()
+        if some is None or len(some[0].homes) > 1:
+            return
+        server, node = some
+        key = (self.rng.choice(NAMES), self.rng.choice(PROTOCOLS))
+        if key not in server.services:
+            self.trace("offers", node.name, server.number, key)
+            server.services[key] = "{}"
+            server.since = self.timeline.now
+            node.registry.offer([self._service(server, server.homes[node], key)], RIGHTS)
+
+    def _withdraw(self) -> None:
+        some = self._some()
+        if some is None or len(some[0].homes) > 1:
+            return
+        server, node = some
+        names = {name for name, _ in server.services}
+        if len(names) > 1:
+            name = self.rng.choice(sorted(names))
+            self.trace("withdraws", node.name, server.number, name)
+            server.services = {key: info for key, info in server.services.items() if key[0] != name}
+            self.invariants.withdrawn(server, name)
+            server.since = self.timeline.now
+            node.registry.withdraw(server.homes[node], [name])
+
+    def _amend(self) -> None:
+        some = self._some()
+        if some is None or len(some[0].homes) > 1:
+            return
+        server, node = some
+        key = self.rng.choice(list(server.services))
+        server.services[key] = f'{{"n":{self.rng.randrange(1000)}}}'
+        self.trace("amends", node.name, server.number, key)
+        node.registry.amend(self._service(server, server.homes[node], key))
+
+    def _report(self) -> None:
+        for server in self.servers:
+            if self.rng.random() < 0.5 and server.homes:
+                node = list(server.homes)[-1]
+                if node.serving and not node.paused:
+                    server.load = float(self.rng.randrange(1, 100))
+                    details = LoadDetails(requests=self.rng.randrange(9)) if self.rng.random() < 0.3 else None
+                    node.registry.load(server.homes[node], server.load, details)
+
+    # queues
+
+    def _claim(self) -> None:
+        node = self._open_node()
+        if node is None:
+            return
+        queue = ("space", f"queue{self.rng.randrange(2)}")
+
+        def claimed(result: Any) -> None:
+            self.trace("claimed", node.name, queue, result)
+
+        def refused(failure: Any) -> None:
+            failure.trap(Refusal)
+
+        node.cluster.claim(*queue).addCallback(claimed).addErrback(refused)
+
+    def _release(self) -> None:
+        owners = [node for node in self.nodes if node.serving and node.owned and not node.paused]
+        if owners:
+            node = self.rng.choice(owners)
+            queue = self.rng.choice(sorted(node.owned))
+            self.trace("releases", node.name, queue)
+            node.owned.discard(queue)
+            node.cluster.release(*queue).addErrback(lambda failure: failure.trap(Refusal))
+
+    # faults of brokers
+
+    def _troubled(self, node: Node) -> None:
+        node.trouble_since = self.timeline.now
+
+    def _running(self) -> Node | None:
+        nodes = [node for node in self.nodes if node.running and node.serving and not node.paused]
+        return self.rng.choice(nodes) if nodes else None
+
+    def _crash(self) -> None:
+        nodes = [node for node in self.nodes if node.running]
+        if nodes:
+            node = self.rng.choice(nodes)
+            self._troubled(node)
+            if node.paused:
+                node.clock.resume()
+            # Of wiped data of etcd and a lost disk together, the ids that were issued remain nowhere.
+            forget = self.rng.random() < 0.15 and not self._wiped
+            self._forgot = self._forgot or forget
+            self._lost_sessions(node, node.crash(forget))
+
+    def _stop(self) -> None:
+        node = self._running()
+        if node is not None:
+            self._troubled(node)
+            self._lost_sessions(node, node.stop(keep=self.rng.random() < 0.5))
+
+    def _start(self) -> None:
+        nodes = [node for node in self.nodes if not node.running]
+        if nodes:
+            node = self.rng.choice(nodes)
+            self._troubled(node)
+            node.start()
+
+    def _pause(self) -> None:
+        node = self._running()
+        if node is not None:
+            self.trace("broker paused", node.name)
+            self._troubled(node)
+            node.clock.pause()
+            self.clock.callLater(self.rng.choice((0.2, 2.0, 4.0, 9.0, 20.0)), self._resume, node, node.clock)
+
+    def _resume(self, node: Node, clock: Any) -> None:
+        if clock.paused and node.clock is clock:
+            self.trace("broker resumes", node.name)
+            self._troubled(node)
+            clock.resume()
+
+    def _cut(self) -> None:
+        node = self._running()
+        if node is not None and node.cut is None:
+            self._troubled(node)
+            node.cut = tuple(self.rng.sample(range(MEMBERS), self.rng.choice((1, 3, 3))))
+            node.client.disconnect(*node.cut)
+
+    def _connect(self) -> None:
+        nodes = [node for node in self.nodes if node.cut is not None]
+        if nodes:
+            self._reconnect(self.rng.choice(nodes))
+
+    def _reconnect(self, node: Node) -> None:
+        self._troubled(node)
+        node.cut = None
+        if node.running:
+            node.client.connect()
+
+    def _loss(self) -> None:
+        node = self.rng.choice(self.nodes)
+        self._troubled(node)
+        chances = node.chances
+        if chances.lost or chances.late:
+            chances.lost = chances.unanswered = chances.late = chances.broken = 0.0
+        else:
+            chances.lost, chances.unanswered = self.rng.choice((0.02, 0.2)), self.rng.choice((0.02, 0.2))
+            chances.late, chances.broken = self.rng.choice((0.0, 0.1)), self.rng.choice((0.0, 0.1))
+        self.trace("chances", node.name, chances)
+
+    # faults of etcd
+
+    def _member(self) -> None:
+        """A member of etcd fails, or comes back."""
+        number = self.rng.randrange(MEMBERS)
+        member, etcd = self.etcd.members[number], self.etcd
+        self.invariants.disturbed()
+        if not member.up:
+            etcd.restart(number)
+        elif member.paused:
+            etcd.resume(number)
+        elif member.isolated:
+            etcd.rejoin(number)
+        else:
+            self.rng.choice((etcd.kill, etcd.pause, etcd.isolate))(number)
+
+    def _etcd_fault(self) -> None:
+        etcd, rng = self.etcd, self.rng
+        self.invariants.disturbed()
+        what = rng.choice(("leader", "compact", "compact", "wipe", "quota", "all", "vanish"))
+        if what == "leader":
+            etcd.lose_leader()
+        elif what == "compact":
+            etcd.compact(etcd.revision)
+        elif what == "wipe" and not self._forgot:
+            self._wiped = True
+            etcd.wipe()
+        elif what == "quota":
+            if etcd.alarm:
+                etcd.drain_alarm()
+            else:
+                etcd.fill()
+        elif what == "all":
+            for number in range(MEMBERS):
+                etcd.kill(number)
+            self.clock.callLater(rng.choice((0.5, 3.0, 10.0)), self._restart_etcd)
+        elif what == "vanish" and etcd.leases:
+            etcd.vanish(rng.choice(sorted(etcd.leases)))
+
+    def _restart_etcd(self) -> None:
+        self.invariants.disturbed()
+        for number, member in enumerate(self.etcd.members):
+            if not member.up:
+                self.etcd.restart(number)
+
+    def _heal(self) -> None:
+        """End all faults."""
+        self.trace("all faults end")
+        self.invariants.disturbed()
+        for number, member in enumerate(self.etcd.members):
+            if not member.up:
+                self.etcd.restart(number)
+            if member.paused:
+                self.etcd.resume(number)
+            if member.isolated:
+                self.etcd.rejoin(number)
+        if self.etcd.alarm:
+            self.etcd.drain_alarm()
+        for node in self.nodes:
+            chances = node.chances
+            chances.lost = chances.unanswered = chances.late = chances.broken = 0.0
+            if node.cut is not None:
+                self._reconnect(node)
+            if node.paused:
+                self._resume(node, node.clock)
+        # A broker that failed because its name was taken, or is down, is started again, as operators do.
+        self._revive()
+
+    def _revive(self) -> None:
+        for node in self.nodes:
+            if node.running and (node.failure is not None or node.stopping):
+                self._lost_sessions(node, node.crash())
+            if not node.running:
+                node.start()
+        for server in self.servers:
+            if server.wanted and not server.homes:
+                self._return(server)
+
+
+def is_member(node: Node) -> bool:
+    """Return True if a broker is in the state in which its registry follows etcd."""
+    return node.running and node.serving and not node.paused and node.cluster.state is State.MEMBER
+
+
+def _line(what: tuple[Any, ...]) -> str:
+    time, kind, *details = what
+    if kind == "applied":
+        revision, events = details
+        changes = [
+            f"{each.key.decode().removeprefix('/elkobroker/default/')}"
+            + ("-" if each.value is None else f"={each.value.value.decode()[:150]} [{each.value.lease % 10000}]")
+            for each in events
+        ]
+        return f"{time:9.3f}  {revision} {'; '.join(changes)}"
+    return f"{time:9.3f}  {kind} {' '.join(map(str, details))}"

@@ -1,0 +1,316 @@
+"""What holds at every moment of a history, and what holds after it has settled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from broker.cluster.cluster import State
+from broker.cluster.etcd.interface import Event
+from broker.core.model import Service
+
+if TYPE_CHECKING:
+    from tests.cluster.simulation.history import History, Server
+    from tests.cluster.simulation.node import Node
+
+DOUBLE = 3.0
+"""Seconds for which a server may be found twice at a broker: after it registered at two brokers which could not know of
+each other."""
+
+SPREAD = 2.0
+"""Seconds from a change at one broker until it is found at the others, without a fault."""
+
+RECOVERY = 30.0
+"""Seconds after a fault for which `SPREAD` is not required."""
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+class Invariants:
+    """Invariants of one history."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._issued: set[int] = set()
+        self._revisions: dict[Node, tuple[object, int]] = {}
+        self._seen: dict[Node, dict[tuple[int, tuple[str, str]], None]] = {}
+        """Services of servers that each broker has found, as number of the server, name and protocol."""
+        self._protected: dict[int, float] = {}
+        self._double: dict[tuple[Node, str, tuple[str, str]], float] = {}
+        self._unclaimed: dict[tuple[str, str], float] = {}
+        self._disturbed = 0.0
+        self._ended: dict[str, float] = {}
+        """Time at which the lease of a member ended last."""
+        self._next_slow = 0.0
+        history.etcd.applied.append(self._applied)
+
+    def disturbed(self) -> None:
+        """A fault of etcd begins or ends."""
+        self._disturbed = self._history.timeline.now
+
+    def issued(self, id: int) -> None:
+        """A registry has issued an id."""
+        if id in self._issued:
+            raise Broken(f"the provider id {id} was issued twice")
+        self._issued.add(id)
+
+    def check(self) -> None:
+        """Check after an event."""
+        for node in self._history.nodes:
+            if not node.running:
+                self._revisions.pop(node, None)
+                self._seen.pop(node, None)
+                continue
+            state = (node.registry, node.registry.revision)
+            before = self._revisions.get(node)
+            if before is None or before[0] is not node.registry:
+                self._seen.pop(node, None)
+            if before != state:
+                self._revisions[node] = state
+                self._check_node(node)
+        now = self._history.timeline.now
+        if now >= self._next_slow:
+            self._next_slow = now + 0.25
+            self._check_times()
+
+    # each moment
+
+    def _applied(self, revision: int, events: Sequence[Event]) -> None:
+        """Nothing of a dead lease is written, and nothing of a broker without its lease."""
+        keys = self._history.etcd.keys
+        for event in events:
+            kind, _, rest = event.key.decode().removeprefix("/elkobroker/default/").partition("/")
+            if event.value is None:
+                if kind == "b":
+                    self._ended[rest] = self._history.timeline.now
+                continue
+            if kind in ("meta", "ids"):
+                if event.value.lease:
+                    raise Broken(f"{event.key!r} has a lease")
+                continue
+            value = json.loads(event.value.value)
+            name = {"b": rest, "p": value.get("broker"), "beat": rest, "l": rest.partition("/")[0]}.get(kind)
+            name = name or value.get("owner")
+            member = keys.get(f"/elkobroker/default/b/{name}".encode())
+            if member is None or member.lease != event.value.lease or not member.lease:
+                raise Broken(f"{event.key!r} was written under another lease than that of {name}")
+
+    def _check_node(self, node: Node) -> None:
+        found = self._found(node)
+        for id, server in node.sessions.items():
+            provider = node.registry.provider(id)
+            # One that has registered twice may be superseded.
+            if not server.doubled and (provider is None or provider.broker):
+                raise Broken(f"{node.name} has lost its own provider {id}")
+        seen = self._seen.setdefault(node, {})
+        for server in self._history.servers:
+            for key in server.services:
+                mark = (server.number, key)
+                ids = [each.provider for each in found.get(key, ()) if each.hostport == server.hostport]
+                if ids:
+                    if self._lasts(server, ids[0]):
+                        seen[mark] = None
+                    else:
+                        seen.pop(mark, None)
+                    continue
+                if node in server.homes and not server.doubled:
+                    raise Broken(f"{node.name} does not find {key} of its own server {server.number}")
+                if mark in seen:
+                    del seen[mark]
+                    if self._continuous(server):
+                        raise Broken(f"{node.name} does not find {key} of server {server.number} any more")
+
+    def _lasts(self, server: Server, id: int) -> bool:
+        """Return whether a service that is found now must be found from now on: its session lives, or has ended
+        with its broker after the next one was written."""
+        if id in server.homes.values():
+            return True
+        return id in server.abandoned and any(
+            b"/elkobroker/default/p/%016d" % each in self._history.etcd.keys for each in server.homes.values()
+        )
+
+    def left(self, server: Server) -> None:
+        """A session of a server has ended: it may be missing where no other one is known."""
+        for node, seen in self._seen.items():
+            if node.running and not any(node.registry.provider(id) for id in server.homes.values()):
+                for mark in [mark for mark in seen if mark[0] == server.number]:
+                    del seen[mark]
+
+    def withdrawn(self, server: Server, name: str) -> None:
+        """A server has withdrawn its services of a name."""
+        for seen in self._seen.values():
+            for mark in [mark for mark in seen if mark[0] == server.number and mark[1][0] == name]:
+                del seen[mark]
+
+    def _found(self, node: Node) -> dict[tuple[str, str], tuple[Service, ...]]:
+        """Return the finds of a broker; each is in order."""
+        history = self._history
+        found = {}
+        for name in ("chat", "map", "store"):
+            for protocol in ("tcp", "udp"):
+                services = found[name, protocol] = node.registry.find(name, protocol)
+                ids = [each.provider for each in services]
+                if ids != sorted(set(ids)):
+                    raise Broken(f"{node.name} finds {name} {protocol} in the order {ids}")
+                places: dict[str, int] = {}
+                for each in services:
+                    places[each.hostport] = places.get(each.hostport, 0) + 1
+                for place, count in places.items():
+                    mark = (node, place, (name, protocol))
+                    if count > 1:
+                        self._double.setdefault(mark, history.timeline.now)
+                    else:
+                        self._double.pop(mark, None)
+                for mark in [m for m in self._double if m[0] is node and m[2] == (name, protocol)]:
+                    if mark[1] not in places:
+                        del self._double[mark]
+        return found
+
+    def _continuous(self, server: Server) -> bool:
+        """Return True if nothing has happened that permits that a server is missing for a moment: the leases of its
+        brokers did not end."""
+        now = self._history.timeline.now
+        if not server.homes:
+            return False
+        for node in server.homes:
+            if node.trouble_since is not None and now - node.trouble_since < RECOVERY:
+                return False
+            if now - self._ended.get(node.name, -RECOVERY) < RECOVERY:
+                return False
+        # The home before may have lost its lease.
+        return now - server.since > RECOVERY or all(
+            now - self._ended.get(node.name, -RECOVERY) > RECOVERY for node in self._history.nodes
+        )
+
+    # what may last for a moment
+
+    def _healthy(self, node: Node) -> bool:
+        """Return True if a broker and etcd have been without a fault for a while."""
+        now = self._history.timeline.now
+        return (
+            node.running
+            and node.serving
+            and not node.paused
+            and node.cut is None
+            and not node.chances.lost
+            and now - self._disturbed > RECOVERY
+            and (node.trouble_since is None or now - node.trouble_since > RECOVERY)
+            and not self._history.etcd.alarm
+            and all(each.healthy for each in self._history.etcd.members)
+        )
+
+    def _check_times(self) -> None:
+        now = self._history.timeline.now
+        healthy = [node for node in self._history.nodes if self._healthy(node)]
+        for node in healthy:
+            if node.cluster.state is not State.MEMBER:
+                raise Broken(f"{node.name} is no member, but {node.cluster.state}: {node.cluster.troubles()}")
+        if len(healthy) == len(self._history.nodes):
+            for (node, place, key), since in self._double.items():
+                if now - since > DOUBLE:
+                    raise Broken(f"{node.name} finds {key} at {place} twice for {now - since:.1f} s")
+        for server in self._history.servers:
+            if server.homes and now - server.since > SPREAD and all(home in healthy for home in server.homes):
+                for node in healthy:
+                    for name, protocol in server.services:
+                        if not any(each.hostport == server.hostport for each in node.registry.find(name, protocol)):
+                            raise Broken(f"{node.name} does not find {name} of server {server.number} after a while")
+        for queue in (("space", "queue0"), ("space", "queue1")):
+            owners = [node.name for node in healthy if queue in node.owned]
+            if len(owners) > 1:
+                raise Broken(f"{queue} has the owners {owners}")
+
+    # the end
+
+    def settled(self) -> None:
+        """All registries are equal; nothing live is missing, nothing dead remains."""
+        history = self._history
+        views = {}
+        for node in history.nodes:
+            if node.failure is not None or not node.running:
+                raise Broken(f"{node.name} has failed: {node.failure}")
+            if node.cluster.state is not State.MEMBER or node.cluster.troubles():
+                raise Broken(f"{node.name} is no member, but {node.cluster.state}: {node.cluster.troubles()}")
+            views[node.name] = self._view(node)
+        first = views[history.nodes[0].name]
+        expected = {
+            (key, server.hostport, server.services[key])
+            for server in history.servers
+            if server.homes
+            for key in server.services
+        }
+        for name, view in views.items():
+            places = sorted((key, each[5], each[6]) for key, rows in view.items() for each in rows)
+            if places != sorted(expected):
+                missing, more = sorted(expected - set(places)), sorted(set(places) - expected)
+                raise Broken(f"{name} misses {missing}, and finds {more}; {len(places)} of {len(expected)}")
+            for key, rows in view.items():
+                if rows != first[key]:
+                    raise Broken(f"{name} and {history.nodes[0].name} differ in {key}: {_only(rows, first[key])}")
+        self._settled_etcd(views[history.nodes[0].name])
+
+    def _view(self, node: Node) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
+        """Return what a broker finds, with holders and loads."""
+        view = {}
+        for key, services in self._found(node).items():
+            rows = []
+            for each in services:
+                provider = node.registry.provider(each.provider)
+                holder = provider.broker or node.name
+                details = provider.details
+                rows.append(
+                    (
+                        provider.id,
+                        provider.label,
+                        provider.wire,
+                        provider.address,
+                        holder,
+                        each.hostport,
+                        each.info,
+                        each.lasting,
+                        provider.load,
+                        details and details.requests,
+                    )
+                )
+            view[key] = rows
+        return view
+
+    def _settled_etcd(self, view: dict[tuple[str, str], list[tuple[Any, ...]]]) -> None:
+        """The keys in etcd are those of what is found."""
+        history = self._history
+        found = {row[0] for rows in view.values() for row in rows}
+        kinds: dict[str, list[str]] = {}
+        for key in history.etcd.keys:
+            kind, _, rest = key.decode().removeprefix("/elkobroker/default/").partition("/")
+            kinds.setdefault(kind, []).append(rest)
+        providers = {int(rest.partition("/")[0]) for rest in kinds.get("p", [])}
+        if providers != found:
+            raise Broken(f"etcd has the providers {sorted(providers)}, and {sorted(found)} are found")
+        names = sorted(node.name for node in history.nodes)
+        if sorted(kinds.get("b", [])) != names or sorted(kinds.get("beat", [])) != names:
+            raise Broken(f"etcd has the members {kinds.get('b')}")
+        owners: dict[tuple[str, str], list[str]] = {}
+        for node in history.nodes:
+            if len(node.registry.mirrored()) + len(node.sessions) < len(found):
+                raise Broken(f"{node.name} has too few providers")
+            stale = set(node.registry.mirrored()) - found
+            if stale:
+                raise Broken(f"{node.name} still mirrors {sorted(stale)}")
+            for queue in node.owned:
+                owners.setdefault(queue, []).append(node.name)
+        for queue, several in owners.items():
+            if len(several) > 1:
+                raise Broken(f"{queue} has the owners {several}")
+        claims = {
+            (node.cluster.claim_of("space", name), name) for node in history.nodes for name in ("queue0", "queue1")
+        }
+        if len({(claim and claim.owner, name) for claim, name in claims}) > 2:
+            raise Broken(f"the brokers differ in the owners of queues: {claims}")
+
+
+def _only(rows: list[tuple[Any, ...]], others: list[tuple[Any, ...]]) -> str:
+    """Return the rows that only one of two lists has."""
+    return f"{[row for row in rows if row not in others]} {[row for row in others if row not in rows]}"

@@ -1,0 +1,86 @@
+"""Histories of simulated brokers. `python -m tests.cluster.simulation` runs many more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from broker.cluster.etcd.interface import Put
+from tests.cluster.simulation.history import History
+from tests.cluster.simulation.invariants import Broken
+from tests.cluster.simulation.timeline import Timeline
+
+FIRST = 1001
+"""First of the seeds of the everyday run: a failure is repeated by its seed."""
+
+COUNT = 10
+"""Histories in one test."""
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + 80, COUNT))
+def test_histories_with_faults(first: int) -> None:
+    for seed in range(first, first + COUNT):
+        History(seed).run()
+
+
+@pytest.mark.parametrize("first", range(2001, 2031, COUNT))
+def test_histories_without_faults(first: int) -> None:
+    for seed in range(first, first + COUNT):
+        History(seed, faults=False).run()
+
+
+def test_the_same_seed_gives_the_same_history() -> None:
+    def lines() -> str:
+        history = History(FIRST, steps=20)
+        history.run()
+        return history.report()
+
+    assert lines() == lines()
+    code = f"from tests.cluster.simulation.history import History as H\nh=H({FIRST}, 20); h.run(); print(h.report())"
+    environment = {**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": "."}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.rstrip("\n") == lines()
+
+
+def started() -> History:
+    """A history without faults, with servers at all brokers that all others know."""
+    history = History(5, steps=10, faults=False)
+    history.run_to_calm()
+    return history
+
+
+def test_a_missing_provider_breaks_an_invariant() -> None:
+    history = started()
+    node = next(each for each in history.nodes if each.registry.mirrored())
+    for id in node.registry.mirrored():
+        node.registry.mirror((), [(id, "left")])
+    with pytest.raises(Broken, match="any more"):
+        history.advance(1)
+
+
+def test_a_write_without_the_lease_of_its_member_breaks_an_invariant() -> None:
+    history = started()
+    key = next(each for each in history.etcd.keys if b"/p/" in each)
+    with pytest.raises(Broken, match="another lease"):
+        history.etcd.txn([], [Put(key, history.etcd.keys[key].value, 0)])
+
+
+def test_calls_of_a_paused_clock_are_late_and_in_order() -> None:
+    timeline = Timeline()
+    clock, other = timeline.clock(100.0), timeline.clock()
+    made: list[object] = []
+    clock.callLater(1, made.append, "one")
+    clock.callLater(2, made.append, "two")
+    cancelled = clock.callLater(2, made.append, "never")
+    other.callLater(3, made.append, "other")
+    clock.pause()
+    timeline.run(5)
+    assert made == ["other"]
+    cancelled.cancel()
+    clock.resume()
+    timeline.run(5)
+    assert made == ["other", "one", "two"]
+    assert (clock.seconds(), other.seconds()) == (105.0, 5.0)
