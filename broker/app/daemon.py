@@ -264,10 +264,11 @@ class Daemon(TwistedService):
         self.plan.stop()
         # Connections are closed after the last records, so that their peers are remembered as present.
         self.core.restored.stop()
+        if self.membership is not None:
+            # Before the recorder, which closes the store: the membership writes its last memory there.
+            yield self.membership.stop()
         yield self.core.recorder.stop()
         yield self._close_journal()
-        if self.membership is not None:
-            yield self.membership.stop()
         yield DeferredList([self.wires.close(), *(each.close() for each in console)])
         yield self._access.audit.stop()
         self._access.stop()
