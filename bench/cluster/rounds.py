@@ -53,7 +53,7 @@ def _run(given: argparse.Namespace) -> int:
             lines.append(json.loads(line))
             print(line.rstrip(), file=sys.stderr, flush=True)
     rounds = [line for line in lines if "round" in line]
-    kinds = Counter(fault.split(" at ")[0].rsplit(" ", 1)[0] for line in rounds for fault in line["faults"])
+    kinds = Counter(" ".join(fault.split(" at ")[0].split()[:2]) for line in rounds for fault in line["faults"])
     bad = [line for line in rounds if line["missed"] or line["trouble"] or line["ended"]]
     settled = sorted(line["settled"] for line in rounds) or [0.0]
     rows = [
