@@ -13,6 +13,7 @@ import pytest
 from broker.app.configuration import example
 from broker.app.counters import DAEMON
 from broker.app.wires import WIRES
+from broker.cluster.counters import COUNTERS as CLUSTER
 from broker.wires.counter import Counter
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +21,7 @@ DOCS = ROOT / "docs"
 RECORDS = sorted(DOCS.glob("adr/[0-9]*.md"))
 PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("bench/**/*.md"), ROOT / "spark" / "README.md"]
 
-COUNTERS = [*DAEMON, *(counter for wire in WIRES for counter in wire.counters)]
+COUNTERS = [*DAEMON, *CLUSTER, *(counter for wire in WIRES for counter in wire.counters)]
 
 LINK = re.compile(r"(?<!!)\[[^]]*\]\(([^)\s]+)\)")
 

@@ -30,6 +30,9 @@ from bench.common.report import table
 from tests.cluster.farm.hosts import ELKO, HTTP, Broker, Hosts
 from tests.cluster.real_etcd import Member, until
 
+BETWEEN = 100
+"""Offers between the offer of a service and its withdrawal."""
+
 
 class Peer:
     """A plain connection of Elko."""
@@ -88,13 +91,14 @@ def changes(hosts: Hosts, count: int, rate: float) -> list[list[str]]:
     begun = time.monotonic()
     for number in range(count):
         time.sleep(max(0.0, begun + number / rate - time.monotonic()))
-        name, on = f"change-{number // 2}", number % 2 == 0
+        # A service that came and went within one transaction would be no change at the others.
+        pair, on = number // 2, number % 2 == 0
+        name = f"change-{pair if on else pair - BETWEEN}"
         sent[f"{name} {on}"] = time.monotonic()
         if on:
             provider.say(to="client", op="willserve", services=[{"service": name, "hostport": f"192.0.2.1:{number}"}])
-        else:
+        elif pair >= BETWEEN:
             provider.say(to="client", op="wontserve", services=[name])
-    # A service that comes and goes within one transaction is no change at the others.
     time.sleep(2.0)
     rows = []
     for name, times in seen.items():

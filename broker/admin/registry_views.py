@@ -48,23 +48,27 @@ LOAD_COLUMNS = (
 )
 
 
-def views(registry: IRegistry, clock: IReactorTime) -> list[AnyView]:
-    """Return the views of the registry."""
+HOLDER = Column("broker", "Broker of the cluster at which it is registered")
+
+
+def views(registry: IRegistry, clock: IReactorTime, here: str = "") -> list[AnyView]:
+    """Return the views of the registry. ``here`` is the name of this broker in its cluster; empty without one."""
+    holder = (HOLDER,) if here else ()
     return [
         View(
             "broker providers",
             "Shows the providers of all wires, by their ids. A pattern selects labels, addresses or wires.",
-            PROVIDER_COLUMNS,
+            (*PROVIDER_COLUMNS, *holder),
             partial(present_providers, registry),
-            partial(provider_row, registry, clock),
+            partial(provider_row, registry, clock, here=here),
             lambda provider: (provider.label, provider.address, provider.wire),
         ),
         View(
             "broker services",
             "Shows the services of all wires. A pattern selects names.",
-            SERVICE_COLUMNS,
+            (*SERVICE_COLUMNS, *holder),
             partial(_services, registry),
-            partial(service_row, registry),
+            partial(service_row, registry, here=here),
             _names,
             tagged=True,
         ),
@@ -72,9 +76,9 @@ def views(registry: IRegistry, clock: IReactorTime) -> list[AnyView]:
             "broker loads",
             "Shows the last load report of each provider, with its requests if it reports them. A pattern selects "
             "labels or wires.",
-            LOAD_COLUMNS,
+            (*LOAD_COLUMNS, *holder),
             partial(present_providers, registry),
-            _load,
+            partial(_load, here=here),
             lambda provider: (provider.label, provider.wire),
             tagged=True,
         ),
@@ -95,8 +99,8 @@ def _names(service: Service) -> Iterator[str]:
     yield service.name
 
 
-def provider_row(registry: IRegistry, clock: IReactorTime, provider: Provider) -> Row:
-    """Return the row of a provider."""
+def provider_row(registry: IRegistry, clock: IReactorTime, provider: Provider, here: str = "") -> Row:
+    """Return the row of a provider. ``here`` is as in `views`."""
     now = clock.seconds()
     checks = (registry.check_of(service) for service in provider.services)
     failing = sum(check is not None and check.state is CheckState.FAILING for check in checks)
@@ -110,11 +114,16 @@ def provider_row(registry: IRegistry, clock: IReactorTime, provider: Provider) -
         **({"failing": failing} if failing else {}),
         "heard": round(now - provider.heard, 1),
         "age": round(now - provider.since, 1),
+        **_holder(provider, here),
     }
 
 
-def service_row(registry: IRegistry, service: Service) -> Row:
-    """Return the row of a service, without its secret."""
+def _holder(provider: Provider | None, here: str) -> dict[str, object]:
+    return {} if not here else {"broker": here if provider is None else provider.broker or here}
+
+
+def service_row(registry: IRegistry, service: Service, here: str = "") -> Row:
+    """Return the row of a service, without its secret. ``here`` is as in `views`."""
     about: dict[str, object] = {
         "service": service.name,
         "protocol": service.protocol,
@@ -128,10 +137,12 @@ def service_row(registry: IRegistry, service: Service) -> Row:
     if check is not None and check.state is not CheckState.UNTESTED:
         about["check"] = check.state.value
         about["reason"] = check.reason
+    if here:
+        about |= _holder(registry.provider(service.provider), here)
     return about
 
 
-def _load(provider: Provider) -> Row:
+def _load(provider: Provider, here: str) -> Row:
     row: dict[str, object] = {
         "provider": provider.id,
         "wire": provider.wire,
@@ -140,4 +151,4 @@ def _load(provider: Provider) -> Row:
     }
     if provider.details is not None:
         row |= {name: value for name, value in attrs.asdict(provider.details).items() if value is not None}
-    return row
+    return {**row, **_holder(provider, here)}

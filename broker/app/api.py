@@ -98,7 +98,7 @@ class OperatorsApi:
             *health.endpoints(sources.ready, sources.degraded, self._status, registry, registry.sizes),
             *cluster.endpoints(core.members, sources.farm),
             *tables.endpoints(self._views, registry),
-            *why.endpoints(registry, clock, self.history),
+            *why.endpoints(registry, clock, self.history, core.members.name),
             *history.endpoints(registry, self.history),
             *events.endpoints(registry),
             *watch.endpoints(self.hub),

@@ -20,6 +20,7 @@ from broker.app.advertised import endpoints, joined, reachable
 from broker.app.core import Core
 from broker.app.status import version
 from broker.cluster.cluster import Cluster
+from broker.cluster.counters import COUNTERS as COUNTERS
 from broker.cluster.etcd.client import connect
 from broker.cluster.etcd.credentials import TlsFiles
 from broker.cluster.links.keys import KEY_FILE, kept_key

@@ -72,6 +72,7 @@ from broker.net.tls import Certificates
 from broker.net.traces import Traces
 from broker.net.webhooks import Webhooks
 from broker.web.endpoint import Endpoint
+from broker.wires.counter import Documentation
 from broker.wires.interface import Context
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class Daemon(TwistedService):
         self.readiness = Readiness()
         self.readiness.add(self._troubles)
         self.membership: Membership | None = None
+        self._documentation = COUNTERS
         self._expiries = CertificateWatch(self._certificates, reactor)
         self.traces = Traces(reactor, self.wires.carriers, self.wires.udp_sockets)
         self.notifications = Notifications(reactor, self._notify, config.broker.service or self._host())
@@ -312,8 +314,10 @@ class Daemon(TwistedService):
     def _membership(self, snapshot: Snapshot, core: Core) -> Membership:
         """Make the membership in the cluster. Raises CannotListen, OSError or ValueError."""
         # Imported here: a single broker runs without what the cluster needs.
+        from broker.app.cluster import COUNTERS as OF_MEMBERS
         from broker.app.cluster import Membership
 
+        self._documentation = Documentation([*COUNTERS, *OF_MEMBERS])
         config = self._config
         self.membership = Membership(
             config.cluster,
@@ -491,11 +495,11 @@ class Daemon(TwistedService):
         """Return the state for operators."""
         own = [
             listeners_view(self.openings.states, self._reactor),
-            *registry_views(self.core.registry, self._reactor),
+            *registry_views(self.core.registry, self._reactor, self.core.members.name),
             *cluster_views(self.core.members, self.core.owners),
             *([] if self.membership is None else self.membership.views()),
             checks_view(self.checks.schedule.targets, self._reactor),
-            counters_view(self.counters.all, COUNTERS),
+            counters_view(self.counters.all, self._documentation),
             certificates(self._certificates, self._reactor),
             plan_view(self.plan, self._reactor),
             self.notifications.view(),
@@ -505,7 +509,7 @@ class Daemon(TwistedService):
             self._status,
             version(),
             {**{each.name: each for each in own}, **self.wires.views()},
-            documentation=COUNTERS,
+            documentation=self._documentation,
             control=ControlWords(self.operations, self._access.audit),
             later=partial(self._reactor.callLater, 0),
         )

@@ -89,6 +89,8 @@ class Control:
         """Messages that were no reply to a request."""
         self._clock = clock
         self._patient = patient
+        self._failures = 0
+        """Failures to open a session, of one that is not patient."""
         self._endpoints = endpoints
         self._connect_to = connect_to
         self._settings = settings
@@ -124,8 +126,12 @@ class Control:
         Raises `Lost` if another attempt may succeed, and any other `MtlError` if not.
         """
         profile = profile.lower()
+        failures = self._failures
         await self._lock.acquire()
         try:
+            # Others found the broker dead meanwhile: each would wait for a whole timeout, one after the other.
+            if failures != self._failures:
+                raise Lost(f"no reply from {self.endpoint}")
             for _ in range(MAX_REOPENS):
                 await self._enter()
                 if self._profile != profile:
@@ -176,6 +182,7 @@ class Control:
             except Lost as lost:
                 self._reset()
                 if not self._patient:
+                    self._failures += 1
                     raise
                 tried = self._endpoints.current
                 pause = self._pauses.next() if self._endpoints.next() else self._settings.least_pause

@@ -64,3 +64,13 @@ def test_services_are_shown_without_their_secrets(farm: Farm, operator: Operator
         ("mint", False, "old"),
     ]
     assert [each["service"] for each in json.loads(operator.type("broker services m*"))] == ["mint"]
+
+
+def test_the_holder_is_shown_in_a_cluster_only(farm: Farm) -> None:
+    farm.client("bank-1").offer(desc("bank"))
+    alone, member = views(farm.wiring.registry, farm.clock), views(farm.wiring.registry, farm.clock, "a")
+    for name in ("broker providers", "broker services", "broker loads"):
+        assert all("broker" not in row for row in page(alone, name))
+        assert {row["broker"] for row in page(member, name)} == {"a"}
+        [view] = [view for view in member if view.name == name]
+        assert view.columns[-1].name == "broker"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import time
@@ -121,3 +122,14 @@ def test_members_have_links_and_listeners(brokers: Brokers) -> None:
     assert rows()["b"]["here"]
     assert isinstance(rows()["b"]["lag_ms"], float)
     assert json.dumps(rows())
+
+
+def test_a_broker_ends_where_the_layout_is_newer_than_it_knows(tmp_path: Path) -> None:
+    with Brokers(tmp_path) as brokers:
+        key, value = b"/elkobroker/default/meta", json.dumps({"layout": 99, "epoch": "x"}).encode()
+        put = {"key": base64.b64encode(key).decode(), "value": base64.b64encode(value).decode()}
+        brokers.etcd.members[0].ask("kv/put", put)
+        broker = brokers.launch("a")
+        assert broker.ended() == 1
+        broker.wait_for("elkobroker ends: .*99")
+        assert not any("Traceback" in line for line in broker.log)

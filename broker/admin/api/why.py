@@ -32,7 +32,8 @@ class Entry:
     """One entry of a name, with sentences: ``alive_by``, what keeps it; ``ends``, when it would end.
 
     ``since`` is the time of the provider's registration, null for an entry from before a restart, which ``restored``
-    marks. ``check`` is the result of the health checks.
+    marks. ``check`` is the result of the health checks. ``broker`` is the broker of a cluster at which the provider is
+    registered, empty without a cluster.
     """
 
     service: str
@@ -48,6 +49,7 @@ class Entry:
     alive_by: str
     ends: str
     check: str
+    broker: str
 
 
 @attrs.frozen
@@ -73,9 +75,11 @@ class ProviderAbout:
 
 
 class Explainer:
-    """Explanations of entries of ``registry``, whose times are on ``clock``."""
+    """Explanations of entries of ``registry``, whose times are on ``clock``. ``here`` is the name of this broker in its
+    cluster, empty without one."""
 
-    def __init__(self, registry: IRegistry, clock: IReactorTime) -> None:
+    def __init__(self, registry: IRegistry, clock: IReactorTime, here: str) -> None:
+        self._here = here
         self._registry = registry
         self._clock = clock
 
@@ -120,6 +124,7 @@ class Explainer:
             alive_by=alive_by,
             ends=ends,
             check=self._check(service),
+            broker=(provider.broker if provider is not None else "") or self._here,
         )
 
     def _check(self, service: Service) -> str:
@@ -135,6 +140,11 @@ class Explainer:
             return (
                 "the record from before the restart: its provider has not returned",
                 "when its provider returns, or at the end of the grace period",
+            )
+        if provider.broker:
+            return (
+                f"the lease of the broker {provider.broker}, at which it is registered",
+                f"when it ends at {provider.broker}, or when the lease of that broker ends",
             )
         if service.provider == BROKER:
             return "a listener of the broker itself", "when the listener closes"
@@ -155,9 +165,9 @@ class Explainer:
         )
 
 
-def endpoints(registry: IRegistry, clock: IReactorTime, history: LoadHistory) -> list[Endpoint]:
-    """Return the endpoints of names and providers."""
-    explainer = Explainer(registry, clock)
+def endpoints(registry: IRegistry, clock: IReactorTime, history: LoadHistory, here: str = "") -> list[Endpoint]:
+    """Return the endpoints of names and providers. ``here`` is the name of this broker in its cluster."""
+    explainer = Explainer(registry, clock, here)
 
     def why(call: Call) -> Response:
         name = call.path["name"]
@@ -169,7 +179,8 @@ def endpoints(registry: IRegistry, clock: IReactorTime, history: LoadHistory) ->
         found = registry.provider(_number(call.path["provider"]))
         if found is None:
             raise Problem(404, "there is no such provider: ids are not used again", Reason.UNKNOWN_TARGET)
-        about = {"provider": provider_row(registry, clock, found), "step": STEP, "loads": history.of(found.id)}
+        row = provider_row(registry, clock, found, here)
+        about = {"provider": row, "step": STEP, "loads": history.of(found.id)}
         return streamed(_provider(about, found, registry, explainer))
 
     return [

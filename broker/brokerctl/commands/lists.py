@@ -48,20 +48,39 @@ LISTINGS = {
         "/v1/services",
         "List the services of all wires.",
         _columns(
-            "service", "hostport", "provider", "check", "protocol", "label", "wire", "load", wide=("reason", "secret")
+            "service",
+            "hostport",
+            "broker",
+            "provider",
+            "check",
+            "protocol",
+            "label",
+            "wire",
+            "load",
+            wide=("reason", "secret"),
         ),
     ),
     "providers": Listing(
         "/v1/providers",
         "List the providers: the peers that offer services.",
         _columns(
-            "provider", "label", "wire", "address", "load", "services", "heard", "age", heard=SECONDS, age=SECONDS
+            "provider",
+            "label",
+            "broker",
+            "wire",
+            "address",
+            "load",
+            "services",
+            "heard",
+            "age",
+            heard=SECONDS,
+            age=SECONDS,
         ),
     ),
     "loads": Listing(
         "/v1/loads",
         "List the load of each provider.",
-        _columns("provider", "label", "load", "wire", "in_flight", "latency_ms", "requests", "errors"),
+        _columns("provider", "label", "load", "broker", "wire", "in_flight", "latency_ms", "requests", "errors"),
     ),
     "sessions": Listing(
         "/v1/sessions",

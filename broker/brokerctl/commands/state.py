@@ -61,6 +61,7 @@ def status(context: click.Context) -> int:
 WHY = [
     Column("wire"),
     Column("provider"),
+    Column("broker"),
     Column("label"),
     Column("address"),
     Column("since"),
@@ -87,8 +88,10 @@ def why(context: click.Context, name: str) -> int:
         if entry is not entries[0]:
             output.say("")
         output.say(f"{name}  {text(entry.get('hostport'))}" if entry.get("hostport") else name, "bold")
+        # A broker that runs alone has no name.
+        hidden = ("hostport", "service", "name", *(("broker",) if not entry.get("broker") else ()))
         ordered = dict.fromkeys([column.name for column in WHY if column.name in entry] + list(entry))
-        output.values({key: entry[key] for key in ordered if key not in ("hostport", "service", "name")}, WHY)
+        output.values({key: entry[key] for key in ordered if key not in hidden}, WHY)
     if not entries:
         output.note(f"there is no service {name!r}")
         return Exit.NOT_FOUND

@@ -5,7 +5,8 @@ Rules:
   fails, the caller's request fails; if it raises `broker.client.errors.NotTaken` with ``recycle``, another worker
   receives the request, provided that the caller allowed it (``retry``).
 - A caller receives the reply, or `RequestFailed` with a code: 500 (a worker rejected the request), 503 (no worker), 504
-  (no worker had room in time). A reply after the timeout is dropped and counted.
+  (no worker had room in time), 421 (all workers are at another broker, whose endpoint the error names). A reply after
+  the timeout is dropped and counted.
 - A loss of the caller's flow leaves the outcome of its requests unknown: they fail with `Unsettled`. Requests with
   ``retry`` are sent again after the recovery, so they may be processed twice.
 """
@@ -37,10 +38,13 @@ DEFAULT_TIMEOUT = 30.0
 
 
 class RequestFailed(MtlError):
-    """A request failed. ``code`` and ``reason`` are the broker's."""
+    """A request failed. ``code`` and ``reason`` are the broker's. With the code 421, ``owner`` is the name of a broker
+    that has a worker, and ``endpoint`` its control flow, empty if it is unknown."""
 
-    def __init__(self, code: int, reason: str) -> None:
+    def __init__(self, code: int, reason: str, owner: str = "", endpoint: str = "") -> None:
         super().__init__(f"{code} {reason}")
+        self.owner = owner
+        self.endpoint = endpoint
         self.code = code
         self.reason = reason
 
@@ -239,7 +243,8 @@ class Caller:
         if id not in self._calls:
             self.unexpected += 1
         elif reply.text("event") == "error":
-            self._end(id, Failure(RequestFailed(reply.number("code"), reply.text("reason"))))
+            said = reply.text
+            self._end(id, Failure(RequestFailed(reply.number("code"), said("reason"), said("owner"), said("endpoint"))))
         else:
             self._end(id, reply)
 

@@ -105,11 +105,12 @@ def _reasons(problem: BaseException) -> list[BaseException]:
     return found
 
 
-def explained(where: str, problem: Exception, seconds: float, tls: Any = None) -> Exception:
+def explained(where: str, problem: Exception, seconds: float, tls: Any = None, answered: bool = False) -> Exception:
     """Return the `EtcdError` of a failed connection or answer, or the CancelledError of a cancelled request. Other
     exceptions are defects, and returned as they are.
 
-    ``tls`` is the `broker.cluster.etcd.credentials.Tls` of the connection, None without TLS.
+    ``tls`` is the `broker.cluster.etcd.credentials.Tls` of the connection, None without. ``answered`` is True if the
+    endpoint has answered before.
     """
     if isinstance(problem, EtcdError | NeedsToken):
         return problem
@@ -135,6 +136,7 @@ def explained(where: str, problem: Exception, seconds: float, tls: Any = None) -
         return Unavailable(f"the connection to {where} was closed before the request")
     if isinstance(problem, ResponseNeverReceived) and any(isinstance(each, error.ConnectionClosed) for each in reasons):
         hint = " (does it expect TLS, https?)" if tls is None else " (does it use TLS? its address may be http)"
+        hint = "" if answered else hint
         return Unavailable(f"{where} closes the connection without an answer{hint}", unknown=True)
     if isinstance(problem, error.ConnectionClosed | RequestTransmissionFailed) or any(
         isinstance(each, error.ConnectionClosed) for each in reasons

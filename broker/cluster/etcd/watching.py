@@ -27,7 +27,7 @@ MAX_HELD = 1_000_000
 """Events of one revision that are held back until it is complete: the end of a lease deletes all its keys in one
 revision, and a cluster of brokers has fewer keys."""
 
-CREATED = 5.0
+CREATED = 3.0
 """Seconds within which etcd confirms a watch: it does so at once."""
 
 NO_TOKEN = ("Unauthenticated", "user name is empty")

@@ -59,6 +59,7 @@ def test_an_entry_of_a_connection_is_explained(farm: Entries) -> None:
         "service": "bank",
         "protocol": "tcp",
         "hostport": "bank-1:80",
+        "broker": "",
         "wire": "elko",
         "provider": provider,
         "label": "bank-1",

@@ -186,4 +186,4 @@ class FaultsTests(ClientCase):
             client.watch(b"/s/", b"/s0", 0, watcher)
             reason, text = await watcher.is_ended()
             assert reason is Ended.FAILED
-            assert "within 5 s" in text
+            assert "within 3 s" in text

@@ -32,6 +32,7 @@ from tests.cluster.farm.finders import Finder
 from tests.cluster.farm.hosts import Hosts
 from tests.cluster.farm.providers import Provider, providers
 from tests.cluster.real_etcd import Member
+from tests.packages import program
 
 reactor: Any = _reactor
 
@@ -296,6 +297,14 @@ async def wait(
         await deferLater(reactor, 0.25)
 
 
+def faketime(offset: str) -> tuple[str, ...]:
+    """Return the beginning of a command line for a process with another clock of the day.
+
+    Its monotonic clock runs as fast as that, from now on.
+    """
+    return (program("faketime"), "-f", offset)
+
+
 def round_to(seconds: float) -> float:
     return round(seconds, 1)
 
@@ -343,6 +352,7 @@ def command_line() -> None:
     parser.add_argument("--providers", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=600.0, help="after which no further round begins")
     parser.add_argument("--ttl", type=int, default=6)
+    parser.add_argument("--skew", action="store_true", help="the brokers' clocks are hours apart, and differ in speed")
     parser.add_argument("--directory", default="", help="where the logs stay; by default a temporary one")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="elkobroker-farm-") as temporary:
@@ -357,7 +367,8 @@ def command_line() -> None:
                 print(result, file=sys.stderr)
             reactor.stop()
 
-        with Hosts(directory, ttl=options.ttl) as hosts:
+        skew = {"b": faketime("+3h x1.1"), "c": faketime("-2d")} if options.skew else {}
+        with Hosts(directory, ttl=options.ttl, before=skew) as hosts:
             reactor.callWhenRunning(lambda: Deferred.fromCoroutine(main(options, hosts)).addBoth(done))
             reactor.run()
     sys.exit(status)

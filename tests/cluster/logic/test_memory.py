@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,10 @@ def store(tmp_path: Path) -> Store:
     return store
 
 
+def _noting(saved: list[int], number: int) -> Callable[[object], None]:
+    return lambda _: saved.append(number)
+
+
 def reopened(store: Store) -> dict[str, str]:
     store.close(1)
     return dict(store.open().cluster)
@@ -72,7 +77,7 @@ def test_one_write_at_a_time_and_the_newest_wins(store: Store) -> None:
     memory = StoredMemory(store, {}, "farm", "a", Clock(), disk.run)
     saved: list[int] = []
     for number in range(5):
-        memory.save(Memory(next_id=number)).addCallback(lambda _, number=number: saved.append(number))
+        memory.save(Memory(next_id=number)).addCallback(_noting(saved, number))
     assert len(disk.waiting) == 1
     disk.step()
     assert (saved, len(disk.waiting)) == ([0], 1)

@@ -96,9 +96,7 @@ class RealEtcdTests(ClientCase):
                 each.wipe()
                 each.start()
             expected = sorted([*expected, fourth])
-            await until(
-                lambda: all(found(each) == expected for each in registries), "all after the loss of etcd's data"
-            )
+            await until(lambda: all(found(each) == expected for each in registries), "all of the lost data")
 
             await a[0].stop(True)
             again = self.member("a", etcd, memory)

@@ -239,7 +239,7 @@ export class Detail {
   }
 }
 
-const REASONS = ["alive_by", "ends", "check", "since", "heard", "wire", "provider", "label", "address", "protocol"];
+const REASONS = ["alive_by", "ends", "check", "since", "heard", "broker", "wire", "provider", "label", "address", "protocol"];
 
 function whyFacts(entry, names = REASONS) {
   return names.map((name) => {

@@ -1,0 +1,50 @@
+"""Some rounds of faults with real brokers and the real etcd, on hosts made of network namespaces.
+
+``bench/cluster/rounds.py`` runs a hundred of them with a thousand providers. A failure shows the round's line, and the
+end of the brokers' logs; ``python -m tests.cluster.farm.rounds`` with the same seed repeats it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.daemon import ROOT
+from tests.packages import need_namespaces, program
+
+LIMIT = 600
+"""Seconds after which the rounds are ended: ten times what they take."""
+
+
+@pytest.fixture(autouse=True)
+def needed() -> None:
+    """What the rounds need."""
+    for each in ("etcd", "ip", "nft", "faketime"):
+        program(each)
+    need_namespaces()
+
+
+def rounds(directory: Path, *options: str) -> list[dict[str, Any]]:
+    """Run rounds, in which nothing may be wrong. Returns their lines."""
+    command = [sys.executable, "-m", "tests.cluster.farm.rounds", "--directory", str(directory), *options]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
+    logs = {each.parent.name: each.read_text(errors="replace")[-3000:] for each in directory.glob("?/log")}
+    assert ended.returncode == 0, (ended.stdout, ended.stderr[-3000:], logs)
+    return [line for line in map(json.loads, ended.stdout.splitlines()) if "round" in line]
+
+
+def test_after_each_round_of_faults_all_registries_are_equal(tmp_path: Path) -> None:
+    done = rounds(tmp_path, "--seed", "6", "--rounds", "2", "--providers", "60", "--ttl", "5")
+    assert len(done) == 2
+    assert all(line["looks"] and line["moves"] for line in done)
+
+
+def test_nothing_depends_on_the_clocks_of_the_brokers(tmp_path: Path) -> None:
+    """One broker is three hours ahead, and its clock is too fast; another one is two days behind."""
+    done = rounds(tmp_path, "--seed", "7", "--rounds", "1", "--providers", "24", "--ttl", "5", "--skew")
+    assert len(done) == 1

@@ -1,0 +1,173 @@
+"""Durable queues of a cluster: real brokers, a real etcd and PostgreSQL, clients under load, and kills."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.client.blocking import Client, Content
+from broker.client.errors import Closed
+from broker.client.mtl import Settings
+from tests.cluster.brokers import TTL, Broker, Brokers, until
+from tests.cluster.real_postgres import PASSWORD, Postgres, server
+
+QUICK = Settings(timeout=2.0, heartbeat=0.5, most_pause=1.0, most_resend_pause=1.0)
+
+QUEUES = """
+[[mtl.queues]]
+queues = ["jobs*"]
+durable = true
+duplicates = true
+"""
+
+
+@pytest.fixture
+def postgres() -> Iterator[Postgres]:
+    with server() as postgres:
+        yield postgres
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Brokers]:
+    with Brokers(tmp_path) as brokers:
+        yield brokers
+
+
+def mtl(broker: Broker) -> str:
+    """The endpoint of a broker's control flow."""
+    return "tcp://127.0.0.1:" + broker.wait_for(r"mtl on tcp://127\.0\.0\.1:(\d+) ").group(1)
+
+
+class Load:
+    """Writers and readers of one queue, each message with an id."""
+
+    def __init__(self, endpoints: list[str], queue: str = "jobs", writers: int = 4, readers: int = 2) -> None:
+        self.confirmed: list[str] = []
+        self.seen: list[tuple[float, str]] = []
+        self.errors: list[BaseException] = []
+        self._queue = queue
+        self._going = True
+        self._client = Client(endpoints, settings=QUICK)
+        self._readers = [self._client.read("queue", [queue], confirm="full", window=20) for _ in range(readers)]
+        self._writing = [threading.Thread(target=self._write, args=(number,)) for number in range(writers)]
+        self._reading = [threading.Thread(target=self._read, args=(reader,)) for reader in self._readers]
+        for thread in (*self._writing, *self._reading):
+            thread.start()
+
+    def _write(self, number: int) -> None:
+        try:
+            writer = self._client.write("queue", [self._queue])
+            count = 0
+            while self._going:
+                count += 1
+                name = f"{number}-{count}"
+                writer.send(name.encode(), properties={"message-id": name}, timeout=60)
+                self.confirmed.append(name)
+        except BaseException as error:
+            self.errors.append(error)
+
+    def _read(self, reader: Any) -> None:
+        def work(content: Content) -> None:
+            self.seen.append((time.monotonic(), bytes(content.body).decode()))
+
+        try:
+            reader.work(work)
+        except Closed:
+            pass
+        except BaseException as error:
+            self.errors.append(error)
+
+    def stop_writing(self) -> None:
+        """Stop, and wait until all has been confirmed."""
+        self._going = False
+        for thread in self._writing:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def close(self) -> None:
+        """End the client."""
+        self._going = False
+        self._client.close()
+        for thread in (*self._writing, *self._reading):
+            thread.join(20)
+
+    def advanced(self, by: int = 20) -> None:
+        """Wait until more messages have been confirmed and read."""
+        confirmed, seen = len(self.confirmed), len(self.seen)
+
+        def further() -> bool:
+            assert self.errors == []
+            return len(self.confirmed) >= confirmed + by and len(self.seen) >= seen + by
+
+        until(further, "the load goes on")
+
+
+def test_no_confirmed_message_is_lost_or_comes_again_when_owners_are_killed(
+    brokers: Brokers, postgres: Postgres
+) -> None:
+    database = postgres.database()
+    secret = brokers.directory / "secret"
+    secret.write_text(PASSWORD)
+    config = (
+        f'[mtl]\nendpoint = "tcp://127.0.0.1:0"\nqueue_store = "{postgres.url(database)}"\n'
+        f'queue_store_password_file = "{secret}"\n{QUEUES}'
+    )
+    for name in ("a", "b"):
+        brokers.start(name, config=config)
+    load = Load([mtl(brokers["a"]), mtl(brokers["b"])])
+    kills: list[float] = []
+    try:
+        for _ in range(2):
+            load.advanced()
+            [(owner,)] = postgres.sql("SELECT owner FROM elkobroker.queue", database)
+            kills.append(time.monotonic())
+            brokers.kill(str(owner))
+            load.advanced()
+            [(other,)] = postgres.sql("SELECT owner FROM elkobroker.queue", database)
+            assert other != owner
+            brokers.start(str(owner), config=config)
+        load.stop_writing()
+        until(lambda: set(load.confirmed) <= {name for _, name in load.seen}, "all confirmed messages are read")
+        until(lambda: postgres.sql("SELECT id FROM elkobroker.message", database) == [], "all is confirmed")
+        assert load.errors == []
+        assert len(load.confirmed) == len(set(load.confirmed))
+        times: dict[str, list[float]] = {}
+        for at, name in load.seen:
+            times.setdefault(name, []).append(at)
+        assert set(times) == set(load.confirmed), "nothing else was read"
+        again = {name: each for name, each in times.items() if len(each) > 1}
+        # Their Confirms had not been written: they were read in the moment before a kill, or the flow had ended.
+        for name, each in again.items():
+            assert any(each[0] >= kill - 1.0 and each[1] >= kill for kill in kills), (name, each, kills)
+        assert max(Counter(name for _, name in load.seen).values()) <= 1 + len(kills)
+        assert len(again) < len(times) / 2
+    finally:
+        load.close()
+
+
+def test_a_queue_on_the_disk_of_a_broker_is_refused_while_that_is_away(brokers: Brokers) -> None:
+    config = f'[mtl]\nendpoint = "tcp://127.0.0.1:0"\n{QUEUES}'
+    for name in ("a", "b"):
+        brokers.start(name, config=config)
+    with Client(mtl(brokers["a"]), settings=QUICK) as client:
+        client.write("queue", ["jobs"]).send(b"x", timeout=20)
+    # the other broker refers to the owner
+    with Client(mtl(brokers["b"]), settings=QUICK) as client:
+        client.write("queue", ["jobs"]).send(b"y", timeout=20)
+    brokers.kill("a")
+    until(lambda: brokers["b"].members() == ["b"], "the lease of the owner ends")
+    with Client(mtl(brokers["b"]), settings=QUICK) as client:
+        with pytest.raises(TimeoutError):
+            client.read("queue", ["jobs"], confirm="full", timeout=2)
+        brokers.start("a", config=config)
+        reader = client.read("queue", ["jobs"], confirm="full", timeout=TTL + 30)
+        for body in (b"x", b"y"):
+            content = reader.take(20)
+            assert content.body == body
+            content.confirm()
