@@ -232,9 +232,9 @@ class Cluster:
             "cluster.resyncs": self._feed.resyncs,
             "cluster.resumed": self._feed.resumed,
             "cluster.sessions": self._sessions,
-            "cluster.lost_leases": self._losses,
+            "cluster.lost-leases": self._losses,
             "cluster.repairs": self._own.repairs,
-            "cluster.bad_values": self._bad.count,
+            "cluster.bad-values": self._bad.count,
             "cluster.compactions": self._upkeep.compactions,
             "cluster.database_bytes": self._upkeep.size,
         }

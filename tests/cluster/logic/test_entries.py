@@ -192,15 +192,15 @@ def test_a_foreign_value_is_counted_and_left_out(farm: Farm, rest: str, value: b
     a, b = farm.joined("a", "b")
     id = b.register()
     farm.until(a.found, "the service")
-    before = a.cluster.counts()["cluster.bad_values"]
+    before = a.cluster.counts()["cluster.bad-values"]
     farm.etcd.txn([], [Put(farm.key(rest), value, 0)])
     farm.run(0.5)
-    assert a.cluster.counts()["cluster.bad_values"] == before + 1
+    assert a.cluster.counts()["cluster.bad-values"] == before + 1
     assert a.found() == [id]
     assert a.is_member
     [late] = farm.joined("c")
     assert late.found() == [id]
-    assert late.cluster.counts()["cluster.bad_values"] >= 1
+    assert late.cluster.counts()["cluster.bad-values"] >= 1
 
 
 @pytest.mark.parametrize("lease", [0, 12345])

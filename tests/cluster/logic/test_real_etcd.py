@@ -1,0 +1,112 @@
+"""Three members over the real etcd, in one process."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from twisted.internet import reactor
+from twisted.internet.defer import gatherResults
+from twisted.internet.task import deferLater
+
+from broker.cluster.cluster import Cluster, State
+from broker.cluster.settings import ClusterFailed, ClusterSettings
+from broker.core.cluster.registry import ClusterRegistry
+from broker.core.model import Rights, Service
+from broker.core.restored_services import Restored
+from tests.cluster.etcd.recording import ClientCase
+from tests.cluster.logic.members import KeptMemory
+from tests.cluster.real_etcd import Etcd
+from tests.patience import PATIENCE
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """Wait until a condition holds."""
+    end = reactor.seconds() + PATIENCE  # type: ignore[attr-defined]
+    while not condition():
+        assert reactor.seconds() < end, f"waited in vain for {what}"  # type: ignore[attr-defined]
+        await deferLater(reactor, 0.01)  # type: ignore[arg-type]
+
+
+class RealEtcdTests(ClientCase):
+    directory: Path
+
+    @pytest.fixture(autouse=True)
+    def use_directory(self, tmp_path: Path) -> None:
+        """Give the test a directory."""
+        self.directory = tmp_path
+
+    def member(self, name: str, etcd: Etcd, memory: KeptMemory | None = None) -> tuple[Cluster, ClusterRegistry]:
+        """Make a member, which is not started."""
+        failures: list[ClusterFailed] = []
+        client = self.client(*etcd.urls)
+        registry = ClusterRegistry(
+            reactor,  # type: ignore[arg-type]
+            lambda: cluster.next_id(),
+            Restored((), 30.0, reactor, lambda ids: None),  # type: ignore[arg-type]
+        )
+        cluster = Cluster(
+            client,
+            registry,
+            reactor,  # type: ignore[arg-type]
+            memory or KeptMemory(),
+            ClusterSettings(name),
+            random.Random(name),
+            failures.append,
+        )
+        self.addCleanup(lambda: self.assertEqual(failures, []))
+        self.addCleanup(cluster.stop, False)
+        return cluster, registry
+
+    async def test_members_share_a_registry_over_restarts_and_faults_of_etcd(self) -> None:
+        def register(registry: ClusterRegistry, place: str) -> int:
+            id = registry.join("server", "elko", "10.0.0.1:5")
+            registry.offer([Service("bank", place, id)], Rights())
+            return id
+
+        def found(registry: ClusterRegistry) -> list[int]:
+            return [each.provider for each in registry.find("bank", "tcp")]
+
+        with Etcd(self.directory, members=3) as etcd:
+            memory = KeptMemory()
+            a, b, c = self.member("a", etcd, memory), self.member("b", etcd), self.member("c", etcd)
+            await gatherResults([each.start() for each, _ in (a, b, c)])
+            registries = [a[1], b[1], c[1]]
+            first = register(a[1], "h:1")
+            await until(lambda: all(found(each) == [first] for each in registries), "a service")
+            second = register(b[1], "h:1")
+            await until(lambda: all(found(each) == [second] for each in registries), "a move")
+            twin, _ = self.member("b", etcd)
+            with pytest.raises(ClusterFailed, match="another broker has the name b"):
+                await twin.start()
+
+            etcd.leader().kill()
+            third = register(c[1], "h:3")
+            expected = sorted([second, third])
+            await until(lambda: all(found(each) == expected for each in registries), "a service without the leader")
+
+            for each in etcd.members:
+                each.kill()
+            await until(lambda: all(cluster.troubles() for cluster, _ in (a, b, c)), "the notice")
+            fourth = register(a[1], "h:4")
+            assert all(set(expected) <= set(found(each)) for each in registries)
+            for each in etcd.members:
+                each.wipe()
+                each.start()
+            expected = sorted([*expected, fourth])
+            await until(lambda: all(found(each) == expected for each in registries), "all of the lost data")
+
+            await a[0].stop(True)
+            again = self.member("a", etcd, memory)
+            await again[0].start()
+            assert again[0].state is State.MEMBER
+            # The entries of the run before are still there for the others.
+            assert found(b[1]) == expected
+            fifth = register(again[1], "h:4")
+            expected = sorted([second, third, fifth])
+            registries = [again[1], b[1], c[1]]
+            await until(lambda: all(found(each) == expected for each in registries), "the return of a provider")
+            for cluster, _ in (again, b, c):
+                await cluster.stop(False)
