@@ -6,7 +6,7 @@ The values that they exchange are here too: restored messages, batches of the st
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -83,6 +83,7 @@ class QueueTable(Protocol):
 
     leases: ILeases
     keeper: MessageKeeper | None
+    identify: Callable[[bytes], tuple[str, str] | None]
     messages: int
     bytes: int
     remembered: int

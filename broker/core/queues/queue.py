@@ -140,9 +140,7 @@ class Queue:
         if keeper is not None:
             keeper.add(message, author, token)
         if key is not None:
-            before = len(self._ids)
-            self._ids.add(key, queues.leases.now, message if keeper is not None else None, queues.room_for_ids())
-            queues.remembered += len(self._ids) - before
+            self._remember(key, message if keeper is not None else None)
         self.serve()
         return keeper is None
 
@@ -168,6 +166,17 @@ class Queue:
         message.kept = KEPT
         self.number = row.number
         self._add(message)
+        if self.settings.duplicates and row.death is None:
+            # Its writer may not have got the confirm before the end of the broker that had it, and repeats it here.
+            known = self._queues.identify(row.head)
+            if known is not None:
+                self._remember(RecentIds.key(*known), None)
+
+    def _remember(self, key: bytes, message: Message | None) -> None:
+        queues = self._queues
+        before = len(self._ids)
+        self._ids.add(key, queues.leases.now, message, queues.room_for_ids())
+        queues.remembered += len(self._ids) - before
 
     def _add(self, message: Message) -> None:
         self._ready.add(message)

@@ -9,7 +9,7 @@ Rules (those of one queue are in `broker.core.queues.queue`):
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
@@ -39,11 +39,21 @@ its own ids for each new one."""
 
 
 class Queues:
-    """All queues. ``keeper`` keeps durable messages; without one, no queue is durable."""
+    """All queues. ``keeper`` keeps durable messages; without one, no queue is durable.
 
-    def __init__(self, leases: ILeases, rules: Iterable[QueueRule] = (), keeper: MessageKeeper | None = None) -> None:
+    ``identify`` returns the user and the message id in the head of a restored message, None without an id.
+    """
+
+    def __init__(
+        self,
+        leases: ILeases,
+        rules: Iterable[QueueRule] = (),
+        keeper: MessageKeeper | None = None,
+        identify: Callable[[bytes], tuple[str, str] | None] = lambda head: None,
+    ) -> None:
         self.leases = leases
         self.keeper = keeper
+        self.identify = identify
         self.gate: QueueGate | None = None
         """Ownership of queues; None where this broker owns all of them."""
         self.messages = 0

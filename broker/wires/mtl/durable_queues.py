@@ -19,6 +19,7 @@ from broker.core.queues.store import QueueStore
 from broker.wires.interface import Context
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.derived_settings import queue_rules
+from broker.wires.mtl.profiles.queue import identity_of
 
 
 @attrs.frozen(eq=False)
@@ -58,7 +59,7 @@ class DurableQueues:
         threads.start()
         in_thread = partial(deferToThreadPool, clock, threads)
         recorder = QueueRecorder(store, leases, clock, in_thread, rows, full)
-        queues = Queues(leases, queue_rules(config), recorder)
+        queues = Queues(leases, queue_rules(config), recorder, identity_of)
         ownership: QueueOwnership | None = None
         members = context.members
         if members.clustered or shared is not None:
