@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from twisted.internet.defer import Deferred, fail, succeed
 from zope.interface import implementer
@@ -97,6 +96,9 @@ class Owners:
     def claim_of(self, space: str, name: str) -> QueueClaim | None:
         owner = self.known.get((space, name))
         return None if owner is None else _claim(owner)
+
+    def claims(self) -> Sequence[tuple[str, str, QueueClaim]]:
+        return [(space, name, _claim(owner)) for (space, name), owner in sorted(self.known.items())]
 
     def release(self, space: str, name: str) -> Deferred[None]:
         if self._claims.owners.get((space, name)) == self.name and self.name not in self._claims.away:
