@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
 from zope.interface import implementer
@@ -104,9 +105,6 @@ class Owners:
         if self._claims.owners.get((space, name)) == self.name and self.name not in self._claims.away:
             self._claims.set((space, name), None)
         return succeed(None)
-
-    def claims(self) -> list[tuple[str, str, QueueClaim]]:
-        return [(*queue, _claim(owner)) for queue, owner in sorted(self.known.items())]
 
     def watch_claims(self, changed: Changed) -> IWait:
         self.changed = changed
