@@ -11,7 +11,7 @@ from broker.core.queues.recorder import COMMIT_SECONDS, QueueRecorder
 from broker.core.queues.settings import QueueRule, QueueSettings
 from broker.core.queues.store import QueueStore
 from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.profiles.queue import QueueProfile
+from broker.wires.mtl.profiles.queue import QueueProfile, identity_of
 from broker.wires.mtl.sessions import settings as mtl
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile
@@ -54,7 +54,7 @@ class QueueFarm(MtlFarm):
             self.store = QueueStore(self.directory)
             rows = self.store.open(self.clock.seconds())
             self.recorder = QueueRecorder(self.store, self.leases, self.clock, self.thread, rows)
-        self.queues = Queues(self.leases, self.rules, self.recorder)
+        self.queues = Queues(self.leases, self.rules, self.recorder, identity_of)
         self.queues.restore(rows)
         self.queue = QueueProfile(self.queues, self.data, self.clock, self.settings.window_bytes)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from broker.core.database import StateUnusable
@@ -680,6 +681,23 @@ def test_after_a_restart_a_durable_queue_goes_on(durable: QueueFarm) -> None:
         {"x": 1, "user-id": "ann", "redelivered": True, "delivery-count": 2},
     )
     assert second.body == b"3"
+
+
+def test_after_a_restart_a_message_that_is_still_there_is_not_queued_again(tmp_path: Path) -> None:
+    farm = QueueFarm(attrs.evolve(DURABLE, duplicates=True), str(tmp_path))
+    writer = farm.sender()
+    put(writer, 1, "q", b"1", message_id="x")
+    put(writer, 2, "q", b"2")
+    farm.commit()
+    farm.store.close()
+    farm.start()
+    writer, other = farm.sender(), farm.sender(principal=farm.principal("bob"))
+    put(writer, 1, "q", b"1", message_id="x")
+    put(other, 1, "q", b"bob's", message_id="x")
+    farm.commit()
+    assert [each.body for each in summon(farm_reader(farm, "q"), "q")] == [b"1", b"2", b"bob's"]
+    assert farm.queue.counts()["mtl_queue.duplicates"] == 1
+    farm.store.close()
 
 
 def test_a_content_without_properties_gets_those_of_the_broker(farm: QueueFarm) -> None:
