@@ -378,7 +378,7 @@ class Cluster:
         if touched.meta:
             meta = self._shared.table.meta
             if meta is None:
-                self.log.warn("cluster: somebody deleted the key meta of etcd: it is written again")
+                self.log.warn("cluster: another program deleted the key meta of etcd: it is written again")
                 self._publisher.mark("meta", self._build_meta)
             elif self._is_other(meta.value):
                 self._interrupt("the data of etcd were replaced")
