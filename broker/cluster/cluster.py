@@ -32,7 +32,7 @@ from zope.interface import implementer
 from broker.cluster import layout
 from broker.cluster.beats import Beats
 from broker.cluster.claims import Claims
-from broker.cluster.etcd.interface import Denied, EtcdError, IEtcd, NoSpace, Put
+from broker.cluster.etcd.interface import Compare, Denied, EtcdError, IEtcd, NoSpace, Put
 from broker.cluster.feed import Feed
 from broker.cluster.ids import Ids
 from broker.cluster.layout import Keys
@@ -375,8 +375,13 @@ class Cluster:
 
     def _changed(self, touched: Touched) -> None:
         """Apply changes of the watch."""
-        if touched.meta and self._shared.table.meta is not None and self._is_other(self._shared.table.meta.value):
-            self._interrupt("the data of etcd were replaced")
+        if touched.meta:
+            meta = self._shared.table.meta
+            if meta is None:
+                self.log.warn("cluster: another program deleted the key meta of etcd: it is written again")
+                self._publisher.mark("meta", self._build_meta)
+            elif self._is_other(meta.value):
+                self._interrupt("the data of etcd were replaced")
         self._members.touched(touched.members)
         self._claims.touched(touched.claims)
         self._own.touched(tuple(touched.providers))
@@ -404,6 +409,15 @@ class Cluster:
     def _member_lease(self) -> int:
         """The lease while this broker is a member; 0 otherwise."""
         return self._membership.lease if self.state is State.MEMBER else 0
+
+    def _build_meta(self) -> Sequence[Unit]:
+        """Create the deleted ``meta`` as it was. A new member would create it with another epoch, as if all data were
+        lost."""
+        if self._shared.table.meta is not None:
+            return ()
+        key = self._keys.meta
+        value = layout.encode(layout.MetaValue(layout.LAYOUT, self._epoch))
+        return [Unit((Put(key, value, 0),), (Compare("CREATE", key, 0),))]
 
     def _build_member(self) -> Sequence[Unit]:
         value = layout.member_value(self._members.here)

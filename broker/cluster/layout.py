@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Sequence
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -26,7 +27,9 @@ from broker.core.model import (
     NO_DETAILS,
     OWN_PREFIX,
     Auth,
+    FailingService,
     LoadDetails,
+    Policy,
     Provider,
     Service,
 )
@@ -49,6 +52,8 @@ LOADS_PER_KEY = 256
 
 PROVIDER_DIGITS = 16
 """Digits of a provider id in its key, so that keys are in the order of the ids."""
+
+_POLICIES = frozenset(each.value for each in Policy)
 
 _PROVIDER = re.compile(rb"(\d{%d})(?:/(\d{1,12})\.(\d{1,6}))?" % PROVIDER_DIGITS)
 
@@ -98,7 +103,8 @@ class AuthValue(msgspec.Struct, omit_defaults=True):
 
 
 class ServiceValue(msgspec.Struct, omit_defaults=True):
-    """Service of a provider. ``failing`` is the reason for which its health check fails, None if it does not."""
+    """Service of a provider. ``failing`` is the reason for which its health check fails at the holder, None if it does
+    not; ``policy`` is that of the check, a `broker.core.model.Policy`, and counts only with a reason."""
 
     name: Name
     hostport: Annotated[str, Limits(min_length=1, max_length=MAX_TEXT)]
@@ -108,7 +114,8 @@ class ServiceValue(msgspec.Struct, omit_defaults=True):
     info: Annotated[str, Limits(max_length=MAX_INFO)] | None = None
     lasting: bool = False
     interval: Number | None = None
-    failing: str | None = None
+    failing: Text | None = None
+    policy: Annotated[str, Limits(max_length=MAX_NAME)] = Policy.LAST.value
 
 
 class ProviderValue(msgspec.Struct, omit_defaults=True):
@@ -265,9 +272,11 @@ def member(name: str, value: bytes) -> Member:
     return Member(name, found.instance, found.link, found.key, found.listeners, found.version, found.draining)
 
 
-def provider_value(provider: Provider, broker: str, replaces: list[int], failing: dict[int, str]) -> bytes:
-    """Return the value of an own provider of the member ``broker``. ``failing`` has the reasons of failing checks by
-    the places of the services."""
+def provider_value(
+    provider: Provider, broker: str, replaces: list[int], failing: Sequence[FailingService] = ()
+) -> bytes:
+    """Return the value of an own provider of the member ``broker``, with its ``failing`` services."""
+    reports = {each.place: (each.reason[:MAX_TEXT], each.policy.value) for each in failing}
     services = [
         ServiceValue(
             service.name,
@@ -278,7 +287,7 @@ def provider_value(provider: Provider, broker: str, replaces: list[int], failing
             service.info,
             service.lasting,
             service.interval,
-            failing.get(place),
+            *reports.get(place, ()),
         )
         for place, service in enumerate(provider.services)
     ]
@@ -322,6 +331,16 @@ def services(id: int, value: ProviderValue) -> tuple[Service, ...]:
             interval=each.interval,
         )
         for each in value.services
+    )
+
+
+def failing(value: ProviderValue) -> tuple[FailingService, ...]:
+    """Return the failing services in the value of a provider. A policy that this program does not know counts as the
+    default one, LAST."""
+    return tuple(
+        FailingService(place, each.failing, Policy(each.policy) if each.policy in _POLICIES else Policy.LAST)
+        for place, each in enumerate(value.services)
+        if each.failing is not None
     )
 
 

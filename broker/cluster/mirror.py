@@ -193,6 +193,7 @@ class Mirror:
             now,
             details,
             entry.broker,
+            layout.failing(value),
         )
 
     def _why(self, id: int) -> str:

@@ -1,7 +1,8 @@
 """Own providers: keeps their keys in etcd in step with the registry.
 
 Rules:
-- Each change of an own provider marks it; its whole value is built when it is written.
+- Each change of an own provider marks it; its whole value is built when it is written. Changes of health checks mark
+  it only if other services fail than before.
 - An own provider *replaces* another member's if it offers services at all of its places (wire, name, protocol and
   host:port): it has moved. One transaction deletes the old key and puts the new one, which names its predecessors. From
   the offer on, the registry here returns the new one only.
@@ -27,13 +28,13 @@ from broker.cluster.layout import MAX_REPLACED, Keys
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
 from broker.cluster.table import Entry, Place, places
-from broker.core.model import ANONYMOUS, BROKER, Change, Kind, Provider
+from broker.core.model import ANONYMOUS, BROKER, Change, FailingService, Kind, Provider
 
 PART = 256_000
 """Limit of one value in bytes: a transaction has room for several, and a resynchronisation reads them in pages."""
 
-KINDS = tuple(kind for kind in Kind if kind is not Kind.LOAD)
-"""Kinds of changes that change the value of a provider."""
+KINDS = tuple(kind for kind in Kind if kind not in (Kind.LOAD, Kind.HIDDEN, Kind.SHOWN))
+"""Kinds of changes that change the value of a provider. Each member hides services by itself."""
 
 
 class OwnProviders:
@@ -73,6 +74,8 @@ class OwnProviders:
         """The same by the own provider."""
         self._replaces: dict[int, list[int]] = {}
         """Predecessors that were or are to be replaced, the newest first."""
+        self._failing: dict[int, Sequence[FailingService]] = {}
+        """Services of own providers that failed at the last write, if any."""
         self._modified: dict[int, int] = {}
         """Revisions of keys that are newer than those in the table."""
         self._vanished: dict[int, None] = {}
@@ -157,6 +160,8 @@ class OwnProviders:
     def _changed(self, change: Change) -> None:
         id = change.provider
         if id == BROKER or self._mirrored(id):
+            return
+        if change.kind is Kind.CHECKED and self._registry.failing(id) == self._failing.get(id, ()):
             return
         if change.kind in (Kind.OFFERED, Kind.AMENDED):
             successor = self._superseded.pop(id, None)
@@ -252,7 +257,11 @@ class OwnProviders:
             return self._removal(id, not self._live(id))
         if self._shared.table.valid(id) is None:
             self._match(id)
-        value = layout.provider_value(provider, self._name, self._replaces.get(id, []), {})
+        failing = self._registry.failing(id)
+        value = layout.provider_value(provider, self._name, self._replaces.get(id, []), failing)
+        self._failing.pop(id, None)
+        if failing:
+            self._failing[id] = failing
         compare: list[Compare] = []
         deletes: list[Operation] = []
         entries = self._shared.table.entries
@@ -293,7 +302,7 @@ class OwnProviders:
         parted = self._generations.pop(id, None) is not None
         entry = self._shared.table.entries.get(id)
         if gone:
-            for table in (self._superseded, self._revived, self._replaces):
+            for table in (self._superseded, self._revived, self._replaces, self._failing):
                 table.pop(id, None)
             for old in self._moves.pop(id, ()):
                 self._heirs.pop(old, None)

@@ -79,6 +79,9 @@ class Provider:
     ``load`` is 0.0 until the first report, and never negative. ``heard`` is the time of the last sign of life, in
     seconds of the registry's clock; ``since`` is the time of the registration, 0.0 if it is unknown; it is not stored
     and not compared. ``details`` are those of the last report of a load, None if it had none; they are not compared.
+    ``broker`` is the holder, empty for this broker. ``failing`` are the services whose health checks fail at the
+    holder: only values for `broker.core.cluster.interfaces.IMirror.mirror` have it, all others are empty there; see
+    `IRegistry.check_of`.
     """
 
     id: int
@@ -91,6 +94,17 @@ class Provider:
     since: float = attrs.field(default=0.0, eq=False)
     details: LoadDetails | None = attrs.field(default=None, eq=False)
     broker: str = ""
+    failing: tuple[FailingService, ...] = ()
+
+
+@attrs.frozen
+class FailingService:
+    """Failing health check of the service at a ``place`` in `Provider.services`: the ``reason`` as a sentence, and the
+    ``policy`` of its rule."""
+
+    place: int
+    reason: str
+    policy: Policy
 
 
 @attrs.frozen

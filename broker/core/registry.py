@@ -297,18 +297,8 @@ class Registry:
 
     def set_check(self, service: Service, check: Check | None, policy: Policy = Policy.SHOW) -> None:
         same = self._index.get((service.name, service.protocol))
-        if same is None or service not in same:
-            return
-        before = self._checks.pop(id(service), None)
-        if check is not None:
-            self._checks[id(service)] = check
-        state = CheckState.UNTESTED if check is None else check.state
-        same.judge(service, policy if state is CheckState.FAILING else Policy.SHOW)
-        self._note(same)
-        changes = []
-        if state is not (CheckState.UNTESTED if before is None else before.state):
-            changes.append(self._watches.record(Kind.CHECKED, service.provider, service, state))
-        self._tell(changes + self._settle(same))
+        if same is not None and service in same:
+            self._tell(self._judge(same, service, check, policy))
 
     def use_panic(self, share: float) -> None:
         """Set the share of failing services of one name and protocol, 0 to 1, above which none of them is hidden."""
@@ -453,6 +443,19 @@ class Registry:
             self._note(same)
             changes += self._settle(same)
         return changes
+
+    def _judge(self, same: ServiceGroup, service: Service, check: Check | None, policy: Policy) -> list[Change]:
+        """Set the result of the health checks of a service in a group. Returns the changes, which are to be told."""
+        before = self._checks.pop(id(service), None)
+        if check is not None:
+            self._checks[id(service)] = check
+        state = CheckState.UNTESTED if check is None else check.state
+        same.judge(service, policy if state is CheckState.FAILING else Policy.SHOW)
+        self._note(same)
+        changes = []
+        if state is not (CheckState.UNTESTED if before is None else before.state):
+            changes.append(self._watches.record(Kind.CHECKED, service.provider, service, state))
+        return changes + self._settle(same)
 
     def _note(self, same: ServiceGroup) -> None:
         """Record if a failing check changes the order of a group."""

@@ -102,6 +102,10 @@ class ServiceGroup:
         self._changed()
         return [services[key] for key in new], shown
 
+    def judgement(self, service: Service) -> Policy:
+        """Return the policy that `judge` has set; `policy_of` returns what follows from it."""
+        return Policy.SHOW if self._judged is None else self._judged.get(id(service), Policy.SHOW)
+
     def policy_of(self, service: Service) -> Policy:
         """Return the effective place of a service in finds."""
         if self._judged is None or id(service) not in self._judged:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import signal
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,28 @@ def test_a_drain_is_visible_at_the_other_broker(brokers: Brokers) -> None:
     until(lambda: draining() == ["a"], "the drain is visible")
     brokers["a"].call("POST", "/v1/actions/drain", {"undo": True})
     until(lambda: draining() == [], "the end of the drain is visible")
+
+
+def test_a_service_that_fails_at_its_holder_is_hidden_at_the_other_broker(tmp_path: Path) -> None:
+    checks = (
+        '[checks]\nnetworks = ["127.0.0.0/8"]\n[[checks.rules]]\nservices = ["bank"]\nkind = "tcp"\n'
+        'interval = 1.0\ntimeout = 1.0\ndown = 1\nup = 1\npolicy = "hide"\n'
+    )
+    with Brokers(tmp_path) as brokers, ExitStack() as servers:
+        brokers.start("a", config=checks)
+        brokers.start("b")
+        ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+        places = [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]
+        for number, (port, place) in enumerate(zip(ports, places, strict=True)):
+            servers.enter_context(port)
+            servers.enter_context(brokers["a"].server(f"bank-{number}", "bank", place))
+        brokers.see("bank", *places)
+        ports[0].close()
+        brokers.see("bank", *places[1:])
+        rows = brokers["b"].get("/v1/services?pattern=bank")["rows"]
+        assert {row["hostport"]: row.get("check") for row in rows}[places[0]] == "failing"
+        servers.enter_context(socket.create_server(("127.0.0.1", int(places[0].rpartition(":")[2]))))
+        brokers.see("bank", *places)
 
 
 def test_members_have_links_and_listeners(brokers: Brokers) -> None:

@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
 from broker.core.interfaces import IWait
-from broker.core.model import LoadDetails, NotReady, Provider
+from broker.core.model import FailingService, LoadDetails, NotReady, Provider
 
 
 @attrs.frozen
@@ -169,12 +169,15 @@ class IMirror(Interface):
         `broker.core.model.Change`). ``replaced`` has ids of providers, own ones or others', with the ids of their
         successors: finds return the services of the successor only, and no moment has both or none. A replaced own
         provider whose session still lives is found again when its successor goes. All changes are complete before the
-        first notification; loads and health are those of ``present``.
+        first notification; loads and failing health checks are those of ``present``.
         """
 
     def mirror_loads(loads: Sequence[tuple[int, float, LoadDetails | None]]) -> None:
         """Set the loads of providers that other members hold: id, load, `LoadDetails` or None. Unknown ids are
         ignored."""
+
+    def failing(provider: int) -> Sequence[FailingService]:
+        """Return the services of an own provider whose health checks fail, as other members mirror them."""
 
     def mirrored(broker: str | None = ...) -> Sequence[int]:
         """Return the ids of the providers that a member holds, or those of all other members."""

@@ -10,6 +10,8 @@ Rules:
   entry of its earlier holder is gone.
 - An own provider with a successor at another member is *superseded*: it has left for everybody but its own session. It
   comes back if the successor goes, or if its session offers a service.
+- The holder checks the health of its services. A mirrored service that fails there is judged here by the same policy,
+  among all services of its name and protocol, and with the panic threshold of this broker.
 - All services together are bounded. Mirrored ones beyond the limit are left out, and counted.
 """
 
@@ -31,9 +33,13 @@ from broker.core.model import (
     BROKER,
     MAX_TEXT,
     Change,
+    Check,
+    CheckState,
+    FailingService,
     Kind,
     Load,
     LoadDetails,
+    Policy,
     Provider,
     Rights,
     Service,
@@ -95,10 +101,16 @@ class _Step:
 
 @attrs.define(eq=False)
 class _Mirrored:
-    """A provider of another member: its services as its holder has them. Its `ProviderEntry` has the visible ones."""
+    """A provider of another member: its services as its holder has them. Its `ProviderEntry` has the visible ones.
+
+    ``failing`` are the reports of the holder on its services, by their places; ``judged`` is True while one is in force
+    for a visible service.
+    """
 
     entry: ProviderEntry
     services: list[Service]
+    failing: dict[int, FailingService] = attrs.field(factory=dict)
+    judged: bool = False
 
 
 @implementer(IRegistry, IMirror)
@@ -215,6 +227,18 @@ class ClusterRegistry(Registry):
     def own_ids(self) -> Sequence[int]:
         """Return the ids of the providers that this broker holds, in order; the superseded ones are not among them."""
         return [id for id in self._ids if id not in self._mirrors and id in self._members]
+
+    def failing(self, provider: int) -> Sequence[FailingService]:
+        """See `IMirror`."""
+        checks = self._checks
+        member = self._members.get(provider)
+        if not checks or member is None:
+            return ()
+        return tuple(
+            FailingService(place, check.reason, self._index[service.name, service.protocol].judgement(service))
+            for place, service in enumerate(member.services)
+            if (check := checks.get(id(service))) is not None and check.state is CheckState.FAILING
+        )
 
     # the other members
 
@@ -377,6 +401,7 @@ class ClusterRegistry(Registry):
         entry.label, entry.address, entry.broker, entry.heard = provider.label, provider.address, provider.broker, now
         self._unplace(mirrored)
         mirrored.services = list(provider.services)
+        mirrored.failing = {each.place: each for each in provider.failing}
         for place in self._endpoints(mirrored):
             self._places.setdefault(place, {})[provider.id] = None
         self._show(mirrored, step)
@@ -385,8 +410,14 @@ class ClusterRegistry(Registry):
     def _show(self, mirrored: _Mirrored, step: _Step) -> None:
         """Bring the visible services of a mirrored provider to what they should be."""
         entry = mirrored.entry
-        wanted = [service for service in mirrored.services if _place(entry.wire, service) not in self._own_places]
+        places = [n for n, s in enumerate(mirrored.services) if _place(entry.wire, s) not in self._own_places]
+        wanted = [mirrored.services[place] for place in places]
         services, offered, amended, withdrawn = differences(entry.services, wanted)
+        failing = {}
+        if mirrored.failing:
+            failing = {
+                id(s): mirrored.failing[n] for n, s in zip(places, services, strict=True) if n in mirrored.failing
+            }
         room = max(0, MAX_SERVICES - self._service_count + len(withdrawn))
         if len(offered) > room:
             left = set(map(id, offered[room:]))
@@ -408,6 +439,26 @@ class ClusterRegistry(Registry):
                 group.arrange(same)
         if withdrawn:
             step.changes += self._remove(entry.id, withdrawn, "left")
+        if failing or mirrored.judged:
+            mirrored.judged = bool(failing)
+            for service in services:
+                self._take_report(service, failing.get(id(service)), entry.broker, step)
+
+    def _take_report(self, service: Service, report: FailingService | None, broker: str, step: _Step) -> None:
+        """Judge a mirrored service by the report of its holder, None if its check does not fail there."""
+        same = self._index[service.name, service.protocol]
+        before = self._checks.get(id(service))
+        fails = before is not None and before.state is CheckState.FAILING
+        now = self._clock.seconds()
+        if report is not None:
+            since = before.since if before is not None and fails else now
+            check = Check(CheckState.FAILING, report.reason, since)
+            if check != before or same.judgement(service) is not report.policy:
+                step.changes += self._judge(same, service, check, report.policy)
+        elif fails:
+            # Not untested: receivers of the notification of the failure need that of its end.
+            check = Check(CheckState.PASSING, f"it does not fail any more at the broker {broker!r}", now)
+            step.changes += self._judge(same, service, check, Policy.SHOW)
 
     def _unplace(self, mirrored: _Mirrored) -> None:
         for place in self._endpoints(mirrored):

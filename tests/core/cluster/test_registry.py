@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count, pairwise
 from typing import Any
 
@@ -17,7 +17,20 @@ from broker.core.cluster.interfaces import IMirror
 from broker.core.cluster.registry import ClusterRegistry
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
-from broker.core.model import BROKER, Change, Kind, Load, LoadDetails, Provider, Rights, Service
+from broker.core.model import (
+    BROKER,
+    Change,
+    Check,
+    CheckState,
+    FailingService,
+    Kind,
+    Load,
+    LoadDetails,
+    Policy,
+    Provider,
+    Rights,
+    Service,
+)
 from broker.core.restored_services import Restored
 
 FREE = Rights(services=1_000_000)
@@ -57,9 +70,18 @@ class Rig:
         return told
 
 
-def other(id: int, *services: tuple[str, str], broker: str = "b", wire: str = "elko", **more: Any) -> Provider:
-    """A provider of another member."""
+def other(
+    id: int,
+    *services: tuple[str, str],
+    broker: str = "b",
+    wire: str = "elko",
+    failing: Mapping[int, Policy] | None = None,
+    reason: str = "no answer",
+    **more: Any,
+) -> Provider:
+    """A provider of another member. ``failing`` has the policies of its failing services by their places."""
     offered = tuple(Service(name, hostport, id) for name, hostport in services)
+    more["failing"] = tuple(FailingService(place, reason, policy) for place, policy in (failing or {}).items())
     return Provider(id, more.pop("label", "p"), wire, "", more.pop("load", 0.0), 0.0, offered, broker=broker, **more)
 
 
@@ -197,6 +219,102 @@ def test_lasting_services_of_a_member_that_died_are_restored_ones_for_the_grace(
     assert rig.find("mail", restored=True) == []
 
 
+# health checks of other members
+
+
+FAILING = Check(CheckState.FAILING, "no answer", 0.0)
+
+
+def three(**failing: Mapping[int, Policy]) -> list[Provider]:
+    """Providers 1, 2 and 3 of another member; ``p1`` has the failing services of the first."""
+    return [other(id, ("chat", f"h:{id}"), failing=failing.get(f"p{id}")) for id in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"), [(Policy.SHOW, [1, 2, 3]), (Policy.LAST, [2, 3, 1]), (Policy.HIDE, [2, 3])]
+)
+def test_a_find_obeys_the_checks_of_other_members(policy: Policy, expected: list[int]) -> None:
+    rig = Rig()
+    rig.registry.mirror(three())
+    [first, *_] = rig.registry.find("chat", "tcp")
+    rig.told()
+    rig.clock.advance(5.0)
+    rig.registry.mirror(three(p1={0: policy})[:1])
+    hiding = policy is Policy.HIDE
+    assert rig.told() == [(Kind.CHECKED, 1), *[(Kind.HIDDEN, 1)] * hiding]
+    assert [each for each, _ in rig.find("chat")] == expected
+    assert (rig.registry.check_of(first), rig.registry.policy_of(first)) == (attrs.evolve(FAILING, since=5.0), policy)
+    assert tuple(rig.registry.by_check(rig.registry.services("chat"))) == rig.registry.find("chat", "tcp")
+    rig.clock.advance(5.0)
+    rig.registry.mirror(three(p1={0: policy})[:1])
+    assert rig.told() == []
+    rig.registry.mirror(three())
+    assert rig.told() == [(Kind.CHECKED, 1), *[(Kind.SHOWN, 1)] * hiding]
+    assert [each for each, _ in rig.find("chat")] == [1, 2, 3]
+    check = rig.registry.check_of(first)
+    assert check is not None
+    assert (check.state, check.since) == (CheckState.PASSING, 10.0)
+    assert rig.own == []
+
+
+def test_another_reason_or_policy_is_taken_over_without_a_change_of_the_state() -> None:
+    rig = Rig()
+    rig.registry.mirror(three(p1={0: Policy.LAST}))
+    [_, _, first] = rig.registry.find("chat", "tcp")
+    rig.told()
+    rig.clock.advance(5.0)
+    rig.registry.mirror([other(1, ("chat", "h:1"), failing={0: Policy.HIDE}, reason="status 503")])
+    assert rig.registry.check_of(first) == Check(CheckState.FAILING, "status 503", 0.0)
+    assert rig.told() == [(Kind.HIDDEN, 1)]
+    rig.registry.mirror([attrs.evolve(three(p1={0: Policy.HIDE})[0], services=(attrs.evolve(first, info="{}"),))])
+    assert rig.told() == [(Kind.AMENDED, 1)]
+    assert [each for each, _ in rig.find("chat")] == [2, 3]
+
+
+def test_the_panic_threshold_counts_own_and_mirrored_services() -> None:
+    rig = Rig(first=100)
+    own = [rig.join(("chat", f"own:{n}")) for n in range(2)]
+    rig.registry.mirror(three(p1={0: Policy.HIDE}, p2={0: Policy.HIDE}))
+    assert [each for each, _ in rig.find("chat")] == [3, *own]
+    rig.registry.set_check(rig.registry.services_of(100)[0], FAILING, Policy.HIDE)
+    assert [each for each, _ in rig.find("chat")] == [3, 101, 1, 2, 100]
+    rig.registry.mirror([], [(2, "left")])
+    assert [each for each, _ in rig.find("chat")] == [3, 101]
+
+
+def test_a_service_that_an_own_one_hid_is_judged_again() -> None:
+    rig = Rig(first=100)
+    rig.registry.mirror(three(p1={0: Policy.HIDE}))
+    own = rig.join(("chat", "h:1"))
+    assert [each for each, _ in rig.find("chat")] == [2, 3, own]
+    rig.registry.leave(own)
+    assert [each for each, _ in rig.find("chat")] == [2, 3]
+    rig.registry.mirror([], [(1, "left"), (2, "left"), (3, "left")])
+    rig.registry.mirror(three())
+    assert [each for each, _ in rig.find("chat")] == [1, 2, 3]
+
+
+def test_a_wait_that_began_while_a_mirrored_service_was_hidden_gets_it_when_it_passes() -> None:
+    rig = Rig()
+    rig.registry.mirror(three(p1={0: Policy.HIDE}))
+    found: list[Service] = []
+    rig.registry.wait("chat", None).addCallback(found.append)
+    rig.registry.mirror(three())
+    assert [each.provider for each in found] == [1]
+
+
+def test_failing_services_of_own_providers_are_reported_with_the_configured_policy() -> None:
+    rig = Rig()
+    own = rig.join(("chat", "h:1"), ("mail", "h:2"), ("news", "h:3"))
+    _, mail, news = rig.registry.services_of(own)
+    assert rig.registry.failing(own) == ()
+    # The only service of its name is not hidden, which each member finds out by itself.
+    rig.registry.set_check(mail, FAILING, Policy.HIDE)
+    rig.registry.set_check(news, Check(CheckState.PASSING, "answered", 0.0), Policy.HIDE)
+    assert rig.registry.failing(own) == (FailingService(1, "no answer", Policy.HIDE),)
+    assert rig.registry.failing(99) == ()
+
+
 # moves
 
 
@@ -323,6 +441,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.own: dict[int, list[tuple[str, str]]] = {}
         self.hidden: dict[int, int] = {}
         self.others: dict[int, list[tuple[str, str]]] = {}
+        self.failing: dict[int, dict[int, Policy]] = {}
         self.revision = 0
 
     def _pick(self, ids: Sequence[int], number: int) -> int | None:
@@ -355,10 +474,21 @@ class AnyOrder(RuleBasedStateMachine):
             del self.own[id]
             self.hidden.pop(id, None)
 
-    @rule(id=st.integers(1, 6) | st.integers(300, 303), services=SERVICES)
-    def mirror(self, id: int, services: list[tuple[str, str]]) -> None:
-        self.rig.registry.mirror([other(id, *services)])
+    @rule(
+        id=st.integers(1, 6) | st.integers(300, 303),
+        services=SERVICES,
+        failing=st.dictionaries(st.integers(0, 3), st.sampled_from(Policy)),
+    )
+    def mirror(self, id: int, services: list[tuple[str, str]], failing: dict[int, Policy]) -> None:
+        self.rig.registry.mirror([other(id, *services, failing=failing)])
         self.others[id] = services
+        self.failing[id] = failing
+
+    @rule(id=st.integers(1, 6), failing=st.dictionaries(st.integers(0, 3), st.sampled_from(Policy)))
+    def check(self, id: int, failing: dict[int, Policy]) -> None:
+        if id in self.others:
+            self.rig.registry.mirror([other(id, *self.others[id], failing=failing)])
+            self.failing[id] = failing
 
     @rule(id=st.integers(1, 6) | st.integers(300, 303))
     def gone(self, id: int) -> None:
@@ -376,12 +506,14 @@ class AnyOrder(RuleBasedStateMachine):
         if own is not None:
             self.rig.registry.mirror([other(id, *services)], [], {own: id})
             self.others[id] = services
+            self.failing.pop(id, None)
             self.hidden[own] = id
 
     @rule(old=st.integers(1, 6), new=st.integers(300, 303), services=SERVICES)
     def move(self, old: int, new: int, services: list[tuple[str, str]]) -> None:
         self.rig.registry.mirror([other(new, *services)], [], {old: new})
         self.others[new] = services
+        self.failing.pop(new, None)
         self.others.pop(old, None)
         self.hidden = {own: new if successor == old else successor for own, successor in self.hidden.items()}
 
@@ -390,14 +522,19 @@ class AnyOrder(RuleBasedStateMachine):
         shown = {id: services for id, services in self.own.items() if id not in self.hidden}
         covered = {service for services in shown.values() for service in services}
         for name in NAMES:
-            expected = [
-                (id, service[1])
+            all_of_name = [
+                ((id, service[1]), Policy.SHOW if id in shown else self.failing.get(id, {}).get(place, Policy.SHOW))
                 for id, services in sorted({**self.others, **shown}.items())
-                for service in services
+                for place, service in enumerate(services)
                 if service[0] == name and (id in shown or service not in covered)
             ]
+            judged = [each for each in all_of_name if each[1] is not Policy.SHOW]
+            panic = len(judged) > 0.5 * len(all_of_name)
+            expected = [each for each, policy in all_of_name if policy is Policy.SHOW]
+            expected += [each for each, policy in judged if policy is Policy.LAST or panic]
             assert self.rig.find(name) == expected
-            assert [(each.provider, each.hostport) for each in self.rig.registry.services(name)] == expected
+            listed = [(each.provider, each.hostport) for each in self.rig.registry.services(name)]
+            assert listed == [each for each, _ in all_of_name]
         present = sorted({*self.others, *shown})
         assert [each.id for each in self.rig.registry.providers()] == present
         assert list(self.rig.registry.own_ids()) == sorted(shown)

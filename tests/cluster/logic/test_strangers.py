@@ -1,0 +1,180 @@
+"""Data of etcd that are not of this farm's brokers: other layouts, other clusters, keys and values of strangers."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from broker.cluster.etcd.interface import Delete, KeyValue, Put
+from broker.cluster.ids import BLOCK
+from broker.cluster.layout import LAYOUT
+from tests.cluster.logic.members import Farm, KeptMemory
+
+OTHER_LAYOUT: dict[str, object] = {
+    "meta": {"layout": LAYOUT, "epoch": "5e7c"},
+    "ids": {"first": 65_537},
+    "b/old": {"id": "5e7c", "addresses": ["10.0.0.1:5974"]},
+    "p/17": {"holder": "old", "name": "bank", "place": "h:1"},
+    "p/0000000000000018": {"holder": "old", "services": {"bank": "h:1"}},
+    "load/17": 0.5,
+}
+"""Database of a layout with other keys and values than this one has; `database` sets the version in ``meta``."""
+
+
+@pytest.fixture
+def farm() -> Farm:
+    return Farm()
+
+
+def database(farm: Farm, version: int | None) -> dict[bytes, KeyValue]:
+    """Put a database of another layout, without ``meta`` if the version is None. Returns its keys."""
+    for rest, value in OTHER_LAYOUT.items():
+        if rest == "meta":
+            if version is None:
+                continue
+            value = {"layout": version, "epoch": "5e7c"}
+        farm.etcd.txn([], [Put(farm.key(rest), json.dumps(value).encode(), 0)])
+    return dict(farm.etcd.keys)
+
+
+# layouts
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        (LAYOUT - 1, "stop all brokers of the farm, and delete its keys"),
+        (-1, "stop all brokers of the farm, and delete its keys"),
+        (LAYOUT + 1, "run the newer version"),
+        (10**9, "run the newer version"),
+    ],
+)
+def test_a_database_of_another_layout_ends_the_start_and_stays_as_it_is(
+    farm: Farm, version: int, sentence: str
+) -> None:
+    before = database(farm, version)
+    memory = KeptMemory()
+    a = farm.member("a", memory)
+    farm.until(lambda: a.started, "the end of the start")
+    assert sentence in str(a.error)
+    assert f"has version {version}" in str(a.error)
+    farm.run(30.0)
+    assert farm.etcd.keys == before
+    # The advice helps.
+    farm.etcd.txn([], [Delete(farm.key(""), farm.key("")[:-1] + b"0")])
+    again = farm.member("a", memory)
+    farm.until(lambda: again.started, "the join")
+    assert again.error is None
+    assert again.found() == []
+    id = again.register()
+    farm.until(lambda: farm.values("p") == [f"{id:016}"], "the entry")
+
+
+def test_a_database_without_a_version_is_taken_as_new_and_its_values_are_left_out(farm: Farm) -> None:
+    database(farm, None)
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    farm.until(lambda: b.found() == [id], "the service")
+    # The key of provider ids is repaired; the four other values are not of the layout.
+    assert [each.cluster.counts()["cluster.bad-values"] for each in (a, b)] == [4, 4]
+    assert [each.name for each in a.cluster.members()] == ["a", "b"]
+    assert json.loads(farm.etcd.keys[farm.key("meta")].value)["layout"] == LAYOUT
+
+
+@pytest.mark.parametrize("version", [LAYOUT - 1, LAYOUT + 1])
+def test_a_member_whose_database_gets_another_layout_ends_with_a_sentence(farm: Farm, version: int) -> None:
+    a, b = farm.joined("a", "b")
+    id = b.register()
+    farm.until(a.found, "the service")
+    farm.etcd.txn([], [Put(farm.key("meta"), b'{"layout":%d,"epoch":"5e7c"}' % version, 0)])
+    farm.until(lambda: a.error is not None and b.error is not None, "the end")
+    assert f"has version {version}" in str(a.error)
+    assert a.found() == [id], "known services are found until the process ends"
+
+
+def test_a_deleted_version_is_written_again_without_a_gap(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    ids = sorted([a.register("bank", "h:1"), b.register("bank", "h:2")])
+    farm.until(lambda: a.found() == b.found() == ids, "the services")
+    farm.etcd.txn([], [Delete(farm.key("meta"))])
+    farm.run(2.0)
+    [late] = farm.joined("c")
+    for _ in range(400):
+        farm.run(0.1)
+        assert a.found() == b.found() == ids
+    assert late.found() == ids
+    assert all(each.is_member and not each.troubles for each in (a, b, late))
+    late.register("shop", "h:3")
+    farm.until(lambda: a.found("shop") and b.found("shop"), "the new service")
+
+
+# names and ids
+
+
+def test_the_name_in_a_strangers_value_is_free_when_its_lease_ends(farm: Farm) -> None:
+    lease = farm.etcd.grant(10).lease
+    farm.etcd.txn([], [Put(farm.key("b/a"), b"a stranger's", lease)])
+    a = farm.member("a")
+    assert 5 < farm.until(lambda: a.started, "the join") < 15
+    assert a.error is None
+
+
+def test_the_name_in_a_strangers_value_that_never_ends_is_refused(farm: Farm) -> None:
+    farm.etcd.txn([], [Put(farm.key("b/a"), b"a stranger's", 0)])
+    a = farm.member("a")
+    farm.until(lambda: a.started, "the end of the start")
+    assert "/elkobroker/default/b/a in etcd has no lease" in str(a.error)
+
+
+@pytest.mark.parametrize("value", [b"", b"7", b'{"next":0}', b'{"next":"x"}', b'{"next":1e400}', b"\xff"])
+def test_a_strangers_value_of_the_provider_ids_is_repaired(farm: Farm, value: bytes) -> None:
+    farm.etcd.txn([], [Put(farm.key("ids"), value, 0)])
+    a, b = farm.joined("a", "b")
+    ids = [a.register("bank", "h:1"), b.register("bank", "h:2")]
+    assert len(set(ids)) == 2
+    farm.until(lambda: a.found() == b.found() == sorted(ids), "the services")
+    assert json.loads(farm.etcd.keys[farm.key("ids")].value)["next"] > max(ids)
+
+
+# other clusters
+
+
+def test_another_farm_in_the_same_etcd_is_not_seen(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    others = [farm.member("a", farm=name) for name in ("default2", "defaul", "default-", "Default")]
+    farm.until(lambda: all(each.started for each in others), "the joins")
+    for number, each in enumerate(others):
+        assert each.error is None
+        each.register("bank", f"h:{number}")
+    own = a.register("bank", "h:9")
+    farm.run(1.0)
+    assert a.found() == [own]
+    assert [len(each.found()) for each in others] == [1, 1, 1, 1]
+    assert [each.name for each in a.cluster.members()] == ["a"]
+    assert a.cluster.counts()["cluster.bad-values"] == 0
+
+
+def test_a_broker_that_comes_to_the_database_of_another_cluster_is_a_new_member_there(farm: Farm) -> None:
+    memory = KeptMemory()
+    a = farm.member("a", memory)
+    farm.until(lambda: a.started, "the join")
+    last = [a.register("bank", f"h:{number}") for number in range(3)][-1]
+    farm.run(1.0)
+    a.kill()
+    elsewhere = Farm(seed=2)
+    # Both databases give out the same leases, so that only the epoch tells them apart.
+    elsewhere.etcd = type(farm.etcd)(elsewhere.clock, random.Random(1))
+    [x] = elsewhere.joined("x")
+    theirs = x.register("shop", "h:1")
+    moved = elsewhere.member("a", memory)
+    elsewhere.until(lambda: moved.started and moved.found("shop"), "the join")
+    assert moved.error is None
+    assert (moved.found("shop"), moved.found(), x.found()) == ([theirs], [], [])
+    assert x.is_member
+    assert elsewhere.etcd.keys[elsewhere.key("b/a")].lease != elsewhere.etcd.keys[elsewhere.key("b/x")].lease
+    id = moved.register("bank", "h:7")
+    assert id > last
+    assert id > theirs + BLOCK
+    elsewhere.until(lambda: x.found() == [id], "the service")
