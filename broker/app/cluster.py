@@ -192,11 +192,10 @@ class Membership:
         """Leave the cluster, within `STOP` seconds. Fires when that is done.
 
         The entries of providers stay until the TTL, so that finds do not miss them before they come back here or to
-        another broker. A broker without any, such as a drained one, leaves at once.
+        another broker. A broker without any leaves at once.
         """
-        keep = any(each.here and each.providers for each in self._cluster.health())
         try:
-            yield self._cluster.stop(keep).addTimeout(STOP, self._reactor)
+            yield self._cluster.stop(self._cluster.has_entries()).addTimeout(STOP, self._reactor)
         except Timeout:
             self.log.warn("cluster: etcd did not answer in time; the entries of this broker go after the TTL")
         except Exception:

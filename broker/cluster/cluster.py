@@ -32,6 +32,7 @@ from zope.interface import implementer
 from broker.cluster import layout
 from broker.cluster.beats import Beats
 from broker.cluster.claims import Claims
+from broker.cluster.departed import Departed
 from broker.cluster.etcd.interface import Compare, Denied, EtcdError, IEtcd, NoSpace, Put
 from broker.cluster.feed import Feed
 from broker.cluster.ids import Ids
@@ -127,10 +128,21 @@ class Cluster:
         self._publisher = Publisher(
             etcd, clock, name_key, settings.gather, self._interrupt_by, lambda: self._interrupt("the lease has ended")
         )
-        self._mirror = Mirror(shared, registry, clock, name, lambda id: self._own.successor(id))
+        self._departed = Departed(clock, name, settings.ttl, lambda id: self._own.ended(id))
+        self._mirror = Mirror(shared, registry, clock, name, lambda id: self._own.successor(id), self._departed.get)
         mirrored = self._mirror.shown.__contains__
         self._own = OwnProviders(
-            shared, registry, self._publisher, keys, name, self._lease, self._mirror.live, mirrored
+            shared,
+            registry,
+            self._publisher,
+            keys,
+            name,
+            self._lease,
+            self._mirror.live,
+            mirrored,
+            self._departed,
+            lambda: self._members.here.draining,
+            self._mirror.show,
         )
         self._loads = OwnLoads(
             shared, registry, clock, self._publisher, keys, name, settings.load_interval, self._lease, mirrored
@@ -184,6 +196,10 @@ class Cluster:
         return Deferred.fromCoroutine(self._stop(keep)).addErrback(
             lambda failure: self.log.failure("cluster: the end of the membership failed", failure)
         )
+
+    def has_entries(self) -> bool:
+        """Return whether own providers are in the registry, live ones or departed ones."""
+        return self._own_sizes()[0] > 0 or len(self._departed) > 0
 
     # IMembers
 

@@ -1,7 +1,8 @@
 """Mirror: applies the table of etcd's keys to the registry, in slices.
 
 Rules:
-- The registry shows the valid providers of other members; those of this member are registered there by its wires.
+- The registry shows the valid providers of other members, and the departed ones of this member; its live ones are
+  registered there by its wires.
 - Providers that changed are applied in the order of their changes. A provider and those that it replaces are applied in
   one step, so that no find has both or none of them.
 - A slice ends after `SLICE` seconds; the next one follows in another turn of the reactor.
@@ -40,21 +41,30 @@ class Shared:
 class Mirror:
     """Mirror of the other members' providers in ``registry``.
 
-    ``name`` is that of this member. ``successor`` returns the provider that supersedes an own one, None without.
+    ``name`` is that of this member. ``successor`` returns the provider that supersedes an own one, ``departed`` the own
+    one of an id whose session has ended in a drain; None without.
     """
 
     log = Logger()
 
     def __init__(
-        self, shared: Shared, registry: Any, clock: IReactorTime, name: str, successor: Callable[[int], int | None]
+        self,
+        shared: Shared,
+        registry: Any,
+        clock: IReactorTime,
+        name: str,
+        successor: Callable[[int], int | None],
+        departed: Callable[[int], Provider | None],
     ) -> None:
         self._shared = shared
         self._registry = registry
         self._clock = clock
         self._name = name
         self._successor = successor
+        self._departed = departed
         self.shown: dict[int, str] = {}
-        """Holders of the providers of other members that the registry has, by id. At most as many as the table."""
+        """Holders of the mirrored providers that the registry has, by id. At most as many as the table has, and as have
+        departed."""
         self.services = 0
         """Number of the services of these providers."""
         self._counts: dict[int, int] = {}
@@ -74,6 +84,11 @@ class Mirror:
         self._dirty_loads.update(dict.fromkeys(loads))
         if self._turn is None:
             self._slice()
+
+    def show(self, id: int) -> None:
+        """Apply the present state of one provider in this turn of the reactor, before any other change."""
+        self._dirty.pop(id, None)
+        self._bring({id: None})
 
     def when_applied(self, done: Callable[[], None]) -> None:
         """Call ``done`` once all changes are applied."""
@@ -109,11 +124,15 @@ class Mirror:
             each()
 
     def _step(self) -> None:
-        table = self._shared.table
         ids: dict[int, None] = {}
         count = 0
         while self._dirty and count < STEP:
             count += self._take(next(iter(self._dirty)), ids)
+        self._bring(ids)
+
+    def _bring(self, ids: Iterable[int]) -> None:
+        """Bring these providers in the registry to their present state, in one step."""
+        table = self._shared.table
         present: list[Provider] = []
         gone: list[tuple[int, str]] = []
         replaced: dict[int, int] = {}
@@ -123,6 +142,8 @@ class Mirror:
                 successor = self._successor(id)
                 if successor is not None:
                     replaced[id] = successor
+            elif (left := self._departed(id)) is not None and table.successor(id) is None:
+                present.append(left)
             elif entry is not None and entry.broker != self._name and table.successor(id) is None:
                 present.append(self._provider(id, entry))
             elif id in self.shown:

@@ -13,6 +13,8 @@ Rules:
 - Providers from before a restart (*remembered* ones) keep their keys for the grace period. A provider that comes back
   replaces its own: also by a label that exactly one of the wire's remembered providers has, as in
   `broker.core.restored_services`. Live providers are not recognised by labels: two servers may share one.
+- While this member drains, a provider whose session ends without a withdrawal is *departed* (`departed`): its key is
+  kept in step as if the session lived, for the TTL or until a successor replaces it. It ends with the lease, too.
 - An own key that vanishes without a successor is written again, and an own key without a provider is deleted.
 - A value of more than `PART` bytes is written in parts; the head, which is written last, names their generation.
 """
@@ -23,6 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker.cluster import layout
+from broker.cluster.departed import Departed
 from broker.cluster.etcd.interface import Compare, Delete, KeyValue, Operation, Put
 from broker.cluster.layout import MAX_REPLACED, Keys
 from broker.cluster.mirror import Shared
@@ -38,8 +41,12 @@ KINDS = tuple(kind for kind in Kind if kind not in (Kind.LOAD, Kind.HIDDEN, Kind
 
 
 class OwnProviders:
-    """Own providers of the member ``name`` in ``registry``. ``lease`` returns the present lease; ``live`` whether an
-    own provider of an id is registered; ``mirrored`` whether an id is another member's."""
+    """Own providers of the member ``name`` in ``registry``.
+
+    ``departed`` has those whose sessions have ended in a drain. ``lease`` returns the present lease; ``live`` whether
+    an own provider of an id is registered; ``mirrored`` whether the registry has it from the mirror; ``draining``
+    whether this member drains. ``show`` applies the state of a provider to the registry at once.
+    """
 
     def __init__(
         self,
@@ -51,6 +58,9 @@ class OwnProviders:
         lease: Callable[[], int],
         live: Callable[[int], bool],
         mirrored: Callable[[int], bool],
+        departed: Departed,
+        draining: Callable[[], bool],
+        show: Callable[[int], None],
     ) -> None:
         self._shared = shared
         self._registry = registry
@@ -60,6 +70,9 @@ class OwnProviders:
         self._lease = lease
         self._live = live
         self._mirrored = mirrored
+        self._departed = departed
+        self._draining = draining
+        self._show = show
         self._written: dict[int, int] = {}
         """Own providers whose keys may be in etcd, with the revision of the last write, 0 if it is unknown."""
         self._generations: dict[int, int] = {}
@@ -85,6 +98,8 @@ class OwnProviders:
         self.repairs = 0
         """Own keys that were written again after they had vanished."""
         self._watch = registry.watch(self._changed, KINDS)
+        registry.departing.append(self._departing)
+        registry.relabelled.append(self._mark)
 
     # for the other parts
 
@@ -111,6 +126,12 @@ class OwnProviders:
         table = self._shared.table
         self._vanished.clear()
         self._modified.clear()
+        for id in self._departed.ids():
+            if lost or table.successor(id) is not None:
+                self._end(id)
+                self._show(id)
+            elif (entry := table.valid(id)) is None or self._written.get(id) != entry.modified:
+                self._mark(id)
         for id in self._registry.ids():
             if self._live(id):
                 self._supersede(id)
@@ -120,7 +141,7 @@ class OwnProviders:
                 if lost or entry is None or entry.broker != self._name or self._written.get(id) != entry.modified:
                     self._mark(id)
         for id in table.of(self._name):
-            if not self._live(id) and id not in self._remembered:
+            if not self._live(id) and id not in self._remembered and id not in self._departed:
                 self._mark(id)
 
     def touched(self, ids: Sequence[int]) -> None:
@@ -130,7 +151,13 @@ class OwnProviders:
             entry = table.entries.get(id)
             self._vanished.pop(id, None)
             self._modified.pop(id, None)
-            if self._live(id):
+            if id in self._departed:
+                vanished = entry is None and id in self._written and self._name in table.members
+                if vanished or table.successor(id) is not None or self._overtaken(id):
+                    if entry is None:
+                        self._written.pop(id, None)
+                    self._end(id)
+            elif self._live(id):
                 self._supersede(id)
                 if id in self._superseded:
                     if entry is not None and entry.broker == self._name:
@@ -151,15 +178,29 @@ class OwnProviders:
                 if entry is not None and entry.value is not None:
                     self._challenge(id, entry)
 
+    def ended(self, id: int) -> None:
+        """Delete the key of a departed provider whose time has passed."""
+        self._mark(id)
+        if self._shared.table.valid(id) is None:
+            self._show(id)
+
     def stop(self) -> None:
-        """Watch the registry no more."""
+        """Watch the registry no more. No-op after the first call."""
         self._watch.cancel()
+        self._departed.stop()
+        for hooks, hook in ((self._registry.departing, self._departing), (self._registry.relabelled, self._mark)):
+            if hook in hooks:
+                hooks.remove(hook)
 
     # internal
 
     def _changed(self, change: Change) -> None:
         id = change.provider
         if id == BROKER or self._mirrored(id):
+            return
+        if id in self._departed:
+            if change.kind is Kind.LEFT:
+                self._show(id)
             return
         if change.kind is Kind.CHECKED and self._registry.failing(id) == self._failing.get(id, ()):
             return
@@ -172,6 +213,24 @@ class OwnProviders:
             for old in self._moves.pop(id, ()):
                 self._heirs.pop(old, None)
         self._mark(id)
+
+    def _departing(self, provider: Provider, why: str) -> None:
+        """Keep a provider whose session ends because of the drain. Marks that are waiting are written all the same."""
+        if why == "left" and provider.services and self._draining() and provider.id not in self._superseded:
+            self._departed.add(provider)
+
+    def _end(self, id: int) -> None:
+        self._departed.discard(id)
+        self._superseded.pop(id, None)
+        self._mark(id)
+
+    def _provider(self, id: int) -> Provider | None:
+        """Return an own provider, live or departed."""
+        departed = self._departed.get(id)
+        if departed is not None:
+            return departed
+        provider: Provider | None = self._registry.provider(id)
+        return provider
 
     def _mark(self, id: int) -> None:
         self._publisher.mark(id, lambda: self._build(id))
@@ -192,14 +251,30 @@ class OwnProviders:
         assert entry.value is not None
         for place in places(entry.value):
             for own in table.at(place):
-                if table.entries[own].broker == self._name and self._live(own) and self._match(own):
+                if table.entries[own].broker != self._name:
+                    continue
+                if own in self._departed:
+                    if self._overtaken(own):
+                        self._end(own)
+                elif self._live(own) and self._match(own):
                     self._mark(own)
+
+    def _overtaken(self, id: int) -> bool:
+        """Return whether another member has a provider at all places of a departed one. If it has not replaced that, both
+        were written without knowledge of each other, and the session of the departed one is the earlier."""
+        provider, table = self._departed.get(id), self._shared.table
+        mine = {} if provider is None else _places(provider)
+        for other in table.at(next(iter(mine))) if mine else ():
+            entry = table.entries[other]
+            if entry.broker != self._name and entry.value is not None and set(mine) <= set(places(entry.value)):
+                return True
+        return False
 
     def _match(self, id: int) -> bool:
         """Find the providers that an own one replaces. Returns whether there are any that were unknown."""
         if id in self._superseded:
             return False
-        provider = self._registry.provider(id)
+        provider = self._provider(id)
         if provider is None:
             return False
         table = self._shared.table
@@ -252,7 +327,10 @@ class OwnProviders:
 
     def _build(self, id: int) -> Sequence[Unit]:
         """Return the operations that bring the keys of an own provider in step."""
-        provider = self._registry.provider(id) if self._live(id) else None
+        if id in self._departed and self._shared.table.valid(id) is None and self._overtaken(id):
+            self._departed.discard(id)
+            self._show(id)
+        provider = self._provider(id) if self._live(id) or id in self._departed else None
         if provider is None or id in self._superseded:
             return self._removal(id, not self._live(id))
         if self._shared.table.valid(id) is None:

@@ -118,7 +118,8 @@ class ClusterRegistry(Registry):
     """`IRegistry` and `IMirror`. The arguments are those of `Registry`.
 
     ``relabelled`` are called with the id of an own provider whose label has changed: that is no change of the registry,
-    and is stored with the provider.
+    and is stored with the provider. ``departing`` are called with an own provider that is about to leave, and with the
+    reason.
     """
 
     group = OrderedGroup
@@ -140,6 +141,7 @@ class ClusterRegistry(Registry):
         self.left_out = 0
         """Mirrored services that were left out, since there are too many."""
         self.relabelled: list[Callable[[int], object]] = []
+        self.departing: list[Callable[[Provider, str], object]] = []
 
     # own providers
 
@@ -164,6 +166,10 @@ class ClusterRegistry(Registry):
             self._unfollow(provider)
             self._restored.withdrawn(provider)
             return
+        member = self._members.get(provider)
+        if member is not None:
+            for told in self.departing:
+                told(member.value(), why)
         places = self._places_of(provider)
         super().leave(provider, why)
         self._leave_places(places)

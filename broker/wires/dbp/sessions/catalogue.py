@@ -57,6 +57,9 @@ MOVE_SECONDS = 5.0
 """Seconds after which a service that has moved to another broker is given up, if the registry does not show it there
 by then. Usually it does in a fraction of a second."""
 
+REASONS = {"expired": "expired", "drained": "left"}
+"""The reasons for which providers leave the registry, by the event of the service; "withdrawn" for all others."""
+
 LEAST_LIVENESS, MOST_LIVENESS = 3, 5
 """Bounds of the intervals of silence that a service may register: "usually 3-5" in the document."""
 
@@ -257,7 +260,7 @@ class Catalogue:
         self._move(entry, None)
         if entry.connection is not None:
             entry.connection.release()
-        self._registry.leave(entry.provider, "expired" if why == "expired" else "withdrawn")
+        self._registry.leave(entry.provider, REASONS.get(why, "withdrawn"))
         self._complaints.count("dbp_services", why)
         self.log.debug("dbp service {name} removed: {why}", name=entry.name, why=why)
 
@@ -298,7 +301,8 @@ class Catalogue:
     def send_away(self) -> None:
         """Send all services a DISCONNECT, and remove them: the broker drains."""
         for entry in list(self._entries.values()):
-            self.dismiss(entry)
+            self._outbound.part(entry)
+            self.remove(entry, "drained")
 
     def dismiss(self, entry: ServiceEntry) -> None:
         """Send one service a DISCONNECT, and remove it, by order of an operator."""
