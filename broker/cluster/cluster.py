@@ -322,7 +322,7 @@ class Cluster:
         if first and same:
             self._remember_providers()
         self._publisher.resume(self._membership.lease)
-        self._own.reconcile(not same)
+        self._mirror.apply(self._own.reconcile(not same))
         self._loads.reconcile()
         self._beats.start()
         if not self._ids.complete:

@@ -12,6 +12,8 @@ Rules:
 - Providers from before a restart (*remembered* ones) keep their keys for the grace period. A provider that comes back
   replaces its own: also by a label that exactly one of the wire's remembered providers has, as in
   `broker.core.restored_services`. Live providers are not recognised by labels: two servers may share one.
+- If the keys of this member were lost with its lease, and another member has a provider at all places of an own one,
+  then the provider has moved while this member was out of touch: the own one is superseded, too.
 - An own key that vanishes without a successor is written again, and an own key without a provider is deleted.
 - A value of more than `PART` bytes is written in parts; the head, which is written last, names their generation.
 """
@@ -65,6 +67,8 @@ class OwnProviders:
         """Last generation of the parts of large providers."""
         self._superseded: dict[int, int] = {}
         """Own providers with their successors at other members."""
+        self._outlived: dict[int, int] = {}
+        """Own providers with those that came to their places elsewhere while this member was out of touch."""
         self._revived: dict[int, int] = {}
         """Own providers that have changed since they were superseded, with the successors that do not count."""
         self._heirs: dict[int, int] = {}
@@ -102,14 +106,16 @@ class OwnProviders:
             if not self._live(id):
                 self._mark(id)
 
-    def reconcile(self, lost: bool) -> None:
+    def reconcile(self, lost: bool) -> Sequence[int]:
         """Mark every own provider that the table does not have as it was written; all of them if the keys are
-        ``lost``."""
+        ``lost``. Returns the superseded ones."""
         table = self._shared.table
         self._vanished.clear()
         self._modified.clear()
         for id in self._registry.ids():
             if self._live(id):
+                if lost:
+                    self._outlive(id)
                 self._supersede(id)
                 entry = table.valid(id)
                 if id in self._superseded:
@@ -119,6 +125,7 @@ class OwnProviders:
         for id in table.of(self._name):
             if not self._live(id) and id not in self._remembered:
                 self._mark(id)
+        return tuple(self._superseded)
 
     def touched(self, ids: Sequence[int]) -> None:
         """Take note of changes of the table."""
@@ -173,13 +180,36 @@ class OwnProviders:
 
     def _supersede(self, id: int) -> None:
         """Note whether an own provider has a successor."""
-        successor = self._shared.table.successor(id)
+        table = self._shared.table
+        successor = table.successor(id)
+        if successor is None and id in self._outlived:
+            successor = self._outlived[id]
+            if table.valid(successor) is None:
+                del self._outlived[id]
+                successor = None
         if successor is None or successor != self._revived.get(id):
             self._revived.pop(id, None)
         if successor is not None and id not in self._revived:
             self._superseded[id] = successor
         elif self._superseded.pop(id, None) is not None:
             self._mark(id)
+
+    def _outlive(self, id: int) -> None:
+        """Find the provider of another member at all places of an own one, whose key is lost."""
+        provider = self._registry.provider(id)
+        table = self._shared.table
+        if provider is None or not provider.services or table.valid(id) is not None:
+            return
+        mine = _places(provider)
+        found = [
+            other
+            for other in table.at(next(iter(mine)))
+            if (entry := table.entries[other]).broker != self._name
+            and entry.value is not None
+            and set(mine) <= set(places(entry.value))
+        ]
+        if found:
+            self._outlived[id] = max(found)
 
     def _challenge(self, id: int, entry: Entry) -> None:
         """Let own providers at the places of another member's replace it, if their keys are later."""
@@ -293,7 +323,7 @@ class OwnProviders:
         parted = self._generations.pop(id, None) is not None
         entry = self._shared.table.entries.get(id)
         if gone:
-            for table in (self._superseded, self._revived, self._replaces):
+            for table in (self._superseded, self._outlived, self._revived, self._replaces):
                 table.pop(id, None)
             for old in self._moves.pop(id, ()):
                 self._heirs.pop(old, None)
