@@ -315,14 +315,15 @@ class Cluster:
         await self._fill(wait=not self._ids.in_hand)
         first = self._sessions == 0
         # The session in which the loss was noticed may have been interrupted before this.
-        await self._feed.start(attrs.evolve(database, replaced=self._data_lost))
+        replaced = self._data_lost
+        await self._feed.start(attrs.evolve(database, replaced=replaced))
         self._data_lost = False
         if not self._going:
             return "stopped"
         if first and same:
             self._remember_providers()
         self._publisher.resume(self._membership.lease)
-        self._mirror.apply(self._own.reconcile(not same))
+        self._mirror.apply(self._own.reconcile(not same, replaced))
         self._loads.reconcile()
         self._beats.start()
         if not self._ids.complete:

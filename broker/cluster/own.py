@@ -13,7 +13,8 @@ Rules:
   replaces its own: also by a label that exactly one of the wire's remembered providers has, as in
   `broker.core.restored_services`. Live providers are not recognised by labels: two servers may share one.
 - If the keys of this member were lost with its lease, and another member has a provider at all places of an own one,
-  then the provider has moved while this member was out of touch: the own one is superseded, too.
+  then the provider has moved while this member was out of touch: the own one is superseded, too. That applies only if
+  the key of the other is later than the lost one: an own provider that was never written replaces the other.
 - An own key that vanishes without a successor is written again, and an own key without a provider is deleted.
 - A value of more than `PART` bytes is written in parts; the head, which is written last, names their generation.
 """
@@ -62,7 +63,7 @@ class OwnProviders:
         self._live = live
         self._mirrored = mirrored
         self._written: dict[int, int] = {}
-        """Own providers whose keys may be in etcd, with the revision of the last write, 0 if it is unknown."""
+        """Own providers whose keys may be in etcd, with the revision of the last write that was confirmed, 0 before."""
         self._generations: dict[int, int] = {}
         """Last generation of the parts of large providers."""
         self._superseded: dict[int, int] = {}
@@ -106,10 +107,13 @@ class OwnProviders:
             if not self._live(id):
                 self._mark(id)
 
-    def reconcile(self, lost: bool) -> Sequence[int]:
+    def reconcile(self, lost: bool, replaced: bool) -> Sequence[int]:
         """Mark every own provider that the table does not have as it was written; all of them if the keys are
-        ``lost``. Returns the superseded ones."""
+        ``lost``. ``replaced`` means that etcd counts its revisions from the start again. Returns the superseded ones.
+        """
         table = self._shared.table
+        if replaced:
+            self._written = {id: min(revision, 1) for id, revision in self._written.items()}
         self._vanished.clear()
         self._modified.clear()
         for id in self._registry.ids():
@@ -198,13 +202,17 @@ class OwnProviders:
         """Find the provider of another member at all places of an own one, whose key is lost."""
         provider = self._registry.provider(id)
         table = self._shared.table
-        if provider is None or not provider.services or table.valid(id) is not None:
+        written = self._written.get(id, 0)
+        if not written or provider is None or not provider.services or table.valid(id) is not None:
             return
         mine = _places(provider)
         found = [
             other
             for other in table.at(next(iter(mine)))
-            if (entry := table.entries[other]).broker != self._name
+            if other not in self._moves.get(id, ())
+            and (entry := table.entries[other]).broker != self._name
+            and not entry.held
+            and entry.created > written
             and entry.value is not None
             and set(mine) <= set(places(entry.value))
         ]
@@ -298,7 +306,7 @@ class OwnProviders:
                 deletes.append(_deletion(key, entry.head is not None))
         lease = self._lease()
         key = self._keys.provider(id)
-        self._written[id] = 0
+        self._written.setdefault(id, 0)
         before = self._generations.get(id)
         done = self._done_with(id)
         if len(value) <= PART:

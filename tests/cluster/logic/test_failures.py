@@ -101,6 +101,26 @@ def test_a_new_member_starts_without_etcd_if_it_has_ids(farm: Farm) -> None:
     farm.until(lambda: new.started and again.is_member and new.found(), "the join")
 
 
+def test_a_provider_that_registered_without_etcd_replaces_an_older_one(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    old = a.register()
+    farm.until(b.found, "the service")
+    b.kill()
+    farm.until(lambda: farm.values("b") == ["a"], "the end of the lease")
+    killed(farm)
+    again = farm.member("b", b.memory)
+    farm.until(lambda: again.started, "the start")
+    new = again.register()
+    restarted(farm)
+    while a.found() != [new]:
+        assert (a.found(), again.found()) == ([old], [new])
+        farm.run(0.01)
+        assert farm.clock.seconds() < 60
+    farm.run(5.0)
+    assert a.found() == again.found() == [new]
+    assert farm.values("p") == [f"{new:016}"]
+
+
 def test_a_compacted_revision_is_read_again_without_a_gap(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     ids = [a.register("bank", f"h:{number}") for number in range(20)]
