@@ -131,10 +131,13 @@ class OwnProviders:
                 self._mark(id)
         return tuple(self._superseded)
 
-    def touched(self, ids: Sequence[int]) -> None:
-        """Take note of changes of the table."""
+    def touched(self, ids: Sequence[int]) -> Sequence[int]:
+        """Take note of changes of the table. Returns the own providers whose successors, which do not name them, have
+        changed."""
         table = self._shared.table
-        for id in ids:
+        changed = set(ids)
+        outlived = [id for id, successor in self._outlived.items() if successor in changed]
+        for id in dict.fromkeys((*outlived, *ids)):
             entry = table.entries.get(id)
             self._vanished.pop(id, None)
             self._modified.pop(id, None)
@@ -158,6 +161,7 @@ class OwnProviders:
                 self._remembered.pop(id, None)
                 if entry is not None and entry.value is not None:
                     self._challenge(id, entry)
+        return outlived
 
     def stop(self) -> None:
         """Watch the registry no more."""
@@ -189,8 +193,13 @@ class OwnProviders:
         if successor is None and id in self._outlived:
             successor = self._outlived[id]
             if table.valid(successor) is None:
-                del self._outlived[id]
+                # The provider may have moved on to a third member.
+                successor = table.successor(successor)
+            if successor is None or table.entries[successor].broker == self._name:
                 successor = None
+                del self._outlived[id]
+            else:
+                self._outlived[id] = successor
         if successor is None or successor != self._revived.get(id):
             self._revived.pop(id, None)
         if successor is not None and id not in self._revived:
