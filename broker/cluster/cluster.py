@@ -161,6 +161,8 @@ class Cluster:
         self._feed.revision = self._remembered.revision
         self._upkeep = Upkeep(etcd, clock, lambda: self._feed.revision, self._is_first, self._remember)
         self._epoch = self._remembered.epoch
+        self._keys_lost = False
+        """True from the loss of the lease until all keys are read again."""
         self._data_lost = False
         """True from the notice of a loss of etcd's data until all has been read again."""
         self._trouble = "etcd has not answered yet"
@@ -325,20 +327,22 @@ class Cluster:
         self._epoch, self._data_lost = database.epoch, self._data_lost or database.replaced
         if not same:
             self._losses += self._sessions > 0
+            self._keys_lost = True
             self._publisher.pause()
             self._claims.lost()
         self._remember()
         await self._fill(wait=not self._ids.in_hand)
         first = self._sessions == 0
         # The session in which the loss was noticed may have been interrupted before this.
-        await self._feed.start(attrs.evolve(database, replaced=self._data_lost))
-        self._data_lost = False
+        replaced, lost = self._data_lost, self._keys_lost
+        await self._feed.start(attrs.evolve(database, replaced=replaced), read=lost)
+        self._data_lost = self._keys_lost = False
         if not self._going:
             return "stopped"
         if first and same:
             self._remember_providers()
         self._publisher.resume(self._membership.lease)
-        self._own.reconcile(not same)
+        self._mirror.apply(self._own.reconcile(lost, replaced))
         self._loads.reconcile()
         self._beats.start()
         if not self._ids.complete:
@@ -400,8 +404,8 @@ class Cluster:
                 self._interrupt("the data of etcd were replaced")
         self._members.touched(touched.members)
         self._claims.touched(touched.claims)
-        self._own.touched(tuple(touched.providers))
-        self._mirror.apply(touched.providers, touched.loads)
+        outlived = self._own.touched(tuple(touched.providers))
+        self._mirror.apply((*outlived, *touched.providers), touched.loads)
         if self.name in touched.beats and self.name in self._shared.table.beats:
             self._beats.arrived(self._shared.table.beats[self.name])
 

@@ -119,10 +119,11 @@ class Feed:
         """True while a watch is open."""
         return self._watch is not None
 
-    async def start(self, database: Database) -> None:
-        """Bring the table up to date, and watch. Fails as `IEtcd` does."""
+    async def start(self, database: Database, read: bool = False) -> None:
+        """Bring the table up to date, and watch. With ``read`` all keys are read, so that the table is up to date at the
+        end; otherwise the missing events may follow. Fails as `IEtcd` does."""
         near = 0 <= database.revision - self.revision <= CLOSE
-        if self._complete and not database.replaced and near:
+        if self._complete and not database.replaced and near and not read:
             if self._watch is None:
                 self.resumed += 1
                 self._open()

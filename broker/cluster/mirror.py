@@ -179,7 +179,7 @@ class Mirror:
             if entry is not None and entry.value is not None:
                 count += len(entry.value.services)
                 waiting += reversed(entry.value.replaces)
-            successor = table.successor(each)
+            successor = table.successor(each) or self._successor(each)
             if successor is not None:
                 waiting.append(successor)
         return count

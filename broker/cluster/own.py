@@ -15,6 +15,9 @@ Rules:
   `broker.core.restored_services`. Live providers are not recognised by labels: two servers may share one.
 - While this member drains, a provider whose session ends without a withdrawal is *departed* (`departed`): its key is
   kept in step as if the session lived, for the TTL or until a successor replaces it. It ends with the lease, too.
+- If the keys of this member were lost with its lease, and another member has a provider at all places of an own one,
+  then the provider has moved while this member was out of touch: the own one is superseded, too. That applies only if
+  the key of the other is later than the lost one: an own provider that was never written replaces the other.
 - An own key that vanishes without a successor is written again, and an own key without a provider is deleted.
 - A value of more than `PART` bytes is written in parts; the head, which is written last, names their generation.
 """
@@ -74,11 +77,13 @@ class OwnProviders:
         self._draining = draining
         self._show = show
         self._written: dict[int, int] = {}
-        """Own providers whose keys may be in etcd, with the revision of the last write, 0 if it is unknown."""
+        """Own providers whose keys may be in etcd, with the revision of the last write that was confirmed, 0 before."""
         self._generations: dict[int, int] = {}
         """Last generation of the parts of large providers."""
         self._superseded: dict[int, int] = {}
         """Own providers with their successors at other members."""
+        self._outlived: dict[int, int] = {}
+        """Own providers with those that came to their places elsewhere while this member was out of touch."""
         self._revived: dict[int, int] = {}
         """Own providers that have changed since they were superseded, with the successors that do not count."""
         self._heirs: dict[int, int] = {}
@@ -120,10 +125,13 @@ class OwnProviders:
             if not self._live(id):
                 self._mark(id)
 
-    def reconcile(self, lost: bool) -> None:
+    def reconcile(self, lost: bool, replaced: bool) -> Sequence[int]:
         """Mark every own provider that the table does not have as it was written; all of them if the keys are
-        ``lost``."""
+        ``lost``. ``replaced`` means that etcd counts its revisions from the start again. Returns the superseded ones.
+        """
         table = self._shared.table
+        if replaced:
+            self._written = {id: min(revision, 1) for id, revision in self._written.items()}
         self._vanished.clear()
         self._modified.clear()
         for id in self._departed.ids():
@@ -134,6 +142,8 @@ class OwnProviders:
                 self._mark(id)
         for id in self._registry.ids():
             if self._live(id):
+                if lost:
+                    self._outlive(id)
                 self._supersede(id)
                 entry = table.valid(id)
                 if id in self._superseded:
@@ -143,11 +153,15 @@ class OwnProviders:
         for id in table.of(self._name):
             if not self._live(id) and id not in self._remembered and id not in self._departed:
                 self._mark(id)
+        return tuple(self._superseded)
 
-    def touched(self, ids: Sequence[int]) -> None:
-        """Take note of changes of the table."""
+    def touched(self, ids: Sequence[int]) -> Sequence[int]:
+        """Take note of changes of the table. Returns the own providers whose successors, which do not name them, have
+        changed."""
         table = self._shared.table
-        for id in ids:
+        changed = set(ids)
+        outlived = [id for id, successor in self._outlived.items() if successor in changed]
+        for id in dict.fromkeys((*outlived, *ids)):
             entry = table.entries.get(id)
             self._vanished.pop(id, None)
             self._modified.pop(id, None)
@@ -177,6 +191,7 @@ class OwnProviders:
                 self._remembered.pop(id, None)
                 if entry is not None and entry.value is not None:
                     self._challenge(id, entry)
+        return outlived
 
     def ended(self, id: int) -> None:
         """Delete the key of a departed provider whose time has passed."""
@@ -237,13 +252,45 @@ class OwnProviders:
 
     def _supersede(self, id: int) -> None:
         """Note whether an own provider has a successor."""
-        successor = self._shared.table.successor(id)
+        table = self._shared.table
+        successor = table.successor(id)
+        if successor is None and id in self._outlived:
+            successor = self._outlived[id]
+            if table.valid(successor) is None:
+                # The provider may have moved on to a third member.
+                successor = table.successor(successor)
+            if successor is None or table.entries[successor].broker == self._name:
+                successor = None
+                del self._outlived[id]
+            else:
+                self._outlived[id] = successor
         if successor is None or successor != self._revived.get(id):
             self._revived.pop(id, None)
         if successor is not None and id not in self._revived:
             self._superseded[id] = successor
         elif self._superseded.pop(id, None) is not None:
             self._mark(id)
+
+    def _outlive(self, id: int) -> None:
+        """Find the provider of another member at all places of an own one, whose key is lost."""
+        provider = self._registry.provider(id)
+        table = self._shared.table
+        written = self._written.get(id, 0)
+        if not written or provider is None or not provider.services or table.valid(id) is not None:
+            return
+        mine = _places(provider)
+        found = [
+            other
+            for other in table.at(next(iter(mine)))
+            if other not in self._moves.get(id, ())
+            and (entry := table.entries[other]).broker != self._name
+            and not entry.held
+            and entry.created > written
+            and entry.value is not None
+            and set(mine) <= set(places(entry.value))
+        ]
+        if found:
+            self._outlived[id] = max(found)
 
     def _challenge(self, id: int, entry: Entry) -> None:
         """Let own providers at the places of another member's replace it, if their keys are later."""
@@ -355,7 +402,7 @@ class OwnProviders:
                 deletes.append(_deletion(key, entry.head is not None))
         lease = self._lease()
         key = self._keys.provider(id)
-        self._written[id] = 0
+        self._written.setdefault(id, 0)
         before = self._generations.get(id)
         done = self._done_with(id)
         if len(value) <= PART:
@@ -380,7 +427,7 @@ class OwnProviders:
         parted = self._generations.pop(id, None) is not None
         entry = self._shared.table.entries.get(id)
         if gone:
-            for table in (self._superseded, self._revived, self._replaces, self._failing):
+            for table in (self._superseded, self._outlived, self._revived, self._replaces, self._failing):
                 table.pop(id, None)
             for old in self._moves.pop(id, ()):
                 self._heirs.pop(old, None)

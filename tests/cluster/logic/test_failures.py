@@ -101,6 +101,26 @@ def test_a_new_member_starts_without_etcd_if_it_has_ids(farm: Farm) -> None:
     farm.until(lambda: new.started and again.is_member and new.found(), "the join")
 
 
+def test_a_provider_that_registered_without_etcd_replaces_an_older_one(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    old = a.register()
+    farm.until(b.found, "the service")
+    b.kill()
+    farm.until(lambda: farm.values("b") == ["a"], "the end of the lease")
+    killed(farm)
+    again = farm.member("b", b.memory)
+    farm.until(lambda: again.started, "the start")
+    new = again.register()
+    restarted(farm)
+    while a.found() != [new]:
+        assert (a.found(), again.found()) == ([old], [new])
+        farm.run(0.01)
+        assert farm.clock.seconds() < 60
+    farm.run(5.0)
+    assert a.found() == again.found() == [new]
+    assert farm.values("p") == [f"{new:016}"]
+
+
 def test_a_compacted_revision_is_read_again_without_a_gap(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     ids = [a.register("bank", f"h:{number}") for number in range(20)]
@@ -243,6 +263,60 @@ def test_a_paused_member_takes_a_new_lease_if_its_name_is_free(farm: Farm) -> No
     assert (a.memory.memory.lease, a.memory.memory.instance) != (before.lease, before.instance)
     farm.run(0.5)
     assert b.registry.loads()[0].load == 7.0
+
+
+def outlived(farm: Farm, a: Member, b: Member) -> tuple[int, int]:
+    """Let a member lose its lease while its provider moves to another one. Returns the ids before and after."""
+    stale = a.register()
+    farm.until(b.found, "the service")
+    a.client.disconnect()
+    farm.until(lambda: not b.found(), "the end of the lease", 15.0)
+    new = b.register()
+    farm.run(1.0)
+    a.client.connect()
+    farm.until(lambda: a.is_member, "the return")
+    return stale, new
+
+
+def test_a_provider_that_has_moved_from_a_paused_member_is_not_replaced(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    _, new = outlived(farm, a, b)
+    for _ in range(30):
+        assert (a.found(), b.found(), farm.values("p")) == ([new], [new], [f"{new:016}"])
+        farm.run(0.1)
+
+
+def test_a_provider_that_has_moved_twice_from_a_paused_member_is_not_replaced(farm: Farm) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    stale, _ = outlived(farm, a, b)
+    new = c.register()
+    farm.until(lambda: a.found() == b.found() == [new], "the second move")
+    farm.run(3.0)
+    assert farm.values("p") == [f"{new:016}"]
+    # The session at the first member lives, and its entry is back after the last successor.
+    c.registry.leave(new)
+    farm.until(lambda: a.found() == b.found() == c.found() == [stale], "the stale provider", 2.0)
+
+
+def test_a_provider_with_another_endpoint_has_not_moved_from_a_paused_member(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    stale = a.offer(a.register(), "shop", "h:1")
+    farm.until(lambda: b.found("shop"), "the services")
+    a.client.disconnect()
+    farm.until(lambda: not b.found(), "the end of the lease", 15.0)
+    b.register()
+    a.client.connect()
+    farm.until(lambda: a.is_member and b.found("shop") == b.found() == [stale], "the return")
+
+
+def test_an_offer_after_the_return_of_a_paused_member_counts(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    stale, new = outlived(farm, a, b)
+    assert a.found() == [new]
+    a.offer(stale, "shop", "h:1")
+    farm.until(lambda: a.found() == b.found() == [stale], "the offer", 2.0)
+    farm.run(1.0)
+    assert farm.values("p") == [f"{stale:016}"]
 
 
 def test_a_lease_that_vanishes_is_replaced(farm: Farm) -> None:
