@@ -316,7 +316,7 @@ class Cluster:
         first = self._sessions == 0
         # The session in which the loss was noticed may have been interrupted before this.
         replaced = self._data_lost
-        await self._feed.start(attrs.evolve(database, replaced=replaced))
+        await self._feed.start(attrs.evolve(database, replaced=replaced), whole=not same)
         self._data_lost = False
         if not self._going:
             return "stopped"
@@ -389,6 +389,7 @@ class Cluster:
         """Apply the difference to a new table."""
         self._members.reconcile()
         self._claims.reconcile(before)
+        self._own.reread(tuple(touched.providers))
         self._mirror.apply(touched.providers, touched.loads)
 
     def _is_other(self, meta: bytes) -> bool:

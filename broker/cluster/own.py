@@ -84,6 +84,8 @@ class OwnProviders:
         """Keys that are gone, although the table still has them."""
         self._remembered: dict[int, None] = {}
         """Own providers from before a restart whose keys stay for the grace period."""
+        self._unseen: tuple[int, ...] = ()
+        """Entries that differ in a new table, until `reconcile`."""
         self.repairs = 0
         """Own keys that were written again after they had vanished."""
         self._watch = registry.watch(self._changed, KINDS)
@@ -129,7 +131,19 @@ class OwnProviders:
         for id in table.of(self._name):
             if not self._live(id) and id not in self._remembered:
                 self._mark(id)
+        unseen, self._unseen = self._unseen, ()
+        for id in unseen:
+            entry = table.valid(id)
+            if self._live(id):
+                if self._match(id):
+                    self._mark(id)
+            elif entry is not None and entry.broker != self._name:
+                self._challenge(id, entry)
         return tuple(self._superseded)
+
+    def reread(self, ids: Sequence[int]) -> None:
+        """Take note of the entries that differ in a new table. `reconcile` follows."""
+        self._unseen = (*self._unseen, *ids)
 
     def touched(self, ids: Sequence[int]) -> None:
         """Take note of changes of the table."""
