@@ -322,7 +322,7 @@ class Cluster:
             return "stopped"
         if first and same:
             self._remember_providers()
-        self._publisher.resume(self._membership.lease)
+        self._publisher.resume(self._membership.lease, self._membership.revision)
         self._mirror.apply(self._own.reconcile(not same, replaced))
         self._loads.reconcile()
         self._beats.start()

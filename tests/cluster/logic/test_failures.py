@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import attrs
 import pytest
 
 from broker.cluster.cluster import State
@@ -156,6 +157,23 @@ def test_a_provider_of_another_member_in_a_new_table_is_replaced(farm: Farm) -> 
     farm.run(0.5)
     assert farm.values("p") == [f"{id:016}"]
     assert a.found() == [id]
+
+
+def test_a_late_transaction_does_not_take_effect_after_its_repetition(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    a.register()
+    farm.until(b.found, "the service")
+    [service] = a.registry.find("bank", "tcp")
+    farm.run(0.5)
+    a.client.chances.late = 1.0
+    a.registry.amend(attrs.evolve(service, info='{"n":1}'))
+    farm.run(0.2)
+    a.client.chances.late = 0.0
+    a.registry.amend(attrs.evolve(service, info='{"n":2}'))
+    farm.until(lambda: b.registry.find("bank", "tcp")[0].info == '{"n":2}', "the newest value")
+    for _ in range(100):
+        farm.run(0.1)
+        assert b.registry.find("bank", "tcp")[0].info == '{"n":2}'
 
 
 def test_a_compacted_revision_is_read_again_without_a_gap(farm: Farm) -> None:
