@@ -335,13 +335,13 @@ class Cluster:
         first = self._sessions == 0
         # The session in which the loss was noticed may have been interrupted before this.
         replaced, lost = self._data_lost, self._keys_lost
-        await self._feed.start(attrs.evolve(database, replaced=replaced), read=lost)
+        await self._feed.start(attrs.evolve(database, replaced=replaced), whole=lost)
         self._data_lost = self._keys_lost = False
         if not self._going:
             return "stopped"
         if first and same:
             self._remember_providers()
-        self._publisher.resume(self._membership.lease)
+        self._publisher.resume(self._membership.lease, self._membership.revision)
         self._mirror.apply(self._own.reconcile(lost, replaced))
         self._loads.reconcile()
         self._beats.start()
@@ -413,6 +413,7 @@ class Cluster:
         """Apply the difference to a new table."""
         self._members.reconcile()
         self._claims.reconcile(before)
+        self._own.reread(tuple(touched.providers))
         self._mirror.apply(touched.providers, touched.loads)
 
     def _is_other(self, meta: bytes) -> bool:

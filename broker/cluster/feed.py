@@ -6,7 +6,7 @@ Rules:
   difference goes to the registry in slices. So the registry is never empty in between.
 - If that revision is compacted in the meantime, the resynchronisation begins again.
 - A watch that has ended continues at the next revision, if the data of etcd are the same and the revision is close;
-  otherwise all is read again.
+  otherwise all is read again. So it is after the lease was lost: what is written then depends on the others' keys.
 - Events of one message are applied together.
 - If the data of etcd were lost, the other members' entries are held for `HOLD` TTLs, since these members need a moment
   to write them again.
@@ -119,11 +119,11 @@ class Feed:
         """True while a watch is open."""
         return self._watch is not None
 
-    async def start(self, database: Database, read: bool = False) -> None:
-        """Bring the table up to date, and watch. With ``read`` all keys are read, so that the table is up to date at the
-        end; otherwise the missing events may follow. Fails as `IEtcd` does."""
+    async def start(self, database: Database, whole: bool = False) -> None:
+        """Bring the table up to date, and watch. With ``whole`` the table is up to date when this fires; otherwise the
+        watch may still have changes to bring. Fails as `IEtcd` does."""
         near = 0 <= database.revision - self.revision <= CLOSE
-        if self._complete and not database.replaced and near and not read:
+        if not whole and self._complete and not database.replaced and near:
             if self._watch is None:
                 self.resumed += 1
                 self._open()

@@ -99,6 +99,8 @@ class Membership:
         self.instance = instance
         self.lease = lease
         """The lease, 0 without one."""
+        self.revision = 0
+        """Revision of the last write of the member's key: each session writes it."""
         self.waiting = ""
         """Sentence while another member has, or had, the name; empty otherwise."""
         self._lost = lost
@@ -202,6 +204,7 @@ class Membership:
             return False
         if not result.succeeded:
             return False
+        self.revision = result.revision
         self._joined = True
         self.waiting = ""
         return True
@@ -219,11 +222,15 @@ class Membership:
                 unknown = True
                 continue
             if result.succeeded:
+                self.revision = result.revision
                 return None
             holder = result.found[0][0] if result.found and result.found[0] else None
             if holder is None:
                 continue
-            return None if holder.lease == lease else holder
+            if holder.lease != lease:
+                return holder
+            self.revision = holder.mod_revision
+            return None
 
     async def _look(self, holder: KeyValue) -> None:
         """Return when the name is free. Raises `ClusterFailed` if its holder lives."""

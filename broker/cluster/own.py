@@ -100,6 +100,8 @@ class OwnProviders:
         """Keys that are gone, although the table still has them."""
         self._remembered: dict[int, None] = {}
         """Own providers from before a restart whose keys stay for the grace period."""
+        self._unseen: tuple[int, ...] = ()
+        """Entries that differ in a new table, until `reconcile`."""
         self.repairs = 0
         """Own keys that were written again after they had vanished."""
         self._watch = registry.watch(self._changed, KINDS)
@@ -153,7 +155,19 @@ class OwnProviders:
         for id in table.of(self._name):
             if not self._live(id) and id not in self._remembered and id not in self._departed:
                 self._mark(id)
+        unseen, self._unseen = self._unseen, ()
+        for id in unseen:
+            entry = table.valid(id)
+            if self._live(id):
+                if self._match(id):
+                    self._mark(id)
+            elif entry is not None and entry.broker != self._name:
+                self._challenge(id, entry)
         return tuple(self._superseded)
+
+    def reread(self, ids: Sequence[int]) -> None:
+        """Take note of the entries that differ in a new table. `reconcile` follows."""
+        self._unseen = (*self._unseen, *ids)
 
     def touched(self, ids: Sequence[int]) -> Sequence[int]:
         """Take note of changes of the table. Returns the own providers whose successors, which do not name them, have
@@ -307,8 +321,10 @@ class OwnProviders:
                     self._mark(own)
 
     def _overtaken(self, id: int) -> bool:
-        """Return whether another member has a provider at all places of a departed one. If it has not replaced that, both
-        were written without knowledge of each other, and the session of the departed one is the earlier."""
+        """Return whether another member has a provider at all places of a departed one.
+
+        If it has not replaced that, both were written without knowledge of each other, and the session of the departed
+        one is the earlier."""
         provider, table = self._departed.get(id), self._shared.table
         mine = {} if provider is None else _places(provider)
         for other in table.at(next(iter(mine))) if mine else ():

@@ -6,6 +6,8 @@ Rules:
 - One transaction at a time, of at most `MAX_BATCH` operations and `MAX_BYTES`, or one unit. A `Unit` is never divided
   between transactions.
 - Every transaction compares the lease of the member's key: that is the fence. Every value is put under this lease.
+- It compares the revision of the member's key, too, which each session writes again: so a transaction whose result was
+  unknown does not take effect after its repetition, which has newer values.
 - A transaction that failed, or whose result is unknown, is repeated with values that are built again: values are whole,
   so a repetition does no harm.
 - A unit may have conditions of its own. If one does not hold, the unit receives the present keys, and is built again.
@@ -114,6 +116,8 @@ class Publisher:
         """What is to be written, the longest marked first. Bounded by the tables that mark: own providers, loads,
         claims."""
         self._lease = 0
+        self._revision = 0
+        """Revision of the member's key."""
         self._timer: IDelayedCall | None = None
         self._writing = False
         self._sent: dict[Hashable, Build] = {}
@@ -140,8 +144,9 @@ class Publisher:
         self._marks[name] = build
         self._schedule()
 
-    def resume(self, lease: int) -> None:
-        """Write from now on, under a lease. No-op if that is so already."""
+    def resume(self, lease: int, revision: int) -> None:
+        """Write from now on, under a lease. ``revision`` is that of the member's key."""
+        self._revision = max(self._revision, revision) if lease == self._lease else revision
         if lease != self._lease:
             self.pause()
             self._lease = lease
@@ -204,7 +209,8 @@ class Publisher:
         self._send(names, [unit for _, unit in units])
 
     def _send(self, names: dict[Hashable, Build], units: list[Unit]) -> None:
-        compare = [Compare("LEASE", self._name_key, self._lease)]
+        fence = Compare("LEASE", self._name_key, self._lease)
+        compare = [fence, Compare("MOD", self._name_key, self._revision)]
         success: list[Operation] = []
         for unit in units:
             compare += unit.compare
@@ -222,6 +228,8 @@ class Publisher:
             self._writing, self._sent = False, {}
             if result.succeeded:
                 self._most = MAX_BATCH
+                if any(isinstance(each, Put) and each.key == self._name_key for each in success):
+                    self._revision = result.revision
                 if self.full and not all(unit.deletes for unit in units):
                     self.full = False
                     self.log.info("cluster: etcd has space again")
@@ -248,6 +256,7 @@ class Publisher:
             self._stop()
             self._fenced()
             return
+        self._revision = holder.mod_revision
         found = {key: (kvs[0] if kvs else None) for key, kvs in zip(watched, result.found[1:], strict=False)}
         for unit in units:
             if unit.compare and unit.lost is not None:

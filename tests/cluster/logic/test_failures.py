@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import attrs
 import pytest
 
 from broker.cluster.cluster import State
@@ -119,6 +120,60 @@ def test_a_provider_that_registered_without_etcd_replaces_an_older_one(farm: Far
     farm.run(5.0)
     assert a.found() == again.found() == [new]
     assert farm.values("p") == [f"{new:016}"]
+
+
+def test_a_provider_that_moved_while_the_lease_of_its_holder_ended_stays_moved(farm: Farm) -> None:
+    # It writes before its watch has brought what it missed.
+    a = farm.member("a", gather=0.0)
+    b, c = farm.joined("b", "c")
+    old = a.register()
+    farm.until(b.found, "the service")
+    cut(a)
+    new = b.register()
+    farm.until(lambda: c.found() == [new] and farm.values("b") == ["b", "c"], "the move, and the end of the lease")
+    a.client.connect()
+    for _ in range(300):
+        assert farm.values("p") == [f"{new:016}"], "the old one is not written again"
+        farm.run(0.01)
+    assert a.is_member
+    assert a.found() == b.found() == c.found() == [new] != [old]
+
+
+def test_a_provider_of_another_member_in_a_new_table_is_replaced(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    farm.run(1.5)
+    # Both members write without knowledge of each other, and have no events of these writes.
+    [watch], [other] = a.client._watches, b.client._watches
+    watch.push = other.push = lambda *_: None  # type: ignore[method-assign]
+    b.register()
+    farm.until(lambda: len(farm.values("p")) == 1, "the first")
+    id = a.register()
+    farm.until(lambda: len(farm.values("p")) == 2, "the second")
+    farm.run(0.05)
+    for _ in range(CLOSE + 1):
+        farm.etcd.txn([], [Put(farm.key("ids"), b'{"next":99999999}', 0)])
+    watch.fail("the connection was lost")
+    farm.until(lambda: a.cluster.counts()["cluster.resyncs"] == 2 and a.is_member, "the new table")
+    farm.run(0.5)
+    assert farm.values("p") == [f"{id:016}"]
+    assert a.found() == [id]
+
+
+def test_a_late_transaction_does_not_take_effect_after_its_repetition(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    a.register()
+    farm.until(b.found, "the service")
+    [service] = a.registry.find("bank", "tcp")
+    farm.run(0.5)
+    a.client.chances.late = 1.0
+    a.registry.amend(attrs.evolve(service, info='{"n":1}'))
+    farm.run(0.2)
+    a.client.chances.late = 0.0
+    a.registry.amend(attrs.evolve(service, info='{"n":2}'))
+    farm.until(lambda: b.registry.find("bank", "tcp")[0].info == '{"n":2}', "the newest value")
+    for _ in range(100):
+        farm.run(0.1)
+        assert b.registry.find("bank", "tcp")[0].info == '{"n":2}'
 
 
 def test_a_compacted_revision_is_read_again_without_a_gap(farm: Farm) -> None:

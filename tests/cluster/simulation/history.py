@@ -212,8 +212,8 @@ class History:
         self.trace("leaves", node.name, server.number, id)
         del node.sessions[id]
         server.since = self.timeline.now
-        self.invariants.left(server)
         node.registry.leave(id)
+        self.invariants.left(server)
 
     def _lost_sessions(self, node: Node, servers: list[Server]) -> None:
         """Servers whose broker ended come back through another one, after a moment."""

@@ -38,7 +38,8 @@ class Invariants:
         self._revisions: dict[Node, tuple[object, int]] = {}
         self._seen: dict[Node, dict[tuple[int, tuple[str, str]], None]] = {}
         """Services of servers that each broker has found, as number of the server, name and protocol."""
-        self._protected: dict[int, float] = {}
+        self._withdrawn: dict[tuple[int, str], float] = {}
+        """Time at which a server withdrew its services of a name last."""
         self._double: dict[tuple[Node, str, tuple[str, str]], float] = {}
         self._unclaimed: dict[tuple[str, str], float] = {}
         self._disturbed = 0.0
@@ -120,7 +121,9 @@ class Invariants:
                     raise Broken(f"{node.name} does not find {key} of its own server {server.number}")
                 if mark in seen:
                     del seen[mark]
-                    if self._continuous(server):
+                    # A broker whose watch is behind sees a withdrawal late, before the next offer.
+                    withdrawn = self._withdrawn.get((server.number, key[0]), -RECOVERY)
+                    if self._continuous(server) and self._history.timeline.now - withdrawn > RECOVERY:
                         raise Broken(f"{node.name} does not find {key} of server {server.number} any more")
 
     def _lasts(self, server: Server, id: int) -> bool:
@@ -133,14 +136,19 @@ class Invariants:
         )
 
     def left(self, server: Server) -> None:
-        """A session of a server has ended: it may be missing where no other one is known."""
+        """A session of a server has ended: a service may be missing where no other session with it is known."""
         for node, seen in self._seen.items():
-            if node.running and not any(node.registry.provider(id) for id in server.homes.values()):
-                for mark in [mark for mark in seen if mark[0] == server.number]:
-                    del seen[mark]
+            if not node.running:
+                continue
+            known = {
+                (each.name, each.protocol) for id in server.homes.values() for each in node.registry.services_of(id)
+            }
+            for mark in [mark for mark in seen if mark[0] == server.number and mark[1] not in known]:
+                del seen[mark]
 
     def withdrawn(self, server: Server, name: str) -> None:
         """A server has withdrawn its services of a name."""
+        self._withdrawn[server.number, name] = self._history.timeline.now
         for seen in self._seen.values():
             for mark in [mark for mark in seen if mark[0] == server.number and mark[1][0] == name]:
                 del seen[mark]

@@ -20,7 +20,7 @@ COUNT = 10
 """Histories in one test."""
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + 80, COUNT))
+@pytest.mark.parametrize("first", range(FIRST, FIRST + 160, COUNT))
 def test_histories_with_faults(first: int) -> None:
     for seed in range(first, first + COUNT):
         History(seed).run()
