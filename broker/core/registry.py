@@ -380,15 +380,21 @@ class Registry:
         if not services:
             return
         member.services += services
-        changes, settled = self._enter(services)
+        changes = self._enter(services)
         member.heard = self._clock.seconds()
-        self._welcome(services, changes)
-        self._tell(settled)
+        # Before the notifications, so that a `find` in a callback returns no restored copies of these services.
+        self._restored.returned(member.id, member.label, member.wire, services)
+        for change in changes:
+            if change.kind is Kind.OFFERED and isinstance(change.subject, Service):
+                waits = self._waits.of(change.subject.name)
+                if waits:
+                    self._notifier.add_all(waits, change.subject)
+            self._announce(change)
+        self._notifier.deliver()
 
-    def _enter(self, services: Sequence[Service]) -> tuple[list[Change], list[Change]]:
-        """Put services into the index. Returns the change of each, and the changes of health checks that follow."""
+    def _enter(self, services: Sequence[Service]) -> list[Change]:
+        """Put services into the index. Returns the change of each, with the changes of health checks that follow it."""
         changes = []
-        settled: list[Change] = []
         for service in services:
             key = (service.name, service.protocol)
             same = self._index.get(key)
@@ -398,20 +404,9 @@ class Registry:
             same.add(service)
             changes.append(self._watches.record(Kind.OFFERED, service.provider, service))
             if same.judged:
-                settled += self._settle(same)
+                changes += self._settle(same)
         self._service_count += len(services)
-        return changes, settled
-
-    def _welcome(self, services: Sequence[Service], changes: Sequence[Change]) -> None:
-        """Queue the notifications of new services: for each, its waits and then the watchers."""
-        member = self._members[services[0].provider]
-        # Before the notifications, so that a `find` in a callback returns no restored copies of these services.
-        self._restored.returned(member.id, member.label, member.wire, services)
-        for service, change in zip(services, changes, strict=True):
-            waits = self._waits.of(service.name)
-            if waits:
-                self._notifier.add_all(waits, service)
-            self._announce(change)
+        return changes
 
     def _exchange(self, old: Service, new: Service) -> Change:
         """Put an amended service into the index in the place of the old one."""

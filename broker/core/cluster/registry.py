@@ -370,10 +370,8 @@ class ClusterRegistry(Registry):
             self._show(self._mirrors[id], step)
 
     def _put(self, services: Sequence[Service], step: _Step) -> None:
-        offered, settled = self._enter(services)
         step.offered += services
-        step.changes += offered
-        step.changes += settled
+        step.changes += self._enter(services)
 
     def _finish(self, step: _Step) -> None:
         """Announce the changes of a step, in their order."""
