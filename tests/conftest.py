@@ -22,7 +22,7 @@ from tests.packages import pytest_sessionfinish, pytest_terminal_summary
 
 __all__ = ["pytest_sessionfinish", "pytest_terminal_summary"]
 
-FIRST = ("tests/spark/", "tests/integration/", "tests/client/")
+FIRST = ("tests/spark/", "tests/cluster/", "tests/integration/", "tests/client/")
 """The longest, and those that wait for most of their time."""
 
 # Tests start hundreds of processes. Where this is set, each of them compiles all that it imports.

@@ -24,6 +24,8 @@ from broker.wires.mtl.sessions import users_file
 from broker.wires.mtl.sessions.users_file import BadUsers
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent
 
 KEPT = PasswordVerifier(4_096, bytes(16), bytes(32), bytes(32))

@@ -16,6 +16,8 @@ import pytest
 
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parent.parent
 UNITS = ROOT / "etc" / "systemd"
 MOST_EXPOSED = 2.5

@@ -115,10 +115,11 @@ class StoredMemory:
             self._writing = False
             for each in waiting:
                 each.callback(None)
-            if self._timer is not None:
-                # Nobody waits for a disk that fails.
-                failing, self._waiting = self._waiting, []
-                for each in failing:
+            if self._timer is not None or not self._changed:
+                # Nothing is to be written now: a disk that fails is not waited for, and a stop that came during this
+                # write has all that it waits for.
+                over, self._waiting = self._waiting, []
+                for each in over:
                     each.callback(None)
             self._write()
 

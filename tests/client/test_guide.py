@@ -202,6 +202,7 @@ def test_credentials_and_keys() -> None:
         client.open(0.01)  # the keys are well-formed, and nobody answers
 
 
+@pytest.mark.long
 def test_the_guides_own_tests(programs: Programs) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_programs.py"],

@@ -14,6 +14,8 @@ from packaging.requirements import Requirement
 from tests.patience import PATIENCE
 from tests.test_packaging import wheel_of_the_checkout
 
+pytestmark = pytest.mark.long
+
 PROGRAM = """
 import importlib, pkgutil
 import broker.client

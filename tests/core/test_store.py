@@ -528,6 +528,7 @@ while True:
 """
 
 
+@pytest.mark.long
 def test_killed_while_writing(directory: Path) -> None:
     chance = random.Random(2)
     last_id, last_round = 0, 0.0

@@ -20,6 +20,7 @@ import json
 from contextlib import ExitStack
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -33,6 +34,8 @@ from broker.wires.dbp.sessions.service_state import ServiceEntry
 from tests.fuzz.test_dbp import frame_lists
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, TEXT, THERE, DbpFarm, DbpPeer, T
+
+pytestmark = pytest.mark.long
 
 NAMES = ["Rohan", "Gondor"] * 4 + ["Mordor", "elkobroker", "Error", "no\x00", "n" * 255]
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -21,6 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.wires.elko.codec.director import VOCABULARY
 from tests.wires.elko.director_recording import DirectorFarm
 from tests.wires.recording import Client
+
+pytestmark = pytest.mark.long
 
 SERVERS, LINKS = 2, 3
 """Servers, and connections that each may have."""

@@ -7,6 +7,7 @@ import dns.flags
 import dns.message
 import dns.name
 import dns.rdatatype
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from broker.wires.dns.codec.query import HEADER, MAX_QUERY, decode
 from broker.wires.dns.codec.response import MAX_PAYLOAD, failed, limit_of
 from broker.wires.dns.zone.hostports import place
 from tests.wires.dns.recording import DnsFarm, Stream
+
+pytestmark = pytest.mark.long
 
 labels = st.one_of(
     st.sampled_from([b"service", b"SERVICE", b"addr", b"ns", b"elkobroker", b"_tcp", b"_bank", b"bank", b"7f000001"]),

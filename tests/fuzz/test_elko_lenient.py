@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from broker.core.errors import Malformed, Reason
 from broker.wires.elko.codec.lenient import EXCERPT, BracketBalance, objects
 
+pytestmark = pytest.mark.long
+
 BLOCK = 1 << 20
 """Characters of the longest block that a peer may send."""
 

@@ -199,6 +199,7 @@ def test_the_start_fails_with_a_users_file_that_others_may_read(tmp_path: Path) 
 # guesses
 
 
+@pytest.mark.long
 def test_a_thousand_guessed_passwords_are_harmless_to_others(tmp_path: Path) -> None:
     with running(tmp_path) as daemon, login(daemon, "ann", "pencil") as ann:
         ann.done()

@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.integration.daemon import Daemon, Peer
 from tests.patience import PATIENCE
 
@@ -182,6 +184,7 @@ def test_a_server_that_does_not_know_pings_is_found_as_before(tmp_path: Path) ->
         assert (pings["to"], pings["op"]) == ("client", "ping")
 
 
+@pytest.mark.long
 def test_a_stopped_broker_finds_nobody_failing(tmp_path: Path) -> None:
     with daemon(tmp_path) as running, server(running, "one", "one:1"), Operator(running) as operator:
         operator.until("broker checks", lambda rows: [row["state"] for row in rows] == ["passing"] * 2)

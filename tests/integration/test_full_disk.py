@@ -29,6 +29,7 @@ def give_room(daemon: Daemon) -> None:
     resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
 
 
+@pytest.mark.long
 def test_a_full_disk_starts_a_broker_that_stores_when_there_is_room(tmp_path: Path) -> None:
     with Daemon(tmp_path) as before, provide(before, "kept", label="keeper"):
         known = find(before, "kept")

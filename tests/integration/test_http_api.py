@@ -64,6 +64,7 @@ def http(daemon: Daemon) -> Http:
     return Http(daemon)
 
 
+@pytest.mark.long
 def test_each_operation_keeps_to_the_document(http: Http) -> None:
     """Each answer has a status, a content type and a body of the document, whatever the parameters are."""
     schema: Any = schemathesis.openapi.from_dict(http.ask("/openapi.json"))

@@ -318,6 +318,7 @@ def test_after_a_kill_all_that_was_in_the_files_is_there_exactly_once(tmp_path: 
     assert [r["event"] for r in after] == ["alive", "register", "alive"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="the size of another process's files cannot be limited")
 def test_while_the_disk_is_full_the_broker_serves_and_the_journal_resumes_and_tells_what_is_lost(
     tmp_path: Path,

@@ -65,6 +65,7 @@ def listed(daemon: Daemon) -> list[tuple[str, bool]]:
     return [(each["hostport"], each.get("restored", False)) for each in offers]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "back",
     [by_elko("bank {}"), by_elko("bank"), by_elko(None), by_mtl, by_elko_and_mtl],

@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path
 
 import attrs
+import pytest
 
 from tests.integration.daemon import ROOT, Daemon, environment
 from tests.integration.mc0_clients import console, until
@@ -210,6 +211,7 @@ class Reader:
         return int(self._daemon.wait_for(r"director listener \S+ on \S+:(\d+) ").group(1))
 
 
+@pytest.mark.long
 def test_the_tutorial_shows_what_its_reader_sees(tmp_path: Path) -> None:
     with ExitStack() as stack:
         reader = Reader(tmp_path, stack)

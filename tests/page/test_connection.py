@@ -6,11 +6,14 @@ import re
 import socket
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.integration.daemon import Daemon
 from tests.page.conftest import Tabs
 from tests.page.farm import Farm
+
+pytestmark = pytest.mark.long
 
 
 def free_port() -> int:

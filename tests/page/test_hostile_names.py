@@ -8,6 +8,8 @@ from playwright.sync_api import Page, expect
 from tests.page.conftest import PHONE, Tabs
 from tests.page.farm import Farm
 
+pytestmark = pytest.mark.long
+
 SCRIPTS = (
     "<img src=x onerror=hacked()>",
     "<svg/onload=hacked()>",

@@ -13,6 +13,8 @@ from tests.integration.daemon import Daemon
 from tests.page.conftest import Tabs
 from tests.page.farm import Farm
 
+pytestmark = pytest.mark.long
+
 TOKEN, NARROW_TOKEN = tokens.new(), tokens.new()
 
 USERS = f"""\

@@ -180,6 +180,7 @@ def test_the_colour_scheme_is_that_of_the_system_or_the_chosen_one(farm: Farm, t
     assert page.evaluate(ground) == dark
 
 
+@pytest.mark.long
 def test_ten_thousand_services_are_a_window_of_rows(farm: Farm, tabs: Tabs) -> None:
     peers = [
         farm.provider(f"many-{each}", [{"service": f"many-{each}-{n:03}", "hostport": "h:1"} for n in range(500)])
@@ -209,6 +210,7 @@ def test_ten_thousand_services_are_a_window_of_rows(farm: Farm, tabs: Tabs) -> N
 PLACES = ("", "services?open=judged", "loads", "events", "view/elko/sessions")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("places", "options", "rules"),
     [

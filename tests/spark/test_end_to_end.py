@@ -462,6 +462,7 @@ def micros(value: Any) -> Any:
     return round(value.timestamp() * 1_000_000) if isinstance(value, datetime) else value
 
 
+@pytest.mark.long
 def test_what_was_on_the_disk_outlives_a_kill(truth: Truth) -> None:
     assert len(truth.records) >= 2 * MANY
     assert len(truth.boots) == 3

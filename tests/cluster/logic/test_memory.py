@@ -114,3 +114,15 @@ def test_the_stop_waits_for_the_last_write(store: Store, error: Exception | None
     disk.step(error)
     assert (stopped, disk.waiting) == ([None], [])
     store.close(1)
+
+
+@pytest.mark.parametrize("error", [None, StateFull("full")])
+def test_a_stop_during_a_write_waits_for_that(store: Store, error: Exception | None) -> None:
+    clock, disk = Clock(), Disk()
+    memory = StoredMemory(store, {}, "farm", "a", clock, disk.run)
+    memory.save(SOME)
+    ended: list[object] = []
+    memory.stop().addCallback(ended.append)
+    assert ended == []
+    disk.step(error)
+    assert (ended, disk.waiting, clock.getDelayedCalls()) == ([None], [], [])

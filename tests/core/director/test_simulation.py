@@ -11,6 +11,7 @@ WORST = 1.1
 """The permitted excess of the director's highest load over the oracle's."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [2, 3])
 def test_an_hour_of_fifty_servers_and_twenty_thousand_users(seed: int) -> None:
     # The worlds themselves assert that no capacity is exceeded, and that everybody is found where he is.

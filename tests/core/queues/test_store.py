@@ -208,6 +208,7 @@ def test_on_a_full_disk_it_is_read_and_opened_by_the_first_write_that_has_room(d
     store.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [100, 20_000])
 def test_a_disk_that_is_full_of_messages_has_room_again_when_they_are_taken_out(tmp_path: Path, size: int) -> None:
     """Property of a full disk on which the write-ahead log cannot be checkpointed without the reserve."""

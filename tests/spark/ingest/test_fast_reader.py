@@ -21,6 +21,8 @@ from spark.capacity.tables.schema import BRONZE_RECORDS
 from spark.capacity.tables.store import url
 from tests.spark.journal import START, lines, record, segment
 
+pytestmark = pytest.mark.long
+
 LATEST = START + FUTURE
 LIMITS = micros(EARLIEST), micros(LATEST)
 

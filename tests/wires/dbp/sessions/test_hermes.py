@@ -422,6 +422,7 @@ def test_every_reply_to_every_command_is_survived(command: bytes, registered: bo
         survives(inbox)
 
 
+@pytest.mark.long
 @given(
     st.lists(
         st.tuples(

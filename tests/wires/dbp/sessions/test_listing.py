@@ -633,6 +633,7 @@ class Naive:
         ]
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(st.lists(_steps, max_size=40))
 def test_after_any_changes_the_answers_are_those_made_from_scratch(steps: list[tuple[Any, ...]]) -> None:

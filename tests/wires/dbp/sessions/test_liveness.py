@@ -134,6 +134,7 @@ def crowd(farm: DbpFarm, size: int, interval: float, seed: int = 1) -> Crowd:
     return many
 
 
+@pytest.mark.long
 def test_of_a_thousand_services_that_beat_nobody_is_thought_gone_by_a_busy_loop(farm: DbpFarm) -> None:
     many, gone = crowd(farm, 1_000, 1.0), Gone(farm)
     many.go(125)

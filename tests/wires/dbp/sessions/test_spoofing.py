@@ -15,6 +15,8 @@ from broker.wires.dbp.sessions.outbound import ADDRESS_BURST, ADDRESS_RATE, SOUR
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, NAME, TEXT, THERE, DbpFarm, DbpPeer, T
 
+pytestmark = pytest.mark.long
+
 BEAT = b" <3 %b Rohan" % TEXT
 BYE = b" </3 %b Rohan" % TEXT
 

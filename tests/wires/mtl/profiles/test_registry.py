@@ -293,6 +293,7 @@ def test_a_service_whose_name_looks_like_a_resource_is_no_other(farm: RegistryFa
 # slow readers
 
 
+@pytest.mark.long
 def test_a_snapshot_of_ten_thousand_for_a_reader_with_room_for_a_thousand(farm: RegistryFarm) -> None:
     providers = [farm.provider(*(service(f"s{number}-{n}") for n in range(100))) for number in range(100)]
     reader = farm.reader("services")

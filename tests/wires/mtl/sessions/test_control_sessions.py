@@ -328,6 +328,7 @@ def test_a_smaller_number_of_sessions_counts_from_the_next_one_on() -> None:
     assert [peer.profile("test")[0] for peer in peers[-3:]] == [400, 200, 200]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("routing", [(), (b"x" * 1_000,)])
 @pytest.mark.parametrize(("state", "most"), [("refused", 1024), ("at work", 1024), ("in an exchange", 5120)])
 def test_a_session_takes_less_than_a_kibibyte_and_its_exchange_four_more(
