@@ -255,8 +255,11 @@ class OwnProviders:
                     self._mark(own)
 
     def _overtaken(self, id: int) -> bool:
-        """Return whether another member has a provider at all places of a departed one. If it has not replaced that, both
-        were written without knowledge of each other, and the session of the departed one is the earlier."""
+        """Return whether another member has a provider at all places of a departed one.
+
+        If it has not replaced that, both were written without knowledge of each other, and the session of the departed
+        one is the earlier.
+        """
         provider, table = self._departed.get(id), self._shared.table
         mine = {} if provider is None else _places(provider)
         for other in table.at(next(iter(mine))) if mine else ():
