@@ -134,6 +134,13 @@ class Brokers:
         broker.process.terminate()
         return broker.ended()
 
+    def drain(self, name: str) -> None:
+        """Drain a broker, and wait until all of its clients have gone."""
+        broker = self.running[name]
+        status, answer = broker.call("POST", "/v1/actions/drain", {"deadline": 60})
+        assert (status, answer["state"] in ("draining", "drained")) == (200, True), (status, answer)
+        until(lambda: broker.get("/v1/drain")["state"] == "drained", f"{name} is drained")
+
     def kill(self, name: str) -> None:
         """Kill a broker."""
         broker = self.running.pop(name)

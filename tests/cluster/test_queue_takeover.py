@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections import Counter
@@ -151,6 +152,49 @@ def test_no_confirmed_message_is_lost_or_comes_again_when_owners_are_killed(
             assert any(each[0] >= kill - 1.0 and each[1] >= kill for kill in kills), (name, each, kills)
         assert max(Counter(name for _, name in load.seen).values()) <= 1 + len(kills)
         assert len(again) < len(times) / 2
+    finally:
+        load.close()
+
+
+@pytest.mark.long
+def test_a_drain_and_restart_of_each_owner_accounts_for_all_confirmed_messages(
+    brokers: Brokers, postgres: Postgres
+) -> None:
+    database = postgres.database()
+    secret = brokers.directory / "secret"
+    secret.write_text(PASSWORD)
+    # A broker that comes back has the port that clients know.
+    ports = dict(zip("ab", _free_ports(2), strict=True))
+    configs = {
+        name: f'[mtl]\nendpoint = "tcp://127.0.0.1:{port}"\ndata_port = 0\nqueue_store = "{postgres.url(database)}"\n'
+        f'queue_store_password_file = "{secret}"\n{QUEUES}'
+        for name, port in ports.items()
+    }
+    for name, config in configs.items():
+        brokers.start(name, config=config)
+    load = Load([mtl(brokers["a"]), mtl(brokers["b"])])
+    drains: list[float] = []
+    try:
+        for _ in range(2):
+            load.advanced()
+            [(owner,)] = postgres.sql("SELECT owner FROM elkobroker.queue", database)
+            drains.append(time.monotonic())
+            brokers.drain(str(owner))
+            assert brokers.stop(str(owner)) == -signal.SIGTERM
+            load.advanced()
+            [(other,)] = postgres.sql("SELECT owner FROM elkobroker.queue", database)
+            assert other != owner
+            brokers.start(str(owner), config=configs[str(owner)])
+        load.stop_writing()
+        until(lambda: set(load.confirmed) <= {name for _, name in load.seen}, "all confirmed messages are read")
+        until(lambda: postgres.sql("SELECT id FROM elkobroker.message", database) == [], "all is confirmed")
+        assert load.errors == []
+        assert len(load.confirmed) == len(set(load.confirmed))
+        seen = Counter(name for _, name in load.seen)
+        assert set(seen) == set(load.confirmed), "nothing else was read"
+        # A message comes again only if its reader had not confirmed it when the drain ended the flow.
+        assert max(seen.values()) <= 1 + len(drains)
+        assert sum(seen.values()) - len(seen) < len(seen) / 2
     finally:
         load.close()
 

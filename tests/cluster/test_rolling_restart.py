@@ -1,4 +1,5 @@
-"""Three brokers are restarted one by one under servers that come back through another broker: no find misses one."""
+"""Three brokers are restarted one by one, with a drain or without, under servers that come back through another broker:
+no find misses one."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+
+import pytest
 
 from tests.cluster.brokers import Brokers, until
 from tests.integration.daemon import Peer
@@ -78,7 +81,8 @@ class Finder(threading.Thread):
         self.join()
 
 
-def test_a_restart_of_each_broker_loses_no_registration(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drained", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_restart_of_each_broker_loses_no_registration(tmp_path: Path, drained: bool) -> None:
     with Brokers(tmp_path, "a", "b", "c", ttl=10) as brokers, ExitStack() as threads:
         servers = [Server(brokers, number) for number in range(1, SERVERS + 1)]
         for server in servers:
@@ -91,6 +95,8 @@ def test_a_restart_of_each_broker_loses_no_registration(tmp_path: Path) -> None:
         finder.start()
         for name in "abc":
             stopped = brokers.running[name]
+            if drained:
+                brokers.drain(name)
             # Not asked any more: what a broker answers while it stops is its own affair.
             del brokers.running[name]
             stopped.process.terminate()

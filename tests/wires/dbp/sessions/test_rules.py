@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
+from broker.core.model import Kind
 from broker.wires.dbp.config import Dbp
 from broker.wires.dbp.sessions.beacon import Beacon
 from broker.wires.dbp.sessions.catalogue import DbpTerms
@@ -1331,10 +1332,15 @@ def test_19_the_broker_disconnects_all_when_it_stops(farm: DbpFarm) -> None:
 
 def test_19_a_drain_disconnects_all_services_and_removes_them(farm: DbpFarm) -> None:
     dealers = [farm.dealer().registered("Rohan", **TIMED), farm.dealer().registered("Gondor", **UNTIMED)]
+    ends: list[str] = []
+    farm.registry.watch(lambda change: ends.append(change.why), (Kind.LEFT,))
     farm.catalogue.send_away()
     assert [[frames[0] for frames in peer.take()] for peer in dealers] == [[b"</3"], [b"</3"]]
     assert gone(farm, "Rohan")
     assert gone(farm, "Gondor")
+    # Not withdrawn: in a cluster their entries stay until they are found elsewhere.
+    assert ends == ["left", "left"]
+    assert farm.counted("dbp_services.drained") == 2
     farm.wait(10.0)
     assert [peer.take() for peer in dealers] == [[], []]
 
