@@ -181,11 +181,12 @@ class _Task(_Program):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        ended, self.ended = self.ended, Deferred()
+        # Twisted may report the exit of a short program before `spawnProcess` returns: `ended` stays the same object.
         if isinstance(reason.value, ProcessDone):
-            ended.callback(None)
+            self.ended.callback(None)
         else:
-            ended.errback(ProgramFailed("it did not end in time" if self._late else f"it ended {_how(reason.value)}"))
+            how = "did not end in time" if self._late else f"ended {_how(reason.value)}"
+            self.ended.errback(ProgramFailed(f"it {how}"))
 
     def detach(self) -> None:
         """Close the output pipes, and wait for the end no longer."""

@@ -9,10 +9,11 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorProcess, IReactorTime
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
@@ -50,6 +51,29 @@ class Logged:
         else:
             self._waiting.append((condition, fired))
         return fired
+
+
+@implementer(IReactorTime, IReactorProcess)
+class Hurried:
+    """The real reactor, which registers a process only when it has ended, as a busy machine may have it do."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+
+    def spawnProcess(self, *args: Any, **options: Any) -> Any:
+        return self._reactor.spawnProcess(*args, **options)
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: object, **options: object) -> IDelayedCall:
+        # A task sets its deadline between the start of its program and the registration of the process.
+        if delay == WAIT:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        return IDelayedCall(self._reactor.callLater(delay, callable, *args, **options))
+
+    def seconds(self) -> float:
+        return float(self._reactor.seconds())
+
+    def getDelayedCalls(self) -> Any:
+        return self._reactor.getDelayedCalls()
 
 
 class ProgramTests(TestCase):
@@ -203,6 +227,13 @@ sys.stdout.write("no newline")
             with self.assertRaises(ProgramFailed) as failed:
                 await self.programs.run("task", argv, b"x" * 200_000, WAIT)
             self.assertEqual(str(failed.exception), why)
+
+    async def test_a_task_that_ends_before_its_start_returns(self) -> None:
+        programs = Programs(Hurried(self.clock))
+        await programs.run("task", ["true"], b"", WAIT)
+        with self.assertRaises(ProgramFailed) as failed:
+            await programs.run("task", ["false"], b"", WAIT)
+        self.assertEqual(str(failed.exception), "it ended with exit code 1")
 
     async def test_a_task_without_an_end_is_killed(self) -> None:
         with self.assertRaises(ProgramFailed) as failed:
