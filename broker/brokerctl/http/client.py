@@ -13,19 +13,17 @@ from service_identity import VerificationError
 from twisted.internet import defer, error
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint
-from twisted.internet.interfaces import IConsumer, IStreamClientEndpoint
+from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure as TwistedFailure
 from twisted.web.client import (
     URI,
     Agent,
     HTTPConnectionPool,
-    ResponseDone,
     ResponseFailed,
 )
-from twisted.web.http import PotentialDataLoss
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgentEndpointFactory, IBodyProducer
+from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
 from broker.brokerctl.contexts.context import Context
@@ -33,6 +31,7 @@ from broker.brokerctl.failures import Exit, Failure
 from broker.brokerctl.http.answers import Answer
 from broker.brokerctl.http.budget import Budget, Counted
 from broker.brokerctl.http.tls import connection_creator
+from broker.http_client.bodies import Body, TooLong, collect, late
 
 TIMEOUT = 20.0
 """Seconds for one request with its complete answer, name resolution and handshakes included."""
@@ -100,12 +99,10 @@ class Client:
 
         async def whole() -> Answer:
             response = await self._send(method, path, query, body, {})
-            collected = _Collected()
-            response.deliverBody(collected)
-            return self._answer(response, await collected.done, path)
+            return self._answer(response, await collect(response, MAX_BODY), path)
 
         try:
-            return await Deferred.fromCoroutine(whole()).addTimeout(limit, self.reactor, _late)
+            return await Deferred.fromCoroutine(whole()).addTimeout(limit, self.reactor, late)
         except Exception as problem:
             raise self._explained(problem, limit) from None
 
@@ -120,12 +117,11 @@ class Client:
             headers["Last-Event-ID"] = last
         try:
             response = await Deferred.fromCoroutine(self._send("GET", path, query, None, headers)).addTimeout(
-                self.timeout, self.reactor, _late
+                self.timeout, self.reactor, late
             )
             if response.code != 200 or not _content_type(response).startswith("text/event-stream"):
-                collected = _Collected()
-                response.deliverBody(collected)
-                body = await collected.done.addTimeout(self.timeout, self.reactor, _late)
+                collected = Deferred.fromCoroutine(collect(response, MAX_BODY))
+                body = await collected.addTimeout(self.timeout, self.reactor, late)
                 answer = self._answer(response, body, path)
                 if response.code == 200:
                     raise Failure(f"{self.where} answers with no stream of events", Exit.UNINTELLIGIBLE)
@@ -153,7 +149,7 @@ class Client:
         options: dict[str, Any] = {}
         if body is not None:
             headers.setRawHeaders("Content-Type", ["application/json"])
-            options["data"] = _Body(msgspec.json.encode(body))
+            options["data"] = Body(msgspec.json.encode(body))
         return await self._http.request(
             method,
             self._url + path,
@@ -181,6 +177,8 @@ class Client:
         for reason in reasons:
             if isinstance(reason, Failure):
                 return reason
+            if isinstance(reason, TooLong):
+                return Failure(f"the server answers with {reason}", Exit.UNINTELLIGIBLE)
             if isinstance(reason, defer.CancelledError):
                 return reason
             if isinstance(reason, VerificationError):
@@ -213,56 +211,6 @@ SILENCE = 60.0
 """Seconds without a byte after which a stream counts as dead: the broker sends a comment more often."""
 
 
-@implementer(IBodyProducer)
-class _Body:
-    """The body of a request. treq's own is sent by the global reactor, which does not run here."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.length = len(data)
-
-    def startProducing(self, consumer: IConsumer) -> Deferred[None]:
-        """Send it at once: it is short."""
-        consumer.write(self._data)
-        return defer.succeed(None)
-
-    def pauseProducing(self) -> None:
-        """Part of the interface of producers."""
-
-    resumeProducing = stopProducing = pauseProducing
-
-
-class _Collected(Protocol):
-    """A body that is collected up to `MAX_BODY`. ``done`` fires with it, and aborts the connection when cancelled."""
-
-    def __init__(self) -> None:
-        self.done: Deferred[bytes] = Deferred(lambda _: self._abort())
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def dataReceived(self, data: bytes) -> None:
-        self._size += len(data)
-        if self._size <= MAX_BODY:
-            self._pieces.append(data)
-        elif not self.done.called:
-            self._pieces = []
-            self._abort()
-            sentence = f"the server answers with more than {MAX_BODY} bytes"
-            self.done.errback(Failure(sentence, Exit.UNINTELLIGIBLE))
-
-    def connectionLost(self, reason: TwistedFailure = connectionDone) -> None:
-        if self.done.called:
-            return
-        if reason.check(ResponseDone, PotentialDataLoss):
-            self.done.callback(b"".join(self._pieces))
-        else:
-            self.done.errback(reason)
-
-    def _abort(self) -> None:
-        if self.transport is not None:
-            self.transport.stopProducing()  # type: ignore[attr-defined]
-
-
 class _Piped(Protocol):
     """A body that is passed on as it comes. ``done`` fires at its end."""
 
@@ -292,11 +240,6 @@ class _Piped(Protocol):
             self._silence.cancel()
         if self.transport is not None:
             self.transport.stopProducing()  # type: ignore[attr-defined]
-
-
-def _late(result: Any, seconds: float) -> Any:
-    """Replace the outcome of a cancelled request, in which Twisted hides the cancellation."""
-    raise defer.TimeoutError(seconds)
 
 
 def _content_type(response: Any) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from OpenSSL import crypto
 from twisted.internet import ssl
 from twisted.internet.error import VerifyError
@@ -14,9 +13,7 @@ from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 
 from broker.brokerctl.contexts.context import Context
 from broker.brokerctl.failures import Exit, Failure
-
-MAX_PEM = 1024 * 1024
-"""Bytes of a PEM file: the authorities of a whole system are 250 kB."""
+from broker.http_client import pem
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
@@ -43,9 +40,9 @@ def _private(context: Context, leaf: bytes) -> ssl.PrivateCertificate:
     data = _read(file)
     _loaded(context.cert, leaf)
     try:
-        key = load_pem_private_key(data, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise _usage(f"{file} has no private key, or one with a passphrase, which is not supported") from None
+        key = pem.private_key(file, data)
+    except ValueError as error:
+        raise _usage(str(error)) from None
     plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
         found: ssl.PrivateCertificate = ssl.PrivateCertificate.loadPEM(leaf + b"\n" + plain)
@@ -70,13 +67,9 @@ def _loaded(path: str, pem: bytes) -> Any:
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_PEM + 1)
-    except OSError as error:
-        raise _usage(f"{path} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_PEM:
-        raise _usage(f"{path} is larger than {MAX_PEM} bytes")
-    return data
+        return pem.read(path)
+    except ValueError as error:
+        raise _usage(str(error)) from None
 
 
 def _usage(sentence: str) -> Failure:

@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from OpenSSL import SSL, crypto
 from service_identity.cryptography import verify_certificate_hostname, verify_certificate_ip_address
 from twisted.internet.abstract import isIPAddress, isIPv6Address
@@ -19,8 +18,7 @@ from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from zope.interface import implementer
 
-MAX_PEM = 1024 * 1024
-"""Bytes of a PEM file: the authorities of a whole system are 250 kB."""
+from broker.http_client import pem
 
 
 @attrs.frozen
@@ -102,13 +100,7 @@ class Tls:
         if files.certificate is not None:
             ends = _certificates(files.certificate)[0].not_valid_after_utc.timestamp()
             path = files.key or files.certificate
-            content = _content(path)
-            try:
-                key = crypto.PKey.from_cryptography_key(load_pem_private_key(content, None))  # type: ignore[arg-type]
-            except (ValueError, TypeError, UnsupportedAlgorithm):
-                raise ValueError(
-                    f"{path} has no private key, or one with a passphrase, which is not supported"
-                ) from None
+            key = crypto.PKey.from_cryptography_key(pem.private_key(path, pem.read(path)))
             try:
                 context.use_certificate_chain_file(files.certificate)
                 context.use_privatekey(key)
@@ -164,7 +156,7 @@ def _is_address(host: str) -> bool:
 
 
 def _certificates(path: str) -> list[x509.Certificate]:
-    content = _content(path)
+    content = pem.read(path)
     try:
         found = x509.load_pem_x509_certificates(content)
     except (ValueError, UnsupportedAlgorithm):
@@ -172,17 +164,6 @@ def _certificates(path: str) -> list[x509.Certificate]:
     if not found:
         raise ValueError(f"{path} has no certificate in PEM")
     return found
-
-
-def _content(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_PEM + 1)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    if len(data) > MAX_PEM:
-        raise ValueError(f"{path} is larger than {MAX_PEM} bytes")
-    return data
 
 
 class Token:

@@ -6,22 +6,16 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
 
-from twisted.internet import defer
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IConsumer
-from twisted.internet.protocol import Protocol, connectionDone
-from twisted.python.failure import Failure
-from twisted.web.client import Agent, HTTPConnectionPool, ResponseDone
-from twisted.web.http import PotentialDataLoss
+from twisted.web.client import Agent, HTTPConnectionPool
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IBodyProducer
-from zope.interface import implementer
 
 from broker.cluster.etcd.codec import Request, authenticate_request, problem, token
 from broker.cluster.etcd.connections import Address, Connector, OpenConnections
 from broker.cluster.etcd.credentials import Tls, Token
-from broker.cluster.etcd.failures import PRECONDITION, NeedsToken, TooLong, explained, refusal
+from broker.cluster.etcd.failures import PRECONDITION, NeedsToken, explained, refusal
 from broker.cluster.etcd.interface import Denied, Unavailable
+from broker.http_client.bodies import Body, collect, late
 
 PORT = 2379
 """Port of an endpoint without one: etcd's own default."""
@@ -77,10 +71,10 @@ class Endpoint:
 
         async def whole() -> bytes:
             response = await self._authorized(self._http, request)
-            return await _collected(response, self._limit)
+            return await collect(response, self._limit)
 
         try:
-            return await Deferred.fromCoroutine(whole()).addTimeout(seconds, self._reactor, _late)
+            return await Deferred.fromCoroutine(whole()).addTimeout(seconds, self._reactor, late)
         except Exception as error:
             raise self._explained(error, seconds, self._connector) from None
 
@@ -91,7 +85,7 @@ class Endpoint:
         client = self._client(connector, HTTPConnectionPool(self._reactor, persistent=False))
         try:
             begun = Deferred.fromCoroutine(self._authorized(client, request))
-            response = await begun.addTimeout(seconds, self._reactor, _late)
+            response = await begun.addTimeout(seconds, self._reactor, late)
         except Exception as error:
             raise self._explained(error, seconds, connector) from None
         connector.limit = None
@@ -115,7 +109,7 @@ class Endpoint:
             response = await self._send(client, request, token)
             if response.code == 200:
                 return response
-            error = refusal(self.url, response.code, problem(await _collected(response, MAX_ERROR)))
+            error = refusal(self.url, response.code, problem(await collect(response, MAX_ERROR)))
             if not isinstance(error, NeedsToken) or not again:
                 raise error
             self._token.refused(token)
@@ -123,7 +117,7 @@ class Endpoint:
 
     async def _authenticate(self, user: str, password: str) -> str:
         response = await self._send(self._http, authenticate_request(user, password), "")
-        body = await _collected(response, MAX_ERROR)
+        body = await collect(response, MAX_ERROR)
         if response.code == 200:
             return token(body)
         found = problem(body)
@@ -148,7 +142,7 @@ class Endpoint:
             "POST",
             f"http://etcd.invalid/v3/{request.path}",
             headers=headers,
-            data=_Body(request.body),
+            data=Body(request.body),
             allow_redirects=False,
             unbuffered=True,
             reactor=self._reactor,
@@ -171,65 +165,3 @@ class Endpoint:
             connector.exceeded = False
             return Unavailable(f"{self.url} sends more than an answer of etcd has", unknown=True)
         return explained(self.url, error, seconds, self._address.tls, self._answered)
-
-
-def _late(_result: Any, seconds: float) -> Any:
-    """Replace the outcome of a cancelled request, in which Twisted hides the cancellation."""
-    raise defer.TimeoutError(seconds)
-
-
-@implementer(IBodyProducer)
-class _Body:
-    """The body of a request, sent at once. treq's own is sent in turns of the global reactor."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.length = len(data)
-
-    def startProducing(self, consumer: IConsumer) -> Deferred[None]:
-        """Send it."""
-        consumer.write(self._data)
-        return defer.succeed(None)
-
-    def pauseProducing(self) -> None:
-        """Part of the interface of producers."""
-
-    resumeProducing = stopProducing = pauseProducing
-
-
-class _Collected(Protocol):
-    """A body that is collected up to a limit. ``done`` fires with it, and aborts the connection when cancelled."""
-
-    def __init__(self, limit: int) -> None:
-        self.done: Deferred[bytes] = Deferred(lambda _: self._abort())
-        self._limit = limit
-        self._pieces: list[bytes] = []
-        self._size = 0
-
-    def dataReceived(self, data: bytes) -> None:
-        self._size += len(data)
-        if self._size <= self._limit:
-            self._pieces.append(data)
-        elif not self.done.called:
-            self._pieces = []
-            self.done.errback(TooLong(f"more than {self._limit} bytes"))
-            self._abort()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        if self.done.called:
-            return
-        if reason.check(ResponseDone, PotentialDataLoss):
-            self.done.callback(b"".join(self._pieces))
-        else:
-            self.done.errback(reason)
-
-    def _abort(self) -> None:
-        if self.transport is not None:
-            self.transport.stopProducing()  # type: ignore[attr-defined]
-
-
-async def _collected(response: Any, limit: int) -> bytes:
-    """Return the body of a response. Raises `TooLong`."""
-    collected = _Collected(limit)
-    response.deliverBody(collected)
-    return await collected.done

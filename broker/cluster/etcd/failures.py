@@ -27,13 +27,10 @@ from broker.cluster.etcd.interface import (
     NoSpace,
     Unavailable,
 )
+from broker.http_client.bodies import TooLong
 
 INVALID, NOT_FOUND, DENIED, EXHAUSTED, PRECONDITION, RANGE, UNAVAILABLE, UNAUTHENTICATED = 3, 5, 7, 8, 9, 11, 14, 16
 """Codes of gRPC that etcd uses."""
-
-
-class TooLong(Exception):
-    """An answer longer than its limit; the message names the limit."""
 
 
 class NeedsToken(Exception):
