@@ -384,13 +384,7 @@ class Registry:
         member.heard = self._clock.seconds()
         # Before the notifications, so that a `find` in a callback returns no restored copies of these services.
         self._restored.returned(member.id, member.label, member.wire, services)
-        for change in changes:
-            if change.kind is Kind.OFFERED and isinstance(change.subject, Service):
-                waits = self._waits.of(change.subject.name)
-                if waits:
-                    self._notifier.add_all(waits, change.subject)
-            self._announce(change)
-        self._notifier.deliver()
+        self._tell(changes)
 
     def _enter(self, services: Sequence[Service]) -> list[Change]:
         """Put services into the index. Returns the change of each, with the changes of health checks that follow it."""
@@ -417,9 +411,17 @@ class Registry:
         return self._watches.record(Kind.AMENDED, new.provider, new)
 
     def _tell(self, changes: Sequence[Change]) -> None:
-        for change in changes:
-            self._announce(change)
+        self._queue(changes)
         self._notifier.deliver()
+
+    def _queue(self, changes: Sequence[Change]) -> None:
+        """Queue the notifications of changes: of an offer, the waits precede the watchers."""
+        for change in changes:
+            if change.kind is Kind.OFFERED and isinstance(change.subject, Service):
+                waits = self._waits.of(change.subject.name)
+                if waits:
+                    self._notifier.add_all(waits, change.subject)
+            self._announce(change)
 
     def _remove(self, provider: int, services: Sequence[Service], why: str = "withdrawn") -> list[Change]:
         judged: dict[ServiceGroup, None] = {}
