@@ -13,6 +13,8 @@ Rules:
 - A Ping is answered by a Pong. Ill-formed messages are dropped and counted, and so are meaningless ones: responses to
   nothing, commands that only clients send.
 - A permanent error ends the flow (`Flow.ended`).
+
+The file is longer than others: requests, loss and recovery are transitions of one state, that of a `Flow`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ Rules:
   (`broker.core.restored_services`), except at endpoints that a live service of that name has.
 - A find obeys the policy of failing health checks (`broker.core.service_group`). Listings have all services.
 - All tables are bounded. Requests over a bound are refused with a sentence; nothing is dropped silently.
+
+The file is longer than others: it implements `IRegistry`, whose methods change the same tables.
 """
 
 from __future__ import annotations

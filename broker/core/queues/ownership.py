@@ -16,6 +16,8 @@ Rules:
   messages leave memory. Those of a queue that is not durable are gone.
 - A queue whose messages are on the disk of this broker has a lasting claim, and is never given up.
 - Without a cluster this is used with a shared store only: every claim succeeds at once.
+
+The file is longer than others: its methods are the transitions of the table above.
 """
 
 from __future__ import annotations

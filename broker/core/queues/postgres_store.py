@@ -11,6 +11,8 @@ Rules:
 - TTLs are kept by the clock of the server, so that brokers with different clocks agree about them.
 
 Importing this module needs psycopg, which is installed by the extra ``postgresql``.
+
+The file is longer than others: the SQL statements are beside the methods that execute them.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ from zope.interface import implementer
 
 from broker.admin.api import plan
 from broker.admin.api.metrics import plan as plan_metrics
-from broker.core.interfaces import IPlan
-from broker.core.plan import Plan, PlannedService, Verdict
+from broker.core.plan import IPlan, Plan, PlannedService, Verdict
 from tests.admin.api.calls import Farm, Site
 from tests.admin.api.test_metrics import samples
 

@@ -15,6 +15,8 @@ Rules (the document has "agreed-upon intervals", but does not define the agreeme
 
 A service has a lease exactly while it is to be checked: under contract, or where services without one are probed. See
 docs/protocols/dbp.md, "Registration", "Heartbeats" and "Expiry".
+
+The file is longer than others: registration, heartbeats and expiry change the same entries.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ Rules (the Broker document; where real peers differ, both are supported, see doc
 - A client becomes a provider at `auth`.
 - The end of the peer's input ends the provider. Finds with a limited wait are still answered.
 - Only trusted peers receive the credentials of services.
+
+The file is longer than others: it has one method for each operation of the protocol.
 """
 
 from __future__ import annotations

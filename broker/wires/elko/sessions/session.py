@@ -14,6 +14,8 @@ Rules (both documents; where real peers differ, both are supported):
 - Administrative operations are recorded in the audit log.
 
 `broker` and `director` add the operations of their protocols.
+
+The file is longer than others: it has one method for each operation that all objects share.
 """
 
 from __future__ import annotations

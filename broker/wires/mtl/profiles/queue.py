@@ -19,6 +19,8 @@ Rules (the behaviour of queues themselves is in `broker.core.queues.queue`):
   which are claimed and loaded before the lease is issued; it is refused if another broker has one of them. Flows that
   use a queue end when the queue moves, and their clients are notified.
 - A slow reader keeps its place; Contents that it has no room for are given to others, or wait for it.
+
+The file is longer than others: its readers and writers implement one profile and share its rules.
 """
 
 from __future__ import annotations
