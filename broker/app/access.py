@@ -14,7 +14,7 @@ from twisted.python.threadpool import ThreadPool
 
 from broker.access.everyone import Everyone
 from broker.access.logins import Logins
-from broker.access.password_backoff import Guesses
+from broker.access.password_backoff import GuessLimit
 from broker.access.password_checks import CHECKS, PasswordChecks
 from broker.access.request_limits import RequestLimits
 from broker.access.users_access import UsersAccess
@@ -55,7 +55,7 @@ def open_access(
     requests = RequestLimits(Rates(reactor), Rates(reactor))
     requests.use(config.requests_per_address, config.requests_per_user, config.requests_burst)
     checks = PasswordChecks(partial(deferToThreadPool, reactor, threads))
-    logins = Logins(checks, Guesses(reactor.seconds), requests)
+    logins = Logins(checks, GuessLimit(reactor.seconds), requests)
     access: Everyone | UsersAccess = Everyone()
     if config.file is not None:
         access = UsersAccess(config.file, reactor, in_thread, logins, counters.count)

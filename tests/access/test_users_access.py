@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from broker.access.guarded_file import CHECK
 from broker.access.guarded_reading import BadUsers
 from broker.access.logins import Logins
-from broker.access.password_backoff import BACKOFF, FREE, Guesses
+from broker.access.password_backoff import BACKOFF, FREE, GuessLimit
 from broker.access.password_checks import CHECKS, MAX_WAITING, PasswordChecks
 from broker.access.principal import Method, Principal
 from broker.access.users_access import UsersAccess
@@ -32,7 +32,7 @@ class Rig:
         self.path = path
         self.clock = Clock()
         self.counts: Counter[str] = Counter()
-        logins = Logins(PasswordChecks(in_thread), Guesses(self.clock.seconds))
+        logins = Logins(PasswordChecks(in_thread), GuessLimit(self.clock.seconds))
         put(path, FILE)
         self.access = UsersAccess(str(path), self.clock, maybeDeferred, logins, self._count)
         self.changes = 0
@@ -243,7 +243,11 @@ def test_a_file_that_others_may_read_is_refused_at_the_start(tmp_path: Path) -> 
     clock = Clock()
     with pytest.raises(BadUsers, match="has the mode 0644"):
         UsersAccess(
-            path, clock, maybeDeferred, Logins(PasswordChecks(maybeDeferred), Guesses(clock.seconds)), lambda *_: None
+            path,
+            clock,
+            maybeDeferred,
+            Logins(PasswordChecks(maybeDeferred), GuessLimit(clock.seconds)),
+            lambda *_: None,
         )
     assert not clock.getDelayedCalls()
 

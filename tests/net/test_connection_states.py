@@ -15,11 +15,11 @@ from broker.core.errors import Reason, Refusal
 from broker.net import connection_states as states
 from broker.net.connection import CLOSE_WITHIN, HALF_CLOSED
 from broker.net.connection_output import BATCH
-from broker.net.connection_states import LifeState, Table
+from broker.net.connection_states import LifeState, TransitionTable
 from broker.net.interfaces.limits import ConnectionLimits
 from tests.net.words import Hub
 
-TABLES: dict[str, Table[Any]] = {
+TABLES: dict[str, TransitionTable[Any]] = {
     "life": states.LIFE,
     "output": states.OUTPUT,
     "quantum": states.QUANTUM,
@@ -28,7 +28,7 @@ TABLES: dict[str, Table[Any]] = {
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_an_event_that_a_state_does_not_list_is_refused(table: Table[Any]) -> None:
+def test_an_event_that_a_state_does_not_list_is_refused(table: TransitionTable[Any]) -> None:
     listed = {(state, event) for state, event, _ in table.rows}
     every = {state for state, _, _ in table.rows} | {after for _, _, after in table.rows}
     for state, event in product(every, {event for _, event, _ in table.rows}):
@@ -38,7 +38,7 @@ def test_an_event_that_a_state_does_not_list_is_refused(table: Table[Any]) -> No
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_every_state_is_reached_from_the_first_one(table: Table[Any]) -> None:
+def test_every_state_is_reached_from_the_first_one(table: TransitionTable[Any]) -> None:
     reached = {table.rows[0][0]}
     while more := {after for state, _, after in table.rows if state in reached} - reached:
         reached |= more

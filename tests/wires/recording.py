@@ -10,15 +10,14 @@ from typing import Any
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
-from broker.access.password_backoff import Guesses
+from broker.access.password_backoff import GuessLimit
 from broker.core.errors import Malformed, Refusal
 from broker.core.interfaces import IControl
 from broker.core.launchers import Launchers
 from broker.core.model import Auth, Launcher, Provider, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.net.interfaces.peer import Reader as PeerReader
-from broker.net.interfaces.peer import Session
+from broker.net.interfaces.peer import MessageReader, PeerSession
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
@@ -36,7 +35,7 @@ class RecordingPeer:
         self.address = address
         self.local = local
         self.patience = patience
-        self.session: Session | None = None
+        self.session: PeerSession | None = None
         self.written: list[bytes] = []
         self.refusals: list[Refusal] = []
         self.debugs: list[tuple[str, str]] = []
@@ -71,7 +70,9 @@ class RecordingPeer:
 class Client:
     """One connected peer, with the bytes and the messages that it sends and gets."""
 
-    def __init__(self, converse: Callable[[RecordingPeer], tuple[PeerReader, Session]], peer: RecordingPeer) -> None:
+    def __init__(
+        self, converse: Callable[[RecordingPeer], tuple[MessageReader, PeerSession]], peer: RecordingPeer
+    ) -> None:
         self.peer = peer
         self._reader, self.session = converse(peer)
         peer.session = self.session
@@ -163,7 +164,7 @@ class Farm:
         self._missing = set(missing)
         self.launchers = Launchers(list(launchers), {}, self._spawn, lambda *switch: self.switched.append(switch))
         self.control = Control()
-        self.guesses = Guesses(self.clock.seconds)
+        self.guesses = GuessLimit(self.clock.seconds)
         self.notices = ChangeNotices(self.registry)
         self.wiring = BrokerWiring(self.registry, self.notices, self.launchers, self.control)
 

@@ -15,7 +15,7 @@ from broker.core.liveness import Leases
 from broker.core.model import Change, Kind
 from broker.core.registry import Registry
 from broker.core.topics import Topics
-from broker.wires.common.registry_topics import FarmTopics
+from broker.wires.common.registry_topics import RegistryTopics
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 from tests.wires.recording import Farm, desc
@@ -200,7 +200,7 @@ def test_who_was_subscribed_before_the_topics_were_ours_is_told_as_well(farm: Fa
 
     topics, listener = Topics(), Listener()
     topics.subscribe(b"elkobroker.load", listener, "me")
-    FarmTopics(farm.registry, topics, Leases(farm.clock))
+    RegistryTopics(farm.registry, topics, Leases(farm.clock))
     farm.client("provider").say("client", "load", factor=1)
     assert [json.loads(notice)["load"] for notice in listener.told] == [1.0]
 

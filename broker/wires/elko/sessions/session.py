@@ -180,7 +180,7 @@ class ElkoSession:
             self._peer.close()
 
     def input_ended(self) -> bool:
-        """Handle the end of input; see `broker.net.interfaces.peer.Session`."""
+        """Handle the end of input; see `broker.net.interfaces.peer.PeerSession`."""
         raise NotImplementedError
 
     def become(self, principal: Principal) -> None:

@@ -8,7 +8,7 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
-from broker.access.password_backoff import BACKOFF, FREE, Guesses
+from broker.access.password_backoff import BACKOFF, FREE, GuessLimit
 from broker.core.errors import Reason, Refusal
 from broker.wires.elko.codec.common import AuthDesc
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
@@ -65,7 +65,7 @@ def is_admin(client: Client) -> bool:
 )
 @pytest.mark.parametrize("role", ["client", "admin"])
 def test_credentials(role: Any, code: str | None, credentials: AuthDesc | None, right: bool) -> None:
-    door = AccessControl(Policy(code=code), Guesses(Clock().seconds))
+    door = AccessControl(Policy(code=code), GuessLimit(Clock().seconds))
     if right:
         door.check(role, credentials, "192.0.2.7:4000")
     else:
