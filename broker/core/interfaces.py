@@ -46,10 +46,10 @@ class IRegistry(Interface):
         "same epoch can be compared."
     )
 
-    def join(label: str, wire: str, address: str) -> int:
+    def join(label: str, wire: str, address: str, owner: str = "") -> int:
         """Register a peer as a provider. Returns its id: from 1 upwards, never reused, not even after a restart.
 
-        ``wire`` is the name of its protocol, ``address`` its remote address.
+        ``wire`` is the name of its protocol, ``address`` its remote address; for ``owner`` see `Provider`.
         """
 
     def relabel(provider: int, label: str) -> None:

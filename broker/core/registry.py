@@ -62,11 +62,14 @@ MAX_EPOCH = 2**53 - 1
 class ProviderEntry:
     """Mutable entry of a provider."""
 
-    __slots__ = ("address", "broker", "details", "heard", "id", "label", "load", "services", "since", "wire")
+    __slots__ = ("address", "broker", "details", "heard", "id", "label", "load", "owner", "services", "since", "wire")
 
-    def __init__(self, id: int, label: str, wire: str, address: str, heard: float, broker: str = "") -> None:
+    def __init__(
+        self, id: int, label: str, wire: str, address: str, heard: float, broker: str = "", owner: str = ""
+    ) -> None:
         self.id = id
         self.broker = broker
+        self.owner = owner
         self.label = label
         self.wire = wire
         self.address = address
@@ -88,6 +91,7 @@ class ProviderEntry:
             self.since,
             self.details,
             self.broker,
+            owner=self.owner,
         )
 
 
@@ -130,8 +134,8 @@ class Registry:
 
     # providers
 
-    def join(self, label: str, wire: str, address: str) -> int:
-        member = ProviderEntry(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds())
+    def join(self, label: str, wire: str, address: str, owner: str = "") -> int:
+        member = ProviderEntry(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds(), owner=owner)
         self._members[member.id] = member
         self._ids.append(member.id)
         self._tell([self._watches.record(Kind.JOINED, member.id)])

@@ -149,8 +149,8 @@ class ClusterRegistry(Registry):
 
     # own providers
 
-    def join(self, label: str, wire: str, address: str) -> int:
-        id = super().join(label, wire, address)
+    def join(self, label: str, wire: str, address: str, owner: str = "") -> int:
+        id = super().join(label, wire, address, owner)
         # Ids of other members may be higher.
         insort(self._ids, self._ids.pop())
         return id
@@ -397,6 +397,7 @@ class ClusterRegistry(Registry):
             step.changes.append(self._watches.record(Kind.JOINED, provider.id))
         entry = mirrored.entry
         entry.label, entry.address, entry.broker, entry.heard = provider.label, provider.address, provider.broker, now
+        entry.owner = provider.owner
         self._unplace(mirrored)
         mirrored.services = list(provider.services)
         mirrored.failing = {each.place: each for each in provider.failing}

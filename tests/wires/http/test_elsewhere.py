@@ -62,23 +62,49 @@ def test_an_instance_that_is_put_at_another_broker_moves_there(hostport: str, la
     assert pair.found() == [[], []]
 
 
+@pytest.mark.parametrize("label", ["", "my bank"])
+def test_an_instance_that_moved_and_was_withdrawn_does_not_come_back(label: str) -> None:
+    pair = Pair()
+    put(pair.a, "one", "h:1", label=label)
+    pair.found()
+    put(pair.b, "one", "h:1", label=label)
+    pair.found()
+    pair.b.withdraw("bank", "one", HOME)
+    assert pair.found() == [[], []]
+
+
 def test_other_instances_stay() -> None:
     pair = Pair()
     put(pair.a, "one", "h:1")
     put(pair.b, "two", "h:2")
-    assert pair.found() == [["h:1", "h:2"], ["h:2", "h:1"]]
+    assert pair.found() == [["h:1", "h:2"], ["h:1", "h:2"]]
     assert (len(pair.a), len(pair.b)) == (1, 1)
 
 
-def test_without_users_the_instance_of_another_address_is_not_taken() -> None:
+@pytest.mark.parametrize(("owner", "other"), [("address 192.0.2.7", "address 192.0.2.8"), ("user anna", "user bob")])
+def test_the_instance_of_another_owner_is_not_taken(owner: str, other: str) -> None:
     pair = Pair()
-    put(pair.a, "one", "h:1")
+    put(pair.a, "one", "h:1", owner=owner)
     pair.found()
     with pytest.raises(Refusal) as refused:
-        put(pair.b, "one", "h:1", address="192.0.2.8")
+        put(pair.b, "one", "h:1", owner=other)
     assert refused.value.reason is Reason.NAME_TAKEN
     assert len(pair.a) == 1
-    # A user may come from anywhere.
-    put(pair.b, "one", "h:1", address="192.0.2.8", owner="anna")
+
+
+def test_a_user_may_come_from_another_address() -> None:
+    pair = Pair()
+    put(pair.a, "one", "h:1", owner="user anna")
+    pair.found()
+    put(pair.b, "one", "h:1", address="192.0.2.8", owner="user anna")
     assert pair.found() == [["h:1"], ["h:1"]]
     assert len(pair.a) == 0
+
+
+def test_another_owner_at_the_same_endpoint_ends_no_instance() -> None:
+    pair = Pair()
+    put(pair.a, "one", "h:1", owner="user anna")
+    pair.found()
+    put(pair.b, "two", "h:1", owner="user bob")
+    assert pair.found() == [["h:1"], ["h:1"]]
+    assert (len(pair.a), len(pair.b)) == (1, 1)

@@ -6,9 +6,9 @@ Rules:
 - It expires when it was not renewed within its TTL. A stall of the broker itself does not count (`ILeases`).
 - If an administrator withdraws the provider or its service, the instance is unknown at its next renewal.
 - Reaching a limit refuses new instances only.
-- An instance that is registered at another broker of the cluster, by its name or at its endpoint, has *moved*: it ends
-  here, and its next renewal here finds it unknown, so that its client registers it again where it is. Without users,
-  its address must be the same, as at one broker.
+- An instance that its owner registers at another broker of the cluster, by its name or at its endpoint, has *moved*: it
+  ends here, and its next renewal here finds it unknown, so that its client registers it again where it is. Another
+  owner is refused, as at one broker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import attrs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
-from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Rights, Service, checked_load
+from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Provider, Rights, Service, checked_load
 
 WIRE = "http"
 """The name of the wire in the registry."""
@@ -115,12 +115,12 @@ class Instances:
             self._replace(known, offer)
             return known, False
         self._check_room(owner)
-        if self.watch is not None and owner == address:
-            self._check_elsewhere(name, instance, address)
+        if self.watch is not None:
+            self._check_elsewhere(name, instance, owner)
         rights = Rights(self.limits.offer)
         self._registry.check(_service(name, 0, offer), rights)
         label = offer.label or f"{name}/{instance}"
-        provider = self._registry.join(label, WIRE, address)
+        provider = self._registry.join(label, WIRE, address, owner)
         try:
             self._registry.offer([_service(name, provider, offer)], rights)
         except Refusal:
@@ -167,7 +167,7 @@ class Instances:
 
     def follow(self) -> None:
         """Give up instances that are registered at other brokers of the cluster."""
-        self.watch = self._registry.watch(self._offered, (Kind.OFFERED,))
+        self.watch = self._registry.watch(self._changed, (Kind.OFFERED, Kind.LEFT))
 
     def stop(self) -> None:
         """End all leases. The instances stay in the registry: the store remembers them as present."""
@@ -182,9 +182,33 @@ class Instances:
 
     # inside
 
-    def _offered(self, change: Change) -> None:
-        service = change.subject
-        assert isinstance(service, Service)
+    def _changed(self, change: Change) -> None:
+        if change.kind is Kind.LEFT:
+            self._superseded(change.provider)
+        else:
+            assert isinstance(change.subject, Service)
+            self._offered(change.subject)
+
+    def _superseded(self, provider: int) -> None:
+        """End an instance whose provider has a successor of the same owner at another broker.
+
+        It would come back with the end of its successor, which its client withdraws there.
+        """
+        known = self._by_provider.get(provider)
+        if known is None:
+            return
+        for service in self._registry.services(known.name, known.offer.protocol):
+            holder = self._registry.provider(service.provider)
+            if (
+                holder is not None
+                and holder.broker
+                and (holder.wire, service.hostport) == (WIRE, known.offer.hostport)
+                and _may_be(holder, known.owner)
+            ):
+                self._end_moved(known)
+                return
+
+    def _offered(self, service: Service) -> None:
         if service.provider in self._by_provider or not self._by_provider:
             return
         holder = self._registry.provider(service.provider)
@@ -200,17 +224,22 @@ class Instances:
         if known is not None:
             same[known] = None
         for each in same:
-            self._forget(each)
-            self._registry.leave(each.provider, "withdrawn")
-            self.counts["moved"] += 1
+            # Two owners may register one instance at the same moment, or have different ones at one endpoint.
+            if _may_be(holder, each.owner):
+                self._end_moved(each)
 
-    def _check_elsewhere(self, name: str, instance: str, address: str) -> None:
-        """Raise `Refusal` NAME_TAKEN if another address has the instance at another broker."""
+    def _end_moved(self, known: Instance) -> None:
+        self._forget(known)
+        self._registry.leave(known.provider, "withdrawn")
+        self.counts["moved"] += 1
+
+    def _check_elsewhere(self, name: str, instance: str, owner: str) -> None:
+        """Raise `Refusal` NAME_TAKEN if another owner has the instance at another broker."""
         for service in self._registry.services(name):
             holder = self._registry.provider(service.provider)
             if holder is None or not holder.broker or (holder.wire, holder.label) != (WIRE, f"{name}/{instance}"):
                 continue
-            if holder.address != address:
+            if not _may_be(holder, owner):
                 raise Refusal(Reason.NAME_TAKEN, f"the instance {instance!r} of {name!r} has another owner")
 
     def _own(self, name: str, instance: str, owner: str) -> Instance:
@@ -289,6 +318,11 @@ class Instances:
 def _place(offer: Offer) -> tuple[str, str, str | None]:
     """Return the part of an offer that cannot be amended."""
     return offer.hostport, offer.protocol, offer.label
+
+
+def _may_be(holder: Provider, owner: str) -> bool:
+    """Return True if an instance at another broker may be one of this owner: brokers of older versions name none."""
+    return holder.owner in ("", owner)
 
 
 def _service(name: str, provider: int, offer: Offer) -> Service:
