@@ -110,38 +110,60 @@ class Load:
         until(further, "the load goes on")
 
 
+class Pair:
+    """Two brokers over one PostgreSQL, with a load on a durable queue that both may own."""
+
+    def __init__(self, brokers: Brokers, postgres: Postgres) -> None:
+        self._brokers = brokers
+        self._postgres = postgres
+        self._database = postgres.database()
+        secret = brokers.directory / "secret"
+        secret.write_text(PASSWORD)
+        # A broker that comes back has the port that clients know.
+        self._ports = dict(zip("ab", _free_ports(2), strict=True))
+        self._store = (
+            f'queue_store = "{postgres.url(self._database)}"\nqueue_store_password_file = "{secret}"\n{QUEUES}'
+        )
+        for name in self._ports:
+            self.start(name)
+        self.load = Load([mtl(brokers[name]) for name in self._ports])
+
+    def start(self, name: str) -> None:
+        """Start a broker, for the first time or again."""
+        mtl = f'[mtl]\nendpoint = "tcp://127.0.0.1:{self._ports[name]}"\ndata_port = 0\n'
+        self._brokers.start(name, config=mtl + self._store)
+
+    def owner(self) -> str:
+        """Return the name of the broker that owns the queue."""
+        [(owner,)] = self._postgres.sql("SELECT owner FROM elkobroker.queue", self._database)
+        return str(owner)
+
+    def finish(self) -> None:
+        """Stop the writers, and assert that all confirmed messages are read and confirmed."""
+        load = self.load
+        load.stop_writing()
+        until(lambda: set(load.confirmed) <= {name for _, name in load.seen}, "all confirmed messages are read")
+        until(lambda: self._postgres.sql("SELECT id FROM elkobroker.message", self._database) == [], "all is confirmed")
+        assert load.errors == []
+        assert len(load.confirmed) == len(set(load.confirmed))
+
+
 def test_no_confirmed_message_is_lost_or_comes_again_when_owners_are_killed(
     brokers: Brokers, postgres: Postgres
 ) -> None:
-    database = postgres.database()
-    secret = brokers.directory / "secret"
-    secret.write_text(PASSWORD)
-    # A broker that comes back has the port that clients know.
-    ports = dict(zip("ab", _free_ports(2), strict=True))
-    configs = {
-        name: f'[mtl]\nendpoint = "tcp://127.0.0.1:{port}"\ndata_port = 0\nqueue_store = "{postgres.url(database)}"\n'
-        f'queue_store_password_file = "{secret}"\n{QUEUES}'
-        for name, port in ports.items()
-    }
-    for name, config in configs.items():
-        brokers.start(name, config=config)
-    load = Load([mtl(brokers["a"]), mtl(brokers["b"])])
+    pair = Pair(brokers, postgres)
+    load = pair.load
     kills: list[float] = []
     try:
         for _ in range(2):
             load.advanced()
-            [(owner,)] = postgres.sql("SELECT owner FROM elkobroker.queue", database)
+            owner = pair.owner()
             kills.append(time.monotonic())
-            brokers.kill(str(owner))
+            brokers.kill(owner)
             load.advanced()
-            [(other,)] = postgres.sql("SELECT owner FROM elkobroker.queue", database)
-            assert other != owner
-            brokers.start(str(owner), config=configs[str(owner)])
-        load.stop_writing()
-        until(lambda: set(load.confirmed) <= {name for _, name in load.seen}, "all confirmed messages are read")
-        until(lambda: postgres.sql("SELECT id FROM elkobroker.message", database) == [], "all is confirmed")
-        assert load.errors == []
-        assert len(load.confirmed) == len(set(load.confirmed))
+            assert pair.owner() != owner
+            pair.start(owner)
+        pair.finish()
         times: dict[str, list[float]] = {}
         for at, name in load.seen:
             times.setdefault(name, []).append(at)
@@ -160,36 +182,20 @@ def test_no_confirmed_message_is_lost_or_comes_again_when_owners_are_killed(
 def test_a_drain_and_restart_of_each_owner_accounts_for_all_confirmed_messages(
     brokers: Brokers, postgres: Postgres
 ) -> None:
-    database = postgres.database()
-    secret = brokers.directory / "secret"
-    secret.write_text(PASSWORD)
-    # A broker that comes back has the port that clients know.
-    ports = dict(zip("ab", _free_ports(2), strict=True))
-    configs = {
-        name: f'[mtl]\nendpoint = "tcp://127.0.0.1:{port}"\ndata_port = 0\nqueue_store = "{postgres.url(database)}"\n'
-        f'queue_store_password_file = "{secret}"\n{QUEUES}'
-        for name, port in ports.items()
-    }
-    for name, config in configs.items():
-        brokers.start(name, config=config)
-    load = Load([mtl(brokers["a"]), mtl(brokers["b"])])
+    pair = Pair(brokers, postgres)
+    load = pair.load
     drains: list[float] = []
     try:
         for _ in range(2):
             load.advanced()
-            [(owner,)] = postgres.sql("SELECT owner FROM elkobroker.queue", database)
+            owner = pair.owner()
             drains.append(time.monotonic())
-            brokers.drain(str(owner))
-            assert brokers.stop(str(owner)) == -signal.SIGTERM
+            brokers.drain(owner)
+            assert brokers.stop(owner) == -signal.SIGTERM
             load.advanced()
-            [(other,)] = postgres.sql("SELECT owner FROM elkobroker.queue", database)
-            assert other != owner
-            brokers.start(str(owner), config=configs[str(owner)])
-        load.stop_writing()
-        until(lambda: set(load.confirmed) <= {name for _, name in load.seen}, "all confirmed messages are read")
-        until(lambda: postgres.sql("SELECT id FROM elkobroker.message", database) == [], "all is confirmed")
-        assert load.errors == []
-        assert len(load.confirmed) == len(set(load.confirmed))
+            assert pair.owner() != owner
+            pair.start(owner)
+        pair.finish()
         seen = Counter(name for _, name in load.seen)
         assert set(seen) == set(load.confirmed), "nothing else was read"
         # A message comes again only if its reader had not confirmed it when the drain ended the flow.

@@ -23,9 +23,7 @@ from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
 from broker.wires.elko.sessions.change_notices import ChangeNotices
-
-GRACE = 60.0
-"""Seconds for which restored entries last in these tests."""
+from tests.recording.farm import GRACE, CoreFarm
 
 
 class RecordingPeer:
@@ -145,7 +143,7 @@ class Control:
         self.then()
 
 
-class Farm:
+class ElkoFarm(CoreFarm):
     """A broker and its peers. ``spawned`` has what launchers started, ``switched`` what was to be remembered."""
 
     def __init__(
@@ -155,7 +153,7 @@ class Farm:
         launchers: Iterable[Launcher] = (),
         missing: Iterable[str] = (),
     ) -> None:
-        self.clock = Clock()
+        super().__init__(Clock())
         self.forgotten: set[int] = set()
         self.restored = Restored(restored, grace, self.clock, self.forgotten.update)
         self.registry = Registry(self.clock, count(1).__next__, self.restored)

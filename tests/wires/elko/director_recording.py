@@ -13,6 +13,7 @@ from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.director import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.director import DirectorSession, DirectorWiring
+from tests.recording.farm import CoreFarm
 from tests.wires.recording import Client, RecordingPeer
 
 ROLES = frozenset(("user", "provider", "admin"))
@@ -47,11 +48,12 @@ class DirectorControl:
         self.calls.append("shut_down")
 
 
-class DirectorFarm:
+class DirectorFarm(CoreFarm):
     """A director and its peers."""
 
     def __init__(self, settings: DirectorSettings | None = None) -> None:
-        self.clock = Turning()
+        self.clock: Turning
+        super().__init__(Turning())
         self.director = Director(self.clock, settings)
         self.control = DirectorControl()
         self.wiring = DirectorWiring.of(self.director, self.control, self.clock)

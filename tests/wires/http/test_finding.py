@@ -8,7 +8,7 @@ import pytest
 
 from broker.core.model import Auth, Check, CheckState, Policy, Provider, Rights, Service
 from tests.wires.http.recording import HttpFarm
-from tests.wires.recording import Farm
+from tests.wires.recording import ElkoFarm
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_wait_ends_at_its_deadline(http: HttpFarm) -> None:
 
 def test_services_from_before_a_restart_are_marked() -> None:
     old = Service("bank", "h:1", 7)
-    http = HttpFarm(Farm(restored=[Provider(7, "p", "elko", "a", 0.0, 0.0, (old,))]))
+    http = HttpFarm(ElkoFarm(restored=[Provider(7, "p", "elko", "a", 0.0, 0.0, (old,))]))
     [found] = http.ask("GET", "/v1/services/bank").json["services"]
     assert (found["hostport"], found["restored"], found["load"]) == ("h:1", True, None)
 

@@ -8,7 +8,7 @@ from broker.core.errors import Reason
 from broker.core.model import Kind, Rights, Service
 from broker.wires.http.sessions.instances import InstanceLimits
 from tests.wires.http.recording import HttpFarm
-from tests.wires.recording import Farm
+from tests.wires.recording import ElkoFarm
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_a_service_of_another_wire_is_no_instance(http: HttpFarm) -> None:
 
 
 def test_the_end_of_the_wire_leaves_its_instances_in_the_registry() -> None:
-    farm = Farm()
+    farm = ElkoFarm()
     http = HttpFarm(farm)
     http.put("bank", "a", ttl=1)
     http.instances.stop()

@@ -19,8 +19,9 @@ from broker.core.registry import Registry
 from broker.wires.dbp.codec.info import ERROR
 from broker.wires.dbp.codec.listings import MAX_BODY, TOO_LONG, listing
 from broker.wires.dbp.sessions.listing import GONE, KEPT, KEPT_SIZE, LOADS, MAX_PROVIDERS, Listing
+from tests.recording.farm import GRACE
 from tests.recording.logs import nothing_fails
-from tests.wires.recording import GRACE, Farm, desc
+from tests.wires.recording import ElkoFarm, desc
 
 NOW = 1795246621.35
 RIGHTS = Rights(services=1_000_000)
@@ -43,7 +44,7 @@ class CountedWatch:
 class CountingRegistry(Registry):
     """A registry that knows its watches, by the first kind of each."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: ElkoFarm) -> None:
         super().__init__(farm.clock, count(1).__next__, farm.restored)
         self.watches: dict[Kind, set[CountedWatch]] = {kind: set() for kind in Kind}
 
@@ -58,7 +59,7 @@ class Catalogue:
     """A registry with a listing, and providers on two wires."""
 
     def __init__(self, *restored: Provider) -> None:
-        self.farm = Farm(restored, NOW + GRACE)
+        self.farm = ElkoFarm(restored, NOW + GRACE)
         self.farm.clock.advance(NOW)
         self.registry = CountingRegistry(self.farm)
         self.listing = Listing(self.registry, self.farm.clock)
