@@ -68,6 +68,16 @@ def test_services_from_before_a_restart_are_marked() -> None:
     assert (found["hostport"], found["restored"], found["load"]) == ("h:1", True, None)
 
 
+def test_restored_services_follow_those_that_are_offered_again() -> None:
+    old = [Service("bank", f"h:{n}", 7, restored=True, protocol=protocol) for n, protocol in ((1, "tcp"), (2, "http"))]
+    http = HttpFarm(Farm(restored=[Provider(7, "another", "elko", "a", 0.0, 0.0, tuple(old))]))
+    offer(http, "bank", "h:3")
+    offer(http, "bank", "h:4", protocol="ws")
+    assert http.find("bank") == ["h:3", "h:4", "h:1", "h:2"]
+    offer(http, "bank", "h:2", protocol="http")
+    assert http.find("bank") == ["h:3", "h:4", "h:2", "h:1"]
+
+
 def test_a_failing_service_is_shown_with_its_reason_and_comes_last(http: HttpFarm) -> None:
     registry = http.farm.registry
     for hostport, load in (("h:1", 0.1), ("h:2", 0.9)):
