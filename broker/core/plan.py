@@ -4,7 +4,7 @@ docs/plan.schema.json defines the file, and `broker.export.plan_document` decode
 
 Rules:
 - The plan is made for a moment, ``made``: the end of the last full hour that the jobs knew. A service is short from the
-  first hour on that needs more providers than there are now. Where only the highest peak of the horizon does, at no
+  first hour on that needs more providers than there are now. If only the highest peak of the horizon does, at no
   certain hour, that may be any hour, and so the first one. Beyond the horizon, the trend of the weekly peaks counts.
 - Nothing is claimed of a service without a full load.
 """

@@ -1,7 +1,7 @@
 """The behaviour common to all wires, in neutral terms: each wire is driven through these two roles.
 
-A wire joins the suite by a class here with `provider` and `seeker`, over the farm's one registry. Where it lacks a
-behaviour, its role says so by `pytest.skip` with the reason.
+A wire joins the suite by a class here with `provider` and `seeker`, over the farm's one registry. If it lacks a
+behaviour, its role calls `pytest.skip` with the reason.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Dbp:
 class _DbpOffering:
     """A machine with services that beat, by whose silence it is known to be gone.
 
-    What is registered under its label is a service without heartbeats, as Hermes' are: it stays, whatever happens.
+    The service registered under its label has no heartbeats, as Hermes' services: it stays in all cases.
     """
 
     def __init__(self, farm: DbpFarm, label: str) -> None:

@@ -1,6 +1,6 @@
 """The console: whatever an operator types, in whatever pieces, nothing fails and nothing but printable text comes back.
 
-The broker, its director and views are there. What ends the session (a fatal refusal, quit) is followed by another one.
+The broker, its director and views are there. If a line ends the session (a fatal refusal, quit), another one begins.
 """
 
 from __future__ import annotations

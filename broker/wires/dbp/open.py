@@ -65,7 +65,7 @@ class OpenDbp(PlainWire):
     datagrams: DatagramHandler
     leases: ILeases
     grants: Callable[[], Grants]
-    """What peers may do by the users file."""
+    """Rights of peers by the users file."""
     terms: Dbp
     """The configuration of the last reload."""
     beacon: Beacon | None = None

@@ -23,7 +23,7 @@ LIMIT = 600
 
 @pytest.fixture(autouse=True)
 def needed() -> None:
-    """What the rounds need."""
+    """Skip the tests if a program that the rounds need is missing."""
     for each in ("etcd", "ip", "nft", "faketime"):
         program(each)
     need_namespaces()

@@ -70,7 +70,7 @@ def test_services_from_before_a_restart_are_marked() -> None:
 
 def test_restored_services_follow_those_that_are_offered_again() -> None:
     old = [Service("bank", f"h:{n}", 7, restored=True, protocol=protocol) for n, protocol in ((1, "tcp"), (2, "http"))]
-    http = HttpFarm(Farm(restored=[Provider(7, "another", "elko", "a", 0.0, 0.0, tuple(old))]))
+    http = HttpFarm(ElkoFarm(restored=[Provider(7, "another", "elko", "a", 0.0, 0.0, tuple(old))]))
     offer(http, "bank", "h:3")
     offer(http, "bank", "h:4", protocol="ws")
     assert http.find("bank") == ["h:3", "h:4", "h:1", "h:2"]

@@ -59,7 +59,7 @@ class Datagrams:
             self._ignored["oversized"] += 1
             return
         self._queries += 1
-        # What is dropped is not read: in a flood most datagrams are, and the rest of the broker has the time.
+        # A dropped datagram is not decoded: in a flood most are, which leaves time for the rest of the broker.
         verdict = self._limit.verdict(host) if answerable(data) else LimitVerdict.SEND
         if verdict is LimitVerdict.DROP:
             return
