@@ -234,7 +234,7 @@ def test_the_console_shows_services_and_how_they_live(daemon: Daemon, nodes: Nod
 
 
 def test_the_beacon_calls_and_nothing_else_goes_there(daemon: Daemon, nodes: Nodes, beacons: socket.socket) -> None:
-    """Any traceback is found when the daemon has ended."""
+    """Any other datagram there is found when the daemon has ended."""
     port = daemon.dbp_port()
     nodes.hermes().registered("at the port of beacons", **FAST)
     before = counters(daemon)["dbp_heartbeats.udp"]

@@ -164,7 +164,7 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=20), st.sampled_from([BATCH, 10, 10**9]))
 def test_no_order_of_events_meets_an_illegal_transition(steps: list[tuple[str, bytes]], full_at: int) -> None:
-    """A peer, a transport and a session do anything in any order. What a closed connection reads is not handled."""
+    """A peer, a transport and a session do anything in any order. Input of a closed connection is not handled."""
     with capturedLogs() as logged:
         hub = Hub(ConnectionLimits(authenticate_within=0, stalled_after=5, write_buffer=3 * BATCH))
         link = hub.connect()

@@ -27,7 +27,7 @@ from tests.recording.farm import GRACE, CoreFarm
 
 
 class RecordingPeer:
-    """The connection as a session sees it: keeps all that it is told. What is written after a close is lost."""
+    """The connection as a session sees it, which records all calls. Output after a close is lost."""
 
     def __init__(self, local: bool = True, address: str = "192.0.2.7:4000", patience: int = 1_000_000) -> None:
         self.address = address

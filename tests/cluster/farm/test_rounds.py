@@ -23,7 +23,7 @@ LIMIT = 600
 
 @pytest.fixture(autouse=True)
 def needed() -> None:
-    """Skip the tests if a program that the rounds need is missing."""
+    """Require the programs and namespaces that the rounds need."""
     for each in ("etcd", "ip", "nft", "faketime"):
         program(each)
     need_namespaces()

@@ -226,7 +226,7 @@ class Speaker:
         return self.inbox
 
     async def wait_closed(self) -> None:
-        """Wait until the other side closed the connection. What comes before is read."""
+        """Read until the other side closed the connection."""
         await self.until(lambda: self.raw.closed)
 
     async def until(self, condition: Callable[[], object]) -> None:

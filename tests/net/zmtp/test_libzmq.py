@@ -70,7 +70,7 @@ _NUMBERS = count()
 
 
 def events_of(socket: Any) -> Callable[[int], int]:
-    """Watch what happens to a socket. What it returns waits for one of these events, and returns it."""
+    """Monitor the events of a socket. The result is a function that waits for one of these events, and returns it."""
     # pyzmq names the place after the descriptor, which may be that of a socket that libzmq has not quite closed yet.
     monitor = socket.get_monitor_socket(addr=f"inproc://events-{next(_NUMBERS)}")
 

@@ -263,7 +263,7 @@ class ControlPeer:
             self.farm.control.receive(self.identity, list(frames), self.line.number)
 
     def say(self, command: str | bytes, body: object) -> None:
-        """Send a request. What is not bytes already becomes JSON."""
+        """Send a request. A body that is not bytes is encoded as JSON."""
         command = command if isinstance(command, bytes) else f"Connection.{command}".encode()
         self.send(*self.routing, b"", command, body if isinstance(body, bytes) else json.dumps(body).encode())
 

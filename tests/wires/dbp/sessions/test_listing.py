@@ -116,7 +116,7 @@ def gone(name: str) -> str:
     return f"The Registered Service With the Name {name} Is Inactive"
 
 
-# What is listed
+# Listed services
 
 
 def test_an_empty_registry_is_an_empty_object(catalogue: Catalogue) -> None:
@@ -288,7 +288,7 @@ def test_what_was_there_before_is_listed_in_the_order_in_which_it_was_offered() 
     assert catalogue.listing.has("broker-client")
 
 
-# What is not there
+# Absent services
 
 
 def test_a_name_that_never_was_is_unknown(catalogue: Catalogue) -> None:
@@ -387,7 +387,7 @@ def test_an_answer_from_before_a_restart_ends_with_the_grace() -> None:
     assert catalogue.named("bank") == {ERROR: unknown("bank")}
 
 
-# What is kept
+# Cached answers
 
 
 def test_an_answer_is_the_same_object_until_something_changes(catalogue: Catalogue) -> None:

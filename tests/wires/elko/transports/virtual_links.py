@@ -1,6 +1,6 @@
 """Connections below WebSockets, RTCP and HTTP in memory, and the words that `tests.net.words` speaks over them.
 
-What goes out ends as Elko's messages do, since that is where they are taken apart.
+Output ends as Elko's messages do: the end separates them.
 """
 
 from __future__ import annotations
