@@ -5,7 +5,7 @@ Rules:
 - Passwords are checked in a thread. After wrong ones, an address is refused without a check for a time, and the answers
   for the user are delayed (`broker.access.password_backoff`).
 - A principal keeps its rights as long as its credential is in the file, and the credential is no expired token.
-- When the file changes, or a token expires, all sessions are told at once to check that.
+- When the file changes, or a token expires, all sessions are notified at once.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Membership:
     def join(self) -> Any:
         """Join the cluster. Fires with True once that is done, and with False if it failed: see ``failed``.
 
-        Until then the log and the service manager are told the reason for the wait.
+        Until then the log and the status of the service manager have the reason for the wait.
         """
         self.log.info(
             "cluster: {name} joins the farm {farm} at {etcd}",

@@ -66,7 +66,7 @@ class Draining:
         )
         self.state = "draining"
         self._deadline = self._clock.seconds() + seconds
-        # Before the peers leave: those of the cluster's brokers that they come to know that this one drains.
+        # Before the peers leave: the brokers to which they go must know already that this one drains.
         self._changed()
         self._away()
         self._check()

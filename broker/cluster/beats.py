@@ -56,7 +56,7 @@ class Beats:
         self._timer: IDelayedCall | None = None
 
     def start(self) -> None:
-        """Beat now and every interval. Idempotent: a further call forgets beats that were under way."""
+        """Beat now and every interval. Idempotent: a further call discards beats that were under way."""
         self.stop()
         self._tick()
 

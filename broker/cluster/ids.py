@@ -1,7 +1,7 @@
 """Provider ids of a member, unique in the farm and never used again.
 
 Rules:
-- The key ``ids`` has the first id that belongs to nobody. A member takes blocks of `BLOCK` ids from there, by a
+- The key ``ids`` has the first unassigned id. A member takes blocks of `BLOCK` ids from there, by a
   transaction that compares the key's revision. It has one in use and a spare, so that providers can register while etcd
   is away.
 - A transaction with an unknown result wastes a block.

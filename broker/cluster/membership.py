@@ -126,7 +126,7 @@ class Membership:
                     return Database(meta.epoch, found.revision, epoch != "")
                 if found.revision >= revision:
                     return Database(epoch, found.revision, False)
-                # A restored backup: its epoch would not tell the others.
+                # A restored backup: its epoch alone would not show that.
                 present = found.keys[0].mod_revision
             else:
                 present = 0
@@ -233,7 +233,7 @@ class Membership:
             return None
 
     async def _look(self, holder: KeyValue) -> None:
-        """Return when the name is free. Raises `ClusterFailed` if its holder lives."""
+        """Return when the name is free. Raises `ClusterFailed` if its holder is alive."""
         if holder.lease == 0:
             raise ClusterFailed(
                 f"the key {self._key.decode()} in etcd has no lease, so it was not written by a broker: delete it"

@@ -436,7 +436,7 @@ class OwnProviders:
         head = Put(key, layout.head_value(self._name, generation, len(parts)), lease)
         units.append(Unit((*deletes, head), tuple(compare), done, self._lost_to(id)))
         if before is not None:
-            # All parts of earlier generations, which nobody reads any more.
+            # All parts of earlier generations, which are not read any more.
             units.append(Unit((Delete(key + b"/", key + b"/%06d." % generation),)))
         return units
 

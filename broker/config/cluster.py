@@ -34,7 +34,7 @@ MAX_HOST = 253
 RANGES: dict[str, tuple[float, float]] = {
     # Less does not outlast a change of etcd's leader; more leaves dead entries for minutes.
     "ttl": (5, 300),
-    # 0 writes each change by itself; a second is felt by everybody who waits for a service.
+    # 0 writes each change by itself; a second delays every peer that waits for a service.
     "gather": (0, 1),
     # Each write is kept by etcd until its compaction.
     "load_interval": (0.1, 60),

@@ -106,7 +106,7 @@ class IRegistry(Interface):
         """
 
     def wait(name: str, seconds: float | None) -> Deferred[Service]:
-        """Wait for a service of that name, in any protocol, to be offered; ``None`` waits for ever.
+        """Wait for a service of that name, in any protocol, to be offered; ``None`` waits without a limit.
 
         Fires with the first one offered; fails with a `Refusal` NO_SUCH_SERVICE at the deadline, or at once with LIMIT
         if there are too many waits. Cancel the Deferred when the peer disconnects.
@@ -134,7 +134,7 @@ class IRegistry(Interface):
         """Set the result of the health checks of a registered service; None if it is not checked any more.
 
         While the check fails, `find` obeys the policy; a hidden service (`Policy.HIDE`) is shown last, however, if more
-        than the permitted share of the services of its name and protocol fails: then the failures tell more about the
+        than the permitted share of the services of its name and protocol fails: then the failures reveal more about the
         network than about the services. No-op for a service that is not registered.
 
         Waits and monitors that began while a service was hidden receive it when it is shown again; earlier ones do not,
@@ -247,7 +247,7 @@ class INotifications(Interface):
     """Notifications of operators about events, by webhooks and commands of the configuration."""
 
     def event(kind: str, name: str, about: Mapping[str, object] = ...) -> None:
-        """Report an event, which the rules of the configuration may send to somebody.
+        """Report an event, which the rules of the configuration may send to recipients.
 
         ``kind`` is one of `broker.core.model.EVENTS`, ``name`` its subject: a service, a listener. ``about`` has
         details, as values of JSON. Never raises, and never blocks.

@@ -341,7 +341,7 @@ def is_own(topic: bytes) -> bool:
 class Listening:
     """State of one listener of the daemon.
 
-    ``name`` is its name in the log, ``where`` the address to which it is bound or shall be bound. The state began at
+    ``name`` is its name in the log, ``where`` the address to which it is bound or will be bound. The state began at
     ``since``, in seconds of the daemon's clock. ``reason`` is the obstacle, None if the listener is open.
     """
 

@@ -448,7 +448,7 @@ class Registry:
         return changes
 
     def _judge(self, same: ServiceGroup, service: Service, check: Check | None, policy: Policy) -> list[Change]:
-        """Set the result of the health checks of a service in a group. Returns the changes, which are to be told."""
+        """Set the result of the health checks of a service in a group. Returns the changes to announce."""
         before = self._checks.pop(id(service), None)
         if check is not None:
             self._checks[id(service)] = check
@@ -468,7 +468,7 @@ class Registry:
             self._judged.pop(same, None)
 
     def _settle(self, same: ServiceGroup) -> list[Change]:
-        """Hide and show the services of a group as their checks require. Returns the changes, which are to be told.
+        """Hide and show the services of a group as their checks require. Returns the changes to announce.
 
         Notifications to waits are queued here: they precede those of the changes.
         """

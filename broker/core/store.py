@@ -2,7 +2,7 @@
 
 Rules:
 - One broker per state directory: an exclusive lock on the file ``lock``, which contains the broker's process id. The
-  kernel releases it when the process dies, so there is no stale lock.
+  kernel releases it when the process ends, so there is no stale lock.
 - Every method writes one transaction, which is durable when it returns.
 - The counter of provider ids only rises, until `Store.close` sets it to the exact next id.
 - The directory is private (0700), since the database contains secrets (`Auth.code`).

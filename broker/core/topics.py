@@ -9,7 +9,8 @@ Rules:
 - Copy-on-write: an entry is never modified during its delivery. The first change puts a copy into the table, which
   takes all further changes, so that publishing copies nothing and a delivery costs at most one copy.
 - Other brokers are subscribers of one outlet, the *remote* one. It gets the messages that are published here, and none
-  that came from another broker: so a message travels one hop. The broker is told which topics have own subscribers.
+  that came from another broker: so a message travels one hop. Its callback has the topics that have own
+  subscribers.
 - An exception in an outlet is a defect of the broker: it is logged, and the other outlets still get the message.
 - All tables are bounded. Queues of slow subscribers belong to the outlets: see `Outlet`.
 """

@@ -1,6 +1,6 @@
 """Lock of a journal: only one broker writes to it.
 
-It is an flock on the file ``lock``, which the kernel releases when the process dies. After a removal of that file
+It is an flock on the file ``lock``, which the kernel releases when the process ends. After a removal of that file
 another broker could lock a new one while this broker holds the old: so the holder checks the file, and takes the lock
 again.
 """

@@ -60,7 +60,7 @@ class Launch:
 
 @attrs.frozen
 class Withdraw:
-    """A provider, and the service name that it shall no longer offer; without a name, all of its services."""
+    """A provider, and the service name to withdraw; without a name, all of its services."""
 
     provider: Annotated[int, Meta(ge=1, le=2**53)]
     name: Name | None = None

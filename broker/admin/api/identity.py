@@ -1,4 +1,4 @@
-"""The endpoint that tells a client which user it is, and the document of the API."""
+"""The endpoint with the user of a request, and the document of the API."""
 
 from __future__ import annotations
 

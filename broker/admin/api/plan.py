@@ -20,8 +20,8 @@ class PlanAnswer:
     """The capacity plan as it was read last.
 
     ``made`` is the moment for which it was made, ``age`` the time since then in seconds; both are null without a plan.
-    ``problem`` tells why the file could not be read the last time; then the plan is an older one. Rows are the
-    services, the worst first.
+    ``problem`` is the reason for which the file could not be read the last time; then the plan is an older one. Rows
+    are the services, the worst first.
     """
 
     made: str | None

@@ -43,7 +43,7 @@ class Form(Protocol):
         """Return a flush: encoded events with their revisions, up to ``revision``."""
 
     def place(self, place: EventPosition) -> bytes:
-        """Return a message without events, which tells the place."""
+        """Return a message without events, which has the position."""
 
     def resync(self, place: EventPosition) -> bytes:
         """Return the message that events up to a place were lost."""
@@ -110,7 +110,7 @@ class WatchHub:
         """The revision up to which the ring was read in the last flush."""
         self._call: IDelayedCall | None = None
         self.resyncs = 0
-        """Watchers that were told to read the lists again, since the start."""
+        """Watchers that were asked to read the lists again, since the start."""
         self.sent = 0
         """Messages to watchers."""
 

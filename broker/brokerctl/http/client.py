@@ -62,7 +62,7 @@ class Client:
         self.timeout = timeout
         self._budget = Budget()
         self._authorization = {"Authorization": authorization} if authorization else {}
-        # Made at once, so that a bad file is told before anything is sent.
+        # Made at once, so that a bad file is reported before anything is sent.
         self._tls = connection_creator(context, self._host) if context.secure else None
         self._pool = HTTPConnectionPool(reactor)
         agent = Agent.usingEndpointFactory(reactor, self, self._pool)

@@ -1,4 +1,4 @@
-"""TLS of the client: whom it trusts, and its own certificate."""
+"""TLS of the client: trusted authorities, and its own certificate."""
 
 from __future__ import annotations
 

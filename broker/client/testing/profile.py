@@ -120,7 +120,7 @@ class Topics(Fanout):
         super().summon(reader, resource)
 
     def write(self, writer: WriterFlow, resource: str, content: Content) -> None:
-        """Send the Content to all subscribers, and retain it if its publisher wants that."""
+        """Send the Content to all subscribers, and retain it if its publisher requests that."""
         properties = by_user(writer.grant.user, content.table, "retained")
         self.fan_out(resource, properties, content.body)
         if table.members(content.table, "retain").get("retain") is True:

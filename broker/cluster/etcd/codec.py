@@ -38,7 +38,7 @@ class Request:
     """A request: the path below ``/v3/``, the JSON body, and True if it may change etcd's data or leases.
 
     ``repeatable`` is True if a second execution does no harm: such a request is repeated at another endpoint although
-    its result is unknown. ``quorum`` is True if a member without a quorum shall refuse it at once.
+    its result is unknown. ``quorum`` is True if a member without a quorum refuses it at once.
     """
 
     path: str

@@ -111,7 +111,7 @@ class Schedule:
     # subjects
 
     def supervise(self, question: Question, subject: Subject) -> Target | None:
-        """Add a subject to the target of a question. It is told the present state. None if the table is full."""
+        """Add a subject to the target of a question. It is notified of the present state. None if the table is full."""
         target = self._targets.get(question)
         if target is None:
             if len(self._targets) >= MAX_TARGETS or self._stopped:
@@ -243,7 +243,7 @@ class Schedule:
             target.lease = self._leases.hold(target, self._begin(target, now))
 
     def _apply(self, target: Target, outcome: Outcome) -> None:
-        """Apply an outcome to the state, and tell all subjects if that has changed."""
+        """Apply an outcome to the state, and notify all subjects if that has changed."""
         rule = target.question.rule
         before = target.progress.check
         target.progress = target.progress.after(outcome, rule.up, rule.down, self._clock.seconds())

@@ -100,7 +100,7 @@ class IQueueOwners(Interface):
 
         Fails with `broker.core.errors.Refusal` UNAVAILABLE if that is unknown, because etcd cannot be reached. A claim
         lasts until `release`, or until the lease of this broker ends (`watch_claims`). A ``lasting`` claim has no lease
-        and lasts until `release`: the messages of the queue are on the disk of this broker, and nobody else has them.
+        and lasts until `release`: the messages of the queue are on the disk of this broker only.
         Its endpoint is empty while the owner is away. A claim of this broker from before a restart is its own.
         """
 

@@ -8,7 +8,7 @@ Rules:
 - An endpoint (wire, name, protocol, host:port) at which an own provider offers a service belongs to that provider:
   mirrored services at it are hidden. So a provider that comes back through this broker is found once, also before the
   entry of its earlier holder is gone.
-- An own provider with a successor at another member is *superseded*: it has left for everybody but its own session. It
+- An own provider with a successor at another member is *superseded*: it has left for all peers but its own session. It
   comes back if the successor goes, or if its session offers a service.
 - The holder checks the health of its services. A mirrored service that fails there is judged here by the same policy,
   among all services of its name and protocol, and with the panic threshold of this broker.
@@ -262,7 +262,7 @@ class ClusterRegistry(Registry):
         """See `IMirror`."""
         step = _Step()
         for provider in present:
-            # An id that this broker issued is nobody else's.
+            # An id that this broker issued is its own.
             if not self._is_own(provider.id):
                 self._update(provider, step)
         going = dict(gone)

@@ -12,9 +12,9 @@ from broker.core.model import Service
 def differences(
     old: Sequence[Service], new: Sequence[Service]
 ) -> tuple[list[Service], list[Service], list[tuple[Service, Service]], list[Service]]:
-    """Compare the present services of a provider with those that it shall have.
+    """Compare the present services of a provider with the wanted ones.
 
-    Returns the list that it shall have, in the order of ``new``, with each equal service as the present object; those
+    Returns the wanted list, in the order of ``new``, with each equal service as the present object; those
     of it that are to be offered, pairs of an old and a new service that differ as `IRegistry.amend` permits, and the
     old ones to be withdrawn. Services that are kept stay in their order: one that has moved before another is withdrawn
     and offered.

@@ -11,7 +11,7 @@ Rules:
 - A placement adds the estimated load of a context to its server. Joining an open context or a placement does not.
 - The server receives the reservation before the requester does.
 - A server with a failing health check gets new contexts and clones only if no other server can take them; by the policy
-  "hide", not even then, and contexts that are open there admit nobody else.
+  "hide", not even then, and contexts that are open there admit no further users.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ DUPLICATES_FOR = 120.0
 """Window of deduplication in seconds: longer than clients retry."""
 
 MAX_REMEMBERED = 50_000
-"""Limit of the ids that one queue remembers, some 15 MB: two minutes of 400 messages a second. Beyond it the oldest are
+"""Limit of the ids that one queue keeps, some 15 MB: two minutes of 400 messages a second. Beyond it the oldest are
 discarded."""
 
 READY, OUT, GONE = range(3)

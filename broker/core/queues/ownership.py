@@ -1,6 +1,6 @@
 """Ownership of queues: one broker of a cluster has a queue at a time, with its dead-letter queues.
 
-States of a queue here, and what ends them. "Absent" is a queue of another broker, or one that nobody has claimed.
+States of a queue here, and what ends them. "Absent" is a queue of another broker, or an unclaimed one.
 
     absent     `require`: CLAIMING, unless another broker is known to have it
     CLAIMING   the claim succeeds: LOADING; it fails, or another broker has the queue: absent
@@ -276,7 +276,7 @@ class QueueOwnership:
             self._want_stash_later(unit.key)
 
     def _want_stash(self, key: Key) -> None:
-        """Claim a queue whose messages are on this disk: nobody else can serve them."""
+        """Claim a queue whose messages are on this disk: no other broker can serve them."""
         if self._stopped or key not in self._stash:
             return
         try:

@@ -10,10 +10,10 @@ Rules:
 - A message that is rejected for redelivery goes to another consumer with room at once. If there is none, and the
   rejecting consumer stays, the message is set aside with an exponential back-off, so that a message that no worker can
   process does not circulate. Others overtake it meanwhile, and another consumer that gets room may have it.
-- A message that has reached the limit of deliveries dies when it returns. So does a message that is rejected without
-  requeueing, one whose TTL is over when it returns or reaches the front, and the oldest one when a new one displaces
-  it. After the deaths in `QueueSettings.dead_letters` it goes to the dead-letter queue; there it is the newest message,
-  and its deliveries are counted from 0.
+- A message that has reached the limit of deliveries is dead-lettered when it returns. So is a message that is rejected
+  without requeueing, one whose TTL is over when it returns or reaches the front, and the oldest one when a new one
+  displaces it. After the deaths in `QueueSettings.dead_letters` it goes to the dead-letter queue; there it is the
+  newest message, and its deliveries are counted from 0.
 - A durable message is in the queue at once, and its author is notified later that it is safe (`MessageKeeper`). If it
   cannot be kept it is removed; if it is with a receiver by then it may still be confirmed, but does not return.
 - Nothing is kept of a message that is refused for lack of room.
@@ -464,8 +464,8 @@ class Queue:
     def _look(self, now: float) -> None:
         """End pauses and expire messages, in the order of their times.
 
-        A message that expires before the pause of an older one ends dies, also where one tick finds both: the result
-        does not depend on the moments of ticks.
+        A message that expires before the pause of an older one ends is dead-lettered, also if one tick finds both: the
+        result does not depend on the moments of ticks.
         """
         expired = 0
         while expired < EXPIRE_AT_ONCE:

@@ -263,7 +263,7 @@ class ElkoTypist:
         if providing and isinstance(session, BrokerSession) and not session.is_client:
             session.receive(Auth("client", label="console"))
             if not session.is_client:
-                return  # the operator has no right to offer, and was told so
+                return  # the operator has no right to offer, which was answered
         self.session.receive(message)
 
 

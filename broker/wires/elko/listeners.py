@@ -192,7 +192,7 @@ def net_limits(listener: BrokerListener | DirectorListener, room: int) -> Transp
     """Return the limits of a listener that has file descriptors for ``room`` connections."""
     limits: TransportLimits = listener.limits.fitting(room)
     if listener.allow_before_auth:
-        # As in the original, a peer may use such a listener for ever without `auth`.
+        # As in the original, a peer may use such a listener without `auth`, for any time.
         return attrs.evolve(limits, authenticate_within=0.0)
     return limits
 

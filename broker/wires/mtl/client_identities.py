@@ -23,7 +23,7 @@ from broker.wires.mtl.validation import effective_mtl_auth, mtl_curve
 
 SECRET = "mtl.secret"
 """File in the state directory: the key of the salts that unknown users are shown. Kept, since other salts after a
-restart would tell unknown users from known ones."""
+restart would distinguish unknown users from known ones."""
 
 SECRET_BYTES = 32
 

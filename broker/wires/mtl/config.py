@@ -68,7 +68,7 @@ class Mtl(RouterLimits):
     """Endpoint of the data flow for clients, if it is not the host that they are connected to with that port."""
     auth: Literal["open", "sasl", "users"] | None = None
     """With "users", sasl with the passwords and keys of the users file, besides those of ``users``. None:
-    sasl where there are users or a secret key, else open on loopback and ipc; elsewhere it must be said."""
+    sasl where there are users or a secret key, else open on loopback and ipc; elsewhere it must be configured."""
     users: str | None = None
     """File with users and password verifiers. Relative to the configuration file, whose reading makes it absolute."""
     plain: bool = False

@@ -190,7 +190,7 @@ def markdown() -> str:
         "",
         "Made by `python -m spark.capacity.tables.document`. A table is a folder of Parquet files; a dated one has a",
         "folder `date=YYYY-MM-DD` for each UTC date. Times are timestamps in UTC. Loads are in the unit",
-        "that the providers report. What is not known is null.",
+        "that the providers report. Unknown values are null.",
     ]
     for table in EVERY:
         dated = ", dated" if table.dated else ""

@@ -78,7 +78,7 @@ def decode(data: bytes) -> Query:
     """Return the query.
 
     Raises `Malformed`: UNEXPECTED for a response, which must not be answered, or two servers could answer each other
-    for ever; SYNTAX for all else. ``near`` is never given: the bytes may come from anywhere.
+    without end; SYNTAX for all else. ``near`` is never given: the bytes may come from anywhere.
     """
     if len(data) < HEADER:
         raise Malformed(Reason.SYNTAX, "a message of less than 12 bytes")

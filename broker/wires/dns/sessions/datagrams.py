@@ -2,10 +2,10 @@
 
 Rules:
 - A response is never answered, nor a datagram from a port whose service answers everything: two programs would answer
-  each other for ever.
+  each other without end.
 - Responses are limited (`response_limit`), those to unreadable queries as well. A query whose response is dropped is
   not even read.
-- A response that does not fit into what the client takes says so by TC.
+- A response that exceeds the size that the client accepts is truncated, with TC.
 """
 
 from __future__ import annotations

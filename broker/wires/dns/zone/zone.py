@@ -14,7 +14,7 @@ Rules:
   with others below it exists, without records.
 - A name outside of the domain, a zone transfer and a class other than IN are REFUSED. All types (ANY) is HINFO
   (RFC 8482).
-- Services with a secret are not answered: DNS has no way to tell it.
+- Services with a secret are not answered: DNS cannot transmit it.
 - A response has at most `MAX_PLACES` places, in a window of all places that begins anywhere: programs take the first
   address that they get, and so choose different ones.
 - Services with a failing health check come after all others, with the priority `FAILING`, or are left out.

@@ -113,7 +113,7 @@ class BrokerSession(ElkoSession):
             return True
         self._withdraw()
         if self._waits:
-            # A find without a limit would keep the half-closed connection open for ever.
+            # A find without a limit would keep the half-closed connection open without end.
             for wait, limited in list(self._waits.items()):
                 if not limited:
                     self._drop(wait)

@@ -42,7 +42,7 @@ from broker.wires.elko.codec.vocabulary import Message
 from broker.wires.elko.sessions.authentication import AccessControl, Role
 
 NOBODY = Principal()
-"""The anonymous user, where no users file tells users apart."""
+"""The anonymous user, where no users file distinguishes users."""
 
 MAX_HELD = 1_000
 """Messages of one peer that wait for the check of its password: real servers send a few at once."""

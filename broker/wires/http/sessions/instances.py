@@ -1,4 +1,4 @@
-"""Instances of services that were registered by HTTP: each is a provider with one service, and lives by its lease.
+"""Instances of services that were registered by HTTP: each is a provider with one service, and ends with its lease.
 
 Rules:
 - An instance is named by its service and an instance name, which its owner chooses. Its owner is the user, or the
@@ -170,7 +170,7 @@ class Instances:
         self.watch = self._registry.watch(self._changed, (Kind.OFFERED, Kind.LEFT))
 
     def stop(self) -> None:
-        """End all leases. The instances stay in the registry: the store remembers them as present."""
+        """End all leases. The instances stay in the registry: the store records them as present."""
         if self.watch is not None:
             self.watch.cancel()
         for instance in self._all.values():

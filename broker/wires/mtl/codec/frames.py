@@ -1,4 +1,4 @@
-"""Framing: requests of the control flow, commands of the data flow, and how to tell them apart.
+"""Framing: requests of the control flow, commands of the data flow, and the distinction between them.
 
 Rules:
 - A request is an envelope, a command and a body. The envelope has the routing frames that proxies and REQ sockets

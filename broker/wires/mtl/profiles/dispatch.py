@@ -78,7 +78,7 @@ class ReplySink(Protocol):
 class ServiceRequest:
     """One request.
 
-    - ``box``: destination of its reply, None if it wants none; ``correlation``: its correlation-id.
+    - ``box``: destination of its reply, None without one; ``correlation``: its correlation-id.
     - ``ttl``: seconds that it may wait. ``retry``: it may be given to another worker after one has had it.
     - ``properties``: encoded properties that it is sent with.
     """

@@ -28,7 +28,7 @@ V = TypeVar("V")
 class EntryEvent(Generic[V]):
     """Event of an entry. ``name`` is its kind, as the profile defines it.
 
-    ``subject`` is what the entry is now; with ``gone``, what it was at last. ``new`` says that it was none before.
+    ``subject`` is the present entry; with ``gone``, the last one. ``new`` is True if there was none before.
     ``encoded``, and the ``epoch`` in it, are for the sender: the same event goes to many readers.
     """
 

@@ -101,7 +101,8 @@ class Authentication:
         outcome: LoginOutcome | None = None
         if running is not None and running.exchange.mechanism == mechanism:
             outcome = await self._step(session, turn, running, response)
-        # RFC 11 does not tell a first response from a later one: what is invalid as the latter is tried as the former.
+        # RFC 11 does not distinguish a first response from a later one: one that is invalid as the latter is tried as
+        # the former.
         if running is None or outcome is None or _out_of_order(outcome):
             running = self._begin(session, mechanism)
             outcome = await self._step(session, turn, running, response)

@@ -200,7 +200,7 @@ class _VerifierLookup:
 
     def look_up(self, name: str) -> tuple[PasswordVerifier, bool]:
         """Return the verifier for a name, and True if it is that of a known user."""
-        # Also for known users: the time must not tell them from unknown ones.
+        # Also for known users: the time must not distinguish them from unknown ones.
         never = self._never(name)
         stored = self._users.find(name)
         return (never, False) if stored is None else (stored, True)
