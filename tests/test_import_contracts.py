@@ -1,0 +1,38 @@
+"""The import contracts that list wires by name have all of them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+WIRES = {f"broker.wires.{path.parent.name}" for path in (ROOT / "broker" / "wires").glob("*/wire.py")}
+"""The folders with a wire, as modules."""
+
+
+def contract(name: str) -> dict[str, Any]:
+    """Return the import contract whose name begins so."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    [found] = [each for each in settings["tool"]["importlinter"]["contracts"] if each["name"].startswith(name)]
+    return dict(found)
+
+
+def test_all_wires_are_independent() -> None:
+    assert set(contract("No wire imports another wire")["modules"]) == WIRES
+
+
+@pytest.mark.parametrize(
+    ("name", "besides"),
+    [
+        ("Administration sees views and dialects", set()),
+        (
+            "A client is for other programs",
+            {"broker.wires.mtl"},
+        ),  # its codec is allowed, and its other parts are listed
+    ],
+)
+def test_a_contract_forbids_each_wire(name: str, besides: set[str]) -> None:
+    assert WIRES - set(contract(name)["forbidden_modules"]) == besides
