@@ -1,4 +1,4 @@
-"""Many mc0 sessions that only stay alive: each says NOOP now and then, and hears the broker's."""
+"""Many mc0 sessions that only stay alive: each sends NOOP now and then, and receives the broker's."""
 
 from __future__ import annotations
 

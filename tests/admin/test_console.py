@@ -1,4 +1,7 @@
-"""The console: what an operator types, over telnet or not, and what he reads."""
+"""The console: commands of an operator, over telnet or not, and their output.
+
+The file is longer than others: it has all tests of `broker.admin.console`.
+"""
 
 from __future__ import annotations
 

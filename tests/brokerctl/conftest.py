@@ -1,4 +1,4 @@
-"""A recording server for each test that wants one."""
+"""A recording server for each test that needs one."""
 
 from __future__ import annotations
 

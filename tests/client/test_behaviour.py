@@ -1,6 +1,8 @@
 """Behaviour of a broker as its clients see it: one suite over the real daemon and over the in-memory fake.
 
 A difference between the two is a defect of the fake, so each test runs over both.
+
+The file is longer than others: its suite runs as a whole over both brokers.
 """
 
 from __future__ import annotations

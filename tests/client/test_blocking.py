@@ -1,4 +1,7 @@
-"""The blocking client: calls from any thread, handlers in threads of the program, and the end of all calls at close."""
+"""The blocking client: calls from any thread, handlers in threads of the program, and the end of all calls at close.
+
+The file is longer than others: it has all tests of `broker.client.blocking`.
+"""
 
 from __future__ import annotations
 
@@ -266,7 +269,7 @@ def test_a_handler_may_block_for_longer_than_the_limit_of_silence(stand: Stand) 
         worker = client.serve("bank", on_event=lambda event, why: events.append(event.value), timeout=PATIENCE)
 
         def serve(request: Request) -> bytes:
-            # The broker hears the heartbeats of several times the limit while the handler blocks its thread.
+            # The broker receives the heartbeats of several times the limit while the handler blocks its thread.
             before = len(stand.broker.of(data.Ping))
             until(lambda: len(stand.broker.of(data.Ping)) - before > 4 * FAST.dead_after)
             worker.drain()

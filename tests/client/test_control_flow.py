@@ -345,7 +345,7 @@ class Authentication(Stage):
         with self.assertRaisesRegex(AuthenticationFailed, "unknown-user"):
             await self.client(ANNA).open()
 
-    async def test_a_password_is_not_shown_to_whoever_asks(self) -> None:
+    async def test_a_password_is_not_sent_to_any_broker_that_asks(self) -> None:
         self.broker.answers["Open"] = asks("PLAIN")
         for endpoint, credentials, shown in (
             ("tcp://192.0.2.7:5975", ANNA, False),

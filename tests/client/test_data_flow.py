@@ -88,7 +88,7 @@ class StartingOver(Flows):
         await self.until(lambda: len(self.deliveries) == 5)
         await self.broker.restart()
         await self.back()
-        # the numbers of a flow begin anew with it
+        # the numbers of a flow begin again with it
         self.broker.give("jobs", b"after", skip=2)
         await self.until(lambda: len(self.deliveries) == 6)
         before, after = self.deliveries[-2:]

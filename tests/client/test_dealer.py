@@ -188,7 +188,7 @@ class Encrypted(Stage):
         self.addCleanup(self.broker.close)
         client = self.client(keys=Keys(public, own_public, own_secret))
         await (await client.writer("queue", ["jobs"], confirm="full")).send(b"x")
-        # who has none, or believes another broker, is not heard
+        # a client without a key, or with that of another broker, is not answered
         strangers = [self.client(), self.client(keys=Keys(own_public, own_public, own_secret))]
         waiting = [stranger.open() for stranger in strangers]
         await (await client.writer("queue", ["jobs"], confirm="full")).send(b"y")

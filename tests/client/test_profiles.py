@@ -1,4 +1,7 @@
-"""Functions of the profiles, against a scripted broker."""
+"""Functions of the profiles, against a scripted broker.
+
+The file is longer than others: all profiles share one scripted broker.
+"""
 
 from __future__ import annotations
 

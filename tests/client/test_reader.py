@@ -276,7 +276,7 @@ class Busy(Flows):
         for number in range(50):
             self.broker.give("jobs", b"%d" % number)
         await self.came(5)
-        # ten heartbeats: it says that it is there, and does not mind that it hears nothing
+        # ten heartbeats: it sends its own, and silence is no fault
         before = len(self.broker.of(data.Ping))
         await self.until(lambda: len(self.broker.of(data.Ping)) >= before + 10)
         self.assertEqual((len(self.deliveries), reader.busy), (5, 5))

@@ -289,5 +289,5 @@ class Etcd:
 
 
 def base64_text(text: str) -> str:
-    """Return a text as the gateway wants it."""
+    """Return a text in the encoding of the gateway."""
     return base64.b64encode(text.encode()).decode()

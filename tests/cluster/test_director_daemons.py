@@ -78,7 +78,7 @@ def test_two_directors_are_one_farm(tmp_path: Path, etcd: Etcd) -> None:
         until(lambda: where(admin, "user-joe"), ["context-inn"])
         admin.send(to="admin", op="say", context="context-inn", text="hello")
         assert one.receive()["text"] == "hello"
-        # The same server at the other broker, too: it is one, and hears each message once.
+        # The same server at the other broker, too: it is one, and receives each message once.
         with server(b, "cs1") as again:
             again.send(to="provider", op="context", context="context-inn", open=True, yours=False)
             again.send(to="provider", op="user", context="context-inn", user="user-joe-1", on=True)

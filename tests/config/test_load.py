@@ -1,4 +1,7 @@
-"""From a file to values, or to every error with its line and key."""
+"""From a file to values, or to every error with its line and key.
+
+The file is longer than others: it has all tests of `broker.config.load`.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A wire joins the suite by a class here with `provider` and `seeker`, over the farm's one registry. If it lacks a
 behaviour, its role calls `pytest.skip` with the reason.
+
+The file is longer than others: it has the roles of all wires, which are read side by side.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Seeking(Protocol):
         """The loads of all providers."""
 
     def watch(self) -> None:
-        """Begin to hear of services that come and go."""
+        """Begin to watch services that come and go."""
 
     def heard(self) -> list[tuple[str, bool]]:
         """Names of services that came (True) or went (False) since the last call."""

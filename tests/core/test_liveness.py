@@ -1,4 +1,7 @@
-"""Leases: times of checks, effects of stalls of the broker, and cleanup of ended leases."""
+"""Leases: times of checks, effects of stalls of the broker, and cleanup of ended leases.
+
+The file is longer than others: it has all tests of `broker.core.liveness`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Recorder: state after a restart at each moment, work of the reactor thread, and provider ids."""
+"""Recorder: state after a restart at each moment, work of the reactor thread, and provider ids.
+
+The file is longer than others: it has all tests of `broker.core.recorder`.
+"""
 
 from __future__ import annotations
 

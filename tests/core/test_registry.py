@@ -1,4 +1,7 @@
-"""Registry: ids, services and their index, loads, waiting finds, and the order of notifications."""
+"""Registry: ids, services and their index, loads, waiting finds, and the order of notifications.
+
+The file is longer than others: it has all tests of `broker.core.registry`.
+"""
 
 from __future__ import annotations
 

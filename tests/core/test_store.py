@@ -1,4 +1,7 @@
-"""Store: content after a clean stop and after a kill, and errors for unusable state directories."""
+"""Store: content after a clean stop and after a kill, and errors for unusable state directories.
+
+The file is longer than others: it has all tests of `broker.core.store`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Topics: recipients and their order, changes during a delivery, and cleanup."""
+"""Topics: recipients and their order, changes during a delivery, and cleanup.
+
+The file is longer than others: it has all tests of `broker.core.topics`.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +171,7 @@ def test_messages_that_nobody_wants_leave_nothing_behind(topics: Topics) -> None
     assert after - before < 10_000, "not a byte for each"
 
 
-def test_a_topic_goes_with_its_last_subscriber_and_begins_anew_with_the_next(topics: Topics) -> None:
+def test_a_topic_ends_with_its_last_subscriber_and_begins_again_with_the_next(topics: Topics) -> None:
     one, two = Recorder(), Recorder()
     topics.subscribe(b"t", one, "a")
     topics.subscribe(b"t", two, "a")

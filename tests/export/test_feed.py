@@ -1,4 +1,7 @@
-"""Feed of the journal: the real registry, and a list of the records that are put."""
+"""Feed of the journal: the real registry, and a list of the records that are put.
+
+The file is longer than others: it has all tests of `broker.export.feed`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Journal in the reactor: losses are counted exactly, and only counted records are lost."""
+"""Journal in the reactor: losses are counted exactly, and only counted records are lost.
+
+The file is longer than others: it has all tests of `broker.export.journal`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Open file of a journal, and recovery at a start: their content after each possible failure."""
+"""Open file of a journal, and recovery at a start: their content after each possible failure.
+
+The file is longer than others: it has all tests of `broker.export.segments`.
+"""
 
 from __future__ import annotations
 

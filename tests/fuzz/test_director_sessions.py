@@ -3,7 +3,7 @@
 A model of what each connection of each server has reported goes along. Invariants at each step:
 
 - nothing fails, and all that is sent is a message of the protocol;
-- what the director tells of contexts and users is what the model knows: each user is found where he is;
+- the director's state of contexts and users is that of the model: each user is found at their server;
 - a reservation that is given has been told to the server at its address, and no other;
 - nobody is told to close a context: no two servers of the model have one of the same name;
 - no server is disconnected.

@@ -1,5 +1,8 @@
-"""The MTL codec: whatever comes, only values and Malformed come out, what is taken is exactly what the rules allow,
-and what is sent is read."""
+"""The MTL codec: for any input, only values and Malformed come out, what is taken is exactly what the rules allow,
+and what is sent is read.
+
+The file is longer than others: the codec and the rules that it is compared with are checked over the same strategies.
+"""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Nodes(Clients):
 
 
 class Datagrams:
-    """The UDP socket of a node. It hears the broker only."""
+    """The UDP socket of a node. It receives datagrams of the broker only."""
 
     def __init__(self, broker: tuple[str, int]) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

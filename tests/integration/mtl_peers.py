@@ -2,6 +2,8 @@
 
 Nothing here is the broker's own: what it sends is read, and what it is sent is written, as RFC 11 has it. Field tables
 are pamqp's. Each wait lasts `PATIENCE` at most.
+
+The file is longer than others: it has the peers of both flows, which share frames and encodings.
 """
 
 from __future__ import annotations

@@ -376,7 +376,7 @@ def test_a_client_certificate_of_another_authority_is_refused_in_the_handshake(
     with running(tmp_path, TLS.format(*files, f":ca={authority[0]}")) as daemon:
         for client in (stranger, None):
             with pytest.raises((ssl.SSLError, ConnectionError)), tls(daemon, authority[0], client) as refused:
-                # With TLS 1.3, the client hears of it with its first read.
+                # With TLS 1.3, the client is notified with its first read.
                 assert refused.recv(1)
         with tls(daemon, authority[0], ann) as good:
             peer = Peer(good)

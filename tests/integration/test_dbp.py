@@ -1,4 +1,7 @@
-"""DBP from outside: registering and finding across wires, heartbeats and their end, restarts, and bad neighbours."""
+"""DBP from outside: registering and finding across wires, heartbeats and their end, restarts, and bad neighbours.
+
+The file is longer than others: its tests share one daemon, which is expensive to start.
+"""
 
 from __future__ import annotations
 

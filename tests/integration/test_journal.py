@@ -261,7 +261,7 @@ def test_a_journal_has_one_broker(tmp_path: Path) -> None:
     assert [r["service"] for r in events(sealed(tmp_path / "shared"), "register")] == ["bank"]
 
 
-def test_a_journal_that_is_removed_under_the_running_broker_begins_anew(tmp_path: Path) -> None:
+def test_a_journal_that_is_removed_under_the_running_broker_begins_again(tmp_path: Path) -> None:
     journal = tmp_path / "state" / "journal"
     options = configured(tmp_path)
     with Daemon(tmp_path, *options) as daemon, provider(daemon, "bank") as peer:

@@ -1,4 +1,7 @@
-"""mc0 from outside: the dialogue, sessions and their ends, the farm's topics, the console, and bad neighbours."""
+"""mc0 from outside: the dialogue, sessions and their ends, the farm's topics, the console, and bad neighbours.
+
+The file is longer than others: its tests share one daemon, which is expensive to start.
+"""
 
 from __future__ import annotations
 
@@ -217,7 +220,7 @@ def stored(state: Path) -> dict[bytes, float]:
         return dict(database.execute("SELECT identity, ttl FROM session"))
 
 
-def test_without_the_record_a_client_hears_nothing_after_a_restart_until_it_connects_anew(tmp_path: Path) -> None:
+def test_without_the_record_a_client_receives_nothing_after_a_restart_until_it_connects_again(tmp_path: Path) -> None:
     ttl = 0.4
     with Daemon(tmp_path) as daemon:
         port = daemon.mc0_port()

@@ -135,7 +135,7 @@ def test_a_waiting_client_gets_in_by_itself_when_its_key_is_allowed(farm: Farm, 
     assert newcomer.hear() == "OK|ID|s"
 
 
-def test_the_sessions_of_a_key_that_is_taken_away_end_and_begin_anew_when_it_is_back(
+def test_the_sessions_of_a_key_that_is_taken_away_end_and_begin_again_when_it_is_back(
     farm: Farm, clients: Clients, bystander: Client
 ) -> None:
     fired = clients.subscribed(b"fired", "peace", "nodes web2", keys=farm.keys("web2"))

@@ -1,4 +1,7 @@
-"""The control flow of MTL from outside: framing, sessions, profiles, leases, and requests that are none."""
+"""The control flow of MTL from outside: framing, sessions, profiles, leases, and requests that are none.
+
+The file is longer than others: its tests share one daemon, which is expensive to start.
+"""
 
 from __future__ import annotations
 
@@ -272,7 +275,7 @@ def test_A17_members_that_are_not_known_do_not_matter(peers: Peers) -> None:
     assert control.ask("Connection.Reader", {"resources": [], "confirm": "none", **more}).code == "202"
 
 
-def test_A18_a_second_open_begins_anew_and_data_flows_go_on(peers: Peers, control: Control) -> None:
+def test_A18_a_second_open_starts_over_and_data_flows_go_on(peers: Peers, control: Control) -> None:
     reader, writer = peers.flow(), peers.flow()
     assert reader.lease(control.token("Reader")) == reader.summon("resource") == "200"
     assert writer.lease(control.token("Writer")) == "200"

@@ -1,4 +1,4 @@
-"""Our client of MTL against a broker that is played by hand: what RFC 11 wants of clients."""
+"""Our client of MTL against a scripted broker: the demands of RFC 11 on clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUICK = Settings(timeout=0.3, heartbeat=0.2, dead_after=3, least_pause=0.05, mos
 
 
 class Played:
-    """A ROUTER at which whoever comes is let in, gets leases, and may summon, as long as it ``answers``."""
+    """A ROUTER at which any client is admitted, gets leases, and may summon, as long as it ``answers``."""
 
     def __init__(self) -> None:
         self._context: zmq.Context[Any] = zmq.Context()

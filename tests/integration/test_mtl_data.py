@@ -1,4 +1,7 @@
-"""The data flow of MTL from outside: leases, Summon and Dismiss, Contents, encodings, and the profile "test"."""
+"""The data flow of MTL from outside: leases, Summon and Dismiss, Contents, encodings, and the profile "test".
+
+The file is longer than others: its tests share one daemon, which is expensive to start.
+"""
 
 from __future__ import annotations
 

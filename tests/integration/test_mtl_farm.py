@@ -326,7 +326,7 @@ def test_the_registry_and_the_topics_of_other_wires_stay_in_their_virtual_host(t
 
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[[], AbstractContextManager[Daemon]]:
-    """Starts a daemon at a unix socket, which wants to know who everybody is; several times if need be."""
+    """Starts a daemon at a unix socket that requires authentication; several times if needed."""
     users = tmp_path / "users"
     brokerusers("add", users, "alice", password="secret")
     keys = f'endpoint = "ipc://@elkobroker-{uuid4()}"\nusers = "users"'

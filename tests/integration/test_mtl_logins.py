@@ -1,4 +1,7 @@
-"""Authentication over MTL, from outside: SASL, rules, and rights that are taken away. Both flows are on one socket."""
+"""Authentication over MTL, from outside: SASL, rules, and rights that are taken away. Both flows are on one socket.
+
+The file is longer than others: its tests share one daemon, which is expensive to start.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ hosts = ["/", "private"]
 
 @attrs.define
 class House:
-    """A daemon that wants to know who everybody is."""
+    """A daemon that requires authentication."""
 
     directory: Path
     daemon: Daemon

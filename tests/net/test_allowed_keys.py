@@ -1,4 +1,7 @@
-"""Directory of client keys: valid files, and changes while it is watched."""
+"""Directory of client keys: valid files, and changes while it is watched.
+
+The file is longer than others: it has all tests of `broker.net.allowed_keys`.
+"""
 
 from __future__ import annotations
 

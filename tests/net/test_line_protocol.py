@@ -1,4 +1,7 @@
-"""Connections: order of reads and writes, orderly close, and limits of each peer."""
+"""Connections: order of reads and writes, orderly close, and limits of each peer.
+
+The file is longer than others: it has all tests of `broker.net.line_protocol`.
+"""
 
 from __future__ import annotations
 

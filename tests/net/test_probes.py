@@ -1,4 +1,7 @@
-"""Liveness probes: valid answers, deadlines, and released resources."""
+"""Liveness probes: valid answers, deadlines, and released resources.
+
+The file is longer than others: it has all tests of `broker.net.probes`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""UDP sockets in the reactor: input, counters, output, and fairness under a flood."""
+"""UDP sockets in the reactor: input, counters, output, and fairness under a flood.
+
+The file is longer than others: it has all tests of `broker.net.udp`.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ Rules:
 - The first start ends by a kill in the middle of loads, and so does the second, seconds later; the third one loses
   records to a full disk, tells of them, and is stopped in good order.
 - While the disk is full one service beats; those that beat all the time come back after that.
+
+The file is longer than others: it is one run, whose parts share the truth that they are compared with.
 """
 
 from __future__ import annotations

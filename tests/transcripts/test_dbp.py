@@ -3,6 +3,8 @@
 The recordings are in `dbp/`, one event on each line. ``->B`` is what the original broker received and ``B->`` what it
 sent, ``P->`` and ``->P`` the same of a tester's own DEALER socket; all other peers are real nodes. Times are compared
 by their length: nobody reads them.
+
+The file is longer than others: all recordings are replayed by the same player.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class NoChecks:
 
 
 def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given: Any) -> Context:
-    """A context on ``clock``, a reactor or a clock, whose store remembers the providers ``known``."""
+    """A context on ``clock``, a reactor or a clock, whose store has the providers ``known``."""
     ids = count(1)
     leases = Leases(clock)
     parts: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The codec of etcd's gateway: requests as etcd wants them, and answers of any bytes."""
+"""The codec of etcd's gateway: requests in etcd's form, and answers of any bytes."""
 
 from __future__ import annotations
 

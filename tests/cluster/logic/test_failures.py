@@ -1,4 +1,7 @@
-"""Failures: members that end, pause or meet; etcd that is away, full, wiped, compacted, or refuses."""
+"""Failures: members that end, pause or meet; etcd that is away, full, wiped, compacted, or refuses.
+
+The file is longer than others: all failures happen to the same kind of farm, which its fixtures make.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ makes an `IEtcd`, whose calls and answers are delayed and lost by chance; see `t
 
 Faults are methods: `kill` and `restart`, `pause` and `resume`, `isolate` and `rejoin` a member, `lose_leader`,
 `compact`, `wipe`, `fill` and `drain_alarm`, `vanish` of a lease. The same seed and calls give the same history.
+
+The file is longer than others: the state of etcd and the requests that change it are one model.
 """
 
 from __future__ import annotations

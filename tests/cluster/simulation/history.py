@@ -1,4 +1,7 @@
-"""One history: brokers, servers and faults by chance from a seed, with all invariants; see `History.run`."""
+"""One history: brokers, servers and faults by chance from a seed, with all invariants; see `History.run`.
+
+The file is longer than others: the steps of a history share one state, that of its farm.
+"""
 
 from __future__ import annotations
 

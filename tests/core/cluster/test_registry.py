@@ -1,4 +1,7 @@
-"""The registry of a member of a cluster: own providers, mirrored ones, moves, and one order of finds everywhere."""
+"""The registry of a member of a cluster: own providers, mirrored ones, moves, and one order of finds everywhere.
+
+The file is longer than others: it has all tests of `broker.core.cluster.registry`.
+"""
 
 from __future__ import annotations
 

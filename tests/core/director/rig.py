@@ -105,7 +105,7 @@ class Rig:
         return answer.text
 
     def turn(self) -> None:
-        """One turn of the reactor: what is due now, and not what that wants to be called at once again."""
+        """One turn of the reactor: calls that are due now, without those that they schedule."""
         for call in [call for call in self.clock.calls if call.getTime() <= self.clock.seconds()]:
             self.clock.calls.remove(call)
             call.called = 1

@@ -44,9 +44,9 @@ class Kind:
 class Visit:
     """One user's hour.
 
-    ``travel`` is what he needs from a reservation to the server, ``stay`` how long he stays there; ``shows`` whether he
-    comes at all, ``returns`` whether he reserves again when his server dies. One who is ``impatient`` asks again before
-    he comes, and goes where he was sent last.
+    ``travel`` is the time from a reservation to the server, ``stay`` the time there; ``shows`` is True if the user
+    comes at all, ``returns`` if they reserve again when their server ends. An ``impatient`` user asks again before they
+    come, and goes to the last server.
     """
 
     time: float
@@ -107,7 +107,7 @@ class Placing(Protocol):
     """The side that places users, and receives the reports of the machines."""
 
     def place(self, user: str, kind: Kind) -> tuple[Machine, str] | None:
-        """The machine and the context that the user is to enter; None if he is denied."""
+        """The machine and the context that the user is to enter; None if they are denied."""
 
     def born(self, machine: Machine) -> None: ...
 
@@ -389,7 +389,7 @@ class Directed:
 
 
 class Oracle:
-    """Places each user where he should be, knowing at any time what every machine does and who is coming."""
+    """Places each user at the best server, with the present state of all machines and the users under way."""
 
     def __init__(self, world: World) -> None:
         self._machines = world.machines

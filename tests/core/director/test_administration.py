@@ -66,7 +66,7 @@ def test_who_watches_the_set_of_clones_hears_after_who_watches_the_clone() -> No
     ]
 
 
-def test_who_watches_a_user_hears_of_all_his_clones() -> None:
+def test_a_watch_of_a_user_has_all_clones() -> None:
     rig = Rig()
     one, other = rig.server("cs1"), rig.server("cs2")
     one.open("context-a")

@@ -1,4 +1,7 @@
-"""Reservations: which server, which clone, why not; what they count against, who uses them, when they end."""
+"""Reservations: chosen server and clone, refusals, quotas, use and end.
+
+The file is longer than others: it has all tests of `broker.core.director.placement`.
+"""
 
 from __future__ import annotations
 
@@ -289,7 +292,7 @@ def test_a_burst_does_not_overfill_a_server() -> None:
         (None, "anybody"),
     ],
 )
-def test_a_user_who_comes_uses_up_his_reservation(reserved: str | None, arriving: str) -> None:
+def test_a_user_who_comes_uses_up_their_reservation(reserved: str | None, arriving: str) -> None:
     rig = Rig()
     side = rig.server("cs1")
     side.open("context-a", maxcap=3)

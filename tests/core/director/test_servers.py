@@ -1,4 +1,7 @@
-"""Servers and their links: one server that connects twice, contexts and users that several links report, duplicates."""
+"""Servers and their links: one server that connects twice, contexts and users that several links report, duplicates.
+
+The file is longer than others: all its tests concern the merged state of servers with several links.
+"""
 
 from __future__ import annotations
 
@@ -440,7 +443,7 @@ def test_a_user_reported_twice_is_there_once() -> None:
     check(rig.director)
 
 
-def test_a_user_in_two_contexts_is_found_in_both_until_he_leaves() -> None:
+def test_a_user_in_two_contexts_is_found_in_both_until_they_leave() -> None:
     rig = Rig()
     one, other = rig.server("cs1"), rig.server("cs2")
     one.open("context-a")

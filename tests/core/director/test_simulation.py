@@ -14,7 +14,7 @@ WORST = 1.1
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [2, 3])
 def test_an_hour_of_fifty_servers_and_twenty_thousand_users(seed: int) -> None:
-    # The worlds themselves assert that no capacity is exceeded, and that everybody is found where he is.
+    # The worlds themselves assert that no capacity is exceeded, and that each user is found at their server.
     world = World(seed, Directed)
     world.run()
     oracle = World(seed, Oracle)

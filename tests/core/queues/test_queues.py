@@ -1,4 +1,7 @@
-"""Queues: recipients and order of deliveries, returns, deaths, and conservation of messages."""
+"""Queues: recipients and order of deliveries, returns, deaths, and conservation of messages.
+
+The file is longer than others: it has all tests of `broker.core.queues.queues`.
+"""
 
 from __future__ import annotations
 
@@ -802,7 +805,7 @@ def test_a_queue_may_be_kept_for_ever() -> None:
     assert len(farm.queues) == 0
 
 
-def test_each_use_begins_the_time_anew() -> None:
+def test_each_use_starts_the_time_again() -> None:
     farm = QueuesFarm(QueueSettings(expires=10.0))
     for _ in range(5):
         farm.put(b"1")

@@ -1,4 +1,7 @@
-"""Recorder of queues: content of the disk at each moment, confirms of authors and their time, and failing disks."""
+"""Recorder of queues: content of the disk at each moment, confirms of authors and their time, and failing disks.
+
+The file is longer than others: it has all tests of `broker.core.queues.recorder`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Real peers: sockets of libzmq over TCP, as clients of our server role and as servers of our client role."""
+"""Real peers: sockets of libzmq over TCP, as clients of our server role and as servers of our client role.
+
+The file is longer than others: both roles are tested with the same real sockets.
+"""
 
 from __future__ import annotations
 

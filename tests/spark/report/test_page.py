@@ -1,4 +1,7 @@
-"""The report says what the tables say, opens without a network, and takes nothing from them for markup."""
+"""The report says what the tables say, opens without a network, and takes nothing from them for markup.
+
+The file is longer than others: it has all tests of `spark.capacity.report.page`.
+"""
 
 import csv
 import io
@@ -153,7 +156,7 @@ def full() -> dict[str, list[Record]]:
 
 
 def parsed(html: str) -> ElementTree.Element:
-    """The page as XML: whoever breaks out of an element or an attribute breaks this."""
+    """The page as XML: a text that leaves its element or attribute breaks it."""
     start, rest = html.split("\n", 1)
     assert start == "<!DOCTYPE html>"
     return ElementTree.fromstring(rest)

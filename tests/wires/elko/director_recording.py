@@ -28,7 +28,7 @@ class Turning(Clock):
     """A clock of which each turn can be looked at."""
 
     def turn(self) -> None:
-        """Call what is due now, and not what that wants to be called at once again."""
+        """Run the calls that are due now, without those that they schedule."""
         for call in [call for call in self.calls if call.getTime() <= self.seconds()]:
             self.calls.remove(call)
             call.called = 1

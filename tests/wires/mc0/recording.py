@@ -180,7 +180,7 @@ class Mc0Peer:
         if self.connected:
             self._farm.router.read(self.identity)
 
-    # what it says and hears
+    # messages sent and received
 
     def say(self, line: str) -> None:
         """Send one message."""

@@ -267,7 +267,7 @@ class ControlPeer:
         command = command if isinstance(command, bytes) else f"Connection.{command}".encode()
         self.send(*self.routing, b"", command, body if isinstance(body, bytes) else json.dumps(body).encode())
 
-    # what it hears
+    # messages received
 
     def take(self) -> list[Reply]:
         """The replies that came since the last call, with the envelopes of the last request."""

@@ -222,7 +222,7 @@ class MtlPeer:
         """It reads again, and there is room for so many more messages, or for any number."""
         self._farm.router.read(self.identity, room)
 
-    # what it says and hears
+    # messages sent and received
 
     def say(self, *frames: Part) -> None:
         """Send one message. The scheduler looks at the clock when it begins to serve a connection."""

@@ -115,7 +115,7 @@ class History:
             each.obey()
 
     def visit(self, broker: str) -> None:
-        """A user asks, and goes to the server that he is sent to."""
+        """A user asks, and goes to the chosen server."""
         user = f"user-u{self.random.randrange(9)}"
         try:
             answer = self.brokers.reserve(broker, f"context-{self.random.randrange(6)}", user)

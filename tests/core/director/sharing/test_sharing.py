@@ -1,4 +1,7 @@
-"""Directors of two and three brokers: what one of them knows, all know."""
+"""Directors of two and three brokers: the state of each is that of all.
+
+The file is longer than others: all its tests use the same network of directors.
+"""
 
 from __future__ import annotations
 

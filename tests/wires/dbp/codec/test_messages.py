@@ -1,4 +1,7 @@
-"""Decoding of DBP frames, errors for malformed ones, and encoding of replies."""
+"""Decoding of DBP frames, errors for malformed ones, and encoding of replies.
+
+The file is longer than others: it has all tests of `broker.wires.dbp.codec.messages`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DBP: what the document (Core Catalog Service) demands, sentence by sentence in its order, numbered D01 and on.
+"""DBP: the demands of the document (Core Catalog Service), sentence by sentence in its order, numbered D01 and on.
 
 Each docstring quotes its sentence. Sentences that bind the broker are tested as such. Those that bind clients or
 services are tested as what the broker does with peers that keep to them, and with those that do not.
@@ -8,6 +8,8 @@ Not tested, and why:
 - "When receiving messages a ROUTER socket shall prepend a message part": that is ZeroMQ's, and quoted from its manual.
 - "One service node MUST connect to exactly one broker": a broker cannot see to whom else a service is connected.
 - "it MUST close its socket", after a DISCONNECT: binds the service. That the broker ignores the old socket is D28.
+
+The file is longer than others: it follows the document in its order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""DBP: what the nodes of Hermes send, byte for byte, and that they survive all that the broker sends them.
+"""DBP: messages of the nodes of Hermes, byte for byte, and answers that these nodes survive.
 
 Hermes is the original broker and node library. Its nodes are played here by a small reader that does with a message
 what they do: it dies of a time that has not four bytes, repeats its question when a reply has too few frames, and takes
 whatever comes between its question and the reply for the reply.
+
+The file is longer than others: all its tests use the recorded bytes of the same nodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Answers to info requests: infos unchanged, mappings for all else, errors; and their cache."""
+"""Answers to info requests: infos unchanged, mappings for all else, errors; and their cache.
+
+The file is longer than others: it has all tests of `broker.wires.dbp.sessions.listing`.
+"""
 
 from __future__ import annotations
 

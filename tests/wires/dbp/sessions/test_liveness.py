@@ -1,4 +1,7 @@
-"""DBP: who is thought gone and when, who is told that the broker lives, and who is asked whether it does."""
+"""DBP: expiry of services and its time, heartbeats of the broker, and probes.
+
+The file is longer than others: all its tests concern the lease of one kind of service.
+"""
 
 from __future__ import annotations
 
@@ -877,7 +880,7 @@ def test_who_has_never_answered_stays(asking: DbpFarm) -> None:
     assert len(asking.probes.asked) >= 99
 
 
-def test_an_answer_in_between_begins_the_count_anew(asking: DbpFarm) -> None:
+def test_an_answer_in_between_restarts_the_count(asking: DbpFarm) -> None:
     asking.hermes().registered("Rohan", **HERMES)
     for alive in (True, False, False) * 5:
         asking.probes.alive = {(HERE, 5247)} if alive else set()

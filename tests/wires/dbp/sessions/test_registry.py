@@ -1,4 +1,7 @@
-"""DBP services in the one registry: what servers and administrators on the Elko wire see of them, and the reverse."""
+"""DBP services in the one registry: what servers and administrators on the Elko wire see of them, and the reverse.
+
+The file is longer than others: all its tests concern the same services on two wires.
+"""
 
 from __future__ import annotations
 

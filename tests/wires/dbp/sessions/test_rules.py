@@ -2,6 +2,8 @@
 
 The number of a test is that of its rule. Rules about sockets and files of the running broker (9, 17, 22) are tested
 here as far as they are decided by the sessions; the rest is tested where the sockets are.
+
+The file is longer than others: it follows the numbered rules, which refer to each other.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ def test_one_address_is_not_flooded_whatever_ports_datagrams_seem_to_come_from(f
 
 
 def test_an_answer_is_never_longer_than_what_it_answers(farm: DbpFarm) -> None:
-    """Otherwise who forges an address could have others flooded with more than he sends."""
+    """Otherwise a peer that forges an address could flood others with more than it sends."""
     [answer] = farm.datagram(b"<3 1 x")
     assert len(answer) <= 28
     [answer] = farm.datagram(BEAT, (THERE, 8))

@@ -1,4 +1,7 @@
-"""Authentication: admission, roles, and the operations served before it."""
+"""Authentication: admission, roles, and the operations served before it.
+
+The file is longer than others: it has all tests of `broker.wires.elko.sessions.authentication`.
+"""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_an_answer_does_not_repeat_what_is_long(client: Client, data: bytes) -> 
     assert len(diagnostic["msg"]) < 300
 
 
-def test_whoever_goes_on_is_closed(farm: ElkoFarm) -> None:
+def test_a_peer_that_goes_on_is_closed(farm: ElkoFarm) -> None:
     client = farm.client(patience=3)
     for _ in range(5):
         client.send(b"{to}\n")

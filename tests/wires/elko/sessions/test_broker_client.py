@@ -1,4 +1,7 @@
-"""The commands of clients: housekeeping, offering, finding, waiting, monitoring, and going away."""
+"""The commands of clients: housekeeping, offering, finding, waiting, monitoring, and going away.
+
+The file is longer than others: it has the operations of one object, in the order of the document.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""RTCP sessions: numbers, what is kept and sent again, and when a session ends."""
+"""RTCP sessions: numbers, what is kept and sent again, and when a session ends.
+
+The file is longer than others: it has all tests of `broker.wires.elko.transports.rtcp`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Decoding of mc0 frames, errors for malformed ones, and encoding of replies."""
+"""Decoding of mc0 frames, errors for malformed ones, and encoding of replies.
+
+The file is longer than others: it has all tests of `broker.wires.mc0.codec.messages`.
+"""
 
 from __future__ import annotations
 

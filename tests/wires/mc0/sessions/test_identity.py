@@ -168,7 +168,7 @@ def test_a_revoked_key_that_is_still_connected_is_not_listened_to(farm: Mc0Farm,
     assert farm.counted("mc0_refused.key-not-allowed") == 1
 
 
-def test_a_key_that_is_allowed_again_begins_anew(farm: Mc0Farm) -> None:
+def test_a_key_that_is_allowed_again_begins_a_new_session(farm: Mc0Farm) -> None:
     peer = farm.peer("A", "K1")
     peer.say("SUB||t")
     farm.revoke("K1")

@@ -78,7 +78,7 @@ def test_what_is_sent_to_a_peer_is_no_sign_of_its_life(farm: Mc0Farm) -> None:
     assert len(peer.take()) < 14
 
 
-def test_an_expired_peer_is_not_told_and_begins_anew_without_ttl_and_subscriptions(farm: Mc0Farm) -> None:
+def test_an_expired_peer_is_not_notified_and_begins_again_without_ttl_and_subscriptions(farm: Mc0Farm) -> None:
     peer, publisher = connected(farm, 1_000), farm.peer("P")
     lasts(farm, peer)
     peer.take()

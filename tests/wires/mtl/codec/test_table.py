@@ -1,4 +1,7 @@
-"""Decoding, refusal and encoding of field tables, compared with pamqp."""
+"""Decoding, refusal and encoding of field tables, compared with pamqp.
+
+The file is longer than others: it has all tests of `broker.wires.mtl.codec.table`.
+"""
 
 from __future__ import annotations
 

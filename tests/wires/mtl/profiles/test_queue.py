@@ -1,6 +1,8 @@
-"""The profile "queue" of MTL: who gets what and how often, and what writers hear.
+"""The profile "queue" of MTL: deliveries to readers, and answers to writers.
 
 Tests are named after the rows of the conformance list in docs/protocols/mtl.md.
+
+The file is longer than others: it has all tests of `broker.wires.mtl.profiles.queue`.
 """
 
 from __future__ import annotations

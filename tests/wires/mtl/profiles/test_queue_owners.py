@@ -50,7 +50,7 @@ def cluster() -> tuple[Claims, Member, Member]:
 
 
 def moved(claims: Claims, here: Member, there: Member, name: str) -> None:
-    """The lease of the owner ends without its knowledge; another broker takes the queue; then the owner hears of it."""
+    """The lease of the owner ends without its knowledge; another broker takes the queue; then the owner is notified."""
     claims.away.add(here.name)
     claims.expire(here.name)
     assert there.prepared(Side.READER, name) is None

@@ -1,4 +1,7 @@
-"""The profile "registry" of MTL: what readers are told of services and loads of any wire, and what writers offer."""
+"""The profile "registry" of MTL: events of services and loads of any wire for readers, and offers of writers.
+
+The file is longer than others: it has all tests of `broker.wires.mtl.profiles.registry`.
+"""
 
 from __future__ import annotations
 
@@ -206,7 +209,7 @@ def test_changes_that_listeners_make_are_told_in_their_order(farm: RegistryFarm)
             farm.core.leave(change.provider)
 
     farm.core.watch(leave)
-    mtl = ProfilesFarm(registry=farm.core)  # which hears after that
+    mtl = ProfilesFarm(registry=farm.core)  # which is notified after that
     readers = [mtl.reader(profile=mtl.registry) for _ in range(3)]
     for reader, resource in zip(readers, ("services", "load", "load/bank"), strict=True):
         summon(reader, resource)

@@ -1,5 +1,8 @@
-"""The profile "service" of MTL: which worker gets a request, how its reply finds the caller, and what callers are told
-of requests that come to nothing."""
+"""The profile "service" of MTL: the worker of a request, the way of its reply to the caller, and what callers are told
+of requests that come to nothing.
+
+The file is longer than others: it has all tests of `broker.wires.mtl.profiles.service`.
+"""
 
 from __future__ import annotations
 
@@ -631,7 +634,7 @@ def test_a_request_that_is_rejected_for_good_is_not_tried_again(farm: ServiceFar
 
 
 @pytest.mark.parametrize("end", ["drop", "give back", "refuse"])
-def test_whoever_has_a_reply_is_told_of_no_error_and_gets_no_second_one(farm: ServiceFarm, end: str) -> None:
+def test_a_caller_with_a_reply_gets_no_error_and_no_second_one(farm: ServiceFarm, end: str) -> None:
     worker, other, caller = farm.worker("a"), farm.worker("a"), farm.caller()
     caller.asked("a", b"1", correlation_id="c", retry=True)
     reply(worker, got(worker)[0], b"done")

@@ -1,4 +1,7 @@
-"""The profile "topic" of MTL: who gets what is published, what mc0 has to do with it, and what is kept."""
+"""The profile "topic" of MTL: subscribers of a Content, exchange with mc0, and retained values.
+
+The file is longer than others: it has all tests of `broker.wires.mtl.profiles.topic`.
+"""
 
 from __future__ import annotations
 
@@ -352,7 +355,7 @@ def test_what_is_published_in_the_middle_of_a_delivery_comes_after_it(farm: Topi
 # last values
 
 
-def test_a_last_value_is_sent_first_to_whoever_comes_later(farm: TopicFarm) -> None:
+def test_a_last_value_is_sent_first_to_later_readers(farm: TopicFarm) -> None:
     writer = farm.writer(principal=farm.mtl.principal("ann"))
     put(writer, 1, "a", b"old", retain=True, type="x")
     put(writer, 2, "a", b"new", retain=True, type="x")

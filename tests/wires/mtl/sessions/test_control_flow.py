@@ -1,6 +1,8 @@
-"""The control flow of MTL: what each request is answered.
+"""The control flow of MTL: the answer to each request.
 
 Each test is named after the row of the conformance list that it is for, if there is one.
+
+The file is longer than others: it has all tests of `broker.wires.mtl.sessions.control_flow`.
 """
 
 from __future__ import annotations
@@ -133,7 +135,7 @@ def test_G08_a_session_belongs_to_one_peer() -> None:
 
 
 @pytest.mark.parametrize("passwords", [None, users()])
-def test_A01_whoever_has_not_opened_is_told_so(passwords: Users | None) -> None:
+def test_A01_a_request_before_open_is_refused_with_that_reason(passwords: Users | None) -> None:
     farm = ControlFarm(passwords)
     peer = farm.peer()
     assert peer.authorize(PLAIN, b"\0alice\0pencil") == OPEN

@@ -1,6 +1,8 @@
-"""Sessions of the control flow: who has which, how many there are, what waits, and what is left of those that are over.
+"""Sessions of the control flow: their peers, number, waiting requests, and what is left of those that are over.
 
 Each test is named after the row of the conformance list that it is for, if there is one.
+
+The file is longer than others: it has all tests of `broker.wires.mtl.sessions.control_sessions`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""The data flow of MTL: what each command is answered, what is dropped, and in which order things come.
+"""The data flow of MTL: the answer to each command, dropped commands, and the order of output.
 
 Tests are named after the rows of the conformance list in docs/protocols/mtl.md.
+
+The file is longer than others: it has all tests of `broker.wires.mtl.sessions.data_flow`.
 """
 
 from __future__ import annotations

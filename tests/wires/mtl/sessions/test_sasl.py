@@ -1,4 +1,7 @@
-"""SASL: each mechanism, its failures, and what nobody can tell from them."""
+"""SASL: each mechanism, its failures, and indistinguishable answers.
+
+The file is longer than others: it has all tests of `broker.wires.mtl.sessions.sasl`.
+"""
 
 from __future__ import annotations
 
@@ -363,7 +366,7 @@ def proof(final: bytes) -> str:
     ],
 )
 @pytest.mark.parametrize("user", ["anna", "bert"])
-def test_a_last_message_that_is_none_fails_whoever_it_is(
+def test_a_last_message_that_is_none_fails_for_any_user(
     user: str, change: Callable[[bytes], bytes | None], why: FailureReason
 ) -> None:
     client, exchange = Client(user, "pencil"), begun("SCRAM-SHA-256")
