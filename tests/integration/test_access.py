@@ -178,6 +178,17 @@ def test_rights_that_are_taken_away_withdraw_services_and_keep_the_connection(tm
         bob.done()
 
 
+def test_a_find_that_waits_ends_with_the_right_to_its_name(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon, login(daemon, "bob", "crayon") as bob, login(daemon, "ann", "pencil") as ann:
+        bob.send(to="client", op="find", service="bob-shop", wait=PATIENCE, monitor=True)
+        bob.done()
+        put(tmp_path / "users.toml", USERS.replace('"{user}-*"', '"{user}-b*"'))
+        assert "bob has no right to find 'bob-shop'" in bob.receive()["desc"][0]["failure"]
+        offer(ann, "bob-shop")
+        ann.done()
+        bob.done()
+
+
 def test_a_bad_users_file_changes_nothing(tmp_path: Path) -> None:
     with running(tmp_path) as daemon, login(daemon, "bob", "crayon") as bob:
         bob.done()

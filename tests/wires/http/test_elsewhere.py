@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.internet.task import Clock
 
+from broker.access.principal import Principal
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import Leases
 from broker.wires.http.sessions.instances import InstanceLimits, Instances, Offer
@@ -35,7 +36,7 @@ def put(
     instances: Instances, instance: str, hostport: str, address: str = HOME, owner: str = "", label: str = ""
 ) -> bool:
     _, new = instances.put(
-        "bank", instance, owner or address, address, Offer(hostport, "tcp", label or None, None, 30.0)
+        "bank", instance, Principal(owner, address=address), Offer(hostport, "tcp", label or None, None, 30.0)
     )
     return new
 
@@ -50,7 +51,7 @@ def test_an_instance_that_is_put_at_another_broker_moves_there(hostport: str, la
     assert len(pair.a) == 0
     assert pair.a.counts == {"registered": 1, "moved": 1}
     with pytest.raises(Refusal) as refused:
-        pair.a.renew("bank", "one", HOME)
+        pair.a.renew("bank", "one", Principal(address=HOME))
     assert refused.value.reason is Reason.NO_SUCH_SERVICE
     # And back.
     assert put(pair.a, "one", "h:1", label=label)
