@@ -297,8 +297,14 @@ class Registry:
 
     def set_check(self, service: Service, check: Check | None, policy: Policy = Policy.SHOW) -> None:
         same = self._index.get((service.name, service.protocol))
-        if same is not None and service in same:
-            self._tell(self._judge(same, service, check, policy))
+        if same is None or service not in same:
+            return
+        if check is not None and check.state is CheckState.UNTESTED and id(service) not in self._checks:
+            # The first word on a service says nothing of it: no order changes, and there is no change to announce.
+            # Each connection that offers a service has one.
+            self._checks[id(service)] = check
+            return
+        self._tell(self._judge(same, service, check, policy))
 
     def use_panic(self, share: float) -> None:
         """Set the share of failing services of one name and protocol, 0 to 1, above which none of them is hidden."""
