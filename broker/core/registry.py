@@ -488,12 +488,16 @@ class Registry:
 
 def _check_texts(service: Service) -> None:
     """Raise `Refusal` for a service with a text over its limit."""
-    name = service.name
-    longest = max(len(service.hostport), len(service.label or ""))
+    texts: tuple[str | None, ...] = (service.hostport, service.label)
     if service.auth is not None:
         auth = service.auth
-        longest = max(longest, len(auth.mode), len(auth.code or ""), len(auth.id or ""))
-    if longest > MAX_TEXT:
-        raise Refusal(Reason.PARAMETER, f"service {name!r} has a text of more than {MAX_TEXT} characters")
-    if len(service.info or "") > MAX_INFO:
-        raise Refusal(Reason.PARAMETER, f"service {name!r} gives more than {MAX_INFO} characters of information")
+        texts += (auth.mode, auth.code, auth.id)
+    for text in texts:
+        if text is not None and len(text) > MAX_TEXT:
+            raise Refusal(
+                Reason.PARAMETER, f"service {service.name!r} has a text of more than {MAX_TEXT} characters"
+            )
+    if service.info is not None and len(service.info) > MAX_INFO:
+        raise Refusal(
+            Reason.PARAMETER, f"service {service.name!r} gives more than {MAX_INFO} characters of information"
+        )
