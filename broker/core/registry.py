@@ -502,9 +502,7 @@ def _check_texts(service: Service) -> None:
         texts += (auth.mode, auth.code, auth.id)
     for text in texts:
         if text is not None and len(text) > MAX_TEXT:
-            raise Refusal(
-                Reason.PARAMETER, f"service {service.name!r} has a text of more than {MAX_TEXT} characters"
-            )
+            raise Refusal(Reason.PARAMETER, f"service {service.name!r} has a text of more than {MAX_TEXT} characters")
     if service.info is not None and len(service.info) > MAX_INFO:
         raise Refusal(
             Reason.PARAMETER, f"service {service.name!r} gives more than {MAX_INFO} characters of information"

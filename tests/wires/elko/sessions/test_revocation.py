@@ -9,7 +9,7 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
-from broker.access.password_backoff import Guesses
+from broker.access.password_backoff import GuessLimit
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.codec.director import VOCABULARY as DIRECTOR
@@ -19,7 +19,7 @@ from broker.wires.elko.sessions.director import DirectorSession
 from tests.access.test_users_access import Rig
 from tests.access.users import FILE
 from tests.wires.elko.director_recording import DirectorFarm, opens, policy
-from tests.wires.recording import Client, Farm, RecordingPeer, desc, told
+from tests.wires.recording import Client, ElkoFarm, RecordingPeer, desc, told
 
 BOB = {"mode": "password", "id": "bob", "code": "crayon"}
 ANN = {"mode": "password", "id": "ann", "code": "pencil"}
@@ -34,7 +34,7 @@ NO_VIEW = FILE.replace('users = ["ann"]\noperations = ["*"]', 'users = ["ann"]\n
 class Scene:
     """A broker with a users file."""
 
-    farm: Farm
+    farm: ElkoFarm
     rig: Rig
 
     def login(self, to: str, auth: dict[str, str]) -> Client:
@@ -54,14 +54,14 @@ class Scene:
 
 def access(rig: Rig, policy: Policy) -> AccessControl:
     """Return the access control of a listener, which reviews its sessions when the users file changes."""
-    control = AccessControl(attrs.evolve(policy, users=True), Guesses(Clock().seconds), rig.access, "elko")
+    control = AccessControl(attrs.evolve(policy, users=True), GuessLimit(Clock().seconds), rig.access, "elko")
     rig.access.changed.append(control.review)
     return control
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
-    return Scene(Farm(), Rig(tmp_path / "users.toml"))
+    return Scene(ElkoFarm(), Rig(tmp_path / "users.toml"))
 
 
 def forbidden(name: str, **more: Any) -> dict[str, Any]:
