@@ -121,6 +121,11 @@ class GuardedFile(Generic[V]):
         """Read the file now. Fires when it was read, also if it cannot be used."""
         return self._watch.refresh()
 
+    def use(self, path: str) -> Deferred[None]:
+        """Watch the file at another path, and read it now. Until then, and if it is bad, the last value stays."""
+        self.path = path
+        return self.refresh()
+
     def stop(self) -> None:
         """Stop checking the file. Fires all Deferreds of `refresh`."""
         self._watch.stop()

@@ -32,13 +32,15 @@ class OpenAccess:
     logins: Logins
     audit: AuditLog
     threads: ThreadPool
+    state: str
+    """The state directory, which has the audit log by default."""
 
     def reload(self, config: Config) -> None:
-        """Read the users file again now. A bad one changes nothing, and is reported as a problem."""
-        self.audit.use(config.audit_bytes, config.audit_files)
+        """Read the users file now, the same or another one. A bad one changes nothing, and is reported as a problem."""
+        self.audit.use(_audit_path(config, self.state), config.audit_bytes, config.audit_files)
         self.logins.requests.use(config.requests_per_address, config.requests_per_user, config.requests_burst)
-        if isinstance(self.access, UsersAccess):
-            self.access.refresh()
+        if isinstance(self.access, UsersAccess) and config.file is not None:
+            self.access.use(config.file)
 
     def stop(self) -> None:
         """Stop watching the file and the threads. Blocks while a password check runs, some 30 ms."""
@@ -59,9 +61,12 @@ def open_access(
     access: Everyone | UsersAccess = Everyone()
     if config.file is not None:
         access = UsersAccess(config.file, reactor, in_thread, logins, counters.count)
-    path = os.path.join(state, FILE) if config.audit is None else config.audit
-    audit = AuditLog(path, config.audit_bytes, config.audit_files, reactor, in_thread)
+    audit = AuditLog(_audit_path(config, state), config.audit_bytes, config.audit_files, reactor, in_thread)
     counters.include(audit.counts)
     # Started last: a thread pool that is left running keeps the process alive.
     threads.start()
-    return OpenAccess(access, logins, audit, threads)
+    return OpenAccess(access, logins, audit, threads, state)
+
+
+def _audit_path(config: Config, state: str) -> str:
+    return os.path.join(state, FILE) if config.audit is None else config.audit

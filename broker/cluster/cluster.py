@@ -325,6 +325,7 @@ class Cluster:
             self._ids.discard()
         resume = not database.replaced and bool(self._membership.lease)
         same = await self._membership.enter(resume)
+        self._members.entered(self._membership.instance)
         if not self._going:
             return "stopped"
         self._epoch, self._data_lost = database.epoch, self._data_lost or database.replaced

@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from broker.access.document import password_credential
 from broker.access.guarded_file import CHECK
 from broker.access.guarded_reading import BadUsers
 from broker.access.logins import Logins
@@ -229,6 +230,29 @@ def test_a_bad_file_changes_nothing_and_is_a_problem(rig: Rig, text: str, mode: 
     assert rig.access.problems
     rig.change(FILE)
     assert not rig.access.problems
+
+
+def test_another_file_takes_the_place_of_the_first(rig: Rig, tmp_path: Path) -> None:
+    bob = Principal("bob", Method.PASSWORD, HERE, password_credential(BOB))
+    assert rig.access.stands(bob)
+    other = tmp_path / "other.toml"
+    rig.access.use(put(other, FILE.replace('name = "bob"', 'name = "rob"')))
+    assert not rig.access.stands(bob)
+    assert rig.changes == 1
+    # The first file is watched no longer, and the other one is.
+    rig.path.unlink()
+    rig.clock.pump([CHECK] * 3)
+    assert rig.access.problems == ()
+    put(other, FILE)
+    rig.clock.pump([CHECK] * 3)
+    assert rig.access.stands(bob)
+
+
+def test_another_file_that_is_bad_changes_nothing(rig: Rig, tmp_path: Path) -> None:
+    rig.access.use(put(tmp_path / "other.toml", "[[users]]\n"))
+    assert rig.access.problems
+    assert rig.login("bob", "crayon")[0].name == "bob"
+    assert rig.changes == 0
 
 
 def test_a_change_is_noticed_without_a_request(rig: Rig) -> None:

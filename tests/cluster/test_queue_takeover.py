@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from broker.client.blocking import Client, Content
-from broker.client.errors import Closed
-from broker.client.mtl import Settings
+from broker.client.blocking import Client
 from tests.cluster.brokers import TTL, Broker, Brokers, until
+from tests.cluster.queue_load import QUEUES, QUICK, QueueLoad
 from tests.cluster.real_etcd import _free_ports
 from tests.cluster.real_postgres import PASSWORD, Postgres, server
-
-QUICK = Settings(timeout=2.0, heartbeat=0.5, most_pause=1.0, most_resend_pause=1.0)
-
-QUEUES = """
-[[mtl.queues]]
-queues = ["jobs*"]
-durable = true
-duplicates = true
-"""
 
 
 @pytest.fixture
@@ -46,70 +34,6 @@ def mtl(broker: Broker) -> str:
     return "tcp://127.0.0.1:" + broker.wait_for(r"mtl on tcp://127\.0\.0\.1:(\d+) ").group(1)
 
 
-class Load:
-    """Writers and readers of one queue, each message with an id."""
-
-    def __init__(self, endpoints: list[str], queue: str = "jobs", writers: int = 4, readers: int = 2) -> None:
-        self.confirmed: list[str] = []
-        self.seen: list[tuple[float, str]] = []
-        self.errors: list[BaseException] = []
-        self._queue = queue
-        self._going = True
-        self._client = Client(endpoints, settings=QUICK)
-        self._readers = [self._client.read("queue", [queue], confirm="full", window=20) for _ in range(readers)]
-        self._writing = [threading.Thread(target=self._write, args=(number,)) for number in range(writers)]
-        self._reading = [threading.Thread(target=self._read, args=(reader,)) for reader in self._readers]
-        for thread in (*self._writing, *self._reading):
-            thread.start()
-
-    def _write(self, number: int) -> None:
-        try:
-            writer = self._client.write("queue", [self._queue])
-            count = 0
-            while self._going:
-                count += 1
-                name = f"{number}-{count}"
-                writer.send(name.encode(), properties={"message-id": name}, timeout=60)
-                self.confirmed.append(name)
-        except BaseException as error:
-            self.errors.append(error)
-
-    def _read(self, reader: Any) -> None:
-        def work(content: Content) -> None:
-            self.seen.append((time.monotonic(), bytes(content.body).decode()))
-
-        try:
-            reader.work(work)
-        except Closed:
-            pass
-        except BaseException as error:
-            self.errors.append(error)
-
-    def stop_writing(self) -> None:
-        """Stop, and wait until all has been confirmed."""
-        self._going = False
-        for thread in self._writing:
-            thread.join(60)
-            assert not thread.is_alive()
-
-    def close(self) -> None:
-        """End the client."""
-        self._going = False
-        self._client.close()
-        for thread in (*self._writing, *self._reading):
-            thread.join(20)
-
-    def advanced(self, by: int = 20) -> None:
-        """Wait until more messages have been confirmed and read."""
-        confirmed, seen = len(self.confirmed), len(self.seen)
-
-        def further() -> bool:
-            assert self.errors == []
-            return len(self.confirmed) >= confirmed + by and len(self.seen) >= seen + by
-
-        until(further, "the load goes on")
-
-
 class Pair:
     """Two brokers over one PostgreSQL, with a load on a durable queue that both may own."""
 
@@ -126,7 +50,7 @@ class Pair:
         )
         for name in self._ports:
             self.start(name)
-        self.load = Load([mtl(brokers[name]) for name in self._ports])
+        self.load = QueueLoad([mtl(brokers[name]) for name in self._ports])
 
     def start(self, name: str) -> None:
         """Start a broker, for the first time or again."""

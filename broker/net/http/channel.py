@@ -4,7 +4,7 @@ Rules:
 - The scheduler bounds requests (`scheduled_input.py`): input is parsed and answered one request at a time. A body in
   pieces is written one piece in each step.
 - Backpressure: a connection that does not read its answers is not served, and is aborted if it reads nothing for
-  ``stalled_after``. While a request is unanswered, at most one read of further input is held; reads go on until then,
+  ``stalled_after``. While a request is unanswered, at most two reads of further input are held; reads go on until then,
   so that the loss of the peer is noticed.
 - A request must be complete ``within`` its time, its body has a maximum, and all incomplete bodies together count as
   unfinished input.
@@ -189,21 +189,40 @@ class HttpChannel(Scheduled, HTTPChannel):
     # for the scheduler
 
     def steps(self, data: bytes) -> Iterator[None]:
-        """Parse one piece, serve one request, or write one piece of an answer in each step."""
+        """Parse one piece, serve one request, or write one piece of an answer in each step.
+
+        It yields before each further step, and not after the last one: a peer whose only request took the whole quantum
+        would otherwise wait for the rounds with nothing left to handle, and its next request would wait with it.
+        """
+        yield from self._serve_received()
+        further = False
         for piece in sliced(data):
+            if further:
+                yield
+            further = True
             if self.upgraded is not None:
                 yield from self.upgraded.feed(piece)
                 continue
             super().dataReceived(piece)  # type: ignore[no-untyped-call]
+            yield from self._serve_received()
+
+    def _serve_received(self) -> Iterator[None]:
+        """Serve the complete request, and those that Twisted's parser held behind it."""
+        while self.received is not None:
             yield
-            while (request := self.received) is not None:
-                self.received = None
-                self._answering = True
-                self.factory.serve(request)
+            request, self.received = self.received, None
+            self._answering = True
+            self.factory.serve(request)
+            while self.pieces is not None:
                 yield
-                while self.pieces is not None:
-                    self._write_piece(request)
-                    yield
+                self._write_piece(request)
+
+    def go_on(self) -> None:
+        """Continue after a hold-up, with the input that Twisted's parser, or an upgrade, had behind the request."""
+        if self._rest is None and (self.received is not None or self._held):
+            held, self._held = self._held, b""
+            self._rest = self.steps(held)
+        super().go_on()
 
     def held_up(self) -> bool:
         """Return True while a request is unanswered, or the peer does not read."""

@@ -55,6 +55,10 @@ class ChangeNotices:
             self._load_watch.cancel()
             self._load_watch = None
 
+    def watched_by(self, watcher: NoticeRecipient) -> bool:
+        """Return True if the watcher gets notices of services or of loads."""
+        return watcher in self._services or watcher in self._loads
+
     def _service_changed(self, change: Change) -> None:
         service = change.subject
         assert isinstance(service, Service)
