@@ -47,7 +47,7 @@ class InProcess:
 def _run(there: Connection, niceness: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     die_with_parent()
     if niceness:
-        # On a machine with other work, a benchmark runs in a real-time class (`chrt`), where niceness has no effect.
+        # A benchmark may run in a real-time class (`chrt`) on a busy machine; niceness has no effect there.
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         os.nice(niceness)
     there.send(function(*arguments))

@@ -35,7 +35,7 @@ class HealthChecks:
         self._connections = ConnectionChecks(reactor, networks(config.networks))
         registry.use_panic(config.panic)
         self.schedule = Schedule(reactor, leases, self, random.random, settings_of(config))
-        self._registered = RegisteredChecks(registry, self.schedule)
+        self._registered = RegisteredChecks(registry, self.schedule, reactor)
 
     def use(self, config: values.Checks) -> None:
         """Apply a new configuration."""

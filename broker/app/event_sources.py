@@ -98,8 +98,9 @@ class EventSources:
             if self._gone.pop(service.name, self) is None:
                 self._notifications.event("service-back", service.name, _about(service))
         else:
-            self._failing.discard(_key(service))
-            if not self._registry.services(service.name):
+            if self._failing:
+                self._failing.discard(_key(service))
+            if not self._registry.protocols(service.name):
                 self._leave(service.name, change.why)
 
     def _checked(self, service: Service, state: str) -> None:

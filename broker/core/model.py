@@ -218,9 +218,10 @@ class Rights:
         """Return whether a service of this name may be offered. The broker's own names never may."""
         if name.startswith(OWN_PREFIX):
             return False
-        return all(
-            patterns == ("*",) or _compiled(patterns).match(name) is not None for patterns in (self.offer, self.granted)
-        )
+        for patterns in (self.offer, self.granted):
+            if patterns != ("*",) and _compiled(patterns).match(name) is None:
+                return False
+        return True
 
 
 @attrs.frozen

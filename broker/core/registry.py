@@ -8,6 +8,8 @@ Rules:
   (`broker.core.restored_services`), except at endpoints that a live service of that name has.
 - A find obeys the policy of failing health checks (`broker.core.service_group`). Listings have all services.
 - All tables are bounded. Requests over a bound are refused with a sentence; nothing is dropped silently.
+
+The file is longer than others: it implements `IRegistry`, whose methods change the same tables.
 """
 
 from __future__ import annotations
@@ -301,8 +303,14 @@ class Registry:
 
     def set_check(self, service: Service, check: Check | None, policy: Policy = Policy.SHOW) -> None:
         same = self._index.get((service.name, service.protocol))
-        if same is not None and service in same:
-            self._tell(self._judge(same, service, check, policy))
+        if same is None or service not in same:
+            return
+        if check is not None and check.state is CheckState.UNTESTED and id(service) not in self._checks:
+            # The first word on a service says nothing of it: no order changes, and there is no change to announce.
+            # Each connection that offers a service has one.
+            self._checks[id(service)] = check
+            return
+        self._tell(self._judge(same, service, check, policy))
 
     def use_panic(self, share: float) -> None:
         """Set the share of failing services of one name and protocol, 0 to 1, above which none of them is hidden."""
@@ -488,12 +496,14 @@ class Registry:
 
 def _check_texts(service: Service) -> None:
     """Raise `Refusal` for a service with a text over its limit."""
-    name = service.name
-    longest = max(len(service.hostport), len(service.label or ""))
+    texts: tuple[str | None, ...] = (service.hostport, service.label)
     if service.auth is not None:
         auth = service.auth
-        longest = max(longest, len(auth.mode), len(auth.code or ""), len(auth.id or ""))
-    if longest > MAX_TEXT:
-        raise Refusal(Reason.PARAMETER, f"service {name!r} has a text of more than {MAX_TEXT} characters")
-    if len(service.info or "") > MAX_INFO:
-        raise Refusal(Reason.PARAMETER, f"service {name!r} gives more than {MAX_INFO} characters of information")
+        texts += (auth.mode, auth.code, auth.id)
+    for text in texts:
+        if text is not None and len(text) > MAX_TEXT:
+            raise Refusal(Reason.PARAMETER, f"service {service.name!r} has a text of more than {MAX_TEXT} characters")
+    if service.info is not None and len(service.info) > MAX_INFO:
+        raise Refusal(
+            Reason.PARAMETER, f"service {service.name!r} gives more than {MAX_INFO} characters of information"
+        )

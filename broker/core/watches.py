@@ -24,6 +24,8 @@ RING = 4_096
 """Capacity of each ring, in entries: a few megabytes at most. Loads have a ring of their own, because a busy farm
 reports thousands in a second, and these would push out a change of a service within a few seconds."""
 
+_new = tuple.__new__
+
 E = TypeVar("E", bound=tuple[Any, ...])
 
 
@@ -161,8 +163,9 @@ class Watches:
 
     def record(self, kind: Kind, provider: int, subject: Service | None = None, why: str = "") -> Change:
         """Assign a revision to a change, and keep it in the ring."""
-        self.revision += 1
-        change = Change(self.revision, kind, provider, subject, why)
+        self.revision = revision = self.revision + 1
+        # As `Change(...)`, without the call of its constructor in Python: there are four for each short connection.
+        change = _new(Change, (revision, kind, provider, subject, why))
         self._changes.add(change)
         return change
 

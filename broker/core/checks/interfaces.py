@@ -12,7 +12,7 @@ from broker.core.checks.rules import CheckRule
 from broker.core.model import Check, Policy
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Question:
     """One thing to check, by a rule. Questions that are equal are asked once, for all their subjects.
 

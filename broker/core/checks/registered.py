@@ -4,6 +4,8 @@ Rules:
 - The services of one provider that a ping checks are one question, and those of one host:port that a connection or
   request checks are another one, whatever provider offers them.
 - The broker's own services, and restored ones, are not checked.
+- The supervision of a service begins a while after its offer, together with that of others: a first check is not due
+  before that, and a client that is gone within that time costs nothing.
 - When the rules change, services whose rule stays the same keep their state.
 """
 
@@ -11,12 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from ipaddress import ip_address
+from itertools import islice
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.checks.interfaces import Question
 from broker.core.checks.rules import CheckKind, CheckSettings
 from broker.core.checks.schedule import Schedule, Target
 from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, Change, Check, Kind, Policy, Provider, Service
+
+BEGIN_AFTER = 1.0
+"""Default seconds from the offer of a service to its supervision: short beside the interval of checks, and longer than
+a client stays that connects, offers a service and disconnects."""
+
+AT_ONCE = 50
+"""Providers whose supervision begins in one turn of the reactor: some 2 ms. A farm that reconnects has thousands."""
 
 
 class _CheckedService:
@@ -37,11 +49,18 @@ class _CheckedService:
 
 
 class RegisteredChecks:
-    """The checked services. Follows the changes of the registry."""
+    """The checked services. Follows the changes of the registry. ``begin_after`` is in seconds; see `BEGIN_AFTER`."""
 
-    def __init__(self, registry: IRegistry, schedule: Schedule) -> None:
+    def __init__(
+        self, registry: IRegistry, schedule: Schedule, clock: IReactorTime, begin_after: float = BEGIN_AFTER
+    ) -> None:
         self._registry = registry
         self._schedule = schedule
+        self._clock = clock
+        self._begin_after = begin_after
+        self._new: dict[int, None] = {}
+        """Providers with services that are not supervised yet, and some that have left."""
+        self._beginning: IDelayedCall | None = None
         self._providers: dict[int, dict[int, _CheckedService]] = {}
         """By provider and the `id` of the service, which is kept alive by the entry."""
         for provider in self._own():
@@ -68,16 +87,32 @@ class RegisteredChecks:
     def stop(self) -> None:
         """Follow the registry no longer."""
         self._watch.cancel()
+        if self._beginning is not None:
+            self._beginning.cancel()
+            self._beginning = None
 
     def _changed(self, change: Change) -> None:
-        service = change.subject
-        assert isinstance(service, Service)
         if change.kind is Kind.OFFERED:
-            self._add(service)
+            self._new[change.provider] = None
+            if self._beginning is None:
+                self._beginning = self._clock.callLater(self._begin_after, self._begin)
         elif change.kind is Kind.WITHDRAWN:
-            self._drop(service.provider, id(service))
+            if change.provider in self._providers:
+                self._drop(change.provider, id(change.subject))
         else:
-            self._amended(service)
+            assert isinstance(change.subject, Service)
+            self._amended(change.subject)
+
+    def _begin(self) -> None:
+        """Begin the supervision of new services, those that are still offered."""
+        for number in list(islice(self._new, AT_ONCE)):
+            del self._new[number]
+            provider = self._registry.provider(number)
+            checked = self._providers.get(number, {})
+            for service in () if provider is None else provider.services:
+                if id(service) not in checked:
+                    self._add(service)
+        self._beginning = self._clock.callLater(0, self._begin) if self._new else None
 
     def _add(self, service: Service) -> None:
         question = self._question(service)

@@ -19,7 +19,11 @@ class CheckKind(enum.StrEnum):
     HTTP = "http"
 
 
-@attrs.frozen
+ALL = "*"
+"""The pattern of every name: that of the default rule."""
+
+
+@attrs.frozen(cache_hash=True)
 class CheckRule:
     """Rule for the services whose name matches one of the shell patterns ``services``.
 
@@ -46,7 +50,7 @@ class CheckRule:
         return (
             (not self.wires or wire in self.wires)
             and (not self.protocols or protocol in self.protocols)
-            and any(fnmatchcase(name, pattern) for pattern in self.services)
+            and (ALL in self.services or any(fnmatchcase(name, pattern) for pattern in self.services))
         )
 
 

@@ -35,8 +35,8 @@ from broker.net.fast_write import plain_socket, push, unsent
 from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.reading import Reading
 from broker.net.http.request import HttpRequest
-from broker.net.patience import Patience
 from broker.net.rate_limits import Complaints
+from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler
 from broker.net.unfinished_input import SHORT, UnfinishedInput
@@ -138,7 +138,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         super().makeConnection(Reading(transport))  # type: ignore[no-untyped-call]
 
     def connectionMade(self) -> None:
-        self._patience = Patience(self.factory.clock.seconds)
+        self._refusals = RefusalLimit(self.factory.clock.seconds)
         self.factory.deadlines.wait(self)
         self.factory.connected(self)
         super().connectionMade()  # type: ignore[no-untyped-call]
@@ -151,7 +151,7 @@ class HttpChannel(Scheduled, HTTPChannel):
             self._arriving = True
             self.factory.deadlines.begin(self)
         self._drips += len(data) < DRIP
-        ordinary = self._batch <= FEW and self._drips <= DRIPS and self._patience.untouched()
+        ordinary = self._batch <= FEW and self._drips <= DRIPS and self._refusals.untouched()
         self._batch = 0
         self.take(data, ordinary)
 
@@ -400,7 +400,7 @@ class HttpChannel(Scheduled, HTTPChannel):
     def refused(self, refusal: Refusal) -> bool:
         """Count and log a refusal. Returns False if the rate limit for refusals is exceeded."""
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
-        return self._patience.lasts()
+        return self._refusals.admit()
 
     def _leave(self, within: float) -> None:
         """Serve no further request, and close ``within`` so many seconds."""

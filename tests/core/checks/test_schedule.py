@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 
 from broker.core.checks.interfaces import Question
 from broker.core.checks.progress import GIVE_UP, Outcome
-from broker.core.checks.registered import RegisteredChecks, is_local
+from broker.core.checks.registered import AT_ONCE, RegisteredChecks, is_local
 from broker.core.checks.rules import CheckKind, CheckRule, CheckSettings
 from broker.core.checks.schedule import Schedule
 from broker.core.liveness import Leases
@@ -56,6 +56,9 @@ class RecordingAsker:
 
 
 class Rig:
+    begin_after = 0.0
+    """Seconds from an offer to the supervision."""
+
     def __init__(self, *rules: CheckRule, **settings: Any) -> None:
         self.clock = Clock()
         self.leases = Leases(self.clock)
@@ -63,12 +66,13 @@ class Rig:
         self.registry = Registry(self.clock, count(1).__next__, Restored((), 0.0, self.clock, lambda ids: None))
         self.settings = CheckSettings(rules, **settings)
         self.schedule = Schedule(self.clock, self.leases, self.asker, lambda: 0.5, self.settings)
-        self.checks = RegisteredChecks(self.registry, self.schedule)
+        self.checks = RegisteredChecks(self.registry, self.schedule, self.clock, self.begin_after)
 
     def offer(self, *names: str, wire: str = "elko", address: str = "192.0.2.1") -> list[Service]:
         provider = self.registry.join("p", wire, address)
         services = [Service(name, f"{name}:1", provider) for name in names]
         self.registry.offer(services, Rights())
+        self.clock.advance(0)  # the supervision begins
         return services
 
     def run(self, seconds: float) -> None:
@@ -206,6 +210,54 @@ def test_a_new_configuration_keeps_the_state_of_what_stays():
     asked = len(rig.asker.asked)
     rig.run(60)
     assert len(rig.asker.asked) == asked
+    assert rig.clock.getDelayedCalls() == []
+
+
+class LaterRig(Rig):
+    """A rig in which supervision begins a second after an offer."""
+
+    begin_after = 1.0
+
+
+def test_supervision_begins_a_while_after_the_offer():
+    rig = LaterRig(PING)
+    [service] = rig.offer("inn")
+    assert (rig.state(service), list(rig.schedule.targets())) == (None, [])
+    rig.run(1.0)
+    assert (rig.state(service), len(list(rig.schedule.targets()))) == ("untested", 1)
+
+
+def test_a_service_that_is_withdrawn_before_that_is_never_supervised():
+    rig = LaterRig(PING)
+    gone, stays = rig.offer("inn"), rig.offer("bank", "shop")
+    rig.registry.leave(gone[0].provider)
+    rig.registry.withdraw(stays[0].provider, ["shop"])
+    rig.run(1.0)
+    assert [info.subjects for info in rig.schedule.targets()] == [("bank",)]
+
+
+def test_a_service_that_is_amended_before_that_is_supervised_as_amended():
+    rig = LaterRig(PING)
+    [service] = rig.offer("inn")
+    amended = attrs.evolve(service, info="{}")
+    rig.registry.amend(amended)
+    rig.run(1.0)
+    [present] = rig.registry.services("inn")
+    assert (present, rig.state(present)) == (amended, "untested")
+
+
+def test_supervision_begins_of_more_services_than_one_turn_takes():
+    rig = LaterRig(PING)
+    services = [rig.offer(f"inn-{number}")[0] for number in range(2 * AT_ONCE + 1)]
+    rig.clock.advance(1.0)
+    assert {rig.state(service) for service in services} == {"untested"}
+
+
+def test_nothing_is_supervised_after_the_stop():
+    rig = LaterRig(PING)
+    rig.offer("inn")
+    rig.checks.stop()
+    rig.schedule.stop()
     assert rig.clock.getDelayedCalls() == []
 
 
