@@ -7,7 +7,8 @@ time, so that each computation tolerates a clock that is set back.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -208,6 +209,10 @@ class Deadlines(Generic[K]):
     def first(self) -> K | None:
         """Return the oldest item, or None if there is none."""
         return next(iter(self._due), None)
+
+    def oldest(self, most: int) -> Iterator[K]:
+        """Return the oldest items, ``most`` at most, the oldest first."""
+        return islice(self._due, most)
 
     def stop(self) -> None:
         """Cancel all deadlines."""

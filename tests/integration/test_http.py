@@ -115,6 +115,29 @@ def test_a_body_over_the_limit_is_refused_before_it_is_sent(daemon: Daemon) -> N
     assert b"application/problem+json" in answer
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_client_that_sends_a_whole_body_over_the_limit_reads_the_refusal(daemon: Daemon, chunked: bool) -> None:
+    size = 4 << 20
+    head = "PUT /v1/services/a/b HTTP/1.1\r\nHost: localhost\r\n"
+    if chunked:
+        message = f"{head}Transfer-Encoding: chunked\r\n\r\n{size:x}\r\n".encode() + bytes(size) + b"\r\n0\r\n\r\n"
+    else:
+        message = f"{head}Content-Length: {size}\r\n\r\n".encode() + bytes(size)
+    for _ in range(5):
+        answer = raw(daemon, message)
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert answer.endswith(b"}")
+
+
+def test_a_client_that_sends_without_end_after_the_refusal_is_reset(daemon: Daemon) -> None:
+    head = b"PUT /v1/services/a/b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n"
+    with socket.create_connection((HERE, daemon.http_port()), PATIENCE) as sock:
+        sock.sendall(head)
+        assert sock.recv(1) == b"H"
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            sock.sendall(bytes(256 << 20))
+
+
 def test_instances_are_known_after_a_restart(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon:
         assert ask(daemon, "PUT", "/v1/services/bank/a", {"hostport": "h:1", "ttl": 60})[0] == 201

@@ -10,6 +10,9 @@ Rules:
   unfinished input.
 - A peer that pipelines, or sends a request in many small pieces, is not ordinary: its input waits for the rounds,
   behind that of others.
+- The close after a refusal lingers, within `LINGER_BYTES` and `LINGER_WITHIN`: the output ends, and input is discarded
+  until the peer closes. A close with unread input resets the connection, and the peer may lose the answer. A close
+  over TLS waits for the peer in any case.
 - Messages whose end is ambiguous are refused, and the connection is closed, since a proxy before the listener may
   interpret them otherwise (request smuggling; RFC 9112, 11.2): a Transfer-Encoding other than ``chunked``, one with
   HTTP/1.0 or with a Content-Length, a second Content-Length, folded header lines. Twisted refuses bare CR and LF in
@@ -54,6 +57,13 @@ request byte by byte cost a read each time, and wait for the rounds as well."""
 COSTLY_REQUEST = 0.004
 """Seconds beyond which a quantum is a strike: a request takes half a millisecond, and several times that on a machine
 whose cores others have, where one that asks seldom must stay ordinary. `FEW` bounds the requests of a quantum."""
+
+LINGER_BYTES, LINGER_WITHIN = 8 * 1024 * 1024, 5.0
+"""Bytes that a lingering close discards, and its duration in seconds, at most. A client that sends a body over the
+limit without a look at the answer reads the answer afterwards, if its body is no larger than this."""
+
+LINGER_READ = 65_536
+"""Bytes of a read whose content is discarded: fewer reads cost less."""
 
 
 class HttpOwner(Protocol):
@@ -116,10 +126,13 @@ class HttpChannel(Scheduled, HTTPChannel):
     _drips = 0  # short reads since the last request
     _losing = False  # the transport closes when all output is sent
     _unsent = 0  # unsent bytes when the read deadline began
+    _discarded = 0  # bytes of input since a lingering close began
+    _plain: Connection | None = None  # the transport, if it is a plain socket
 
     def makeConnection(self, transport: Any) -> None:
         self._socket = plain_socket(transport)
         if isinstance(transport, Connection):
+            self._plain = transport
             transport.bufferSize = SHORT  # a queued connection holds no more than this
         self.host = getattr(transport.getPeer(), "host", "unix")
         super().makeConnection(Reading(transport))  # type: ignore[no-untyped-call]
@@ -132,6 +145,7 @@ class HttpChannel(Scheduled, HTTPChannel):
 
     def dataReceived(self, data: bytes) -> None:
         if self.hanging_up:
+            self._discard(len(data))
             return
         if not self.requests and not self._arriving:
             self._arriving = True
@@ -349,7 +363,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         body, content_type = self.factory.sentence(status, text)
         head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
         self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
-        self.hang_up()
+        self._linger()
 
     def loseConnection(self) -> None:
         """Close when all output is sent. Idempotent: Twisted calls it after the last answer, and `hang_up` does."""
@@ -359,13 +373,7 @@ class HttpChannel(Scheduled, HTTPChannel):
 
     def hang_up(self) -> None:
         """Close when all output is sent."""
-        self.hanging_up = True
-        self.drop()
-        self.received = None
-        deadlines = self.factory.deadlines
-        deadlines.idle.discard(self)
-        deadlines.arriving.discard(self)
-        deadlines.leaving.add(self, CLOSE_WITHIN)
+        self._leave(CLOSE_WITHIN)
         self.loseConnection()
 
     def evict(self, refusal: Refusal) -> None:
@@ -393,6 +401,34 @@ class HttpChannel(Scheduled, HTTPChannel):
         """Count and log a refusal. Returns False if the rate limit for refusals is exceeded."""
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
         return self._refusals.admit()
+
+    def _leave(self, within: float) -> None:
+        """Serve no further request, and close ``within`` so many seconds."""
+        self.hanging_up = True
+        self.drop()
+        self.received = None
+        deadlines = self.factory.deadlines
+        deadlines.idle.discard(self)
+        deadlines.arriving.discard(self)
+        deadlines.leaving.add(self, within)
+
+    def _linger(self) -> None:
+        """End the output when all is sent, and discard input until the peer closes."""
+        self._leave(LINGER_WITHIN)
+        if self._plain is None:
+            self.loseConnection()
+            return
+        self._plain.bufferSize = LINGER_READ
+        self.transport.unregisterProducer()  # a producer would be resumed instead
+        self.transport.linger()
+
+    def _discard(self, size: int) -> None:
+        """Count discarded input. Reads wait for the rounds of the scheduler, since they cost time, too."""
+        self._discarded += size
+        if self._discarded > LINGER_BYTES:
+            self.abort()
+        else:
+            self.take(b"", ordinary=False)
 
     def _watch_progress(self) -> None:
         self._unsent = self.pending

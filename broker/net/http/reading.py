@@ -15,6 +15,17 @@ class Reading:
     def __init__(self, transport: Any) -> None:
         self._transport = transport
         self._paused = self._waits = False
+        self._lingers = False
+
+    @property
+    def disconnecting(self) -> bool:
+        """True from the beginning of a close: Twisted's parser parses no further input then."""
+        return self._lingers or bool(self._transport.disconnecting)
+
+    def linger(self) -> None:
+        """End the output when all of it is sent, and keep reading: a lingering close."""
+        self._lingers = True
+        self._transport.loseWriteConnection()
 
     def pauseProducing(self) -> None:
         """Pause on behalf of Twisted's HTTP."""

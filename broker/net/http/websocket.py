@@ -20,17 +20,15 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.handshake import H11Handshake
 from wsproto.utilities import ProtocolError, RemoteProtocolError
 
-from broker.core.errors import Reason, Refusal
+from broker.core.errors import Reason
 from broker.net.http.request import HttpRequest
 from broker.net.http.stream_outlet import StreamOutlet
+from broker.net.websockets import PING_EVERY, breach, close_frame, ping_frame
 from broker.web.messages import Stream
 from broker.web.problem import Problem
 
 if TYPE_CHECKING:
     from broker.net.http.listener import Channel, HttpFactory
-
-PING_EVERY = 30.0
-"""Seconds between pings: half of what common proxies allow a silent connection."""
 
 MAX_MESSAGE = 65_536
 """Bytes of a message of the peer: streams are for output, and what a client says is short."""
@@ -123,14 +121,16 @@ class WebSocket(StreamOutlet):
         """Send a ping after a quiet period."""
         if not self._closed and self.ws.state is ConnectionState.OPEN:
             if not self.behind:
-                self._send(Ping())
+                self._write(ping_frame(self.ws))
             self._factory.pings.add(self, PING_EVERY)
 
     # inside
 
     def _send(self, event: Any) -> None:
-        data = self.ws.send(event)
-        if self._fits(len(data)):
+        self._write(self.ws.send(event))
+
+    def _write(self, data: bytes) -> None:
+        if data and self._fits(len(data)):
             self._channel.transport.write(data)
 
     def _event(self, event: Event) -> None:
@@ -162,13 +162,11 @@ class WebSocket(StreamOutlet):
             self._stream.received(text)
 
     def _breach(self, code: int, text: str) -> None:
-        refusal = Refusal(Reason.HANDSHAKE, f"no frame of the protocol: {text[:200]}")
-        self._factory.complaints.add(self._factory.wire, self._channel.host, refusal)
-        self._close(code, text[:100])
+        self._factory.complaints.add(self._factory.wire, self._channel.host, breach(text))
+        self._close(code, text)
 
     def _close(self, code: int, text: str = "") -> None:
-        if self.ws.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
-            self._send(CloseConnection(code, text or None))
+        self._write(close_frame(self.ws, code, text))
         self._hang_up()
 
     def _hang_up(self) -> None:

@@ -27,7 +27,7 @@ class Http:
     services_per_user: int = 1_000
     """Those of one user, or of one address without a user. 0: no limit."""
     connections: int = 5_000
-    """Open connections; beyond them, the one that is idle for the longest time is closed."""
+    """Open connections; beyond them, an idle one is closed, of the address with the most."""
     connections_per_address: int = 2_000
     """Those of one address. 0: no limit."""
     rate: float = 100.0

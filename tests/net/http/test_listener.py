@@ -256,6 +256,16 @@ def test_at_the_limit_the_longest_idle_connection_makes_room() -> None:
     assert newcomer.answer().status == 200
 
 
+def test_a_crowd_of_one_address_makes_room_by_its_own_connections() -> None:
+    site = Site(connections=ConnectionLimits(connections=20, rate=0))
+    good = site.connect("192.0.2.2")
+    crowd = [site.connect("198.51.100.1") for _ in range(100)]
+    assert not good.wire.aborted
+    assert crowd[0].wire.aborted
+    good.ask("GET /good")
+    assert good.answer().status == 200
+
+
 def test_slow_connections_make_room_where_none_is_idle() -> None:
     site = Site(connections=ConnectionLimits(connections=3))
     site.factory.port = Port()

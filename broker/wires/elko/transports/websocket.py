@@ -41,10 +41,8 @@ from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineProtocol
 from broker.net.rate_limits import Deadlines
 from broker.net.web_origins import FROM_ELSEWHERE, Origins, not_allowed
+from broker.net.websockets import PING_EVERY, breach, close_frame, ping_frame
 from broker.wires.elko.codec.blocks import END
-
-PING_EVERY = 30.0
-"""Seconds between pings: half of what common proxies allow a silent connection."""
 
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 
@@ -190,14 +188,14 @@ class WebSocket:
             session.lost()
         if self.ws.state is ConnectionState.OPEN:
             code = CloseReason.GOING_AWAY if self._line.factory.stopping else self._code
-            self._line.transport.write(self.ws.send(CloseConnection(code)))
+            self._line.transport.write(close_frame(self.ws, code))
 
     # events
 
     def ping(self) -> None:
         """Send a ping after a quiet period."""
         if self.ws.state is ConnectionState.OPEN:
-            self._line.write(self.ws.send(Ping()))
+            self._line.write(ping_frame(self.ws))
             self._shared.pings.add(self, PING_EVERY)
 
     def _requested(self, event: Request) -> None:
@@ -239,8 +237,8 @@ class WebSocket:
             self._breach(event.code, event.reason or "a breach of RFC 6455")
 
     def _breach(self, code: int, text: str) -> None:
-        self._line.refused(Refusal(Reason.HANDSHAKE, f"no frame of the protocol: {text[:200]}"))
-        self._line.write(self.ws.send(CloseConnection(code, text)))
+        self._line.refused(breach(text))
+        self._line.write(close_frame(self.ws, code, text))
         self._line.close()
 
     def _nothing(self, event: object) -> None:

@@ -12,8 +12,9 @@ from broker.core.errors import Reason
 from broker.net.admission import STOP_WITHIN
 from broker.net.line_protocol import LineProtocol
 from broker.net.unfinished_input import UNFINISHED_BY_ADDRESS
+from broker.net.websockets import PING_EVERY
 from broker.wires.elko.transports.limits import TransportLimits
-from broker.wires.elko.transports.websocket import PING_EVERY, WebSocket
+from broker.wires.elko.transports.websocket import WebSocket
 from tests.net.holders import Holding
 from tests.net.words import Hub, WordSession
 from tests.wires.elko.transports.virtual_links import HANDSHAKE, WebLink, WordHub, garbage, masked, web_hub
