@@ -191,6 +191,8 @@ class Change(NamedTuple):
 
     ``why`` is set for WITHDRAWN and LEFT: "withdrawn" if the provider did so on purpose, "left" if its connection
     ended, "expired" if it was silent for too long. For CHECKED it is the new `CheckState`.
+
+    ``at`` is the time at which this broker recorded the change, in seconds of the epoch.
     """
 
     revision: int
@@ -198,6 +200,7 @@ class Change(NamedTuple):
     provider: int
     subject: Service | Load | None = None
     why: str = ""
+    at: float = 0.0
 
 
 @lru_cache(maxsize=256)

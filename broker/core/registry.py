@@ -113,7 +113,7 @@ class Registry:
         self._restored = restored
         self._waits = Waits(clock)
         self._notifier = Notifier()
-        self._watches = Watches(self._notifier)
+        self._watches = Watches(self._notifier, clock)
         self._announce: Callable[[Change], None] = self._watches.announce
         self._members = {BROKER: ProviderEntry(BROKER, "elkobroker", "elkobroker", "", clock.seconds())}
         self._index: dict[tuple[str, str], ServiceGroup] = {}

@@ -13,6 +13,7 @@ from itertools import takewhile
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -112,10 +113,14 @@ class ChangeRing(Generic[E]):
 
 
 class Watches:
-    """Revisions, recent changes and watchers of a registry. Notifications go through ``notifier``."""
+    """Revisions, recent changes and watchers of a registry.
 
-    def __init__(self, notifier: Notifier) -> None:
+    Notifications go through ``notifier``; ``clock`` gives the time of each change.
+    """
+
+    def __init__(self, notifier: Notifier, clock: IReactorTime) -> None:
         self.revision = 0
+        self._seconds = clock.seconds
         self._notifier = notifier
         self._watchers: dict[Kind, tuple[Watch, ...]] = dict.fromkeys(Kind, ())
         """Few, and rarely changed. Tuples: a queued notification keeps the watchers of its time."""
@@ -126,8 +131,8 @@ class Watches:
         self.beat_watchers: tuple[ReportWatch, ...] = ()
         """Tuples, because each report hands them to the notifier, and they must not change during delivery."""
         self._changes: ChangeRing[Change] = ChangeRing()
-        self._loads: ChangeRing[tuple[int, int, str, float, LoadDetails | None]] = ChangeRing()
-        """Revision, provider, label, load and details. A `Change` is made of an entry only on request."""
+        self._loads: ChangeRing[tuple[int, int, str, float, LoadDetails | None, float]] = ChangeRing()
+        """Revision, provider, label, load, details and time. A `Change` is made of an entry only on request."""
 
     def add(self, changed: Callable[[Change], None], kinds: Collection[Kind], own: bool = False) -> Watch:
         """Add a watcher; see `IRegistry.watch`."""
@@ -165,7 +170,7 @@ class Watches:
         """Assign a revision to a change, and keep it in the ring."""
         self.revision = revision = self.revision + 1
         # As `Change(...)`, without the call of its constructor in Python: there are four for each short connection.
-        change = _new(Change, (revision, kind, provider, subject, why))
+        change = _new(Change, (revision, kind, provider, subject, why, self._seconds()))
         self._changes.add(change)
         return change
 
@@ -178,12 +183,13 @@ class Watches:
         `announce`. ``mirrored``: of another member's provider.
         """
         self.revision = revision = self.revision + 1
-        self._loads.add((revision, provider, label, load, details))
+        at = self._seconds()
+        self._loads.add((revision, provider, label, load, details, at))
         load_watchers = self._load_watchers_of_all if mirrored else self.load_watchers
         if load_watchers:
             self._notifier.add_all(load_watchers, (provider, load, details))
         if (self._watchers_of_all if mirrored else self._watchers)[Kind.LOAD]:
-            return Change(revision, Kind.LOAD, provider, Load(provider, label, load, details))
+            return Change(revision, Kind.LOAD, provider, Load(provider, label, load, details), at=at)
         return None
 
     def announce(self, change: Change, mirrored: bool = False) -> None:
@@ -213,7 +219,7 @@ class Watches:
             found += [change for change in self._changes.after(revision) if change.kind in kinds][part]
         if Kind.LOAD in kinds:
             loads = self._loads.after(revision)[part]
-            found += (Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:])) for entry in loads)
+            found += (Change(entry[0], Kind.LOAD, entry[1], Load(*entry[1:5]), at=entry[5]) for entry in loads)
         # The rings are in order each, and not with each other.
         found.sort(key=itemgetter(0))
         return found[part]

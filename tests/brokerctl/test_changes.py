@@ -50,7 +50,14 @@ def test_an_endless_event_is_refused(line: bytes) -> None:
 
 
 def change(revision: int, service: str) -> dict[str, Any]:
-    return {"revision": revision, "kind": "offered", "provider": 1, "service": service, "hostport": "h:1"}
+    return {
+        "revision": revision,
+        "at": "2026-11-23T09:14:02.118Z",
+        "kind": "offered",
+        "provider": 1,
+        "service": service,
+        "hostport": "h:1",
+    }
 
 
 def streams(server: Server, *pieces: bytes) -> threading.Event:
@@ -97,7 +104,7 @@ def test_watch_prints_lines_for_people_and_tells_a_gap(server: Server) -> None:
     over = streams(server, gap + sse("8-2", change(2, "in\x1bn")))
     result = ctl("--url", server.url, "watch", "-n", 1)
     over.set()
-    assert result.stdout == "       2 offered    in\\x1bn  provider=1  hostport=h:1\n"
+    assert result.stdout == "2026-11-23T09:14:02.118Z        2 offered    in\\x1bn  provider=1  hostport=h:1\n"
     assert result.stderr == "resync: changes may be missing here; services lists the present state\n"
 
 
@@ -122,7 +129,7 @@ def test_a_refused_watch_is_told_and_not_repeated(server: Server) -> None:
 def test_events_are_a_table(server: Server) -> None:
     server.answer("/v1/events", {"epoch": 7, "revision": 9, "resync": False, "events": [change(9, "bank")]})
     result = ctl("--url", server.url, "events", "--since", "7-8", "b*", "-n", 5)
-    assert result.stdout.splitlines()[1].split() == ["9", "offered", "bank", "1", "h:1"]
+    assert result.stdout.splitlines()[1].split() == ["9", "2026-11-23T09:14:02.118Z", "offered", "bank", "1", "h:1"]
     assert server.last.query == {"since": ["7-8"], "pattern": ["b*"], "limit": ["5"]}
     server.answer("/v1/events", {"epoch": 7, "revision": 9, "resync": True, "events": []})
     assert ctl("--url", server.url, "events").stderr == "the broker has forgotten the changes after that revision\n"

@@ -201,7 +201,7 @@ def test_there_is_no_future_and_nothing_before_the_beginning(registry: Registry,
 
 
 def test_what_fell_out_of_the_ring_is_not_known_any_more() -> None:
-    watches = Watches(Notifier())
+    watches = Watches(Notifier(), Clock())
     for number in range(RING + 10):
         watches.record_load(1, "one", float(number))
     changes = watches.since(10, tuple(Kind))

@@ -1,7 +1,7 @@
 """Events: changes of the registry as operators see them, and the endpoint of the recent ones.
 
-An event never has a secret. Its *place* is ``EPOCH-REVISION``; a client that knows the place of the last event that it
-has seen asks for those after it.
+An event never has a secret. ``at`` is its time, RFC 3339 in UTC, by the clock of this broker. Its *place* is
+``EPOCH-REVISION``; a client that knows the place of the last event that it has seen asks for those after it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from broker.admin.api.lists import MAX_TEXT, MOST, PAGE
-from broker.admin.api.pieces import array, members, streamed
+from broker.admin.api.pieces import array, members, moment, streamed
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import Change, Kind, Load, Service
@@ -24,7 +24,7 @@ from broker.web.messages import Response
 from broker.wires.view_scan import matcher
 
 PIECE = 250
-"""Events that are encoded in one piece: some 3 µs each."""
+"""Events that are encoded in one piece: some 5 µs each."""
 
 SEARCHED = 2_000
 """Newest events that are searched for a pattern if no place is given."""
@@ -97,7 +97,12 @@ def filter_of(kinds: Collection[str], pattern: str) -> Filter:
 
 def event(change: Change) -> dict[str, object]:
     """Return a change as an event."""
-    about: dict[str, object] = {"revision": change.revision, "kind": change.kind.value, "provider": change.provider}
+    about: dict[str, object] = {
+        "revision": change.revision,
+        "at": moment(change.at, "milliseconds"),
+        "kind": change.kind.value,
+        "provider": change.provider,
+    }
     subject = change.subject
     if isinstance(subject, Service):
         about |= {"service": subject.name, "protocol": subject.protocol, "hostport": subject.hostport}

@@ -42,6 +42,6 @@ def members(about: Mapping[str, object]) -> bytes:
     return msgspec.json.encode(about)[1:-1]
 
 
-def moment(seconds: float) -> str:
-    """Return a time in seconds of the epoch as text by RFC 3339, in UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+def moment(seconds: float, precision: str = "seconds") -> str:
+    """Return a time in seconds of the epoch as text by RFC 3339, in UTC, to the ``precision`` of a timespec."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=precision).replace("+00:00", "Z")

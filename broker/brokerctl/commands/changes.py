@@ -21,6 +21,7 @@ from broker.brokerctl.output.units import text
 SINCE = re.compile(r"\d+-\d+")
 EVENTS = [
     Column("revision"),
+    Column("at"),
     Column("kind"),
     Column("service"),
     Column("provider"),
@@ -138,11 +139,13 @@ def show_change(output: Output, change: Mapping[str, Any]) -> None:
         return
     kind = text(change.get("kind"))
     line = Text()
+    if "at" in change:
+        line.append(f"{text(change['at'])} ", "dim")
     line.append(f"{text(change.get('revision'), 'id'):>8} ", "dim")
     line.append(f"{kind:<10} ", _STYLES.get(kind, "cyan"))
     line.append(text(change.get("service", change.get("label"))), "bold")
     for name, value in change.items():
-        if name not in ("revision", "kind", "service", "epoch") and value not in (None, ""):
+        if name not in ("revision", "at", "kind", "service", "epoch") and value not in (None, ""):
             line.append(f"  {clean(name)}=", "dim").append(text(value, "", name))
     output.console.print(line, soft_wrap=True)
     output.console.file.flush()

@@ -101,8 +101,9 @@ class OpenHttp(PlainWire):
         self.dispatch.draining = False
 
     def peers(self) -> int:
-        """Return the number of registered instances: they expire, since a drain refuses their renewals."""
-        return len(self.instances)
+        """Return 0: an instance has no connection, and nothing can send it away. It expires, since a drain refuses its
+        renewal, or ends with the broker."""
+        return 0
 
     def reload(self, config: Http, broker: Broker) -> None:
         """Apply other names and limits."""

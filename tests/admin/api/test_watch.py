@@ -92,11 +92,12 @@ def test_a_watcher_gets_each_change_once_within_an_interval(farm: Events) -> Non
     farm.registry.load(provider, 0.5)
     assert browser.seen == []
     farm.flush()
+    now = "2026-01-01T00:00:00.000Z"
     assert browser.seen == [
-        {"revision": 1, "kind": "joined", "provider": 100},
-        {"revision": 2, "kind": "offered", "provider": 100, "service": "bank", "protocol": "tcp",
+        {"revision": 1, "at": now, "kind": "joined", "provider": 100},
+        {"revision": 2, "at": now, "kind": "offered", "provider": 100, "service": "bank", "protocol": "tcp",
          "hostport": "bank-1:80"},
-        {"revision": 3, "kind": "load", "provider": 100, "label": "bank-1", "load": 0.5},
+        {"revision": 3, "at": now, "kind": "load", "provider": 100, "label": "bank-1", "load": 0.5},
     ]  # fmt: skip
     assert browser.place == farm.place()
     farm.flush()
@@ -318,6 +319,18 @@ def test_the_recent_events_are_listed(farm: Events) -> None:
     assert (revisions(later["events"]), later["revision"]) == ([3, 4], 4), "the oldest, and the place after them"
     rest = farm.site.get(f"/v1/events?since={later['epoch']}-{later['revision']}&limit=2")
     assert (revisions(rest["events"]), rest["revision"]) == ([5], 5)
+
+
+def test_each_event_has_the_time_of_its_change(farm: Events) -> None:
+    browser = farm.open()
+    farm.clock.advance(1.5)
+    provider = farm.join("bank-1", "bank")
+    farm.clock.advance(60)
+    farm.registry.load(provider, 0.5)
+    farm.clock.advance(60)
+    times = ["2026-01-01T00:00:01.500Z", "2026-01-01T00:00:01.500Z", "2026-01-01T00:01:01.500Z"]
+    assert [each["at"] for each in browser.seen] == times, "watched"
+    assert [each["at"] for each in farm.site.get("/v1/events")["events"]] == times, "read from the rings later"
 
 
 def test_events_after_an_unknown_place_are_none_with_a_resync(farm: Events) -> None:

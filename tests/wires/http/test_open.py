@@ -48,11 +48,10 @@ def test_a_reload_applies_names_and_limits(wire: OpenHttp) -> None:
     assert (wire.config.endpoint, wire.config.auth) == (Http().endpoint, None)
 
 
-def test_a_drain_waits_for_instances(wire: OpenHttp) -> None:
+def test_a_drain_does_not_wait_for_instances(wire: OpenHttp) -> None:
     wire.drain()
     assert wire.dispatch.draining
-    assert wire.peers() == 1
-    wire.instances.withdraw("bank", "a", ANN)
+    assert len(wire.instances) == 1
     assert wire.peers() == 0
     wire.undrain()
     assert not wire.dispatch.draining

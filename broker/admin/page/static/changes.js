@@ -5,25 +5,25 @@ const MOST = 2_000;
 /** Seconds of the rate of changes that are kept. */
 const SECONDS = 120;
 
-/** The recent changes, each with `at`, the Date of its arrival, and `kind`, `service`, `provider`, ... as the API sends. */
+/** The recent changes, as the API sends them: `at`, `kind`, `service`, `provider`, ... */
 export class Changes {
   /** The newest first. */
   list = [];
   #seen = new Set();
   #seconds = new Map();
 
-  /** Add changes in the order of their revisions. Returns those that are new. */
-  add(changes, at = new Date()) {
+  /** Add changes in the order of their revisions, which arrived at that time. Returns those that are new. */
+  add(changes, arrived = new Date()) {
     const news = [];
     for (const change of changes) {
       const key = `${change.revision} ${change.kind} ${change.provider}`;
       if (this.#seen.has(key)) continue;
       this.#seen.add(key);
-      news.push({ ...change, at });
+      news.push(change);
     }
     this.list = [...news.toReversed(), ...this.list];
     for (const old of this.list.splice(MOST)) this.#seen.delete(`${old.revision} ${old.kind} ${old.provider}`);
-    const second = Math.floor(at.getTime() / 1000);
+    const second = Math.floor(arrived.getTime() / 1000);
     this.#seconds.set(second, (this.#seconds.get(second) ?? 0) + news.length);
     for (const old of this.#seconds.keys()) if (old < second - SECONDS) this.#seconds.delete(old);
     return news;

@@ -8,7 +8,7 @@ import { checkMark, providerLink, reportLink, title, verdictMark } from "./lists
 import { Pace } from "./pace.js";
 import { changed, serviceAddress } from "./route.js";
 import { sparkline } from "./spark.js";
-import { ago, count, format, plural, shown, time, when } from "./text.js";
+import { ago, count, format, plural, shown, when } from "./text.js";
 
 /** Instances that the panel shows of one service. */
 const INSTANCES = 50;
@@ -231,7 +231,7 @@ export class Detail {
               change.kind === "load" ? ` ${count(change.load)}` : ` ${shown(subject(change))}`,
             ),
             h("span", { class: "aside" }, change.why === word(change) ? "" : shown(change.why ?? "")),
-            h("span", { class: "aside" }, change.old ? "earlier" : time(change.at)),
+            h("span", { class: "aside" }, when(change.at)),
           ),
         ),
       ),

@@ -5,7 +5,7 @@ import { h, say } from "./dom.js";
 import { providerLink } from "./lists.js";
 import { serviceAddress } from "./route.js";
 import { Table } from "./table.js";
-import { count, plural, shown, time } from "./text.js";
+import { count, plural, shown, when } from "./text.js";
 
 /** The screen. While its reader has scrolled down, new changes wait, so that nothing moves. */
 export class EventsScreen {
@@ -30,9 +30,9 @@ export class EventsScreen {
         {
           name: "at",
           title: "Time",
-          width: "6rem",
+          width: "10rem",
           number: true,
-          draw: (change) => (change.old ? "earlier" : time(change.at)),
+          draw: (change) => when(change.at),
         },
         {
           name: "kind",

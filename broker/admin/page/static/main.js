@@ -284,7 +284,7 @@ async function load() {
   ]);
   app.name(status);
   live.follow(events);
-  app.changes.add(events.events.map((event) => ({ ...event, old: true })));
+  app.changes.add(events.events);
 }
 
 async function start() {

@@ -8,7 +8,7 @@ import { checkMark, isShort, reportLink, title, verdictMark } from "./lists.js";
 import { Pace, pauseFor } from "./pace.js";
 import { address, providerAddress, serviceAddress } from "./route.js";
 import { sparkline } from "./spark.js";
-import { count, duration, plural, shown, time } from "./text.js";
+import { count, duration, plural, shown, when } from "./text.js";
 
 /** Rows of each list here. */
 const ROWS = 8;
@@ -246,7 +246,7 @@ export class OverviewScreen {
             ? h("a", { href: serviceAddress(change.service) }, shown(change.service))
             : h("span", {}, shown(subject(change))),
           h("span", { class: `mark ${markOf(change)}` }, shown(word(change))),
-          h("span", { class: "aside" }, change.old ? "earlier" : time(change.at)),
+          h("span", { class: "aside" }, when(change.at)),
         ),
       "No service has come or gone lately.",
     );

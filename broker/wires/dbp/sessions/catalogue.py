@@ -10,6 +10,7 @@ Rules (the document has "agreed-upon intervals", but does not define the agreeme
 - After one missed heartbeat it is probed at its own address, repeatedly until it expires.
 - Without a contract it stays, also across a restart of the broker: Hermes' services register only once. They may be
   probed periodically; then one that has ever answered expires after as many consecutive failures.
+- A service that an operator withdraws in the registry is dismissed: it is sent a DISCONNECT, and may register again.
 - A service that has moved to another broker of the cluster is given up quietly: see `elsewhere`.
 - Messages about a service count only from the address that registered it, unless the configuration disables that.
 
@@ -29,7 +30,7 @@ from twisted.logger import Logger
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IRegistry
-from broker.core.model import Provider, Rights, Service, load_details
+from broker.core.model import Change, Kind, Provider, Rights, Service, load_details
 from broker.net.interfaces.router import Complaints
 from broker.wires.dbp.codec.details import Details, details
 from broker.wires.dbp.codec.info import merge
@@ -103,6 +104,9 @@ class Catalogue:
         """The services of other brokers; None without a cluster."""
         self._entries: dict[str, ServiceEntry] = {}
         self._sources: dict[Source, dict[ServiceEntry, None]] = {}
+        self._updated: ServiceEntry | None = None
+        """The service that is withdrawn only to be offered at another address."""
+        self._watch = registry.watch(self._withdrawn, (Kind.WITHDRAWN,), own=True)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -186,8 +190,12 @@ class Catalogue:
             self._amend(entry)
         else:
             # A moved service is another one to its watchers, which connect to the hostport of an offer.
-            self._registry.withdraw(entry.provider, [entry.name])
-            self._offer(entry)
+            self._updated = entry
+            try:
+                self._registry.withdraw(entry.provider, [entry.name])
+                self._offer(entry)
+            finally:
+                self._updated = None
         self._report(entry, details(changes))
         self.live(entry)
         self._look(entry)
@@ -294,6 +302,7 @@ class Catalogue:
 
     def part_all(self) -> None:
         """Send all services a DISCONNECT, since the broker stops. They stay in the registry, and so in its record."""
+        self._watch.cancel()
         for entry in self._entries.values():
             self._outbound.part(entry)
             if entry.lease is not None:
@@ -310,6 +319,18 @@ class Catalogue:
         """Send one service a DISCONNECT, and remove it, by order of an operator."""
         self._outbound.part(entry)
         self.remove(entry, "withdrawn")
+
+    def _withdrawn(self, change: Change) -> None:
+        """Dismiss a service that the registry does not have any more, though it was not removed here."""
+        service = change.subject
+        assert isinstance(service, Service)
+        entry = self._entries.get(service.name)
+        if entry is None or entry is self._updated or entry.provider != change.provider:
+            return
+        provider = self._registry.provider(entry.provider)
+        # Without the provider, a service of another broker has replaced it: see `found_elsewhere`.
+        if provider is not None and not provider.services:
+            self.dismiss(entry)
 
     # periodic checks
 

@@ -1348,6 +1348,19 @@ def test_19_a_drain_disconnects_all_services_and_removes_them(farm: DbpFarm) -> 
     assert [peer.take() for peer in dealers] == [[], []]
 
 
+def test_19_a_service_that_an_operator_withdraws_is_sent_a_disconnect_and_removed(farm: DbpFarm) -> None:
+    rohan, gondor = (farm.dealer().registered(name, **TIMED) for name in ("Rohan", "Gondor"))
+    [service] = farm.registry.services("Rohan")
+    farm.registry.withdraw(service.provider, ["Rohan"])
+    assert [frames[0] for frames in rohan.take()] == [b"</3"]
+    assert farm.catalogue.get("Rohan") is None
+    assert farm.registry.provider(service.provider) is None
+    assert farm.counted("dbp_services.withdrawn") == 1
+    assert gondor.take() == []
+    farm.dealer().registered("Rohan", **TIMED)
+    assert not gone(farm, "Rohan")
+
+
 @pytest.mark.parametrize("kind", ["req", "hermes"])
 def test_19_a_req_is_sent_nothing_that_it_did_not_ask_for(farm: DbpFarm, kind: str) -> None:
     """Neither heartbeats nor DISCONNECT, also when it is under contract, expires, or is replaced."""
