@@ -39,6 +39,24 @@ def test_wrong_arguments_end_with_2(arguments: list[str], capsys: pytest.Capture
     assert "usage:" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--journal", "--out"])
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket/journal", "hdfs://h/a", "file://other/a", "file://", "file:///a?b", "://x"]
+)
+def test_a_uri_of_another_machine_is_refused(option: str, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    both = {"--journal": "journal", "--out": "out"} | {option: uri}
+    with pytest.raises(SystemExit) as caught:
+        main(["run", *(word for pair in both.items() for word in pair)])
+    assert caught.value.code == 2
+    assert f"{uri} is no folder of this machine" in capsys.readouterr().err
+
+
+def test_a_uri_of_a_file_is_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = tmp_path / "a journal"
+    assert main(["run", "--journal", journal.as_uri(), "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == f"capacity: {journal} is no journal: it has no folder named segments\n"
+
+
 def test_a_folder_without_traces_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--traces", str(tmp_path)]) == 1
     assert "has no series" in capsys.readouterr().err
