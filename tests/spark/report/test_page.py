@@ -264,7 +264,7 @@ def drawings(one: Record) -> tuple[list[ElementTree.Element], str]:
 
 def ends(drawing: ElementTree.Element, kind: str) -> list[tuple[float, float]]:
     """Points of the last line of a kind that is no legend."""
-    path = [one.get("d", "") for one in drawing.iter("path") if one.get("class") == kind and "h22" not in one.get("d")]
+    path = [one.get("d", "") for one in drawing.iter("path") if one.get("class") == kind and "h22" not in one.get("d", "")]
     return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path[-1])]
 
 
@@ -275,7 +275,7 @@ def test_the_trend_meets_the_limit_in_the_week_that_the_plan_names():
     bound, [_, limit] = ends(trend, "bound"), ends(trend, "capacity")
     # 1.3 * (220 + 10 * (n + 1)) exceeds 420 from n = 10 on; y grows downwards.
     assert [y < limit[1] for _, y in bound].index(True) == 10
-    [crossed] = [one.get("d") for one in trend.iter("path") if one.get("class") == "crossed"]
+    [crossed] = [one.get("d", "") for one in trend.iter("path") if one.get("class") == "crossed"]
     assert crossed.startswith(f"M{bound[10][0]} ")
     # The first two weeks are unknown and left out; the one between breaks the line.
     line = next(one.get("d", "") for one in trend.iter("path") if one.get("class") == "demand")
