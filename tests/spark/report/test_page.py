@@ -264,8 +264,9 @@ def drawings(one: Record) -> tuple[list[ElementTree.Element], str]:
 
 def ends(drawing: ElementTree.Element, kind: str) -> list[tuple[float, float]]:
     """Points of the last line of a kind that is no legend."""
-    path = [one.get("d", "") for one in drawing.iter("path") if one.get("class") == kind and "h22" not in one.get("d", "")]
-    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path[-1])]
+    paths = [one.get("d", "") for one in drawing.iter("path") if one.get("class") == kind]
+    last = [path for path in paths if "h22" not in path][-1]
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", last)]
 
 
 def test_the_trend_meets_the_limit_in_the_week_that_the_plan_names():
