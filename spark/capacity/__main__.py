@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -61,6 +62,18 @@ def factor(text: str) -> float:
     return number
 
 
+def folder(text: str) -> Path:
+    """Read a path, or a URI of the scheme ``file``. Other schemes name no folder that the jobs can use."""
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        return Path(text)
+    parts = urlsplit(text)
+    of_this_machine = parts.scheme == "file" and parts.netloc in ("", "localhost")
+    if not of_this_machine or not parts.path or parts.query or parts.fragment:
+        raise argparse.ArgumentTypeError(f"{text} is no folder of this machine: mount {scheme}:// and name its path")
+    return Path(unquote(parts.path))
+
+
 def parser() -> argparse.ArgumentParser:
     """Describe the arguments."""
     top = argparse.ArgumentParser(prog="python -m spark.capacity", description=__doc__.splitlines()[0])
@@ -80,18 +93,18 @@ def parser() -> argparse.ArgumentParser:
     run = planning("run", "make the tables, the plan and the report of a journal")
     run.add_argument(
         "--journal",
-        type=Path,
+        type=folder,
         required=True,
         action="append",
         help="the broker's journal; repeatable, for the brokers of one farm",
     )
-    run.add_argument("--out", type=Path, required=True, help="the folder of the tables and the report")
+    run.add_argument("--out", type=folder, required=True, help="the folder of the tables and the report")
     run.add_argument("--now", type=moment, help="plan as of this time (the hour of the last record)")
     run.add_argument("--date-from", type=date.fromisoformat, help="leave older dates for a later run")
     demo = planning("demo", "make a month of a farm that never was, and plan for it")
-    demo.add_argument("--out", type=Path, default=Path("plan"), help="the folder of the tables and the report (plan)")
+    demo.add_argument("--out", type=folder, default=Path("plan"), help="the folder of the tables and the report (plan)")
     asked = commands.add_parser("what-if", help="the last plan again, with other assumptions; without Spark")
-    asked.add_argument("--out", type=Path, required=True, help="the folder of the tables of a run")
+    asked.add_argument("--out", type=folder, required=True, help="the folder of the tables of a run")
     asked.add_argument("--growth", type=factor, default=1.0, help="the demand is so many times as high (1.3)")
     asked.add_argument("--full-load", type=factor, help="the load at which a provider is full")
     asked.add_argument("--target", type=share, default=TARGET, help=f"how full a provider should be ({TARGET})")
@@ -105,7 +118,7 @@ def parser() -> argparse.ArgumentParser:
     asked.add_argument("--calendar", type=Path, help="known events as CSV: from,to,factor,service")
     asked.add_argument("--cost", type=factor, help="of a provider")
     made = commands.add_parser("generate", help="make a journal of a farm that never was")
-    made.add_argument("--journal", type=Path, required=True, help="the folder to write it to")
+    made.add_argument("--journal", type=folder, required=True, help="the folder to write it to")
     made.add_argument("--days", type=float, default=DEMO_DAYS, help=f"days ({DEMO_DAYS})")
     made.add_argument("--seed", type=int, default=1, help="chance begins here (1)")
     made.add_argument("--faults", action="store_true", help="with everything that can go wrong")
@@ -113,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
     known.add_argument("--traces", type=Path, required=True, help="a folder of CSV files: a time and a value a line")
     known.add_argument("--out", type=Path, help="write the tables to this file as well")
     known.add_argument("--only-traces", action="store_true", help="make no journals, and start no Spark")
-    known.add_argument("--keep", type=Path, help="make the journals and their tables in this folder, and leave them")
+    known.add_argument("--keep", type=folder, help="make the journals and their tables in this folder, and leave them")
     known.add_argument("--master", help="where Spark runs (all cores of this machine)")
     known.add_argument("--memory", default=MEMORY, help=f"heap of Spark on this machine ({MEMORY})")
     return top

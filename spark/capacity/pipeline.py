@@ -5,7 +5,8 @@ Rules:
   another, and for the hours of services the two dates after (an absence is filled in from before it).
 - The dates are noted until all their tables are written: a run that was cut off is made up for by the next.
 - A run's `now` is given, or is the hour of the last record. The same journal and the same `now` give the same tables.
-- Forecasts and plans of earlier runs stay, to be compared with what came; a run with the same `now` replaces its own.
+- Of each date the forecast and the plan that were made last stay, to be compared with what came: those of hourly runs
+  overlap so far that their outcomes are not independent, and would make the tables 24 times as large.
 """
 
 from collections import Counter
@@ -18,7 +19,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from spark.capacity.ingest.intake import Ingested, ingest
 from spark.capacity.planning.evaluation import evaluate
@@ -222,10 +222,9 @@ class Pipeline:
         return full_hour(datetime.fromtimestamp(max(latest) // SECOND, UTC))
 
     def _keep(self, table: Table, made: DataFrame, now: datetime) -> None:
-        """Write the rows that this run issued beside those that others issued on the same date, and forget old ones."""
-        tables, day = self._tables, now.date()
-        others = tables.read(table, [day]).where(F.col("issued") != F.lit(now))
-        tables.write_date(table, others.union(made), day)
+        """Replace the rows of the date by those that this run issued, and remove dates beyond the retention."""
+        tables = self._tables
+        tables.write_date(table, made, now.date())
         for old in tables.dates(table):
             if old < (now - REMEMBERED).date():
                 tables.drop_date(table, old)

@@ -1,4 +1,4 @@
-"""The systemd units of the daily plan agree with the broker's own, and systemd knows what they say."""
+"""The systemd units of the hourly plan agree with the broker's own, and systemd knows what they say."""
 
 from __future__ import annotations
 
@@ -41,10 +41,27 @@ def test_the_plan_gives_way_to_the_broker() -> None:
     assert int(plan["OOMScoreAdjust"]) > 0
 
 
-def test_the_timer_is_of_utc_and_makes_up_for_a_missed_day() -> None:
+def test_the_timer_fires_each_hour_after_its_segments_are_sealed_and_makes_up_for_missed_ones() -> None:
     timer = unit("elkobroker-plan.timer")["Timer"]
-    assert timer["OnCalendar"].endswith(" UTC")
+    assert timer["OnCalendar"] == "*-*-* *:15:00 UTC"
     assert timer["Persistent"] == "yes"
+
+
+def test_systemd_reads_the_timer_as_hourly() -> None:
+    command = shutil.which("systemd-analyze")
+    if command is None:
+        pytest.skip("systemd-analyze is not installed")
+    calendar = unit("elkobroker-plan.timer")["Timer"]["OnCalendar"]
+    told = subprocess.run(
+        [command, "calendar", "--iterations=2", "--base-time=2026-03-01 00:00:00 UTC", calendar],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+        env={"TZ": "UTC", "LC_ALL": "C"},
+    ).stdout
+    assert "2026-03-01 00:15:00 UTC" in told
+    assert "2026-03-01 01:15:00 UTC" in told
 
 
 def test_systemd_knows_every_setting_of_the_plan(tmp_path: Path) -> None:

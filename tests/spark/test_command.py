@@ -1,6 +1,7 @@
 """The command and its lines: arguments, exit codes, and one sentence for what cannot be done."""
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,24 @@ def test_wrong_arguments_end_with_2(arguments: list[str], capsys: pytest.Capture
     assert "usage:" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--journal", "--out"])
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket/journal", "hdfs://h/a", "file://other/a", "file://", "file:///a?b", "://x"]
+)
+def test_a_uri_of_another_machine_is_refused(option: str, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    both = {"--journal": "journal", "--out": "out"} | {option: uri}
+    with pytest.raises(SystemExit) as caught:
+        main(["run", *(word for pair in both.items() for word in pair)])
+    assert caught.value.code == 2
+    assert f"{uri} is no folder of this machine" in capsys.readouterr().err
+
+
+def test_a_uri_of_a_file_is_its_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = tmp_path / "a journal"
+    assert main(["run", "--journal", journal.as_uri(), "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == f"capacity: {journal} is no journal: it has no folder named segments\n"
+
+
 def test_a_folder_without_traces_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--traces", str(tmp_path)]) == 1
     assert "has no series" in capsys.readouterr().err
@@ -49,17 +68,32 @@ def test_generate_writes_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "records of 0.2 days" in capsys.readouterr().out
 
 
-def test_elsewhere_than_on_a_terminal_a_job_is_one_line() -> None:
+def test_elsewhere_than_on_a_terminal_a_job_is_one_plain_line() -> None:
     to = io.StringIO()
     progress = Progress(to, terminal=False)
     with progress.job("ingest") as step:
         step(0.5, "half")
         step(1.0, "all of it")
     progress.note("and why")
-    assert to.getvalue().splitlines() == [f"  ingest   {'all of it':<64} ▇▇▇▇▇▇▇▇ 100 %", "           and why"]
+    assert to.getvalue() == "  ingest   all of it\n           and why\n"
 
 
-def test_on_a_terminal_the_line_is_written_over_and_a_failure_leaves_it() -> None:
+def terminal(to: io.StringIO) -> list[str]:
+    """The states of the line on a terminal, oldest first, without its colours and movements."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", to.getvalue())
+    return [line for line in re.split(r"[\r\n]+", plain) if line.strip()]
+
+
+def test_on_a_terminal_a_bar_grows_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    to = io.StringIO()
+    with Progress(to, terminal=True).job("ingest") as step:
+        step(0.5, "half [b]of[/b] it")
+    assert re.match(r" ingest +\S+ 100% 0:00:\d\d half \[b\]of\[/b\] it", terminal(to)[-1])
+
+
+def test_on_a_terminal_the_bar_of_a_failed_job_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     to = io.StringIO()
 
     def work() -> None:
@@ -69,12 +103,13 @@ def test_on_a_terminal_the_line_is_written_over_and_a_failure_leaves_it() -> Non
 
     with pytest.raises(KeyboardInterrupt):
         work()
-    assert to.getvalue().endswith(f"\r  plan     {'half':<64} ▇▇▇▇      50 %\x1b[K\n")
+    assert " 50% " in terminal(to)[-1]
+    assert to.getvalue().endswith("\x1b[?25h"), "the cursor is visible again"
 
 
-def test_a_terminal_without_these_signs_gets_others() -> None:
+def test_a_stream_that_cannot_encode_a_text_gets_a_replacement() -> None:
     to = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    with Progress(to, terminal=False).job("plan"):
-        pass
+    with Progress(to, terminal=False).job("plan") as step:
+        step(1.0, "caf\u00e9")
     to.seek(0)
-    assert "######## 100 %" in to.read()
+    assert to.read() == "  plan     caf?\n"

@@ -3,7 +3,7 @@
 import html
 import io
 import re
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -55,15 +55,24 @@ REASONS = (
 """Reasons of quarantine."""
 
 
-def run(spark: SparkSession, journal: Path, out: Path, second: int) -> str:
+def run(spark: SparkSession, journal: Path, out: Path, second: int, now: datetime | None = None) -> str:
     tables, said = Tables(spark, out), io.StringIO()
     tables.open()
     try:
-        settings = Settings((journal,), out, END.replace(tzinfo=UTC) + timedelta(seconds=second), horizon=24)
+        started = END.replace(tzinfo=UTC) + timedelta(seconds=second)
+        settings = Settings((journal,), out, started, now, horizon=24)
         Pipeline(tables, settings, Progress(said, terminal=False)).run()
     finally:
         tables.close()
     return said.getvalue()
+
+
+def issued(tables: Tables) -> set[datetime]:
+    """Return the times at which the plans and forecasts were issued that are kept."""
+    found = (
+        tables.rows_of(table, day)["issued"] for table in (GOLD_PLAN, GOLD_FORECAST) for day in tables.dates(table)
+    )
+    return {at for column in found for at in column.to_pylist()}
 
 
 def explained(report: str) -> None:
@@ -120,6 +129,13 @@ def test_every_record_is_there_once_and_the_loss_is_the_truth(spark: SparkSessio
     assert "rollup   0 dates" in said
     assert sorted(map(tuple, tables.read(GOLD_SERVICE_1H).collect())) == before
     assert sorted(map(str, tables.read(GOLD_PLAN).collect())) == plan
+
+    # A run replaces the forecast and the plan that another one issued as of another hour of the same date.
+    [first] = issued(tables)
+    other = first - timedelta(hours=1)
+    assert other.date() == first.date()
+    run(spark, journal, out, 4, other)
+    assert issued(tables) == {other}
 
 
 def test_a_journal_without_records_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -42,8 +42,8 @@ class Growth:
         return self.slope / self.level if self.level > 0.0 else None
 
 
-def growth(hours: Iterable[Mapping[str, Any]], issued: datetime) -> Growth | None:
-    """Return the growth of a service, from its hours before the plan."""
+def weekly_peaks(hours: Iterable[Mapping[str, Any]], issued: datetime) -> list[float | None]:
+    """Return the peaks of the last `WEEKS` weeks of a service, oldest first; None for a week without a known hour."""
     peaks: dict[int, float] = {}
     for row in hours:
         # A week that has just ended is number -1.
@@ -51,9 +51,15 @@ def growth(hours: Iterable[Mapping[str, Any]], issued: datetime) -> Growth | Non
         value = row.get("demand_max") or row.get("demand_mean")
         if value is not None and -WEEKS <= week < 0:
             peaks[week] = max(value, peaks.get(week, 0.0))
-    if len(peaks) < FEWEST:
+    return [peaks.get(week) for week in range(-WEEKS, 0)]
+
+
+def growth(peaks: Sequence[float | None]) -> Growth | None:
+    """Return the growth of a service, from the peaks of its weeks, oldest first; the last week has just ended."""
+    known = [(number - len(peaks), peak) for number, peak in enumerate(peaks) if peak is not None]
+    if len(known) < FEWEST:
         return None
-    weeks, values = np.array(sorted(peaks)), np.array([peaks[week] for week in sorted(peaks)])
+    weeks, values = np.array(known).T
     earlier, later = np.triu_indices(len(weeks), 1)
     slope = float(np.median((values[later] - values[earlier]) / (weeks[later] - weeks[earlier])))
     return Growth(float(np.median(values - slope * (weeks + 1))), slope)

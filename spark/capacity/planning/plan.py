@@ -32,7 +32,7 @@ from pyspark.sql import functions as F
 from spark.capacity.planning import erlang
 from spark.capacity.planning.erlang import MOST_ERLANGS, WAIT_SHARE
 from spark.capacity.planning.forecast import full_hour
-from spark.capacity.planning.growth import WEEK, WEEKS, Growth, growth
+from spark.capacity.planning.growth import WEEK, WEEKS, Growth, growth, weekly_peaks
 from spark.capacity.planning.peak_bound import HEADROOM
 from spark.capacity.tables.schema import GOLD_PLAN
 
@@ -146,7 +146,8 @@ def plan_service(
     erlangs = _erlangs(last)
     several = erlangs is not None and providers > 0 and erlangs > providers
     traffic = None if erlangs is None or several else _at_peak(erlangs, last, demand)
-    trend = growth(hours, issued)
+    peaks = weekly_peaks(hours, issued)
+    trend = growth(peaks)
     grown = None if traffic is None else traffic * (max(1.0, bound / demand) if demand else 1.0)
     busy_now, busy = _busy(demand, per_provider, traffic), _busy(bound, per_provider, grown)
     need_now, need = with_spare(busy_now), with_spare(busy)
@@ -170,6 +171,8 @@ def plan_service(
         "exhaust_p50": _short_from(steps, "p50", per_provider, providers, options),
         "exhaust_bound": _short_from(steps, "hour_bound", per_provider, providers, options),
         "growth_per_week": None if trend is None else trend.share,
+        "weekly_peaks": peaks,
+        "trend_level": None if trend is None else trend.level,
         "exhaust_trend": _short_week(trend, per_provider, providers, issued, options.growth),
         "demand_now": demand,
         "peak_bound": bound,
@@ -196,6 +199,15 @@ def need(demand: float, per_provider: float) -> int:
     """Return the providers that a demand needs, spares included."""
     busy = max(1, ceil(demand / per_provider))
     return busy + max(SPARE, ceil(busy * SPARE_SHARE))
+
+
+def carried(providers: int, per_provider: float) -> float:
+    """Return the highest demand for which so many providers are enough, spares included; 0 if they are all spares."""
+    candidates = range(providers - SPARE, 0, -1)
+    return (
+        next((busy for busy in candidates if busy + max(SPARE, ceil(busy * SPARE_SHARE)) <= providers), 0)
+        * per_provider
+    )
 
 
 def _busy(demand: float, per_provider: float | None, traffic: float | None) -> int | None:

@@ -29,6 +29,9 @@ TICKS = 9
 LABEL = 110
 """Room that a label beside a mark needs; nearer to the edge it stands on the other side."""
 
+LONE = 0.003
+"""Length of a line of one point, as a share of the time axis: shorter, it would be invisible."""
+
 ROW = 14
 """Height of a line of text; the labels of several marks stand below each other."""
 
@@ -174,8 +177,8 @@ def _line(frame: _Frame, line: Line) -> str:
         for there, run in groupby(line.points, lambda point: point[1] is not None)
         if there
     ]
-    # A lone point would be invisible as a line.
-    runs = [run if len(run) > 1 else [run[0], (run[0][0] + HOUR / 2, run[0][1])] for run in runs]
+    length = LONE * (frame.last - frame.first)
+    runs = [run if len(run) > 1 else [run[0], (run[0][0] + length, run[0][1])] for run in runs]
     return f'<path class="{line.kind}" d="{"".join(_path(frame, run) for run in runs)}"/>'
 
 

@@ -45,6 +45,8 @@ def cell(value: Any) -> str:
     """Return a value as the text of a cell."""
     if missing(value):
         return ""
+    if isinstance(value, list):
+        return ";".join(map(cell, value))
     if isinstance(value, datetime):
         return utc(value).strftime("%Y-%m-%dT%H:%M:%SZ")
     if isinstance(value, str) and value[:1] in FORMULA:

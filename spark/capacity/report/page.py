@@ -29,7 +29,7 @@ from spark.capacity.report.service_section import ServiceRows, service_section, 
 from spark.capacity.report.style import STYLE
 
 PAGED = 60
-"""Services of one page: each takes some 40 kB with its chart and its numbers."""
+"""Services of one page: each takes some 45 kB with its chart and its numbers."""
 
 CSV_TABLES = ("gold_plan", "gold_provider_day")
 

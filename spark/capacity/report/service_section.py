@@ -30,6 +30,7 @@ from spark.capacity.report.markup import (
     when,
 )
 from spark.capacity.report.rows_by_service import RowsByService
+from spark.capacity.report.trend_chart import trend_figure
 
 SHOWN = timedelta(days=35)
 """History in a chart: five weeks, so that the weekly wave is seen and an hour still has a part of a pixel."""
@@ -147,7 +148,7 @@ def missed_before(row: Row) -> str:
 
 
 def service_section(service: ServiceRows) -> str:
-    parts = [_chart(service), *_said(service)]
+    parts = [_chart(service), *_said(service), trend_figure(service.ident, service.name, service.plan)]
     if service.history or service.forecast:
         parts.append(f"<details><summary>The same in numbers, day by day</summary>{_days(service)}</details>")
     return section_html(service.ident, f"Service {bdi(service.name)}", *parts)

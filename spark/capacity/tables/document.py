@@ -144,6 +144,8 @@ MEANINGS = {
     "exhaust_p50": ("UTC", "first hour whose need by p50 is more than there are"),
     "exhaust_bound": ("UTC", "first hour whose need by its bound is more than there are"),
     "growth_per_week": ("share", "growth of the weekly peaks"),
+    "weekly_peaks": ("as reported", "highest five minutes of each of the 13 weeks before the plan, oldest first"),
+    "trend_level": ("as reported", "peak of the last week by the trend of the weekly peaks"),
     "exhaust_trend": ("UTC", "week from which that growth makes the providers of now too few, within 13 weeks"),
     "demand_now": ("as reported", "highest five-minute demand of the last full hour"),
     "target_utilisation": ("share", "part of the full load that is planned for"),

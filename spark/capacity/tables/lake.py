@@ -33,7 +33,7 @@ from spark.capacity.tables.schema import TABLES, Table, arrow_schema
 from spark.capacity.tables.store import Tables
 
 KEPT = timedelta(days=7)
-"""Retention of versions: a week of daily runs to compare with."""
+"""Retention of versions: a week of runs to compare with. The files of hourly runs are kept for as long."""
 
 FOLDER = "lake"
 """Below the out directory."""

@@ -33,6 +33,7 @@ TYPES: dict[str, DataType] = {
     "boolean": BooleanType(),
     "date": DateType(),
     "double": DoubleType(),
+    "doubles": ArrayType(DoubleType()),
     "long": LongType(),
     "string": StringType(),
     "strings": ArrayType(StringType()),
@@ -48,6 +49,7 @@ ARROW: dict[DataType, pa.DataType] = {
     LongType(): pa.int64(),
     StringType(): pa.string(),
     TimestampType(): pa.timestamp("us", "UTC"),
+    ArrayType(DoubleType()): pa.list_(pa.float64()),
     ArrayType(StringType()): pa.list_(pa.string()),
 }
 """The types of columns that are written without Spark."""
@@ -326,6 +328,8 @@ GOLD_PLAN = Table(
         exhaust_p50="timestamp",
         exhaust_bound="timestamp",
         growth_per_week="double",
+        weekly_peaks="doubles",
+        trend_level="double",
         exhaust_trend="timestamp",
         demand_now="double",
         peak_bound="double",
@@ -345,11 +349,11 @@ GOLD_PLAN = Table(
 """Number of providers that a service needs, spares included, the rule that decided, and the time from which on those of
 now are too few.
 
-`add` is what is missing, now or in the horizon. `growth_per_week` is that of the weekly peaks, as a share of them, and
-`exhaust_trend` the week in which it makes the providers of now too few, within 13. `demand_now` is the highest
-five-minute window of the last full hour. `erlangs` is the mean number of requests in service in the last full hour,
-where providers report requests. So many `shared_providers` offer other services as well: their full load counts in
-each, and needs do not add up."""
+`add` is what is missing, now or in the horizon. `growth_per_week` is that of the weekly peaks, as a share of them, from
+`trend_level` on, and `exhaust_trend` the week in which it makes the providers of now too few, within 13. `weekly_peaks`
+are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest five-minute window of the last full
+hour. `erlangs` is the mean number of requests in service in that hour, where providers report requests. So many
+`shared_providers` offer other services as well: their full load counts in each, and needs do not add up."""
 
 EVALUATION = Table(
     "evaluation",

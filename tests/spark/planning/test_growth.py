@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spark.capacity.planning.growth import FEWEST, growth
+from spark.capacity.planning.growth import FEWEST, WEEKS, growth, weekly_peaks
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -19,7 +19,7 @@ def weeks(*peaks):
 
 
 def test_the_slope_is_that_of_most_weeks():
-    told = growth(weeks(100.0, 110.0, 120.0, 500.0, 140.0, 150.0), NOW)
+    told = growth(weekly_peaks(weeks(100.0, 110.0, 120.0, 500.0, 140.0, 150.0), NOW))
     assert told is not None
     assert [told.slope, told.level] == [pytest.approx(10.0), pytest.approx(150.0)]
     assert told.in_weeks(5) == pytest.approx(200.0)
@@ -27,14 +27,18 @@ def test_the_slope_is_that_of_most_weeks():
 
 
 def test_few_weeks_have_no_slope_and_older_ones_do_not_count():
-    assert growth(weeks(*[1.0] * (FEWEST - 1)), NOW) is None
-    assert growth(weeks(1.0, None, 1.0, None, 1.0), NOW) is None
-    told = growth(weeks(*[1e6] * 20, *[10.0] * 13), NOW)
+    assert growth(weekly_peaks(weeks(*[1.0] * (FEWEST - 1)), NOW)) is None
+    assert growth(weekly_peaks(weeks(1.0, None, 1.0, None, 1.0), NOW)) is None
+    told = growth(weekly_peaks(weeks(*[1e6] * 20, *[10.0] * 13), NOW))
     assert told is not None
     assert (told.slope, told.level) == (0.0, 10.0)
 
 
+def test_the_peaks_of_weeks_are_oldest_first_with_gaps():
+    assert weekly_peaks(weeks(3.0, None, 5.0), NOW) == [None] * (WEEKS - 3) + [3.0, None, 5.0]
+
+
 def test_a_peak_does_not_fall_below_nothing():
-    told = growth(weeks(40.0, 30.0, 20.0, 10.0), NOW)
+    told = growth(weekly_peaks(weeks(40.0, 30.0, 20.0, 10.0), NOW))
     assert told is not None
     assert told.in_weeks(9) == 0.0

@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from spark.capacity.planning import erlang
-from spark.capacity.planning.plan import GONE, NO_FULL_LOAD, RUNS_OUT, SEVERAL, Options, plan
+from spark.capacity.planning.plan import GONE, NO_FULL_LOAD, RUNS_OUT, SEVERAL, Options, carried, need, plan
 from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN
 from tests.spark.hours import hour, row, table
 
@@ -68,6 +68,14 @@ FORECASTS = [
 ]
 
 
+@pytest.mark.parametrize("providers", [0, 1, 2, 3, 4, 40, 42, 43, 100])
+def test_the_demand_that_providers_carry_is_the_highest_that_needs_no_more(providers):
+    most = carried(providers, 35.0)
+    assert (most > 0.0) == (providers > 2)
+    if most:
+        assert need(most, 35.0) <= providers < need(most + 0.1, 35.0)
+
+
 def planned(spark, options=AT, **members):
     forecasts = spark.createDataFrame(FORECASTS, GOLD_FORECAST.schema)
     job = plan(table(spark, LOAD), forecasts, hour(NOW), options, **members)
@@ -111,6 +119,11 @@ def test_spares_count_in_every_column(plans):
     # 100 / 35 are three busy ones: four are one short of its spares, now and in each hour.
     assert (row_["need_now"], row_["need_horizon"], row_["add"]) == (5, 6, 2)
     assert row_["exhaust_bound"] == utc(NOW)
+
+
+def test_the_peaks_of_the_weeks_stand_in_the_plan(plans):
+    assert plans["web"]["weekly_peaks"] == [None] * 12 + [500.0]
+    assert plans["web"]["trend_level"] is None
 
 
 def test_shared_providers_are_counted(plans):

@@ -253,6 +253,59 @@ def test_times_without_a_zone_and_of_other_zones_are_shown_in_utc():
         assert "2026-06-04 05:00 UTC" in text(section(found, "Service a"))
 
 
+def trended(**members) -> Record:
+    """A plan of a service whose weekly peaks grow by 10 a week up to 220; its providers carry 6 * 0.7 * 100."""
+    peaks = [None, None, 120.0, None, *(140.0 + 10 * week for week in range(9))]
+    known = {"weekly_peaks": peaks, "trend_level": 220.0, "growth_per_week": 10 / 220, "full_load": 100.0}
+    return plan("a", **known | {"exhaust_trend": NOW + timedelta(weeks=10)} | members)
+
+
+def drawings(one: Record) -> tuple[list[ElementTree.Element], str]:
+    own = section(parsed(render({"gold_service_1h": hours("a", 2), "gold_plan": [one]})), "Service a")
+    return list(own.iter("svg")), text(own)
+
+
+def ends(drawing: ElementTree.Element, kind: str) -> list[tuple[float, float]]:
+    """Points of the last line of a kind that is no legend."""
+    paths = [one.get("d", "") for one in drawing.iter("path") if one.get("class") == kind]
+    last = [path for path in paths if "h22" not in path][-1]
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", last)]
+
+
+def test_the_trend_meets_the_limit_in_the_week_that_the_plan_names():
+    (_, trend), said = drawings(trended())
+    assert "The peaks change by 4.5 % of their level a week." in said
+    assert "too few from the week of 2026-08-10" in said
+    bound, [_, limit] = ends(trend, "bound"), ends(trend, "capacity")
+    # 1.3 * (220 + 10 * (n + 1)) exceeds 420 from n = 10 on; y grows downwards.
+    assert [y < limit[1] for _, y in bound].index(True) == 10
+    [crossed] = [one.get("d", "") for one in trend.iter("path") if one.get("class") == "crossed"]
+    assert crossed.startswith(f"M{bound[10][0]} ")
+    # The first two weeks are unknown and left out; the one between breaks the line.
+    line = next(one.get("d", "") for one in trend.iter("path") if one.get("class") == "demand")
+    assert line.count("M") == 2
+    assert len(ends(trend, "p50")) == 11 + 13
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"exhaust_trend": None}, "By this trend the providers are enough for 13 weeks."),
+        ({"exhaust_trend": NOW}, "By this trend the providers are too few already."),
+        ({"full_load": None}, "Without a full load nothing is claimed about when the providers are too few."),
+    ],
+)
+def test_the_trend_says_when_the_providers_are_too_few(members, said):
+    (_, _), told = drawings(trended(**members))
+    assert said in told
+
+
+def test_a_trend_of_too_few_weeks_is_not_drawn():
+    drawn, told = drawings(trended(trend_level=None, growth_per_week=None))
+    assert len(drawn) == 1
+    assert "There is no 13-week trend: it needs 4 weeks with a known load." in told
+
+
 def test_requests_are_shown_where_providers_report_them_and_nowhere_else(page):
     asked = [hour | {"requests": 7200, "errors": 72} for hour in hours("asked", 2)]
     one = plan("asked", erlangs=5.0, service_s=2.5)
