@@ -128,6 +128,11 @@ class ConsoleSession:
         """Print the reason why a line could not be read."""
         self.refuse(malformed)
 
+    @property
+    def entered(self) -> bool:
+        """True after the login: lines before are credentials."""
+        return self._login.state is LoginState.ENTERED
+
     def refuse(self, refusal: Refusal) -> None:
         """Print a refusal; close the connection if it is fatal."""
         patient = self._peer.refused(refusal)

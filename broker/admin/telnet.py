@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 
@@ -15,11 +15,18 @@ MAX_LINE = 65_536
 _IAC, _SB, _SE, _WILL, _WONT, _DO, _DONT = 255, 250, 240, 251, 252, 253, 254
 
 
-@attrs.frozen
+@attrs.frozen(repr=False)
 class Line:
-    """A line of input."""
+    """A line of input. ``secret``: it may be a password or a token, which a trace must not show."""
 
     text: str
+    secret: bool = attrs.field(default=False, eq=False)
+
+    def __repr__(self) -> str:
+        """Return the line as a trace shows it."""
+        if self.secret:
+            return "Line (hidden)"
+        return "Line " + "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in self.text)
 
 
 @attrs.frozen
@@ -38,9 +45,12 @@ class ConsoleReader:
     A connection that begins with an HTTP request, or contains control characters, ends with a `Malformed`: a web page
     can make a browser on the operator's machine send such bytes, with commands among them. Nothing is yielded before
     the first line is complete and no HTTP request, and nothing of a read that contains control characters.
+
+    ``secret`` returns True while lines may be credentials.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, secret: Callable[[], bool] = lambda: False) -> None:
+        self._secret = secret
         self._line = bytearray()
         self._telnet = bytearray()
         self._in_option = False
@@ -80,7 +90,7 @@ class ConsoleReader:
                 text = self._line.decode("utf-8", "replace").strip("\r\n \t")
                 self._line.clear()
                 if text:
-                    yield Line(text)
+                    yield Line(text, self._secret())
 
     @property
     def pending(self) -> int:

@@ -15,6 +15,7 @@ from broker.app.access import OpenAccess
 from broker.app.core import Core
 from broker.config import endpoint as endpoints
 from broker.config import values
+from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineFactory
@@ -73,6 +74,10 @@ class ConsoleListener:
         """Return the listener as operators see it, if it is open."""
         return place("console", "console", self._listener)
 
+    def carrier(self) -> ConnectionFactory:
+        """Return the connections, for traces."""
+        return self._lines
+
     def certificates(self) -> list[Certificates]:
         """Return the certificates of a listener over TLS, if it is open."""
         return [] if self._listener.certificates is None else [self._listener.certificates]
@@ -94,7 +99,7 @@ class ConsoleListener:
             self._dialects(), self._shown(), self._password, self._guesses, peer, self._access, self._requests
         )
         self._sessions.add(session)
-        return ConsoleReader(), session
+        return ConsoleReader(lambda: not session.entered), session
 
     def _review(self) -> None:
         for session in tuple(self._sessions):

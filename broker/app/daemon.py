@@ -67,6 +67,7 @@ from broker.core.plan_file import PlanFile
 from broker.core.store import Store
 from broker.export.plan_document import parse
 from broker.logs.control import LogControl
+from broker.net.admission import ConnectionFactory
 from broker.net.endpoints import CannotListen
 from broker.net.listener_retry import Openings
 from broker.net.sdnotify import SystemdNotifier
@@ -140,7 +141,7 @@ class Daemon(TwistedService):
         self.membership: Membership | None = None
         self._documentation = COUNTERS
         self._expiries = CertificateWatch(self._certificates, reactor)
-        self.traces = Traces(reactor, self.wires.carriers, self.wires.udp_sockets)
+        self.traces = Traces(reactor, self._carriers, self.wires.udp_sockets)
         self.notifications = Notifications(reactor, self._notify, config.broker.service or self._host())
         self.operations = Operations(
             Reloader(lambda: self._config, read_config, self._certificates, self._apply),
@@ -381,6 +382,11 @@ class Daemon(TwistedService):
                 return self._store.look()
         except StateError as error:
             raise StartFailed(str(error)) from None
+
+    def _carriers(self) -> Iterator[ConnectionFactory]:
+        yield from self.wires.carriers()
+        if self.console is not None:
+            yield self.console.carrier()
 
     def _open_access(self, snapshot: Snapshot) -> None:
         """Read the users file. Raises `StartFailed` with the core closed."""

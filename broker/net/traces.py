@@ -2,7 +2,7 @@
 
 Rules:
 - A trace is of an address: a host, or ``host:port`` for one connection. It covers present and later connections of all
-  wires, and datagrams.
+  wires and of the console, and datagrams.
 - It ends by itself. The lines of one trace in a second are bounded; those beyond are counted, and the count is logged.
 - Messages are shown decoded, cut to `MAX_SHOWN` characters. Passwords, and whatever may contain one, are replaced.
 - Without a trace there is no tap in any connection (`taps`), so that nothing is slower.
@@ -46,7 +46,7 @@ HIDDEN = "(hidden)"
 
 _SECRETS = re.compile(
     r"""(?P<name>(?:["'](?:code|password|passwd|secret|token|response|challenge|auth)["']\s*:|"""
-    r"""\b(?:code|password|passwd|secret|token|response|challenge|auth)=)\s*)"""
+    r"""\b(?:code|password|passwd|secret|token|response|challenge|auth)\s*[:=])\s*)"""
     r"""(?P<value>b?"(?:[^"\\]|\\.)*"?|b?'(?:[^'\\]|\\.)*'?|[^\s"',{}\[\]]+)""",
     re.IGNORECASE,
 )

@@ -322,6 +322,20 @@ def test_an_operator_logs_in_at_the_console_and_acts_are_audited(tmp_path: Path)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_trace_shows_the_lines_of_the_console_without_credentials(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon, login(daemon, "ann", "pencil"):
+        with socket.create_connection(("127.0.0.1", daemon.console_port()), PATIENCE) as tracer:
+            tracer.sendall(b"login ann\r\npencil\r\ntrace peer 127.0.0.1\r\n")
+            daemon.wait_for("trace of 127.0.0.1 for")
+            with socket.create_connection(("127.0.0.1", daemon.console_port()), PATIENCE) as operator:
+                operator.sendall(b"login ann\r\npencil\r\n")
+                daemon.wait_for(r"trace in console \S+: Line \(hidden\)")
+                daemon.wait_for(r"trace out console \S+: elkobroker console")
+                operator.sendall(b'version\r\n{op:"auth",auth:{mode:"password",code:"x1y2"}}\r\n')
+                daemon.wait_for(r"trace in console \S+: Line .*code:\(hidden\)")
+        assert not any("pencil" in line or "x1y2" in line for line in daemon.log)
+
+
 def test_the_console_is_for_those_with_a_right_to_it(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         with console(daemon) as operator:
