@@ -145,12 +145,9 @@ class Publisher:
         self._schedule()
 
     def resume(self, lease: int, revision: int) -> None:
-        """Write from now on, under a lease. ``revision`` is that of the member's key."""
-        self._revision = max(self._revision, revision) if lease == self._lease else revision
-        if lease != self._lease:
-            self.pause()
-            self._lease = lease
-            self._schedule()
+        """Write from now on, after `pause`, under a lease. ``revision`` is that of the member's key."""
+        self._lease, self._revision = lease, revision
+        self._schedule()
 
     def pause(self) -> None:
         """Write no more until `resume`. Marks are kept, and what is being written is written again."""
@@ -159,6 +156,7 @@ class Publisher:
         self._stop_timers()
         self._writing = False
         self._again(self._sent)
+        self._settle()
 
     def idle(self) -> Deferred[None]:
         """Fires when all marks are written, or when the publisher pauses or has no space."""
@@ -253,7 +251,7 @@ class Publisher:
     def _compared(self, units: list[Unit], watched: list[bytes], result: TxnResult) -> None:
         holder = result.found[0][0] if result.found and result.found[0] else None
         if holder is None or holder.lease != self._lease:
-            self._stop()
+            self.pause()
             self._fenced()
             return
         self._revision = holder.mod_revision
@@ -275,12 +273,12 @@ class Publisher:
             self._schedule()
             self._settle()
         elif isinstance(error, LeaseGone):
-            self._stop()
+            self.pause()
             self._fenced()
         elif isinstance(error, BadRequest):
             self._bad(error, names)
         elif isinstance(error, EtcdError):
-            self._stop()
+            self.pause()
             self._trouble(error)
         else:
             failure.raiseException()
@@ -314,10 +312,6 @@ class Publisher:
         self._sent = {}
         # Not the marks' own functions: one may build the rest of several units only.
         self._marks = {**names, **{name: build for name, build in self._marks.items() if name not in names}}
-
-    def _stop(self) -> None:
-        self.pause()
-        self._settle()
 
     def _settle(self) -> None:
         if self._idle and (not self._lease or self.full or not (self._marks or self._writing)):
