@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.cluster.etcd.interface import Event, LeaseGone
+from broker.cluster.etcd.interface import Compare, Event, LeaseGone, Put
+from broker.cluster.publisher import Unit
 from tests.cluster.logic.members import Farm, Member
 
 
@@ -92,7 +93,7 @@ def test_nothing_is_written_while_the_lease_is_replaced(farm: Farm) -> None:
     # A lease beyond its TTL that etcd has not ended yet: its key of the member is still there.
     keep_alive = farm.etcd.keep_alive
 
-    def gone(lease: int) -> int:
+    def gone(id: int) -> int:
         raise LeaseGone("requested lease not found")
 
     farm.etcd.keep_alive = gone  # type: ignore[method-assign]
@@ -105,3 +106,13 @@ def test_nothing_is_written_while_the_lease_is_replaced(farm: Farm) -> None:
     farm.until(lambda: a.is_member, "the return", 30.0)
     farm.until(lambda: farm.values("l"), "the load")
     assert 0 not in leases
+
+
+def test_conditions_that_never_hold_are_tried_less_often_and_end_the_session(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    counts = a.cluster.counts()
+    key = farm.key("beat/none")
+    never = Unit((Put(key, b"{}", 0),), (Compare("MOD", key, 77),))
+    a.cluster._publisher.mark("never", lambda: [never])
+    farm.until(lambda: a.cluster.counts()["cluster.sessions"] > counts["cluster.sessions"], "another session", 8.0)
+    assert a.cluster.counts()["cluster.transactions"] - counts["cluster.transactions"] < 20
