@@ -27,7 +27,7 @@ The file is longer than others: the rules decide together which keys an own prov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from broker.cluster import layout
@@ -305,16 +305,10 @@ class OwnProviders:
         written = self._written.get(id, 0)
         if not written or provider is None or not provider.services or table.valid(id) is not None:
             return
-        mine = _places(provider)
         found = [
             other
-            for other in table.at(next(iter(mine)))
-            if other not in self._moves.get(id, ())
-            and (entry := table.entries[other]).broker != self._name
-            and not entry.held
-            and entry.created > written
-            and entry.value is not None
-            and set(mine) <= set(places(entry.value))
+            for other, entry in self._elsewhere(provider)
+            if other not in self._moves.get(id, ()) and not entry.held and entry.created > written
         ]
         if found:
             self._outlived[id] = max(found)
@@ -338,13 +332,16 @@ class OwnProviders:
 
         If it has not replaced that, both were written without knowledge of each other, and the session of the departed
         one is the earlier."""
-        provider, table = self._departed.get(id), self._shared.table
-        mine = {} if provider is None else _places(provider)
+        provider = self._departed.get(id)
+        return provider is not None and any(self._elsewhere(provider))
+
+    def _elsewhere(self, provider: Provider) -> Iterator[tuple[int, Entry]]:
+        """Yield the valid providers of other members that have services at all places of a provider."""
+        mine, table = set(_places(provider)), self._shared.table
         for other in table.at(next(iter(mine))) if mine else ():
             entry = table.entries[other]
-            if entry.broker != self._name and entry.value is not None and set(mine) <= set(places(entry.value)):
-                return True
-        return False
+            if entry.broker != self._name and entry.value is not None and mine <= set(places(entry.value)):
+                yield other, entry
 
     def _match(self, id: int) -> bool:
         """Find the providers that an own one replaces. Returns whether there are any that were unknown."""
