@@ -4,7 +4,9 @@ Rules:
 - The time from the transaction with a beat to its arrival is the member's *lag*.
 - A beat that was written and does not arrive within `SILENCE` seconds proves that the watch is dead, although its
   connection may be open. Nothing else does: etcd sends progress without a quorum too.
-- Without a written beat nothing is proven: then the publisher has the trouble.
+- So does a transaction with a beat whose conditions do not hold: etcd answers, and the conditions are those of a table
+  that is behind if this goes on for as long.
+- Without an answer of etcd nothing is proven: then the publisher has the trouble.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ class Beats:
         self._counter = 0
         self._sent: float | None = None
         """Time of the transaction with the newest beat, None once it has arrived."""
-        self._written: float | None = None
-        """Time at which the oldest beat was written that has not arrived."""
+        self._answered: float | None = None
+        """Time of the first answer of etcd to a transaction with a beat since the last arrival."""
         self.lag: float | None = None
         """Time in seconds that the last beat took; None if it is unknown."""
         self._timer: IDelayedCall | None = None
@@ -62,7 +64,7 @@ class Beats:
 
     def stop(self) -> None:
         """Beat no more."""
-        self._sent = self._written = self.lag = None
+        self._sent = self._answered = self.lag = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -72,7 +74,7 @@ class Beats:
         if value.counter == self._counter and self._sent is not None:
             self.lag = self._clock.seconds() - self._sent
             self._sent = None
-        self._written = None
+        self._answered = None
 
     # internal
 
@@ -81,7 +83,7 @@ class Beats:
         self._timer = self._clock.callLater(self._interval, self._tick)
         if self._sent is not None:
             self.lag = max(self.lag or 0.0, now - self._sent)
-        if self._written is not None and now - self._written >= SILENCE:
+        if self._answered is not None and now - self._answered >= SILENCE:
             self._silent()
             return
         self._publisher.mark("beat", self._build)
@@ -95,7 +97,14 @@ class Beats:
 
         def done(revision: int) -> None:
             # The event mostly comes before the answer.
-            if self._sent is not None and self._written is None and counter == self._counter:
-                self._written = self._clock.seconds()
+            if self._sent is not None and counter == self._counter:
+                self._note_answer()
 
-        return [Unit((Put(self._keys.beat(self._name), layout.encode(value), self._lease()),), (), done)]
+        def lost(_: object) -> None:
+            self._note_answer()
+
+        return [Unit((Put(self._keys.beat(self._name), layout.encode(value), self._lease()),), (), done, lost)]
+
+    def _note_answer(self) -> None:
+        if self._answered is None:
+            self._answered = self._clock.seconds()

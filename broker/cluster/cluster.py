@@ -9,6 +9,8 @@ Rules:
 - A *session* reads ``meta``, holds the name under the lease, brings the table up to date, and publishes what etcd
   lacks. It lasts until something interrupts it: the end of the watch, silence, a failed transaction, or the end of the
   lease. Then the next session begins, after a pause that grows.
+- After the end of a session nothing is published until the table has the next session's own write of the member's key:
+  values are never built from a table that is older than the session.
 - Nothing is removed from the registry because etcd is away: the table stays as it was read last.
 - Credentials that are refused end the start; later, they are a trouble.
 - Time comes from the clock, chance from ``rng``, and nothing depends on the time of day.
@@ -33,7 +35,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.cluster import layout
-from broker.cluster.beats import Beats
+from broker.cluster.beats import SILENCE, Beats
 from broker.cluster.claims import Claims
 from broker.cluster.departed import Departed
 from broker.cluster.etcd.interface import Compare, Denied, EtcdError, IEtcd, NoSpace, Put
@@ -303,6 +305,7 @@ class Cluster:
             except EtcdError as error:
                 self._trouble = str(error)
             self._beats.stop()
+            self._publisher.pause()
             if not self._going:
                 return
             if self.state is State.MEMBER:
@@ -321,7 +324,6 @@ class Cluster:
         database = await self._membership.database(self._epoch, self._feed.revision, self._ids.initial)
         if database.replaced:
             self.log.warn("cluster: the data of etcd were replaced or lost: all is written again")
-            self._publisher.pause()
             self._ids.discard()
         resume = not database.replaced and bool(self._membership.lease)
         same = await self._membership.enter(resume)
@@ -332,7 +334,6 @@ class Cluster:
         if not same:
             self._losses += self._sessions > 0
             self._keys_lost = True
-            self._publisher.pause()
             self._claims.lost()
         self._remember()
         await self._fill(wait=not self._ids.in_hand)
@@ -340,9 +341,12 @@ class Cluster:
         # The session in which the loss was noticed may have been interrupted before this.
         replaced, lost = self._data_lost, self._keys_lost
         await self._feed.start(attrs.evolve(database, replaced=replaced), whole=lost)
-        self._data_lost = self._keys_lost = False
+        await self._caught_up()
         if not self._going:
             return "stopped"
+        if self._interrupted:
+            return self._interrupted
+        self._data_lost = self._keys_lost = False
         if first and same:
             self._remember_providers()
         self._publisher.resume(self._membership.lease, self._membership.revision)
@@ -367,6 +371,16 @@ class Cluster:
             await self._interruption
         return self._interrupted
 
+    async def _caught_up(self) -> None:
+        """Wait until the table has the write of the member's key by this session. A watch that does not bring it within
+        `SILENCE` seconds is dead."""
+        limit = self._clock.callLater(SILENCE, self._silent)
+        try:
+            await self._feed.reached(self._membership.revision)
+        finally:
+            if limit.active():
+                limit.cancel()
+
     def _interrupt(self, reason: str) -> None:
         """End the present session."""
         if not self._interrupted:
@@ -383,13 +397,13 @@ class Cluster:
 
     def _silent(self) -> None:
         self.log.warn("cluster: the watch of etcd is silent; the next endpoint is used")
-        self._feed.close()
         self._etcd.change_endpoint()
         self._interrupt("the watch of etcd was silent")
+        self._feed.close()
 
     def _lease_lost(self) -> None:
-        self._publisher.pause()
         self._interrupt("the lease has ended")
+        self._publisher.pause()
 
     def _renewal(self, error: EtcdError | None) -> None:
         if error is not None and self.state is State.MEMBER:

@@ -8,14 +8,16 @@ Rules:
 - A watch that has ended continues at the next revision, if the data of etcd are the same and the revision is close;
   otherwise all is read again. So it is after the lease was lost: what is written then depends on the others' keys.
 - Events of one message are applied together.
-- If the data of etcd were lost, the other members' entries are held for `HOLD` TTLs, since these members need a moment
-  to write them again.
+- If the data of etcd were lost, the other members' entries are held until the watch has been open for `HOLD` TTLs:
+  these members need a moment to write them again. The time begins again with each watch, since etcd that this member
+  cannot reach may be away for the others, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
@@ -108,7 +110,11 @@ class Feed:
         """True if the table is that of ``revision``."""
         self.revision = 0
         """Last revision that was read."""
+        self._holding = False
+        """True while the table has entries of the time before a loss of etcd's data."""
         self._hold_timer: IDelayedCall | None = None
+        self._waiting: list[tuple[int, Deferred[None]]] = []
+        """Revisions for which `reached` waits."""
         self.resyncs = 0
         self.resumed = 0
         """Watches that continued at the next revision."""
@@ -133,9 +139,8 @@ class Feed:
         table, revision = await self._read()
         self.resyncs += 1
         before = self._shared.table
-        if database.replaced:
-            self._hold_until()
-        if self._hold_timer is not None:
+        self._holding = self._holding or database.replaced
+        if self._holding:
             table.hold(before, self._name, database.replaced)
         touched = await self._difference(before, table, database.replaced)
         self.revision = revision
@@ -156,13 +161,23 @@ class Feed:
                 table.put(event.value, touched)
         self.revision = max(self.revision, revision)
         self._changed(touched)
+        self._fire(self.revision)
+
+    def reached(self, revision: int) -> Deferred[None]:
+        """Fires when the table has the changes up to a revision, or when the watch is closed or has ended."""
+        found: Deferred[None] = Deferred()
+        self._waiting.append((revision, found))
+        self._fire(None if self._watch is None else self.revision)
+        return found
 
     def lost_watch(self, reason: Ended, text: str) -> None:
         """The watch has ended."""
         self._watch = self._receiver = None
+        self._stop_hold()
         if reason is Ended.COMPACTED:
             self._complete = False
         self._ended(text or "the watch has ended")
+        self._fire(None)
 
     def close(self) -> None:
         """End the watch. Idempotent."""
@@ -172,13 +187,12 @@ class Feed:
             receiver.stop()
         if watch is not None:
             watch.cancel()
+        self._stop_hold()
+        self._fire(None)
 
     def stop(self) -> None:
         """End for good."""
         self.close()
-        if self._hold_timer is not None:
-            self._hold_timer.cancel()
-            self._hold_timer = None
 
     # internal
 
@@ -187,6 +201,18 @@ class Feed:
         watch = self._etcd.watch(self._keys.prefix, self._keys.end, self.revision + 1, receiver)
         if self._receiver is receiver:
             self._watch = watch
+            if self._holding:
+                self._stop_hold()
+                self._hold_timer = self._clock.callLater(HOLD * self._ttl, self._drop)
+
+    def _fire(self, revision: int | None) -> None:
+        """Fire what waits for revisions up to this one; all of it without a watch, None."""
+        waiting, self._waiting = self._waiting, []
+        due = [found for least, found in waiting if revision is None or least <= revision]
+        self._waiting = [(least, found) for least, found in waiting if found not in due]
+        for found in due:
+            if not found.called:
+                found.callback(None)
 
     async def _read(self) -> tuple[Table, int]:
         """Return a table of all keys, and its revision."""
@@ -236,13 +262,14 @@ class Feed:
             await deferLater(self._clock, 0)
         return touched
 
-    def _hold_until(self) -> None:
+    def _stop_hold(self) -> None:
         if self._hold_timer is not None:
             self._hold_timer.cancel()
-        self._hold_timer = self._clock.callLater(HOLD * self._ttl, self._drop)
+            self._hold_timer = None
 
     def _drop(self) -> None:
         self._hold_timer = None
+        self._holding = False
         touched = self._shared.table.drop_held()
         if touched.providers or touched.members:
             self._changed(touched)

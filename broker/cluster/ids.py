@@ -9,6 +9,8 @@ Rules:
   all of them: other members may have taken blocks that this one does not know. Without any known ids it begins at a
   random block, since a farm whose etcd and one of whose brokers lost their data may have providers even so.
 - Ids are issued below a mark that the memory has. After a kill they go on from the mark: those between are wasted.
+  Once the mark is at the end of the block, the memory has the spare without its first `RESERVE` ids, so that these can
+  be issued while the change of the block is being written.
 """
 
 from __future__ import annotations
@@ -163,7 +165,10 @@ class Ids:
 
     def _reserve(self) -> Deferred[None]:
         self._mark = min(self._end, self._next + RESERVE)
-        return maybeDeferred(self._remember, self._mark, self._end, self._spare)
+        first, end = self._spare
+        if self._mark == self._end and end > first:
+            first = min(end, first + RESERVE)
+        return maybeDeferred(self._remember, self._mark, self._end, (first, end))
 
     async def _take(self, lease: int) -> tuple[int, int] | None:
         tries = 0

@@ -8,8 +8,9 @@ Rules:
   the offer on, the registry here returns the new one only.
 - Of two members that wrote a provider at one place without knowledge of each other, the one of the later key replaces.
 - An own provider that another member's replaces is *superseded*: its session stays, and its key is not written while
-  the successor lives, unless the session changes a service: then it replaces the successor. So a server that registers
-  at two members on purpose does not flap.
+  the successor lives, unless the session changes a service: then it replaces the successor. That applies also to a
+  service that was offered before the successor was known, and that the successor lacks. So a server that registers at
+  two members on purpose does not flap.
 - Providers from before a restart (*remembered* ones) keep their keys for the grace period. A provider that comes back
   replaces its own: also by a label that exactly one of the wire's remembered providers has, as in
   `broker.core.restored_services`. Live providers are not recognised by labels: two servers may share one.
@@ -26,7 +27,7 @@ The file is longer than others: the rules decide together which keys an own prov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from broker.cluster import layout
@@ -88,6 +89,8 @@ class OwnProviders:
         """Own providers with those that came to their places elsewhere while this member was out of touch."""
         self._revived: dict[int, int] = {}
         """Own providers that have changed since they were superseded, with the successors that do not count."""
+        self._unsent: dict[int, int] = {}
+        """Own providers that have changed their services since the last write, with the numbers of these changes."""
         self._heirs: dict[int, int] = {}
         """Providers that are about to be replaced, with the own ones that replace them."""
         self._moves: dict[int, dict[int, None]] = {}
@@ -239,6 +242,7 @@ class OwnProviders:
             successor = self._superseded.pop(id, None)
             if successor is not None:
                 self._revived[id] = successor
+            self._unsent[id] = change.revision
             self._match(id)
         elif change.kind is Kind.LEFT:
             for old in self._moves.pop(id, ()):
@@ -282,10 +286,17 @@ class OwnProviders:
                 self._outlived[id] = successor
         if successor is None or successor != self._revived.get(id):
             self._revived.pop(id, None)
+        if successor is not None and id in self._unsent and not self._covered(id, successor):
+            self._revived[id] = successor
         if successor is not None and id not in self._revived:
             self._superseded[id] = successor
         elif self._superseded.pop(id, None) is not None:
             self._mark(id)
+
+    def _covered(self, id: int, successor: int) -> bool:
+        """Return whether the successor of an own provider has services at all of its places."""
+        provider, entry = self._provider(id), self._shared.table.entries[successor]
+        return provider is None or entry.value is None or set(_places(provider)) <= set(places(entry.value))
 
     def _outlive(self, id: int) -> None:
         """Find the provider of another member at all places of an own one, whose key is lost."""
@@ -294,16 +305,10 @@ class OwnProviders:
         written = self._written.get(id, 0)
         if not written or provider is None or not provider.services or table.valid(id) is not None:
             return
-        mine = _places(provider)
         found = [
             other
-            for other in table.at(next(iter(mine)))
-            if other not in self._moves.get(id, ())
-            and (entry := table.entries[other]).broker != self._name
-            and not entry.held
-            and entry.created > written
-            and entry.value is not None
-            and set(mine) <= set(places(entry.value))
+            for other, entry in self._elsewhere(provider)
+            if other not in self._moves.get(id, ()) and not entry.held and entry.created > written
         ]
         if found:
             self._outlived[id] = max(found)
@@ -327,13 +332,16 @@ class OwnProviders:
 
         If it has not replaced that, both were written without knowledge of each other, and the session of the departed
         one is the earlier."""
-        provider, table = self._departed.get(id), self._shared.table
-        mine = {} if provider is None else _places(provider)
+        provider = self._departed.get(id)
+        return provider is not None and any(self._elsewhere(provider))
+
+    def _elsewhere(self, provider: Provider) -> Iterator[tuple[int, Entry]]:
+        """Yield the valid providers of other members that have services at all places of a provider."""
+        mine, table = set(_places(provider)), self._shared.table
         for other in table.at(next(iter(mine))) if mine else ():
             entry = table.entries[other]
-            if entry.broker != self._name and entry.value is not None and set(mine) <= set(places(entry.value)):
-                return True
-        return False
+            if entry.broker != self._name and entry.value is not None and mine <= set(places(entry.value)):
+                yield other, entry
 
     def _match(self, id: int) -> bool:
         """Find the providers that an own one replaces. Returns whether there are any that were unknown."""
@@ -445,7 +453,7 @@ class OwnProviders:
         parted = self._generations.pop(id, None) is not None
         entry = self._shared.table.entries.get(id)
         if gone:
-            for table in (self._superseded, self._outlived, self._revived, self._replaces, self._failing):
+            for table in (self._superseded, self._outlived, self._revived, self._unsent, self._replaces, self._failing):
                 table.pop(id, None)
             for old in self._moves.pop(id, ()):
                 self._heirs.pop(old, None)
@@ -463,8 +471,12 @@ class OwnProviders:
         return [Unit((_deletion(self._keys.provider(id), parted),), (), done)]
 
     def _done_with(self, id: int) -> Callable[[int], None]:
+        change = self._unsent.get(id)
+
         def done(revision: int) -> None:
             self._written[id] = revision
+            if self._unsent.get(id) == change:
+                self._unsent.pop(id, None)
             for old in self._moves.pop(id, ()):
                 self._heirs.pop(old, None)
                 self._remembered.pop(old, None)

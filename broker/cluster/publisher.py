@@ -11,6 +11,7 @@ Rules:
 - A transaction that failed, or whose result is unknown, is repeated with values that are built again: values are whole,
   so a repetition does no harm.
 - A unit may have conditions of its own. If one does not hold, the unit receives the present keys, and is built again.
+  The pause before further attempts grows: the table may be behind, so that the next ones fail, too.
 - If etcd has no space, deletions go on, and the rest is tried again every `SPACE_RETRY` seconds.
 """
 
@@ -38,6 +39,7 @@ from broker.cluster.etcd.interface import (
     Put,
     TxnResult,
 )
+from broker.core.backoff import Backoff
 
 MAX_BATCH = 100
 """Limit of the operations of a transaction: a write costs forty times less in one of 100 than alone, and etcd permits
@@ -52,6 +54,10 @@ SPACE_RETRY = 5.0
 
 REFUSED_RETRY = 60.0
 """Seconds after which a unit that etcd refuses as invalid is tried again: only its next value is likely to help."""
+
+CONDITION_RETRY = Backoff(first=0.05, most=1.0, factor=2.0)
+"""Pause in seconds after the second and further consecutive transactions whose conditions do not hold. The first one is
+repeated at once, with what it has learnt; the pause stays below the time in which a silent watch is noticed."""
 
 Build = Callable[[], Sequence["Unit"]]
 """Builds the newest units of a name; none if there is nothing to write."""
@@ -69,7 +75,7 @@ class Unit:
     """Operations that belong together, without any `Get`, on keys of one name.
 
     - ``compare``: conditions of its own. - ``done``: called after the unit was written. - ``lost``: called with the
-      present state of the keys in ``compare`` if a condition of the transaction did not hold.
+      present state of the keys in ``compare``, none without any, if a condition of the transaction did not hold.
     """
 
     operations: tuple[Operation, ...]
@@ -126,6 +132,8 @@ class Publisher:
         self.full = False
         """True while etcd has no space."""
         self._most = MAX_BATCH
+        self._conflicts = 0
+        """Consecutive transactions whose conditions did not hold."""
         self._run = 0
         """Number of the present run: results of transactions of earlier ones do not count."""
         self._idle: list[Deferred[None]] = []
@@ -145,12 +153,9 @@ class Publisher:
         self._schedule()
 
     def resume(self, lease: int, revision: int) -> None:
-        """Write from now on, under a lease. ``revision`` is that of the member's key."""
-        self._revision = max(self._revision, revision) if lease == self._lease else revision
-        if lease != self._lease:
-            self.pause()
-            self._lease = lease
-            self._schedule()
+        """Write from now on, after `pause`, under a lease. ``revision`` is that of the member's key."""
+        self._lease, self._revision = lease, revision
+        self._schedule()
 
     def pause(self) -> None:
         """Write no more until `resume`. Marks are kept, and what is being written is written again."""
@@ -159,6 +164,7 @@ class Publisher:
         self._stop_timers()
         self._writing = False
         self._again(self._sent)
+        self._settle()
 
     def idle(self) -> Deferred[None]:
         """Fires when all marks are written, or when the publisher pauses or has no space."""
@@ -227,7 +233,7 @@ class Publisher:
                 return
             self._writing, self._sent = False, {}
             if result.succeeded:
-                self._most = MAX_BATCH
+                self._most, self._conflicts = MAX_BATCH, 0
                 if any(isinstance(each, Put) and each.key == self._name_key for each in success):
                     self._revision = result.revision
                 if self.full and not all(unit.deletes for unit in units):
@@ -253,14 +259,18 @@ class Publisher:
     def _compared(self, units: list[Unit], watched: list[bytes], result: TxnResult) -> None:
         holder = result.found[0][0] if result.found and result.found[0] else None
         if holder is None or holder.lease != self._lease:
-            self._stop()
+            self.pause()
             self._fenced()
             return
         self._revision = holder.mod_revision
         found = {key: (kvs[0] if kvs else None) for key, kvs in zip(watched, result.found[1:], strict=False)}
         for unit in units:
-            if unit.compare and unit.lost is not None:
+            if unit.lost is not None:
                 unit.lost({each.key: found.get(each.key) for each in unit.compare})
+        self._conflicts += 1
+        if self._conflicts > 1 and self._timer is None:
+            pause = max(self._gather, CONDITION_RETRY.after(self._conflicts - 1))
+            self._timer = self._clock.callLater(pause, self._due)
         self._schedule()
 
     def _failed(self, failure: Failure, names: dict[Hashable, Build]) -> None:
@@ -275,12 +285,12 @@ class Publisher:
             self._schedule()
             self._settle()
         elif isinstance(error, LeaseGone):
-            self._stop()
+            self.pause()
             self._fenced()
         elif isinstance(error, BadRequest):
             self._bad(error, names)
         elif isinstance(error, EtcdError):
-            self._stop()
+            self.pause()
             self._trouble(error)
         else:
             failure.raiseException()
@@ -314,10 +324,6 @@ class Publisher:
         self._sent = {}
         # Not the marks' own functions: one may build the rest of several units only.
         self._marks = {**names, **{name: build for name, build in self._marks.items() if name not in names}}
-
-    def _stop(self) -> None:
-        self.pause()
-        self._settle()
 
     def _settle(self) -> None:
         if self._idle and (not self._lease or self.full or not (self._marks or self._writing)):

@@ -466,6 +466,7 @@ class History:
         elif what == "wipe" and not self._forgot:
             self._wiped = True
             etcd.wipe()
+            self.invariants.wiped()
         elif what == "quota":
             if etcd.alarm:
                 etcd.drain_alarm()

@@ -43,6 +43,8 @@ class Invariants:
         self._double: dict[tuple[Node, str, tuple[str, str]], float] = {}
         self._unclaimed: dict[tuple[str, str], float] = {}
         self._disturbed = 0.0
+        self._wiped = -RECOVERY
+        """Time at which etcd lost its data."""
         self._ended: dict[str, float] = {}
         """Time at which the lease of a member ended last."""
         self._next_slow = 0.0
@@ -50,7 +52,19 @@ class Invariants:
 
     def disturbed(self) -> None:
         """A fault of etcd begins or ends."""
-        self._disturbed = self._history.timeline.now
+        self._disturbed = now = self._history.timeline.now
+        if now - self._wiped < RECOVERY:
+            self._leases_ended()
+
+    def wiped(self) -> None:
+        """Etcd has lost its data, and all leases. The others hold the entries of a broker for a while, which suffices
+        for its return if etcd has no other fault in that time."""
+        self._wiped = self._history.timeline.now
+        if not all(each.healthy for each in self._history.etcd.members):
+            self._leases_ended()
+
+    def _leases_ended(self) -> None:
+        self._ended = {node.name: self._history.timeline.now for node in self._history.nodes}
 
     def issued(self, id: int) -> None:
         """A registry has issued an id."""

@@ -1,0 +1,118 @@
+"""Sessions: the return of a member whose connection was lost, under its lease or a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from broker.cluster.etcd.interface import Compare, Event, LeaseGone, Put
+from broker.cluster.publisher import Unit
+from tests.cluster.logic.members import Farm, Member
+
+
+@pytest.fixture
+def farm() -> Farm:
+    return Farm()
+
+
+def cut(member: Member) -> None:
+    """End the watch, and let no call through."""
+    member.client.disconnect()
+    for watch in list(member.client._watches):
+        watch.fail("the connection was lost")
+
+
+def test_entries_are_held_while_etcd_is_away_after_a_loss_of_its_data(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = b.register()
+    farm.until(a.found, "the service")
+    cut(b)
+    farm.etcd.wipe()
+    farm.until(lambda: farm.values("b") == ["a"] and a.is_member, "the return of one member")
+    for number in range(3):
+        farm.etcd.kill(number)
+    for _ in range(60):
+        farm.run(0.5)
+        assert a.found() == [id]
+    for number in range(3):
+        farm.etcd.restart(number)
+    b.client.connect()
+    while farm.values("p") != [f"{id:016}"]:
+        farm.run(0.05)
+        assert a.found() == [id]
+        assert farm.clock.seconds() < 100
+    farm.run(25.0)
+    assert a.found() == b.found() == [id]
+
+
+def test_nothing_is_written_from_a_table_behind_the_session(farm: Farm) -> None:
+    a, b = farm.member("a", gather=0.0), farm.member("b")
+    farm.until(lambda: a.started and b.started, "the join")
+    id = a.register()
+    farm.until(b.found, "the service")
+    cut(a)
+    other = b.register()
+    farm.until(lambda: farm.values("p") == [f"{other:016}"], "the move")
+    # The present session offers more than the successor has, so it counts again, and replaces the successor.
+    a.offer(id, "shop", "h:1")
+    a.client.connect()
+    while not b.found("shop"):
+        assert len(farm.values("p")) == 1, "the entry is written without the deletion of the other"
+        farm.run(0.01)
+        assert farm.clock.seconds() < 60
+    farm.run(3.0)
+    assert (a.found(), a.found("shop")) == (b.found(), b.found("shop")) == ([id], [id])
+
+
+def test_a_watch_that_does_not_bring_the_write_of_its_session_is_silent(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    farm.run(1.0)
+    [watch] = a.client._watches
+    watch.push = lambda *_: None  # type: ignore[method-assign]
+    transactions = a.cluster.counts()["cluster.transactions"]
+    a.cluster._interrupt("a fault of the test")
+    farm.until(lambda: not a.is_member, "the end of the session")
+    id = b.register()
+    farm.run(3.0)
+    assert not a.is_member
+    assert a.cluster.counts()["cluster.transactions"] == transactions
+    farm.until(lambda: a.is_member and a.found() == [id], "the next watch", 5.0)
+
+
+def test_nothing_is_written_while_the_lease_is_replaced(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    a.register()
+    farm.until(lambda: farm.values("p"), "the entry")
+    leases: set[int] = set()
+
+    def applied(revision: int, events: Sequence[Event]) -> None:
+        leases.update(each.value.lease for each in events if each.value is not None and b"/ids" not in each.key)
+
+    farm.etcd.applied.append(applied)
+    # A lease beyond its TTL that etcd has not ended yet: its key of the member is still there.
+    keep_alive = farm.etcd.keep_alive
+
+    def gone(id: int) -> int:
+        raise LeaseGone("requested lease not found")
+
+    farm.etcd.keep_alive = gone  # type: ignore[method-assign]
+    for watch in list(a.client._watches):
+        watch.fail("the connection was lost")
+    farm.until(lambda: "is held by" in a.troubles, "the new lease")
+    a.registry.load(a.found()[0], 5.0)
+    farm.run(3.0)
+    farm.etcd.keep_alive = keep_alive  # type: ignore[method-assign]
+    farm.until(lambda: a.is_member, "the return", 30.0)
+    farm.until(lambda: farm.values("l"), "the load")
+    assert 0 not in leases
+
+
+def test_conditions_that_never_hold_are_tried_less_often_and_end_the_session(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    counts = a.cluster.counts()
+    key = farm.key("beat/none")
+    never = Unit((Put(key, b"{}", 0),), (Compare("MOD", key, 77),))
+    a.cluster._publisher.mark("never", lambda: [never])
+    farm.until(lambda: a.cluster.counts()["cluster.sessions"] > counts["cluster.sessions"], "another session", 8.0)
+    assert a.cluster.counts()["cluster.transactions"] - counts["cluster.transactions"] < 20
