@@ -429,6 +429,7 @@ class Registry:
 
     def _remove(self, provider: int, services: Sequence[Service], why: str = "withdrawn") -> list[Change]:
         judged: dict[ServiceGroup, None] = {}
+        changes: list[Change] = []
         for service in services:
             key = (service.name, service.protocol)
             same = self._index[key]
@@ -438,8 +439,8 @@ class Registry:
             if same.remove(service):
                 del self._index[key]
                 self._forget_protocol(*key)
+            changes.append(self._watches.record(Kind.WITHDRAWN, provider, service, why))
         self._service_count -= len(services)
-        changes = [self._watches.record(Kind.WITHDRAWN, provider, service, why) for service in services]
         for same in judged:
             self._note(same)
             changes += self._settle(same)
@@ -494,9 +495,7 @@ def _check_texts(service: Service) -> None:
         texts += (auth.mode, auth.code, auth.id)
     for text in texts:
         if text is not None and len(text) > MAX_TEXT:
-            raise Refusal(
-                Reason.PARAMETER, f"service {service.name!r} has a text of more than {MAX_TEXT} characters"
-            )
+            raise Refusal(Reason.PARAMETER, f"service {service.name!r} has a text of more than {MAX_TEXT} characters")
     if service.info is not None and len(service.info) > MAX_INFO:
         raise Refusal(
             Reason.PARAMETER, f"service {service.name!r} gives more than {MAX_INFO} characters of information"
