@@ -1,4 +1,4 @@
-"""What the jobs cost from segments to plan, beside a bare copy of the same segments to Parquet.
+"""The cost of the jobs from segments to plan, beside a bare copy of the same segments to Parquet.
 
     python -m bench.spark [--records N] [--days D] [--runs N] [--json FILE] [--keep DIR]
 
@@ -134,7 +134,7 @@ def copy(segments: Path, out: Path, log: Path) -> Copied:
 def run(journal: Path, out: Path, log: Path) -> Run:
     """Measure a run of all jobs by the lines that it prints: each comes at the end of its job.
 
-    What comes before the first of them is the session's start and the first job. They are told apart by the lock of
+    The time before the first of them is the session's start and the first job. They are told apart by the lock of
     the out directory, which is written between them.
     """
     lock = out / ".lock"

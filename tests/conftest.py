@@ -25,7 +25,7 @@ __all__ = ["pytest_sessionfinish", "pytest_terminal_summary"]
 FIRST = ("tests/spark/", "tests/cluster/", "tests/integration/", "tests/client/")
 """The longest, and those that wait for most of their time."""
 
-# Tests start hundreds of processes. Where this is set, each of them compiles all that it imports.
+# Tests start hundreds of processes. If this is set, each of them compiles all that it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # No deadline: a busy machine is no defect.

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from broker.core.control import LogLevels
 from broker.core.errors import Reason, Refusal
 from broker.logs.control import MAX_EXCEPTIONS, LogControl
-from broker.logs.journald import Journal, datagram, prefixed, streams_to_journal
+from broker.logs.journald import JournaldObserver, datagram, prefixed, streams_to_journal
 from broker.logs.lines import json_line, text_lines
 
 WIRES = ("elko", "mtl", "console")
@@ -134,7 +134,7 @@ def test_a_traceback_is_one_field() -> None:
 
 def test_events_go_to_the_socket_and_without_one_to_the_output(tmp_path: Path) -> None:
     path, out = str(tmp_path / "socket"), io.StringIO()
-    journal = Journal(out, path)
+    journal = JournaldObserver(out, path)
     journal(event("error"))
     assert out.getvalue() == "<3>- error broker.core.registry.Registry hello\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:

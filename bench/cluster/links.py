@@ -49,7 +49,7 @@ SECRETS = {"a": "a" * 40, "b": "b" * 40}
 
 @attrs.frozen
 class Side:
-    """What one process measured: CPU seconds and messages of the flow, and seconds of round trips."""
+    """The measurements of one process: CPU seconds and messages of the flow, and seconds of round trips."""
 
     cpu: float
     messages: int

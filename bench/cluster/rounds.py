@@ -54,7 +54,8 @@ def _run(given: argparse.Namespace) -> int:
             print(line.rstrip(), file=sys.stderr, flush=True)
     rounds = [line for line in lines if "round" in line]
     kinds = Counter(" ".join(fault.split(" at ")[0].split()[:2]) for line in rounds for fault in line["faults"])
-    bad = [line for line in rounds if line["missed"] or line["trouble"] or line["ended"]]
+    bad = [line for line in rounds if line["missed"] or line["trouble"] or line["ended"] or line["messages"]]
+    last: dict[str, int] = rounds[-1] if rounds else Counter()
     settled = sorted(line["settled"] for line in rounds) or [0.0]
     rows = [
         ["rounds", str(len(rounds))],
@@ -62,6 +63,8 @@ def _run(given: argparse.Namespace) -> int:
         ["minutes", f"{(time.monotonic() - began) / 60:.0f}"],
         ["moves of providers", str(sum(line["moves"] for line in rounds))],
         ["looks at whole registries during the rounds", str(sum(line["looks"] for line in rounds))],
+        ["confirmed messages of queues, and those read again", f"{last['confirmed']} / {last['again']}"],
+        ["messages of the topic that arrived", str(last["received"])],
         ["rounds with anything wrong", f"{len(bad)} {[line['round'] for line in bad] or ''}"],
         ["seconds until all registries were equal, median and most", f"{median(settled)} / {settled[-1]}"],
         ["other lines", "; ".join(str(line) for line in lines if "round" not in line)],

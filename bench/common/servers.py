@@ -137,7 +137,7 @@ def broker_with(
 ) -> Iterator[tuple[W, re.Match[str]]]:
     """A broker that has one wire beside Elko's, with this configuration and its state in that directory.
 
-    ``listens`` finds in the log where the wire listens. What it found is given with the server. ``checkout`` is a
+    ``listens`` finds in the log where the wire listens. The match is part of the server. ``checkout`` is a
     version other than `Subject`, ``variables`` come on top of the environment, ``descriptors`` is the limit of open
     files.
     """

@@ -1,6 +1,6 @@
 """A thousand services that beat, half of them by UDP, half over the ROUTER; and who watches them from outside.
 
-What is asked is whether the broker notices exactly those that fall silent. So the herd notes when it last sent each
+The test is that the broker notices exactly the nodes that fall silent. So the herd notes when it last sent each
 heartbeat, and how late it was itself; and the watcher, which knows nothing of DBP, when a service came or went.
 """
 

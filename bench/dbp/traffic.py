@@ -1,6 +1,6 @@
 """The load on the DBP wire: clients that ask, and services that register; all on plain sockets.
 
-What is to come is known byte for byte (`bench.dbp.peers.steady`), and all of it is compared.
+The expected messages are known byte for byte (`bench.dbp.peers.steady`), and all of them are compared.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Clients:
     """Each keeps ``window`` requests in flight.
 
     A window of 1 is a conversation: there the generator does not rest. Nor does it where a reply fills what is read at
-    once in a few: there it would be waited for. What is not ``compared`` is counted, but for one reply of each client:
-    so it may go on for longer than the time frame stays as it is.
+    once in a few: there it would be waited for. Without ``compared``, replies are counted, but for one reply of each
+    client: so it may go on for longer than the time frame stays as it is.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ from broker.core.model import Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.export.disk import Disk
-from broker.export.feed import Feed, FullLoads
+from broker.export.feed import FullLoads, JournalFeed
 from broker.export.journal import Journal
 from broker.export.segments import JournalLimits, Segments
 
@@ -156,7 +156,7 @@ class Written:
         self.journal = Journal(reactor, partial(deferToThreadPool, reactor, self.threads), segments)
         self.threads.start()
         self.journal.start()
-        self.feed = Feed(registry, self.journal.put, self.journal.now, FullLoads([(("service-1*",), 1.0)]))
+        self.feed = JournalFeed(registry, self.journal.put, self.journal.now, FullLoads([(("service-1*",), 1.0)]))
         self.journal.before_flush = self.feed.catch_up
 
     def stop(self) -> Deferred[None]:
@@ -167,7 +167,7 @@ class Written:
 class Farm:
     """The providers, and what they send."""
 
-    def __init__(self, load: Load, registry: Registry, feed: Feed | None) -> None:
+    def __init__(self, load: Load, registry: Registry, feed: JournalFeed | None) -> None:
         self.messages = 0
         ids = []
         for number in range(PROVIDERS):

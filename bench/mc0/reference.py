@@ -4,7 +4,7 @@
 
 Each binds a ROUTER to a free port of 127.0.0.1, and prints its number. They receive any message whole, answer commands
 that have an ID, keep who subscribed to which topic, and forward what is published. They forget nobody, check nothing,
-and trust their peers. Where there is nothing to do they wait inside libzmq.
+and trust their peers. If there is nothing to do they wait inside libzmq.
 
 - ``tuned`` is pyzmq as fast as it goes: the methods of the extension itself with plain numbers for flags, libzmq asked
   directly whether there is more, long bodies shared by all receivers, and a way of its own for each usual message.

@@ -1,6 +1,6 @@
 """The load on the mc0 wire: one peer publishes, others (or itself) get what comes of it; all on plain sockets.
 
-What is to come is known byte for byte. Without CURVE all of it is compared; with CURVE its size is, and samples are
+The expected messages are known byte for byte. Without CURVE all are compared; with CURVE their size is, and samples are
 decrypted. The publisher stays `WINDOW` messages ahead of the slowest receiver at most, so that nothing may be dropped.
 """
 

@@ -1,7 +1,7 @@
 """Random and mutated messages for both flows of MTL, and what must be answered of them.
 
-What is well-formed is decided here by RFC 11, apart from the broker. A message whose case it leaves open (properties,
-JSON that is no object) may be answered or not.
+RFC 11 decides here which messages are well-formed, apart from the broker. A message whose case it leaves open
+(properties, JSON that is no object) may be answered or not.
 """
 
 from __future__ import annotations

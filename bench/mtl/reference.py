@@ -4,7 +4,7 @@
 
 It binds a ROUTER to a free port of 127.0.0.1, and prints its number. It grants every Lease, and sends each Content to
 all who have sent a Summon, with a sequence of their own; a reader that is gone or full misses it. It forgets no reader,
-knows no other commands, and trusts its peers. Where there is nothing to do it waits inside libzmq.
+knows no other commands, and trusts its peers. If there is nothing to do it waits inside libzmq.
 
 It is pyzmq as fast as it goes: three calls for each delivery, of the extension's own method, with plain numbers for
 flags; long bodies are shared by all receivers; what follows the sequence is checked once for each distinct value.

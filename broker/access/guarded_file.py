@@ -33,7 +33,7 @@ Parse = Callable[[str, str], V]
 
 
 @attrs.frozen
-class Seen(Generic[V]):
+class FileCheck(Generic[V]):
     """Outcome of a check. Immutable, since the next check reads it in a thread."""
 
     stamp: Stamp
@@ -46,13 +46,13 @@ class Seen(Generic[V]):
     """Reasons why the file cannot be used now, as sentences."""
 
 
-def first(path: str, parse: Parse[V]) -> Seen[V]:
+def first(path: str, parse: Parse[V]) -> FileCheck[V]:
     """Read the file at the start. Raises `BadUsers`."""
     text, found = read_stamped(path)
-    return Seen(found, parse(path, text))
+    return FileCheck(found, parse(path, text))
 
 
-def look(path: str, parse: Parse[V], before: Seen[V], now: bool) -> Seen[V]:
+def look(path: str, parse: Parse[V], before: FileCheck[V], now: bool) -> FileCheck[V]:
     """Check the file again. With ``now`` it is read whatever its stamp is."""
     if not now:
         try:
@@ -75,10 +75,10 @@ def look(path: str, parse: Parse[V], before: Seen[V], now: bool) -> Seen[V]:
         return _bad(before, error, found, sure=not now)
     if value == before.value:
         return attrs.evolve(before, stamp=found, sure=not now, problems=())
-    return Seen(found, value, sure=not now)
+    return FileCheck(found, value, sure=not now)
 
 
-def _bad(before: Seen[V], error: BadUsers, found: Stamp = UNKNOWN, sure: bool = False) -> Seen[V]:
+def _bad(before: FileCheck[V], error: BadUsers, found: Stamp = UNKNOWN, sure: bool = False) -> FileCheck[V]:
     """Return the outcome of a check that failed. Without a stamp, the next check reads the file again."""
     return attrs.evolve(before, stamp=found, sure=sure, problems=error.args)
 
@@ -121,12 +121,17 @@ class GuardedFile(Generic[V]):
         """Read the file now. Fires when it was read, also if it cannot be used."""
         return self._watch.refresh()
 
+    def use(self, path: str) -> Deferred[None]:
+        """Watch the file at another path, and read it now. Until then, and if it is bad, the last value stays."""
+        self.path = path
+        return self.refresh()
+
     def stop(self) -> None:
         """Stop checking the file. Fires all Deferreds of `refresh`."""
         self._watch.stop()
 
     def _look(self, now: bool) -> Deferred[Any]:
-        def looked(seen: Seen[V]) -> None:
+        def looked(seen: FileCheck[V]) -> None:
             if not self._watch.stopped:
                 self._take(seen)
 
@@ -136,7 +141,7 @@ class GuardedFile(Generic[V]):
         looking = self._in_thread(look, self.path, self._parse, self._seen, now)
         return looking.addCallback(looked).addErrback(failed)
 
-    def _take(self, seen: Seen[V]) -> None:
+    def _take(self, seen: FileCheck[V]) -> None:
         before, self._seen = self._seen, seen
         if seen.problems != before.problems:
             for text in seen.problems:

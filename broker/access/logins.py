@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from broker.access.password_backoff import Delays, Guesses
+from broker.access.password_backoff import GuessLimit, ReplyDelays
 from broker.access.password_checks import PasswordChecks
 from broker.access.request_limits import RequestLimits, unlimited
 
@@ -20,6 +20,6 @@ class Logins:
     """
 
     checks: PasswordChecks
-    guesses: Guesses
+    guesses: GuessLimit
     requests: RequestLimits = attrs.field(factory=unlimited)
-    delays: Delays = attrs.field(factory=Delays)
+    delays: ReplyDelays = attrs.field(factory=ReplyDelays)

@@ -3,10 +3,10 @@
 Rules:
 - The first `FREE` failures cause no pause, each further one a pause of `BACKOFF`. After `FORGET` without a failure, the
   count starts again at zero.
-- MTL, whose exchanges are verified in a thread, delays the reply (`Delays`). It has users, and counts failures for both
-  the user and the address.
+- MTL, whose exchanges are verified in a thread, delays the reply (`ReplyDelays`). It has users, and counts failures for
+  both the user and the address.
 - Elko listeners and the console, which have one password for all, refuse attempts from the address for that time
-  (`Guesses`), without a comparison. An attempt that is refused so does not count as a failure.
+  (`GuessLimit`), without a comparison. An attempt that is refused so does not count as a failure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_REMEMBERED = 10_000
 """Users, and addresses, whose failures are stored: as many as there are sessions."""
 
 
-class Delays:
+class ReplyDelays:
     """Delays of replies that reveal if the credentials of a client were right.
 
     Replies to right and to wrong credentials are delayed alike, since the time would reveal the verdict too. Failures
@@ -67,7 +67,7 @@ class Delays:
         return _step(failures)
 
 
-class Guesses:
+class GuessLimit:
     """Failed attempts at one password, by address. ``seconds`` returns the time of a clock, in seconds."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:

@@ -202,6 +202,10 @@ class UsersAccess:
         """Read the file now. Fires when it was read, also if it cannot be used."""
         return self._file.refresh()
 
+    def use(self, path: str) -> Deferred[None]:
+        """Take the users of the file at that path, and watch it. Fires when it was read, also if it cannot be used."""
+        return self._file.use(path)
+
     def stop(self) -> None:
         """Stop watching the file."""
         self._file.stop()
@@ -210,7 +214,8 @@ class UsersAccess:
     def _take(self, before: UserDirectory, after: UserDirectory) -> None:
         gone = sorted(before.users.keys() - after.users.keys())
         self.log.info(
-            "the users file changed: {before} users were known, {now} are; removed: {gone}",
+            "the users file changed ({path}): {before} users were known, {now} are; removed: {gone}",
+            path=self._file.path,
             before=len(before.users),
             now=len(after.users),
             gone=", ".join(gone[:10]) + (", ..." if len(gone) > 10 else "") if gone else "none",

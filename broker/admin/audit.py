@@ -82,10 +82,17 @@ class AuditLog:
         self.failure = ""
         """The reason why the file cannot be written now; empty if it can."""
 
-    def use(self, size: int, files: int) -> None:
-        """Take other limits."""
+    def use(self, path: str, size: int, files: int) -> None:
+        """Take another file, and other limits. Lines that the former file could not take are written to the new one."""
         self._size = size
         self._files = files
+        if path == self.path:
+            return
+        self.log.info("the audit log is {path} now, and was {before}", path=path, before=self.path)
+        self.path = path
+        if self._timer is not None:
+            self._timer.cancel()
+            self._again()
 
     def counts(self) -> Mapping[str, int]:
         """Return the counters, by ``audit.REASON``."""

@@ -23,7 +23,7 @@ import attrs
 import msgspec
 
 from broker.access.everyone import Everyone
-from broker.access.password_backoff import Guesses
+from broker.access.password_backoff import GuessLimit
 from broker.access.principal import Access, Principal
 from broker.access.request_limits import RequestLimits, unlimited
 from broker.admin.console_control import WORDS as CONTROL
@@ -83,7 +83,7 @@ class ConsoleSession:
         dialects: Sequence[Dialect],
         shown: Shown,
         password: str | None,
-        guesses: Guesses,
+        guesses: GuessLimit,
         peer: Peer,
         access: Access | None = None,
         requests: RequestLimits | None = None,

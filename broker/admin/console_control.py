@@ -12,9 +12,8 @@ import attrs
 
 from broker.access.acts import Act, Audit, audited
 from broker.access.principal import Principal
-from broker.core.control import Drain, LevelName, LogLevels, Trace
+from broker.core.control import Drain, IOperations, LevelName, LogLevels, Trace
 from broker.core.errors import Malformed, Reason
-from broker.core.interfaces import IOperations
 
 DRAIN_SECONDS = 30.0
 TRACE_SECONDS = 60.0

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from broker.access.password_backoff import Guesses
+from broker.access.password_backoff import GuessLimit
 from broker.access.principal import Access, Principal
 from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.peer import Peer
@@ -51,7 +51,7 @@ class ConsoleLogin:
         self,
         access: Access,
         password: str | None,
-        guesses: Guesses,
+        guesses: GuessLimit,
         peer: Peer,
         say: Callable[[str], None],
         refuse: Callable[[Refusal], None],

@@ -8,8 +8,7 @@ from functools import partial
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.interfaces import IPlan
-from broker.core.plan import Plan, PlannedService
+from broker.core.plan import IPlan, Plan, PlannedService
 from broker.wires.views import AnyView, Column, Row, View
 
 REPORT = "/plan/report.html"

@@ -14,7 +14,7 @@ from twisted.python.threadpool import ThreadPool
 
 from broker.access.everyone import Everyone
 from broker.access.logins import Logins
-from broker.access.password_backoff import Guesses
+from broker.access.password_backoff import GuessLimit
 from broker.access.password_checks import CHECKS, PasswordChecks
 from broker.access.request_limits import RequestLimits
 from broker.access.users_access import UsersAccess
@@ -32,13 +32,15 @@ class OpenAccess:
     logins: Logins
     audit: AuditLog
     threads: ThreadPool
+    state: str
+    """The state directory, which has the audit log by default."""
 
     def reload(self, config: Config) -> None:
-        """Read the users file again now. A bad one changes nothing, and is reported as a problem."""
-        self.audit.use(config.audit_bytes, config.audit_files)
+        """Read the users file now, the same or another one. A bad one changes nothing, and is reported as a problem."""
+        self.audit.use(_audit_path(config, self.state), config.audit_bytes, config.audit_files)
         self.logins.requests.use(config.requests_per_address, config.requests_per_user, config.requests_burst)
-        if isinstance(self.access, UsersAccess):
-            self.access.refresh()
+        if isinstance(self.access, UsersAccess) and config.file is not None:
+            self.access.use(config.file)
 
     def stop(self) -> None:
         """Stop watching the file and the threads. Blocks while a password check runs, some 30 ms."""
@@ -55,13 +57,16 @@ def open_access(
     requests = RequestLimits(Rates(reactor), Rates(reactor))
     requests.use(config.requests_per_address, config.requests_per_user, config.requests_burst)
     checks = PasswordChecks(partial(deferToThreadPool, reactor, threads))
-    logins = Logins(checks, Guesses(reactor.seconds), requests)
+    logins = Logins(checks, GuessLimit(reactor.seconds), requests)
     access: Everyone | UsersAccess = Everyone()
     if config.file is not None:
         access = UsersAccess(config.file, reactor, in_thread, logins, counters.count)
-    path = os.path.join(state, FILE) if config.audit is None else config.audit
-    audit = AuditLog(path, config.audit_bytes, config.audit_files, reactor, in_thread)
+    audit = AuditLog(_audit_path(config, state), config.audit_bytes, config.audit_files, reactor, in_thread)
     counters.include(audit.counts)
     # Started last: a thread pool that is left running keeps the process alive.
     threads.start()
-    return OpenAccess(access, logins, audit, threads)
+    return OpenAccess(access, logins, audit, threads, state)
+
+
+def _audit_path(config: Config, state: str) -> str:
+    return os.path.join(state, FILE) if config.audit is None else config.audit

@@ -39,9 +39,10 @@ from broker.admin.api.orders import Orders
 from broker.admin.api.watch_hub import WatchHub
 from broker.admin.console import Shown
 from broker.app.core import Core
-from broker.core.interfaces import IOperations, IPlan
+from broker.core.control import IOperations
 from broker.core.load_history import LoadHistory
 from broker.core.model import Listening
+from broker.core.plan import IPlan
 from broker.net.scheduler_probe import SchedulerProbe
 from broker.net.tls import Certificates
 from broker.web.endpoint import Endpoint

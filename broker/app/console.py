@@ -16,7 +16,7 @@ from broker.app.core import Core
 from broker.config import endpoint as endpoints
 from broker.config import values
 from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineFactory
 from broker.net.stream_listener import StreamListener
 from broker.net.tls import Certificates
@@ -89,7 +89,7 @@ class ConsoleListener:
         """Close all connections in good order. Fires when they are closed."""
         return self._lines.close()
 
-    def _converse(self, peer: Peer) -> tuple[Reader, Session]:
+    def _converse(self, peer: Peer) -> tuple[MessageReader, PeerSession]:
         session = ConsoleSession(
             self._dialects(), self._shown(), self._password, self._guesses, peer, self._access, self._requests
         )

@@ -27,7 +27,7 @@ from broker.core.topics import Topics
 from broker.net.child_processes import Programs
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
-from broker.wires.common.registry_topics import FarmTopics
+from broker.wires.common.registry_topics import RegistryTopics
 
 log = Logger()
 
@@ -55,7 +55,7 @@ class Core:
     links: ILinks = SINGLE
 
 
-class Cluster(Protocol):
+class ClusterMembership(Protocol):
     """The cluster of a core: `broker.app.cluster.Membership`."""
 
     @property
@@ -77,7 +77,7 @@ def build(
     table: list[Launcher],
     counters: Counters,
     reactor: Any,
-    join: Callable[[Core], Cluster] | None = None,
+    join: Callable[[Core], ClusterMembership] | None = None,
 ) -> Core:
     """Build the core from the remembered state. Raises `broker.core.database.StateError`.
 
@@ -89,7 +89,7 @@ def build(
     restored = Restored(snapshot.providers, grace, reactor, lambda ids: recorder.forget(ids))
     kind = Registry if join is None else _clustered()
     registry = kind(reactor, lambda: recorder.next_id() if cluster is None else cluster.next_id(), restored)
-    cluster: Cluster | None = None
+    cluster: ClusterMembership | None = None
     recorder = Recorder(
         registry, store, reactor, in_thread, snapshot.next_provider, (s.identity for s in snapshot.sessions)
     )
@@ -104,7 +104,7 @@ def build(
     launchers = Launchers(table, snapshot.launchers_on, programs.spawn, remember)
     topics = Topics()
     leases = Leases(reactor)
-    FarmTopics(registry, topics, leases)
+    RegistryTopics(registry, topics, leases)
     core = Core(
         registry=registry,
         restored=restored,

@@ -7,6 +7,8 @@ remembered as present), connections.
 A member of a cluster joins it after the core is built, and makes its wires once it has joined: no peer is served before
 the name and the provider ids are this broker's. It leaves the cluster before its connections are closed, so that its
 entries stay there as in the store.
+
+The file is longer than others: the order of start and stop concerns all parts, and is readable only in one place.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from twisted.python.threadpool import ThreadPool
 from broker.config import values
 from broker.config.validate_journal import effective_journal_name
 from broker.core.interfaces import IRegistry
-from broker.export.feed import Feed, FullLoads
+from broker.export.feed import FullLoads, JournalFeed
 from broker.export.journal import Journal
 from broker.export.records import boot_name
 from broker.export.segments import JournalLimits, Segments
@@ -38,7 +38,7 @@ class JournalWriter:
     where: str
     segments: Segments
     journal: Journal
-    feed: Feed
+    feed: JournalFeed
     threads: ThreadPool
 
     def use(self, config: values.Journal) -> None:
@@ -81,7 +81,7 @@ def open_journal(config: values.Journal, state: str, registry: IRegistry, reacto
     except OSError:
         threads.stop()
         raise
-    feed = Feed(registry, journal.put, journal.now, _full_loads(config))
+    feed = JournalFeed(registry, journal.put, journal.now, _full_loads(config))
     journal.before_flush = feed.catch_up
     return JournalWriter(where, segments, journal, feed, threads)
 

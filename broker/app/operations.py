@@ -11,8 +11,7 @@ from broker.app.draining import Draining
 from broker.app.readiness import Readiness
 from broker.app.reloading import Reloader
 from broker.app.wires import RunningWires
-from broker.core.control import Drain, KeyState, LevelName, LogLevels, ReloadResult, Trace
-from broker.core.interfaces import IOperations
+from broker.core.control import Drain, IOperations, KeyState, LevelName, LogLevels, ReloadResult, Trace
 from broker.core.model import NotReady
 from broker.logs.control import LogControl
 from broker.net.sdnotify import SystemdNotifier

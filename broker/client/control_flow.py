@@ -33,7 +33,7 @@ from broker.client.credentials import Credentials
 from broker.client.endpoints import Endpoints
 from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Elsewhere, Lost, MtlError, Refused
 from broker.client.settings import Settings
-from broker.client.transport import Socket
+from broker.client.transport import FrameSocket
 from broker.wires.mtl.codec import client as wire
 
 MAX_STEPS = 10
@@ -47,7 +47,7 @@ after a third the client waits before it continues."""
 _TEMPORARY = frozenset((429, 500, 502, 503, 504))
 """Codes of errors that may pass."""
 
-Connect = Callable[[Callable[[list[bytes]], object], Callable[[], object], Callable[[str], object]], Socket]
+Connect = Callable[[Callable[[list[bytes]], object], Callable[[], object], Callable[[str], object]], FrameSocket]
 """Factory of the socket. Its arguments are callbacks: message received, room to send, socket failed."""
 
 
@@ -99,7 +99,7 @@ class Control:
         self._in_thread = in_thread
         self._pauses = Backoff(settings.least_pause, settings.most_pause)
         self._lock = DeferredLock()
-        self._socket: Socket | None = None
+        self._socket: FrameSocket | None = None
         self._answer: Deferred[wire.Reply] | None = None
         self._ready: wire.Ready | None = None
         self._unauthorized: wire.Unauthorized | None = None

@@ -13,6 +13,8 @@ Rules:
 - A Ping is answered by a Pong. Ill-formed messages are dropped and counted, and so are meaningless ones: responses to
   nothing, commands that only clients send.
 - A permanent error ends the flow (`Flow.ended`).
+
+The file is longer than others: requests, loss and recovery are transitions of one state, that of a `Flow`.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from broker.client.errors import Closed, Elsewhere, Lost
 from broker.client.events import Event, OnEvent
 from broker.client.heartbeat import Heartbeat
 from broker.client.settings import Settings
-from broker.client.transport import Socket
+from broker.client.transport import FrameSocket
 from broker.wires.mtl.codec import client as requests
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec.faults import IllFormed
@@ -143,7 +145,7 @@ class Flow:
         self.closed = False
         self._parts = tuple(parts)
         self._on_event = on_event
-        self._socket: Socket | None = None
+        self._socket: FrameSocket | None = None
         self._heart: Heartbeat | None = None
         self._up = False
         self._receiving = True

@@ -35,7 +35,7 @@ from broker.client.errors import Closed, Lost
 from broker.client.events import Event, OnEvent
 from broker.client.reader import Delivery, Reader, Receive
 from broker.client.settings import Keys, Settings
-from broker.client.transport import Socket, Transport
+from broker.client.transport import FrameSocket, Transport
 from broker.client.writer import Writer
 from broker.wires.mtl.codec.client import Ready
 from broker.wires.mtl.codec.control import DEFAULT_HOST, Confirm
@@ -255,7 +255,7 @@ class Client:
             receive: Callable[[list[bytes]], object],
             room: Callable[[], object],
             failed: Callable[[str], object],
-        ) -> Socket:
+        ) -> FrameSocket:
             if self._closed:
                 raise Closed("the client is closed")
             return self.transport.connect(self.reactor, endpoint, receive, room, failed)

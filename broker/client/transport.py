@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 
-class Socket(Protocol):
+class FrameSocket(Protocol):
     """A connection that carries messages of frames. Its callbacks are called in the reactor, never from `send`."""
 
     def send(self, frames: Sequence[bytes]) -> bool:
@@ -35,11 +35,11 @@ class Transport(Protocol):
         receive: Callable[[list[bytes]], object],
         room: Callable[[], object],
         failed: Callable[[str], object],
-    ) -> Socket:
+    ) -> FrameSocket:
         """Connect to an endpoint. Raises ValueError for an invalid one.
 
-        ``receive`` is called with the frames of each message, ``room`` when there is room again after a `Socket.send`
-        that found none, and ``failed`` with a text for people when the socket has become unusable.
+        ``receive`` is called with the frames of each message, ``room`` when there is room again after a
+        `FrameSocket.send` that found none, and ``failed`` with a text for people when the socket has become unusable.
         """
 
     def close(self) -> None:

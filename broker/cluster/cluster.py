@@ -12,6 +12,9 @@ Rules:
 - Nothing is removed from the registry because etcd is away: the table stays as it was read last.
 - Credentials that are refused end the start; later, they are a trouble.
 - Time comes from the clock, chance from ``rng``, and nothing depends on the time of day.
+
+The file is longer than others: the steps of a session join all parts of the package, in an order that has to be read
+as a whole.
 """
 
 from __future__ import annotations
@@ -322,6 +325,7 @@ class Cluster:
             self._ids.discard()
         resume = not database.replaced and bool(self._membership.lease)
         same = await self._membership.enter(resume)
+        self._members.entered(self._membership.instance)
         if not self._going:
             return "stopped"
         self._epoch, self._data_lost = database.epoch, self._data_lost or database.replaced

@@ -120,7 +120,7 @@ class ServiceValue(msgspec.Struct, omit_defaults=True):
 
 class ProviderValue(msgspec.Struct, omit_defaults=True):
     """Value of ``p/<id>``: a provider with all its services. ``broker`` holds it; ``replaces`` are the ids of its
-    predecessors at other members."""
+    predecessors at other members; for ``owner`` see `broker.core.model.Provider`."""
 
     broker: Name
     label: Text
@@ -128,6 +128,7 @@ class ProviderValue(msgspec.Struct, omit_defaults=True):
     address: Text = ""
     services: Annotated[list[ServiceValue], Limits(max_length=MAX_SERVICES_OF_PROVIDER)] = []
     replaces: Annotated[list[Id], Limits(max_length=MAX_REPLACED)] = []
+    owner: Text = ""
 
 
 class HeadValue(msgspec.Struct):
@@ -291,7 +292,9 @@ def provider_value(
         )
         for place, service in enumerate(provider.services)
     ]
-    return encode(ProviderValue(broker, provider.label, provider.wire, provider.address, services, replaces))
+    return encode(
+        ProviderValue(broker, provider.label, provider.wire, provider.address, services, replaces, provider.owner)
+    )
 
 
 def head_or_provider(value: bytes) -> HeadValue | ProviderValue:

@@ -37,9 +37,14 @@ class Members:
         self._callbacks: dict[Subscription, object] = {}
 
     def value(self, instance: str) -> Member:
-        """Return the value of this member under an instance, which it is from now on."""
-        self._here = attrs.evolve(self._here, instance=instance)
-        return self._here
+        """Return the value of this member under an instance."""
+        return attrs.evolve(self._here, instance=instance)
+
+    def entered(self, instance: str) -> None:
+        """Take note that this member holds its name under an instance; links identify it by that."""
+        if instance != self._here.instance:
+            self._here = self.value(instance)
+            self._tell(self._here.name, self._here)
 
     def describe(self, listeners: Mapping[str, str], draining: bool) -> bool:
         """Set the endpoints of this member, and whether it drains. Returns whether that is a change."""

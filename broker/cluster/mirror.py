@@ -215,6 +215,7 @@ class Mirror:
             details,
             entry.broker,
             layout.failing(value),
+            value.owner,
         )
 
     def _why(self, id: int) -> str:

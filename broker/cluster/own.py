@@ -20,6 +20,8 @@ Rules:
   the key of the other is later than the lost one: an own provider that was never written replaces the other.
 - An own key that vanishes without a successor is written again, and an own key without a provider is deleted.
 - A value of more than `PART` bytes is written in parts; the head, which is written last, names their generation.
+
+The file is longer than others: the rules decide together which keys an own provider has, over the same tables.
 """
 
 from __future__ import annotations

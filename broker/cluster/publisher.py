@@ -113,15 +113,15 @@ class Publisher:
         self._trouble = trouble
         self._fenced = fenced
         self._marks: dict[Hashable, Build] = {}
-        """What is to be written, the longest marked first. Bounded by the tables that mark: own providers, loads,
-        claims."""
+        """The marks that are still to be written, the oldest first. Bounded by the tables that mark: own providers,
+        loads, claims."""
         self._lease = 0
         self._revision = 0
         """Revision of the member's key."""
         self._timer: IDelayedCall | None = None
         self._writing = False
         self._sent: dict[Hashable, Build] = {}
-        """What the present transaction writes."""
+        """The marks that the present transaction writes."""
         self._space_timer: IDelayedCall | None = None
         self.full = False
         """True while etcd has no space."""

@@ -37,7 +37,7 @@ class ClusterSettings:
 
 @attrs.frozen
 class Memory:
-    """What a member remembers across restarts.
+    """State of a member that outlives restarts.
 
     ``instance`` and ``lease`` identify its entries in etcd; empty and 0 without any. Provider ids from ``next_id`` up
     to, not including, ``end_id`` belong to this member, as do those of ``spare``, a further block (first, end).

@@ -104,7 +104,9 @@ ACCESS = Section(
     _problems,
     summary=_summary,
     warnings=_warnings,
-    reloadable=("audit_bytes", "audit_files", "requests_per_address", "requests_per_user", "requests_burst"),
+    reloadable=("audit", "audit_bytes", "audit_files", "requests_per_address", "requests_per_user", "requests_burst"),
+    # With or without users, listeners are opened in different ways: see docs/configuration.md.
+    replaceable=("file",),
     read=_files,
     example=Path(__file__).parent / "access.toml",
 )

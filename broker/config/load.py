@@ -36,7 +36,7 @@ def read(path: str | Path, schema: Schema) -> Config:
 def parse(text: str, name: str, schema: Schema) -> Config:
     """Return the configuration in a text. ``name`` is that of its file: files named in it are relative to it.
 
-    Raises `BadConfig` with all errors, and nothing else. Where a value has the wrong type, or an unknown key, the
+    Raises `BadConfig` with all errors, and nothing else. If a value has the wrong type, or an unknown key, the
     other values of the same table are not checked: they may be wrong only because that value is missing.
     """
     try:

@@ -45,7 +45,7 @@ def differences(old: Config, new: Config, schema: Schema) -> list[Difference]:
     """Return the keys whose values differ, in the order of the configuration. Secrets are hidden."""
     table = _Table.of(schema)
     return [
-        Difference(key, _shown(before, secret), _shown(after, secret), table.reloadable(key))
+        Difference(key, _shown(before, secret), _shown(after, secret), table.applies(key, before, after))
         for key, before, after, secret in table.walk("", old, new)
     ]
 
@@ -70,7 +70,8 @@ def settings(config: Config, schema: Schema) -> list[Setting]:
     """Return all keys with their values, in the order of the configuration. Secrets are hidden."""
     table = _Table.of(schema)
     return [
-        Setting(key, _shown(value, secret), table.reloadable(key)) for key, value, secret in table.leaves("", config)
+        Setting(key, _shown(value, secret), table.applies(key, value, value))
+        for key, value, secret in table.leaves("", config)
     ]
 
 
@@ -81,18 +82,26 @@ def reloadable(schema: Schema) -> list[str]:
 
 @attrs.frozen
 class _Table:
-    """The reloadable keys, as a pattern, and the arrays that are compared by name."""
+    """The reloadable keys, as a pattern, those whose value is only replaced, and the arrays compared by name."""
 
     pattern: re.Pattern[str]
+    replaceable: frozenset[str]
     named: frozenset[str]
 
     @classmethod
     def of(cls, schema: Schema) -> _Table:
         named = frozenset(f"{section.name}.{key}" for section in schema.sections for key in section.named)
-        return cls(_pattern(reloadable(schema)), named)
+        replaceable = frozenset(f"{section.name}.{key}" for section in schema.sections for key in section.replaceable)
+        return cls(_pattern(reloadable(schema)), replaceable, named)
 
     def reloadable(self, key: str) -> bool:
         return self.pattern.fullmatch(key) is not None
+
+    def applies(self, key: str, old: Any, new: Any) -> bool:
+        """Return True if a reload applies the new value of a key in the place of the old one."""
+        if key in self.replaceable:
+            return old is not None and new is not None
+        return self.reloadable(key)
 
     def walk(self, here: str, old: Any, new: Any, secret: bool = False) -> Iterator[tuple[str, Any, Any, bool]]:
         """Yield the keys below ``here`` that differ, with both values, and True for a secret."""
@@ -133,7 +142,7 @@ class _Table:
             ]
             kept = (name for name in before if name not in after and not self.reloadable(f"{here}[{name}]"))
             return (*entries, *(before[name] for name in kept))
-        return new if self.reloadable(here) else old
+        return new if self.applies(here, old, new) else old
 
     def leaves(self, here: str, value: Any, secret: bool = False) -> Iterator[tuple[str, Any, bool]]:
         """Yield all keys below ``here`` with their values, and True for a secret."""

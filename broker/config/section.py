@@ -89,6 +89,8 @@ class Section(Generic[V]):
     - ``bindings``: the sockets of an enabled component; none where the endpoint is no endpoint.
     - ``summary``: the lines of ``--check``; ``warnings``: what may surprise, a sentence each.
     - ``reloadable``: keys that take effect at a reload, relative to the table; ``[*]`` is any name, ``*`` any rest.
+    - ``replaceable``: keys likewise whose value takes effect at a reload in the place of another one, but needs a
+      restart where there was none before, or is none now.
     - ``named``: arrays of tables that a reload compares by their ``name``, relative to the table.
     - ``read``: the values with the secrets of the files that they name.
     - ``wants_users``: the dotted keys whose values need a users file (``access.file``).
@@ -104,6 +106,7 @@ class Section(Generic[V]):
     summary: Callable[[V], Iterable[str]] = _nothing
     warnings: Callable[[V, Resolves], Iterable[str]] = _no_warnings
     reloadable: tuple[str, ...] = ()
+    replaceable: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     read: Callable[[V, Files], V] = _same
     wants_users: Callable[[V], Iterable[str]] = _nothing

@@ -1,4 +1,4 @@
-"""Values of the control of the daemon: results of a reload, a drain, log levels, and traces of peers."""
+"""Control of the daemon by operators, and its values: results of a reload, a drain, log levels, and traces of peers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import attrs
+
+from broker.core.interfaces import IControl
+from broker.core.model import NotReady
 
 LevelName = Literal["debug", "info", "warn", "error"]
 """Name of a log level."""
@@ -122,3 +125,64 @@ class Trace:
     seconds: float
     lines: int = 0
     dropped: int = 0
+
+
+class IOperations(IControl):
+    """Control of the broker process by an operator, at the console and over HTTP. All methods return at once."""
+
+    def reload() -> ReloadResult:
+        """Read the configuration again, and apply the keys that a reload may change.
+
+        A file with errors changes nothing. Listeners that are not open are retried. The result is logged as well.
+        """
+
+    def settings() -> Sequence[KeyState]:
+        """Return all keys of the running configuration with their values, in the order of the configuration."""
+
+    def not_ready() -> Sequence[NotReady]:
+        """Return the reasons for which the daemon is not ready; none if it is."""
+
+    def degraded() -> Sequence[NotReady]:
+        """Return the reasons for which the daemon is degraded although it serves, such as an etcd that is away."""
+
+    def drain(seconds: float) -> Drain:
+        """Refuse new peers, and send the present ones away by the means of their protocols.
+
+        After ``seconds`` the state becomes ``overdue`` if some are still connected. A drain that is under way gets the
+        new deadline. Operators at the console and over HTTP are not sent away.
+        """
+
+    def undrain() -> Drain:
+        """Serve everybody again. No-op without a drain."""
+
+    def drained() -> Drain:
+        """Return the state of the drain."""
+
+    def disconnect(wire: str, session: str) -> bool:
+        """Close the session of that wire with that key of its view of sessions. Returns False if there is none.
+
+        Raises `Refusal` PARAMETER if there is no such wire.
+        """
+
+    def log_levels() -> LogLevels:
+        """Return the log levels in use."""
+
+    def set_log_levels(level: LevelName | None = ..., modules: Mapping[str, LevelName | None] = ...) -> LogLevels:
+        """Change log levels until the next change by a reload. Returns all.
+
+        ``level`` None keeps the general level; None in ``modules`` removes an exception. Raises `Refusal` PARAMETER for
+        a name that is neither a wire nor a module, LIMIT for too many.
+        """
+
+    def trace(address: str, seconds: float) -> Trace:
+        """Log the messages from and to the peers at an address: a host, or ``host:port``, for some time.
+
+        A trace that is under way gets the new time. Raises `Refusal` PARAMETER for an invalid address or time, LIMIT
+        if there are too many traces.
+        """
+
+    def untrace(address: str) -> bool:
+        """End a trace. Returns False if there is none of that address."""
+
+    def traces() -> Sequence[Trace]:
+        """Return the traces under way."""

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
-from broker.core.control import Drain, KeyState, LevelName, LogLevels, ReloadResult, Trace
 from broker.core.model import (
     Change,
     Check,
@@ -17,7 +16,6 @@ from broker.core.model import (
     Launcher,
     Load,
     LoadDetails,
-    NotReady,
     Policy,
     Provider,
     Rights,
@@ -25,7 +23,6 @@ from broker.core.model import (
     Snapshot,
     TopicInfo,
 )
-from broker.core.plan import Plan, PlanChange
 
 
 class IWait(Interface):
@@ -49,10 +46,10 @@ class IRegistry(Interface):
         "same epoch can be compared."
     )
 
-    def join(label: str, wire: str, address: str) -> int:
+    def join(label: str, wire: str, address: str, owner: str = "") -> int:
         """Register a peer as a provider. Returns its id: from 1 upwards, never reused, not even after a restart.
 
-        ``wire`` is the name of its protocol, ``address`` its remote address.
+        ``wire`` is the name of its protocol, ``address`` its remote address; for ``owner`` see `Provider`.
         """
 
     def relabel(provider: int, label: str) -> None:
@@ -233,102 +230,17 @@ class ILaunchers(Interface):
         """Mark the program of that name as no longer wanted. Unknown names are ignored."""
 
 
-class IPlan(Interface):
-    """The capacity plan as it was last read from its file. All methods are for the reactor thread."""
-
-    path: str | None = Attribute("Path of the file; None if none is configured. The report of the jobs is beside it.")
-
-    def current() -> Plan | None:
-        """Return the last valid plan; None if there was none yet, or no file is configured."""
-
-    def problem() -> str | None:
-        """Return a sentence on the file if its last reading failed; `current` is then an older plan, or None."""
-
-    def age() -> float | None:
-        """Return the age of the current plan in seconds: the time since the moment for which it was made."""
-
-    def days_until_short() -> Mapping[str, float]:
-        """Return the days until each service has too few providers, by its name; 0 if it has too few already.
-
-        Services that are not foreseen to be short are left out.
-        """
-
-    def watch(changed: Callable[[PlanChange], None]) -> IWait:
-        """Call ``changed`` for each service whose verdict is another one in a new plan, until cancelled.
-
-        For the first plan that is read, it is called for each service that is short, with ``before`` None.
-        """
-
-
 class IControl(Interface):
-    """Control of the broker process by an administrator, as far as protocols have it. `IOperations` has the rest."""
+    """Control of the broker process by an administrator, as far as protocols have it.
+
+    `broker.core.control.IOperations` has the rest.
+    """
 
     def reinitialize() -> None:
         """Reload the configuration."""
 
     def shut_down(kill: bool) -> None:
         """Shut the process down gracefully; with ``kill``, end it at once."""
-
-
-class IOperations(IControl):
-    """Control of the broker process by an operator, at the console and over HTTP. All methods return at once."""
-
-    def reload() -> ReloadResult:
-        """Read the configuration again, and apply the keys that a reload may change.
-
-        A file with errors changes nothing. Listeners that are not open are retried. The result is logged as well.
-        """
-
-    def settings() -> Sequence[KeyState]:
-        """Return all keys of the running configuration with their values, in the order of the configuration."""
-
-    def not_ready() -> Sequence[NotReady]:
-        """Return the reasons for which the daemon is not ready; none if it is."""
-
-    def degraded() -> Sequence[NotReady]:
-        """Return the reasons for which the daemon is degraded although it serves, such as an etcd that is away."""
-
-    def drain(seconds: float) -> Drain:
-        """Refuse new peers, and send the present ones away by the means of their protocols.
-
-        After ``seconds`` the state becomes ``overdue`` if some are still connected. A drain that is under way gets the
-        new deadline. Operators at the console and over HTTP are not sent away.
-        """
-
-    def undrain() -> Drain:
-        """Serve everybody again. No-op without a drain."""
-
-    def drained() -> Drain:
-        """Return the state of the drain."""
-
-    def disconnect(wire: str, session: str) -> bool:
-        """Close the session of that wire with that key of its view of sessions. Returns False if there is none.
-
-        Raises `Refusal` PARAMETER if there is no such wire.
-        """
-
-    def log_levels() -> LogLevels:
-        """Return the log levels in use."""
-
-    def set_log_levels(level: LevelName | None = ..., modules: Mapping[str, LevelName | None] = ...) -> LogLevels:
-        """Change log levels until the next change by a reload. Returns all.
-
-        ``level`` None keeps the general level; None in ``modules`` removes an exception. Raises `Refusal` PARAMETER for
-        a name that is neither a wire nor a module, LIMIT for too many.
-        """
-
-    def trace(address: str, seconds: float) -> Trace:
-        """Log the messages from and to the peers at an address: a host, or ``host:port``, for some time.
-
-        A trace that is under way gets the new time. Raises `Refusal` PARAMETER for an invalid address or time, LIMIT
-        if there are too many traces.
-        """
-
-    def untrace(address: str) -> bool:
-        """End a trace. Returns False if there is none of that address."""
-
-    def traces() -> Sequence[Trace]:
-        """Return the traces under way."""
 
 
 class INotifications(Interface):

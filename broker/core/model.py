@@ -81,7 +81,8 @@ class Provider:
     and not compared. ``details`` are those of the last report of a load, None if it had none; they are not compared.
     ``broker`` is the holder, empty for this broker. ``failing`` are the services whose health checks fail at the
     holder: only values for `broker.core.cluster.interfaces.IMirror.mirror` have it, all others are empty there; see
-    `IRegistry.check_of`.
+    `IRegistry.check_of`. ``owner`` names the user or address that may change it from any connection, empty if only its
+    own session may; it is not stored and not compared.
     """
 
     id: int
@@ -95,6 +96,7 @@ class Provider:
     details: LoadDetails | None = attrs.field(default=None, eq=False)
     broker: str = ""
     failing: tuple[FailingService, ...] = ()
+    owner: str = attrs.field(default="", eq=False)
 
 
 @attrs.frozen

@@ -4,7 +4,7 @@ docs/plan.schema.json defines the file, and `broker.export.plan_document` decode
 
 Rules:
 - The plan is made for a moment, ``made``: the end of the last full hour that the jobs knew. A service is short from the
-  first hour on that needs more providers than there are now. Where only the highest peak of the horizon does, at no
+  first hour on that needs more providers than there are now. If only the highest peak of the horizon does, at no
   certain hour, that may be any hour, and so the first one. Beyond the horizon, the trend of the weekly peaks counts.
 - Nothing is claimed of a service without a full load.
 """
@@ -12,9 +12,12 @@ Rules:
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
+from zope.interface import Attribute, Interface
+
+from broker.core.interfaces import IWait
 
 DAY = 86_400.0
 """Seconds of a day."""
@@ -87,6 +90,33 @@ class PlanChange:
         """True if the service is short, and was not, or only in the horizon, in the plan before."""
         now = self.service.verdict
         return now.is_short and (self.before is None or not self.before.is_short or now is Verdict.SHORT)
+
+
+class IPlan(Interface):
+    """The capacity plan as it was last read from its file. All methods are for the reactor thread."""
+
+    path: str | None = Attribute("Path of the file; None if none is configured. The report of the jobs is beside it.")
+
+    def current() -> Plan | None:
+        """Return the last valid plan; None if there was none yet, or no file is configured."""
+
+    def problem() -> str | None:
+        """Return a sentence on the file if its last reading failed; `current` is then an older plan, or None."""
+
+    def age() -> float | None:
+        """Return the age of the current plan in seconds: the time since the moment for which it was made."""
+
+    def days_until_short() -> Mapping[str, float]:
+        """Return the days until each service has too few providers, by its name; 0 if it has too few already.
+
+        Services that are not foreseen to be short are left out.
+        """
+
+    def watch(changed: Callable[[PlanChange], None]) -> IWait:
+        """Call ``changed`` for each service whose verdict is another one in a new plan, until cancelled.
+
+        For the first plan that is read, it is called for each service that is short, with ``before`` None.
+        """
 
 
 def changes(before: Plan | None, now: Plan) -> list[PlanChange]:

@@ -24,8 +24,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.core.file_watch import FileWatch
-from broker.core.interfaces import IPlan, IWait
-from broker.core.plan import BadPlan, Plan, PlanChange, Verdict, changes
+from broker.core.interfaces import IWait
+from broker.core.plan import BadPlan, IPlan, Plan, PlanChange, Verdict, changes
 
 PAUSE = 30.0
 """Seconds between checks of the file: the jobs write it once an hour at most, and a check costs one system call."""

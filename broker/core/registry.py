@@ -8,6 +8,8 @@ Rules:
   (`broker.core.restored_services`), except at endpoints that a live service of that name has.
 - A find obeys the policy of failing health checks (`broker.core.service_group`). Listings have all services.
 - All tables are bounded. Requests over a bound are refused with a sentence; nothing is dropped silently.
+
+The file is longer than others: it implements `IRegistry`, whose methods change the same tables.
 """
 
 from __future__ import annotations
@@ -60,11 +62,14 @@ MAX_EPOCH = 2**53 - 1
 class ProviderEntry:
     """Mutable entry of a provider."""
 
-    __slots__ = ("address", "broker", "details", "heard", "id", "label", "load", "services", "since", "wire")
+    __slots__ = ("address", "broker", "details", "heard", "id", "label", "load", "owner", "services", "since", "wire")
 
-    def __init__(self, id: int, label: str, wire: str, address: str, heard: float, broker: str = "") -> None:
+    def __init__(
+        self, id: int, label: str, wire: str, address: str, heard: float, broker: str = "", owner: str = ""
+    ) -> None:
         self.id = id
         self.broker = broker
+        self.owner = owner
         self.label = label
         self.wire = wire
         self.address = address
@@ -86,6 +91,7 @@ class ProviderEntry:
             self.since,
             self.details,
             self.broker,
+            owner=self.owner,
         )
 
 
@@ -128,8 +134,8 @@ class Registry:
 
     # providers
 
-    def join(self, label: str, wire: str, address: str) -> int:
-        member = ProviderEntry(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds())
+    def join(self, label: str, wire: str, address: str, owner: str = "") -> int:
+        member = ProviderEntry(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds(), owner=owner)
         self._members[member.id] = member
         self._ids.append(member.id)
         self._tell([self._watches.record(Kind.JOINED, member.id)])
@@ -390,13 +396,7 @@ class Registry:
         member.heard = self._clock.seconds()
         # Before the notifications, so that a `find` in a callback returns no restored copies of these services.
         self._restored.returned(member.id, member.label, member.wire, services)
-        for change in changes:
-            if change.kind is Kind.OFFERED and isinstance(change.subject, Service):
-                waits = self._waits.of(change.subject.name)
-                if waits:
-                    self._notifier.add_all(waits, change.subject)
-            self._announce(change)
-        self._notifier.deliver()
+        self._tell(changes)
 
     def _enter(self, services: Sequence[Service]) -> list[Change]:
         """Put services into the index. Returns the change of each, with the changes of health checks that follow it."""
@@ -423,9 +423,17 @@ class Registry:
         return self._watches.record(Kind.AMENDED, new.provider, new)
 
     def _tell(self, changes: Sequence[Change]) -> None:
-        for change in changes:
-            self._announce(change)
+        self._queue(changes)
         self._notifier.deliver()
+
+    def _queue(self, changes: Sequence[Change]) -> None:
+        """Queue the notifications of changes: of an offer, the waits precede the watchers."""
+        for change in changes:
+            if change.kind is Kind.OFFERED and isinstance(change.subject, Service):
+                waits = self._waits.of(change.subject.name)
+                if waits:
+                    self._notifier.add_all(waits, change.subject)
+            self._announce(change)
 
     def _remove(self, provider: int, services: Sequence[Service], why: str = "withdrawn") -> list[Change]:
         judged: dict[ServiceGroup, None] = {}

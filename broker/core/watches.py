@@ -169,30 +169,22 @@ class Watches:
         self._changes.add(change)
         return change
 
-    def record_load(self, provider: int, label: str, load: float, details: LoadDetails | None = None) -> Change | None:
+    def record_load(
+        self, provider: int, label: str, load: float, details: LoadDetails | None = None, mirrored: bool = False
+    ) -> Change | None:
         """Assign a revision to a load, keep it, and queue it for the watchers of loads.
 
         Loads are the most frequent changes, so a `Change` is made only if a watcher needs one, and is returned for
-        `announce`.
+        `announce`. ``mirrored``: of another member's provider.
         """
         self.revision = revision = self.revision + 1
         self._loads.add((revision, provider, label, load, details))
-        if self.load_watchers:
-            self._notifier.add_all(self.load_watchers, (provider, load, details))
-        if self._watchers[Kind.LOAD]:
+        load_watchers = self._load_watchers_of_all if mirrored else self.load_watchers
+        if load_watchers:
+            self._notifier.add_all(load_watchers, (provider, load, details))
+        if (self._watchers_of_all if mirrored else self._watchers)[Kind.LOAD]:
             return Change(revision, Kind.LOAD, provider, Load(provider, label, load, details))
         return None
-
-    def record_mirrored_load(self, provider: int, label: str, load: float, details: LoadDetails | None) -> None:
-        """Assign a revision to a load of another member's provider, keep it, and queue it for the watchers of all."""
-        self.revision = revision = self.revision + 1
-        self._loads.add((revision, provider, label, load, details))
-        if self._load_watchers_of_all:
-            self._notifier.add_all(self._load_watchers_of_all, (provider, load, details))
-        watchers = self._watchers_of_all[Kind.LOAD]
-        if watchers:
-            change = Change(revision, Kind.LOAD, provider, Load(provider, label, load, details))
-            self._notifier.add_all(watchers, change)
 
     def announce(self, change: Change, mirrored: bool = False) -> None:
         """Queue a change for the present watchers of its kind. ``mirrored``: of another member's provider."""

@@ -127,7 +127,7 @@ class _Reports:
         return records
 
 
-class Feed:
+class JournalFeed:
     """Feed of a journal from ``registry``. ``put`` adds a record; ``now`` returns the ``ts``."""
 
     def __init__(

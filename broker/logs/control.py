@@ -67,7 +67,7 @@ class LogControl:
         self._set(level, dict(modules))
 
     def change(self, level: LevelName | None, modules: Mapping[str, LevelName | None]) -> LogLevels:
-        """Change levels; see `broker.core.interfaces.IOperations.set_log_levels`. Raises `Refusal`."""
+        """Change levels; see `broker.core.control.IOperations.set_log_levels`. Raises `Refusal`."""
         changed = dict(self._levels.modules)
         for name, each in modules.items():
             if name not in self._wires and not is_module(name):

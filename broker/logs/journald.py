@@ -69,7 +69,7 @@ def prefixed(event: LogEvent) -> str:
 
 
 @implementer(ILogObserver)
-class Journal:
+class JournaldObserver:
     """Observer that sends events to the journal at ``path``, or writes them to ``out`` if that fails."""
 
     def __init__(self, out: IO[str], path: str = SOCKET) -> None:

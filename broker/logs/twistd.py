@@ -19,7 +19,7 @@ from twisted.python.logfile import LogFile
 from zope.interface import implementer
 
 from broker.logs.control import LogControl
-from broker.logs.journald import Journal, streams_to_journal
+from broker.logs.journald import JournaldObserver, streams_to_journal
 from broker.logs.lines import json_line, text_lines
 
 
@@ -34,7 +34,7 @@ def observer(control: LogControl, out: IO[str], environ: Mapping[str, str] | Non
     as_json, as_text = FileLogObserver(out, json_line), FileLogObserver(out, text_lines)
     text: Callable[[LogEvent], object] = as_text
     if environ is not None and streams_to_journal(environ, out):
-        text = Journal(out)
+        text = JournaldObserver(out)
 
     @implementer(ILogObserver)
     def write(event: LogEvent) -> None:

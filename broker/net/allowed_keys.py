@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.file_watch import FileWatch
-from broker.net.key_directory import Seen, look
+from broker.net.key_directory import DirectoryScan, look
 
 CHECK = 1.0
 """Seconds between checks of the directory: the upper bound until a new node can complete a handshake."""
@@ -88,7 +88,7 @@ class AllowedKeys:
         # A negative age means that the wall clock was set back: then a full pass is due.
         full = now or not 0 <= began - self._full_at < FULL
 
-        def looked(seen: Seen) -> None:
+        def looked(seen: DirectoryScan) -> None:
             if self._failing:
                 self._failing = False
                 self.log.info("the client keys in {directory} can be read again", directory=self.directory)
@@ -115,7 +115,7 @@ class AllowedKeys:
         looking = self._in_thread(look, self.directory, self._seen, full)
         return looking.addCallback(looked).addErrback(failed).addBoth(ended)
 
-    def _take(self, seen: Seen) -> None:
+    def _take(self, seen: DirectoryScan) -> None:
         before, self._seen = self._seen, seen
         self._warn(seen)
         if seen.names is before.names:
@@ -133,6 +133,6 @@ class AllowedKeys:
             except Exception:
                 self.log.failure("a callback for changed client keys raised an exception")
 
-    def _warn(self, seen: Seen) -> None:
+    def _warn(self, seen: DirectoryScan) -> None:
         for text in seen.warnings:
             self.log.warn("client keys in {directory}: {text}", directory=self.directory, text=text)

@@ -34,7 +34,7 @@ from broker.net.connection_output import ConnectionOutput
 from broker.net.connection_states import BLOCKED, BULK, ENDED, IDLE, OPEN, OPENING, SERVING, STRANGER, ReadState
 from broker.net.epoll_streams import TcpStream
 from broker.net.fast_write import nothing_waits, plain_socket, unsent
-from broker.net.interfaces.peer import Reader
+from broker.net.interfaces.peer import MessageReader
 from broker.net.rate_limits import Bucket
 from broker.net.scheduled_input import STRIKES
 from broker.net.taps import Seen, TappedOutput, TappedReader
@@ -86,7 +86,7 @@ class StreamConnection(ConnectionOutput, Protocol):
     factory: ConnectionFactory
     transport: Any  # an ITCPTransport that is a producer and a consumer
 
-    reader: Reader
+    reader: MessageReader
     """Decoder from bytes to items. The iterator that ``feed`` returns is advanced until the quantum ends, and continued
     in later turns. Each item is a whole message; a `Malformed` goes to `malformed`. `None` is a step without a
     message."""

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 
-class State:
+class MachineState:
     """A state of one machine. Its subclass names the events of that machine."""
 
     __slots__ = ("name",)
@@ -33,10 +33,10 @@ class State:
         return self.name
 
 
-S = TypeVar("S", bound=State)
+S = TypeVar("S", bound=MachineState)
 
 
-class Table(Generic[S]):
+class TransitionTable(Generic[S]):
     """The transitions of one machine: rows of a state, an event and the next state. The constructor sets the
     attributes."""
 
@@ -50,7 +50,7 @@ class Table(Generic[S]):
 # The life of a connection.
 
 
-class LifeState(State):
+class LifeState(MachineState):
     """A state of a connection's life.
 
     ``closing``: the session may write no more. ``input_ended``: the peer sends no more.
@@ -103,7 +103,7 @@ ABORTED = LifeState("aborted", closing=True)
 LOST = LifeState("lost", closing=True)
 """The transport is gone."""
 
-LIFE = Table(
+LIFE = TransitionTable(
     [
         (OPENING, "identified", OPEN),
         (OPENING, "end_of_input", ENDED),
@@ -140,7 +140,7 @@ LIFE = Table(
 # The output of a connection.
 
 
-class OutputState(State):
+class OutputState(MachineState):
     """A state of a connection's output."""
 
     __slots__ = ("on_flush", "on_gather", "on_hurry", "on_pause", "on_resume")
@@ -166,7 +166,7 @@ URGENT = OutputState("urgent")
 BLOCKED = OutputState("blocked")
 """The peer does not read: output waits, up to a limit."""
 
-OUTPUT = Table(
+OUTPUT = TransitionTable(
     [
         (CLEAR, "gather", DUE),
         (CLEAR, "hurry", URGENT),
@@ -189,7 +189,7 @@ OUTPUT = Table(
 # The handling of input in one turn.
 
 
-class QuantumState(State):
+class QuantumState(MachineState):
     """A state of the handling of input."""
 
     __slots__ = ("on_begin", "on_end", "on_stop")
@@ -209,7 +209,7 @@ SERVING = QuantumState("serving")
 OVER = QuantumState("over")
 """The message that is being handled is the last one of this turn."""
 
-QUANTUM = Table(
+QUANTUM = TransitionTable(
     [
         (IDLE, "begin", SERVING),
         (IDLE, "stop", IDLE),
@@ -223,7 +223,7 @@ QUANTUM = Table(
 # The size of a read.
 
 
-class ReadState(State):
+class ReadState(MachineState):
     """A state of the size of a read."""
 
     __slots__ = ("on_authenticate", "on_full_read", "on_partial_read")
@@ -243,7 +243,7 @@ TRUSTED = ReadState("trusted")
 BULK = ReadState("bulk")
 """The last read was full, and no other connection waits: reads are larger."""
 
-READS = Table(
+READS = TransitionTable(
     [
         (STRANGER, "authenticate", TRUSTED),
         (TRUSTED, "authenticate", TRUSTED),

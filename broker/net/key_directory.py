@@ -50,7 +50,7 @@ class _File:
 
 
 @attrs.frozen
-class Seen:
+class DirectoryScan:
     """The result of one pass. Immutable, since the next pass reads it in a thread."""
 
     stamp: Stamp
@@ -68,7 +68,7 @@ class Seen:
     warnings: tuple[str, ...]
 
 
-def look(directory: str, before: Seen | None, full: bool, most: int = MAX_KEYS) -> Seen:
+def look(directory: str, before: DirectoryScan | None, full: bool, most: int = MAX_KEYS) -> DirectoryScan:
     """Read at most ``most`` files of the directory. Returns ``before`` itself if nothing changed. Raises OSError.
 
     With ``full``, files are checked even if the directory is unchanged.
@@ -93,7 +93,7 @@ def look(directory: str, before: Seen | None, full: bool, most: int = MAX_KEYS) 
         warnings[MAX_WARNINGS:] = [f"there is more of this kind: {len(warnings) - MAX_WARNINGS} files"]
     if too_many and (before is None or not before.too_many):
         warnings.append(f"there are more than {most} files, and those after {found[-2]!r} are left out")
-    return Seen(
+    return DirectoryScan(
         stamp=stamp,
         files=files,
         names=names,
@@ -116,7 +116,7 @@ def _names(directory: str) -> Iterator[str]:
                 yield entry.name.removesuffix(PUBLIC)
 
 
-def _files(directory: str, found: list[str], before: Seen | None) -> dict[str, _File]:
+def _files(directory: str, found: list[str], before: DirectoryScan | None) -> dict[str, _File]:
     known = {} if before is None else before.files
     files: dict[str, _File] = {}
     for name in found:
@@ -176,7 +176,7 @@ def _table(files: dict[str, _File]) -> tuple[dict[str, str], dict[str, str]]:
     return names, doubles
 
 
-def _warnings(files: dict[str, _File], doubles: dict[str, str], before: Seen | None) -> Iterator[str]:
+def _warnings(files: dict[str, _File], doubles: dict[str, str], before: DirectoryScan | None) -> Iterator[str]:
     for name, file in files.items():
         if file.told:
             old = None if before is None else before.files.get(name)

@@ -22,7 +22,7 @@ from broker.net.connection import StreamConnection
 from broker.net.connection_states import OPENING
 from broker.net.http_guard import Opening, opening
 from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.interfaces.peer import Reader, Session
+from broker.net.interfaces.peer import MessageReader, PeerSession
 from broker.net.rate_limits import MAX_SHOWN, Bucket, Complaints
 from broker.net.scheduler import Scheduler
 
@@ -115,7 +115,7 @@ class LineFactory(ConnectionFactory):
     def __init__(
         self,
         wire: str,
-        converse: Callable[[LineProtocol], tuple[Reader, Session]],
+        converse: Callable[[LineProtocol], tuple[MessageReader, PeerSession]],
         limits: ConnectionLimits,
         turns: Scheduler,
         complaints: Complaints,

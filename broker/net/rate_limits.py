@@ -80,7 +80,7 @@ class Rates(Generic[K]):
         return len(self._buckets)
 
 
-class Seldom(Generic[K]):
+class LogLimit(Generic[K]):
     """Rate limit for log lines: one in `COMPLAIN_EVERY` for each key, in a bounded table."""
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -123,7 +123,7 @@ class Complaints:
     def __init__(self, counters: Counters, clock: IReactorTime) -> None:
         self._counters = counters
         self._clock = clock
-        self._logged: Seldom[tuple[str, str, str]] = Seldom(clock)
+        self._logged: LogLimit[tuple[str, str, str]] = LogLimit(clock)
         self._lines: Rates[tuple[str, str]] = Rates(clock)
         self._left_out: Counter[tuple[str, str]] = Counter()
         """Suppressed lines since the last summary, by wire and reason."""

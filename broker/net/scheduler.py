@@ -68,7 +68,7 @@ class Gathering(Protocol):
         """Close at once after a failure."""
 
 
-class Shared(Protocol):
+class SharedConnection(Protocol):
     """A connection of many peers."""
 
     def serve(self) -> bool:
@@ -81,7 +81,7 @@ class Shared(Protocol):
         """Close at once."""
 
 
-class Connection(Gathering, Shared, Placed, Protocol):
+class ScheduledConnection(Gathering, SharedConnection, Placed, Protocol):
     """A connection of one peer."""
 
 
@@ -96,18 +96,18 @@ class Scheduler:
     def __init__(self, clock: IReactorTime, look: Callable[[], None] = lambda: None) -> None:
         self._clock = clock
         self._look = look
-        self._ordinary: FairQueue[Connection] = FairQueue()
-        self._others: FairQueue[Connection] = FairQueue()
-        self._shared: deque[Shared] = deque()
+        self._ordinary: FairQueue[ScheduledConnection] = FairQueue()
+        self._others: FairQueue[ScheduledConnection] = FairQueue()
+        self._shared: deque[SharedConnection] = deque()
         self._unflushed: deque[Gathering] = deque()
-        self.first: list[Connection] = []
+        self.first: list[ScheduledConnection] = []
         """Connections with urgent output, to be written before anything else."""
         self.crowded = False
         """True while more than `CROWD` connections are queued."""
         self._rounds = False
         self._in_round = False
         self._flushing = False
-        self._serving: Shared | None = None
+        self._serving: SharedConnection | None = None
         """The connection whose input is being handled."""
         self._conversations = 0
         self._spent = 0.0
@@ -143,7 +143,7 @@ class Scheduler:
         """Return the number of messages that a shared connection may handle now."""
         return MESSAGES if self._ordinary or self._others else MESSAGES_ALONE
 
-    def serve(self, connection: Connection, ordinary: bool, stranger: bool = False) -> None:
+    def serve(self, connection: ScheduledConnection, ordinary: bool, stranger: bool = False) -> None:
         """Serve a connection with input: at once if possible, the rest in the rounds.
 
         A ``stranger`` has not authenticated: it queues with the peers that are not ordinary.
@@ -169,14 +169,14 @@ class Scheduler:
             ordinary = False
         self.serve_later(connection, ordinary and not stranger)
 
-    def serve_later(self, connection: Connection, ordinary: bool = False) -> None:
+    def serve_later(self, connection: ScheduledConnection, ordinary: bool = False) -> None:
         """Queue a connection with input for the rounds."""
         (self._ordinary if ordinary else self._others).append(connection)
         if not self.crowded:
             self.crowded = len(self._ordinary) + len(self._others) > CROWD
         self._begin_rounds()
 
-    def serve_shared(self, connection: Shared) -> None:
+    def serve_shared(self, connection: SharedConnection) -> None:
         """Serve a shared connection with input: at once if possible, the rest in each turn."""
         if self._spent >= TURN or self._serve_at_once(connection, TURN):
             self._shared.append(connection)
@@ -187,7 +187,7 @@ class Scheduler:
         self._unflushed.append(connection)
         self._flush_soon()
 
-    def flush_before(self, connection: Connection) -> None:
+    def flush_before(self, connection: ScheduledConnection) -> None:
         """Flush gathered output before anything else is written."""
         self.first.append(connection)
         self._flush_soon()
@@ -198,7 +198,7 @@ class Scheduler:
         for connection in first:
             self._guarded(connection, connection.flush)
 
-    def _serve_at_once(self, connection: Shared, seconds: float) -> bool | None:
+    def _serve_at_once(self, connection: SharedConnection, seconds: float) -> bool | None:
         """Serve one quantum now. Returns True if input remains."""
         took, more = self._quantum(connection, seconds)
         self._spent += took
@@ -211,7 +211,7 @@ class Scheduler:
         self._resetting = True
         self._clock.callLater(0, self._next_turn)
 
-    def _quantum(self, connection: Shared, seconds: float) -> tuple[float, bool | None]:
+    def _quantum(self, connection: SharedConnection, seconds: float) -> tuple[float, bool | None]:
         """Serve a connection for ``seconds``. Returns the time taken, and True if input remains (None after a
         failure)."""
         self._look()
@@ -262,7 +262,7 @@ class Scheduler:
         if self._rounds:
             self._clock.callLater(0, self._round)
 
-    def _serve_first(self, queue: FairQueue[Connection]) -> float:
+    def _serve_first(self, queue: FairQueue[ScheduledConnection]) -> float:
         """Serve the next connection of a queue; the rest of its input queues with the others. Returns the time."""
         connection = queue.popleft()
         alone = not self._ordinary and not self._others
@@ -289,7 +289,7 @@ class Scheduler:
         if self._flushing:
             self._clock.callLater(0, self._flush)
 
-    def _guarded(self, connection: Shared | Gathering, act: Callable[[], T]) -> T | None:
+    def _guarded(self, connection: SharedConnection | Gathering, act: Callable[[], T]) -> T | None:
         """Call ``act``. An exception closes this connection, and affects no other."""
         try:
             return act()
@@ -297,6 +297,6 @@ class Scheduler:
             self._failed(connection)
             return None
 
-    def _failed(self, connection: Shared | Gathering) -> None:
+    def _failed(self, connection: SharedConnection | Gathering) -> None:
         self.log.failure("a connection failed, and is closed")
         connection.abort()

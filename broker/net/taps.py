@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
-from broker.net.interfaces.peer import Reader
+from broker.net.interfaces.peer import MessageReader
 
 Direction = Literal["in", "out"]
 
@@ -20,17 +20,17 @@ Seen = Callable[[Direction, Any], object]
 class TappedReader:
     """A reader that reports each item of ``inner`` before it is handled."""
 
-    def __init__(self, inner: Reader, seen: Seen) -> None:
+    def __init__(self, inner: MessageReader, seen: Seen) -> None:
         self.inner = inner
         self._seen = seen
 
     @property
     def pending(self) -> int:
-        """See `Reader`."""
+        """See `MessageReader`."""
         return self.inner.pending
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """See `Reader`."""
+        """See `MessageReader`."""
         for item in self.inner.feed(data):
             if item is not None:
                 self._seen("in", item)

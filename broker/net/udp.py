@@ -27,7 +27,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from broker.net.rate_limits import Seldom
+from broker.net.rate_limits import LogLimit
 from broker.net.scheduler import Scheduler
 from broker.net.taps import Direction
 
@@ -96,7 +96,7 @@ class UdpSocket:
         """None if the kernel does not report drops."""
         self._told = 0
         """The kernel's drop counter at the last read."""
-        self._logged: Seldom[str] = Seldom(reactor)
+        self._logged: LogLimit[str] = LogLimit(reactor)
         self._warned = False
         """The small receive buffer was logged: the socket may be bound more than once."""
 

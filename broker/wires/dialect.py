@@ -6,14 +6,14 @@ from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from broker.access.principal import Principal
-from broker.net.interfaces.peer import Peer, Session
+from broker.net.interfaces.peer import Peer, PeerSession
 
 
 class Typist(Protocol):
     """One operator's conversation in one dialect. Answers are written to the peer of the conversation."""
 
     @property
-    def session(self) -> Session:
+    def session(self) -> PeerSession:
         """The session of the wire behind the conversation."""
 
     def review(self) -> None:

@@ -244,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (PySparkException, Py4JError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        # What a worker failed of is in its last line.
+        # The last line has the reason for which a worker failed.
         said = lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
         print(f"capacity: Spark failed: {said}", file=sys.stderr)
         return 1

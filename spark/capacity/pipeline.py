@@ -180,7 +180,7 @@ class Pipeline:
                 made.append(day)
                 after = day + DAY
                 if changed and after in held and after not in todo:
-                    # What the next date began with has become something else.
+                    # The next date begins with another state than it was computed from.
                     todo.insert(0, after)
                 step(len(made) / (len(made) + len(todo)), f"{len(made):,} of {len(made) + len(todo):,} dates")
             step(1.0, f"{len(made):,} dates")

@@ -12,10 +12,11 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from broker.access.document import password_credential
 from broker.access.guarded_file import CHECK
 from broker.access.guarded_reading import BadUsers
 from broker.access.logins import Logins
-from broker.access.password_backoff import BACKOFF, FREE, Guesses
+from broker.access.password_backoff import BACKOFF, FREE, GuessLimit
 from broker.access.password_checks import CHECKS, MAX_WAITING, PasswordChecks
 from broker.access.principal import Method, Principal
 from broker.access.users_access import UsersAccess
@@ -32,7 +33,7 @@ class Rig:
         self.path = path
         self.clock = Clock()
         self.counts: Counter[str] = Counter()
-        logins = Logins(PasswordChecks(in_thread), Guesses(self.clock.seconds))
+        logins = Logins(PasswordChecks(in_thread), GuessLimit(self.clock.seconds))
         put(path, FILE)
         self.access = UsersAccess(str(path), self.clock, maybeDeferred, logins, self._count)
         self.changes = 0
@@ -231,6 +232,29 @@ def test_a_bad_file_changes_nothing_and_is_a_problem(rig: Rig, text: str, mode: 
     assert not rig.access.problems
 
 
+def test_another_file_takes_the_place_of_the_first(rig: Rig, tmp_path: Path) -> None:
+    bob = Principal("bob", Method.PASSWORD, HERE, password_credential(BOB))
+    assert rig.access.stands(bob)
+    other = tmp_path / "other.toml"
+    rig.access.use(put(other, FILE.replace('name = "bob"', 'name = "rob"')))
+    assert not rig.access.stands(bob)
+    assert rig.changes == 1
+    # The first file is watched no longer, and the other one is.
+    rig.path.unlink()
+    rig.clock.pump([CHECK] * 3)
+    assert rig.access.problems == ()
+    put(other, FILE)
+    rig.clock.pump([CHECK] * 3)
+    assert rig.access.stands(bob)
+
+
+def test_another_file_that_is_bad_changes_nothing(rig: Rig, tmp_path: Path) -> None:
+    rig.access.use(put(tmp_path / "other.toml", "[[users]]\n"))
+    assert rig.access.problems
+    assert rig.login("bob", "crayon")[0].name == "bob"
+    assert rig.changes == 0
+
+
 def test_a_change_is_noticed_without_a_request(rig: Rig) -> None:
     put(rig.path, "")
     rig.clock.pump([CHECK] * 3)
@@ -243,7 +267,11 @@ def test_a_file_that_others_may_read_is_refused_at_the_start(tmp_path: Path) -> 
     clock = Clock()
     with pytest.raises(BadUsers, match="has the mode 0644"):
         UsersAccess(
-            path, clock, maybeDeferred, Logins(PasswordChecks(maybeDeferred), Guesses(clock.seconds)), lambda *_: None
+            path,
+            clock,
+            maybeDeferred,
+            Logins(PasswordChecks(maybeDeferred), GuessLimit(clock.seconds)),
+            lambda *_: None,
         )
     assert not clock.getDelayedCalls()
 

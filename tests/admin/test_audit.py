@@ -80,10 +80,23 @@ def test_while_the_disk_fails_acts_wait_and_further_ones_are_lost_and_counted(ri
     assert rig.audit.failure == "No space left on device"
     assert rig.audit.counts() == {"audit.written": 0, "audit.lost": 3, "audit.errors": 1, "audit.waiting": MAX_WAITING}
     rig.disk.full = False
-    rig.audit.use(2**30, 3)
+    rig.audit.use(rig.audit.path, 2**30, 3)
     rig.clock.advance(RETRY)
     assert rig.audit.failure == ""
     assert [act["object"] for act in rig.acts()] == [str(number) for number in range(MAX_WAITING)]
+
+
+def test_another_file_takes_later_lines_and_those_that_wait(rig: Rig, tmp_path: Path) -> None:
+    rig.audit.record(Act(ANN, "console", "admin.say", "1"))
+    rig.disk.full = True
+    rig.audit.record(Act(ANN, "console", "admin.say", "2"))
+    rig.disk.full = False
+    rig.audit.use(str(tmp_path / "other.jsonl"), 10_000, 3)
+    rig.audit.record(Act(ANN, "console", "admin.say", "3"))
+    assert [act["object"] for act in rig.acts()] == ["1"]
+    rig.path = tmp_path / "other.jsonl"
+    assert [act["object"] for act in rig.acts()] == ["2", "3"]
+    assert (rig.audit.failure, rig.clock.getDelayedCalls()) == ("", [])
 
 
 def test_the_stop_writes_what_waits_and_leaves_no_timer(rig: Rig) -> None:

@@ -21,7 +21,7 @@ from broker.wires.counter import Counter, Documentation
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.commands import WIDTH, broker_dialect
 from broker.wires.views import Column, View
-from tests.wires.recording import Client, Farm, RecordingPeer, desc, found, nothing, remembered, told
+from tests.wires.recording import Client, ElkoFarm, RecordingPeer, desc, found, nothing, remembered, told
 
 IAC, DONT, DO, WONT, WILL, SB, SE = 255, 254, 253, 252, 251, 250, 240
 NOP, ARE_YOU_THERE, INTERRUPT, TIMING_MARK, NAWS, ECHO = 241, 246, 244, 6, 31, 1
@@ -62,12 +62,12 @@ def parsed(text: str) -> list[Any]:
 
 
 @pytest.fixture
-def farm() -> Farm:
-    return Farm(launchers=[Launcher("web", "run web")])
+def farm() -> ElkoFarm:
+    return ElkoFarm(launchers=[Launcher("web", "run web")])
 
 
 def enter(
-    farm: Farm,
+    farm: ElkoFarm,
     password: str | None = None,
     address: str = "127.0.0.1:7",
     patience: int = 1_000_000,
@@ -95,7 +95,7 @@ def listed(names: Callable[[], list[str]]) -> View[str]:
 
 
 @pytest.fixture
-def operator(farm: Farm) -> Operator:
+def operator(farm: ElkoFarm) -> Operator:
     operator = enter(farm)
     assert "help" in operator.read()
     return operator
@@ -120,7 +120,7 @@ def services(*descriptors: dict[str, Any], on: bool = True) -> dict[str, Any]:
         "  servicedesc\t",
     ],
 )
-def test_one_line_is_answered_at_once(farm: Farm, operator: Operator, line: str) -> None:
+def test_one_line_is_answered_at_once(farm: ElkoFarm, operator: Operator, line: str) -> None:
     secret = {"type": "auth", "mode": "password", "code": "sesame"}
     farm.client().offer(desc("bank", auth=secret))
     assert operator.get(line) == [services(told("bank", 1, auth=secret))]
@@ -137,7 +137,7 @@ def test_several_messages_may_stand_in_a_line(operator: Operator) -> None:
     assert [reply["tag"] for reply in replies] == ["1", "2"]
 
 
-def test_the_object_is_the_right_one_for_the_op_and_may_be_said(farm: Farm, operator: Operator) -> None:
+def test_the_object_is_the_right_one_for_the_op_and_may_be_said(farm: ElkoFarm, operator: Operator) -> None:
     farm.client().offer(desc("bank"))
     assert operator.get('{op:"find", service:"bank"}') == [found(told("bank", 1), to="client")]
     assert operator.get('{to:"broker", op:"find", service:"none"}') == [nothing("none")]
@@ -145,12 +145,12 @@ def test_the_object_is_the_right_one_for_the_op_and_may_be_said(farm: Farm, oper
     assert operator.get('{to:"error", op:"ping"}') == [{"to": "error", "op": "pong"}]
 
 
-def test_an_operator_is_no_provider(farm: Farm, operator: Operator) -> None:
+def test_an_operator_is_no_provider(farm: ElkoFarm, operator: Operator) -> None:
     assert farm.registry.providers() == []
     assert operator.get("loaddesc") == [{"to": "admin", "op": "loaddesc", "desc": []}]
 
 
-def test_finds_may_wait(farm: Farm, operator: Operator) -> None:
+def test_finds_may_wait(farm: ElkoFarm, operator: Operator) -> None:
     assert operator.get('{op:"find", service:"bank", wait:5, tag:"a"}', "find bank wait=-1 monitor=true tag=b") == []
     farm.client().offer(desc("bank"), desc("bank", "h:2"))
     replies = operator.get()
@@ -162,21 +162,21 @@ def test_finds_may_wait(farm: Farm, operator: Operator) -> None:
 
 
 def test_what_is_remembered_is_marked() -> None:
-    operator = enter(Farm([remembered(3, ("bank", "h:1"))]))
+    operator = enter(ElkoFarm([remembered(3, ("bank", "h:1"))]))
     operator.read()
     [reply] = operator.get("find bank")
     assert reply["desc"][0]["restored"] is True
 
 
 @pytest.mark.parametrize("control", ["\x9b2J", "\x7f", "\x85", "\x90q"])
-def test_what_peers_say_gives_no_commands_to_the_terminal(farm: Farm, operator: Operator, control: str) -> None:
+def test_what_peers_say_gives_no_commands_to_the_terminal(farm: ElkoFarm, operator: Operator, control: str) -> None:
     farm.client().offer(desc("bank", label=f"a{control}b"))
     text = operator.type("servicedesc")
     assert [character for character in text if unicodedata.category(character) == "Cc"] == ["\n"] * text.count("\n")
     assert parsed(text)[0]["desc"][0]["label"] == f"a{control}b"
 
 
-def test_nor_do_the_commands_of_old_terminals(farm: Farm, operator: Operator) -> None:
+def test_nor_do_the_commands_of_old_terminals(farm: ElkoFarm, operator: Operator) -> None:
     farm.client().offer(desc("bank", label="\x1b[2J\x07\0\b"))
     text = operator.type("servicedesc")
     assert [character for character in text if unicodedata.category(character) == "Cc"] == ["\n"] * text.count("\n")
@@ -208,14 +208,14 @@ def test_nor_do_the_commands_of_old_terminals(farm: Farm, operator: Operator) ->
         ("reinit server=none", '{op:"reinit", server:"none"}'),
     ],
 )
-def test_a_command_is_its_message(farm: Farm, operator: Operator, line: str, same: str) -> None:
+def test_a_command_is_its_message(farm: ElkoFarm, operator: Operator, line: str, same: str) -> None:
     client = farm.client("one")
     client.offer(desc("bank"), desc("bank", protocol="http"))
     answer = operator.type(line)
     assert answer == operator.type(same)
 
 
-def test_commands_do_something(farm: Farm, operator: Operator) -> None:
+def test_commands_do_something(farm: ElkoFarm, operator: Operator) -> None:
     client = farm.client("one")
     operator.type("reinit server=one", "shutdown server=all kill=true")
     assert [message["op"] for message in client.take()] == ["reinit", "shutdown"]
@@ -227,13 +227,13 @@ def test_commands_do_something(farm: Farm, operator: Operator) -> None:
 
 
 @pytest.mark.parametrize("line", ["loaddesc server=1", "loaddesc server=true", "ping tag=1", "find service=5"])
-def test_what_looks_like_a_number_is_a_text_where_a_text_is_wanted(farm: Farm, operator: Operator, line: str) -> None:
+def test_digits_are_a_text_where_a_text_is_wanted(farm: ElkoFarm, operator: Operator, line: str) -> None:
     farm.client("true").offer(desc("5"))
     [reply] = operator.get(line)
     assert isinstance(reply, dict), reply
 
 
-def test_the_counters_are_told(farm: Farm) -> None:
+def test_the_counters_are_told(farm: ElkoFarm) -> None:
     counters = Counters()
     operator = enter(farm, counts=counters.all)
     operator.read()
@@ -286,7 +286,7 @@ def test_the_help_of_an_op_says_what_it_does(operator: Operator, op: str) -> Non
 
 
 @pytest.mark.parametrize("words", ["dance", "watch me", "auth", "director", "director find", "farm", "farm sizes"])
-def test_help_for_what_there_is_not_is_an_error(farm: Farm, words: str) -> None:
+def test_help_for_what_there_is_not_is_an_error(farm: ElkoFarm, words: str) -> None:
     operator = enter(farm, views={"farm names": listed(lambda: ["bank"])})
     operator.read()
     assert operator.type(f"help {words}") == f"error: there is no command {words!r}; help alone shows all\n"
@@ -301,7 +301,7 @@ def test_help_for_the_other_commands(operator: Operator, word: str) -> None:
     assert about.endswith(".")
 
 
-def test_help_for_counters_says_what_each_counts(farm: Farm) -> None:
+def test_help_for_counters_says_what_each_counts(farm: ElkoFarm) -> None:
     documentation = Documentation(
         [Counter("a", "All of a", "things"), Counter("a.x", "One of a", "things", gauge=True), Counter("b", "All of b")]
     )
@@ -316,13 +316,13 @@ def test_help_for_counters_says_what_each_counts(farm: Farm) -> None:
     ]
 
 
-def test_help_for_a_view(farm: Farm) -> None:
+def test_help_for_a_view(farm: ElkoFarm) -> None:
     operator = enter(farm, views={"farm names": listed(lambda: ["bank"])})
     operator.read()
     assert operator.type("help farm names").startswith("farm names [PATTERN]\n  Shows")
 
 
-def test_a_word_alone_in_an_order_is_the_server(farm: Farm, operator: Operator) -> None:
+def test_a_word_alone_in_an_order_is_the_server(farm: ElkoFarm, operator: Operator) -> None:
     one, other = farm.client("one"), farm.client("context1")
     assert operator.type("reinit context1", "shutdown context1 kill=true") == ""
     assert [(message["op"], message.get("kill")) for message in other.take()] == [("reinit", None), ("shutdown", True)]
@@ -341,7 +341,7 @@ def test_a_word_alone_in_an_order_is_the_server(farm: Farm, operator: Operator) 
         '{op:"reinit", server:"nobody", self:true}',
     ],
 )
-def test_an_order_to_nobody_is_an_error_and_does_nothing(farm: Farm, operator: Operator, line: str) -> None:
+def test_an_order_to_nobody_is_an_error_and_does_nothing(farm: ElkoFarm, operator: Operator, line: str) -> None:
     client = farm.client("one")
     text = operator.type(line)
     assert text.startswith("error: ")
@@ -356,7 +356,7 @@ def test_an_order_to_all_may_reach_none(operator: Operator, line: str) -> None:
     assert operator.type(line) == ""
 
 
-def test_status_and_version(farm: Farm) -> None:
+def test_status_and_version(farm: ElkoFarm) -> None:
     operator = enter(farm, status=lambda: {"uptime": 5}, version="1.2.3")
     operator.read()
     assert operator.get("status") == [{"uptime": 5}]
@@ -379,7 +379,7 @@ def test_no_op_without_parameters_harms(operator: Operator, op: str) -> None:
 # views
 
 
-def test_a_view_is_shown_by_its_two_words_and_given_the_pattern(farm: Farm) -> None:
+def test_a_view_is_shown_by_its_two_words_and_given_the_pattern(farm: ElkoFarm) -> None:
     shown = ["a b", "abc", "", "my service 1", "bank"]
     operator = enter(farm, views={"farm names": listed(lambda: shown), "farm size": listed(lambda: ["5"])})
     operator.read()
@@ -396,32 +396,32 @@ def test_a_view_is_shown_by_its_two_words_and_given_the_pattern(farm: Farm) -> N
     assert operator.peer.refusals == []
 
 
-def test_a_view_is_found_by_both_words_only(farm: Farm) -> None:
+def test_a_view_is_found_by_both_words_only(farm: ElkoFarm) -> None:
     operator = enter(farm, views={"farm names": listed(lambda: ["bank"])})
     operator.read()
     for line in ("farm", "farm name", "names", "names farm", "Farm names"):
         assert operator.type(line).startswith("error: there is no command")
 
 
-def test_a_view_that_is_half_typed_is_suggested(farm: Farm) -> None:
+def test_a_view_that_is_half_typed_is_suggested(farm: ElkoFarm) -> None:
     operator = enter(farm, views={"farm size": str, "farm names": str})
     operator.read()
     assert operator.type("farm name") == "error: there is no command 'farm name', but farm names and farm size\n"
 
 
-def test_views_are_in_the_help_and_cost_no_op_its_place(farm: Farm) -> None:
+def test_views_are_in_the_help_and_cost_no_op_its_place(farm: ElkoFarm) -> None:
     operator = enter(farm, views={"farm names": lambda pattern: pattern, "farm size": len})
     text = operator.read() + operator.type("help")
     assert text.index("farm names [PATTERN]") < text.index("farm size [PATTERN]") < text.index("quit")
     assert operator.get("ping") == [{"to": "admin", "op": "pong"}]
 
 
-def test_a_view_is_for_those_who_gave_the_password(farm: Farm) -> None:
+def test_a_view_is_for_those_who_gave_the_password(farm: ElkoFarm) -> None:
     operator = enter(farm, password="figleaf", views={"farm names": lambda pattern: {"secret": pattern}})
     assert "secret" not in operator.type("farm names")
 
 
-def test_a_terminal_is_shown_nothing_that_it_takes_for_a_command(farm: Farm) -> None:
+def test_a_terminal_is_shown_nothing_that_it_takes_for_a_command(farm: ElkoFarm) -> None:
     operator = enter(farm, views={"farm names": listed(lambda: ["\x1b[2J\x9b1m\x7f"])})
     operator.read()
     text = operator.type("farm names")
@@ -480,7 +480,7 @@ def test_a_terminal_is_shown_nothing_that_it_takes_for_a_command(farm: Farm) -> 
         ("launch", "name"),
     ],
 )
-def test_what_is_wrong_is_said_and_the_rest_works(farm: Farm, operator: Operator, line: str, error: str) -> None:
+def test_what_is_wrong_is_said_and_the_rest_works(farm: ElkoFarm, operator: Operator, line: str, error: str) -> None:
     text = operator.type(line)
     assert text.startswith("error: ")
     assert error in text.lower() or error in text
@@ -490,14 +490,14 @@ def test_what_is_wrong_is_said_and_the_rest_works(farm: Farm, operator: Operator
     assert operator.get("ping") == [{"to": "admin", "op": "pong"}]
 
 
-def test_a_wrong_line_does_nothing_of_it(farm: Farm, operator: Operator) -> None:
+def test_a_wrong_line_does_nothing_of_it(farm: ElkoFarm, operator: Operator) -> None:
     client = farm.client("one")
     for rest in ("{", "}", "junk", "// rest"):
         operator.type('{op:"reinit", server:"one"} ' + rest)
     assert client.take() == []
 
 
-def test_who_goes_on_being_wrong_is_closed(farm: Farm) -> None:
+def test_who_goes_on_being_wrong_is_closed(farm: ElkoFarm) -> None:
     operator = enter(farm, patience=3)
     operator.type("a", "b", "c", "d", "e")
     assert operator.closed
@@ -512,7 +512,7 @@ def test_what_help_offers_does_not_close(operator: Operator, line: str) -> None:
     assert operator.get("ping") == [{"to": "admin", "op": "pong"}]
 
 
-def test_an_operator_may_offer_a_service_and_then_is_a_provider(farm: Farm, operator: Operator) -> None:
+def test_an_operator_may_offer_a_service_and_then_is_a_provider(farm: ElkoFarm, operator: Operator) -> None:
     assert operator.get('{op:"willserve", services:[{service:"bank", hostport:"h:1"}]}', "load factor=2") == []
     assert [(load.label, load.load) for load in farm.registry.loads()] == [("console", 2.0)]
     assert operator.get("find bank") == [found(told("bank", 1), to="client")]
@@ -520,7 +520,7 @@ def test_an_operator_may_offer_a_service_and_then_is_a_provider(farm: Farm, oper
     assert farm.registry.providers() == []
 
 
-def test_a_line_that_is_too_long_closes(farm: Farm, operator: Operator) -> None:
+def test_a_line_that_is_too_long_closes(farm: ElkoFarm, operator: Operator) -> None:
     operator.send(b"x" * MAX_LINE)
     assert not operator.closed
     operator.send(b"x")
@@ -531,7 +531,7 @@ def test_a_line_that_is_too_long_closes(farm: Farm, operator: Operator) -> None:
 # the password
 
 
-def test_a_password_is_asked_for_first(farm: Farm) -> None:
+def test_a_password_is_asked_for_first(farm: ElkoFarm) -> None:
     operator = enter(farm, "figleaf")
     assert operator.read() == "password:\n"
     assert "help" in operator.type("figleaf")
@@ -539,7 +539,7 @@ def test_a_password_is_asked_for_first(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("line", ["wrong", "help", '{op:"shutdown", self:true}', "Figleaf", "figleaf2", "\u00e9"])
-def test_anything_else_closes_and_does_nothing(farm: Farm, line: str) -> None:
+def test_anything_else_closes_and_does_nothing(farm: ElkoFarm, line: str) -> None:
     operator = enter(farm, "figleaf")
     text = operator.type(line, "figleaf", "shutdown self=true")
     assert operator.closed
@@ -549,7 +549,7 @@ def test_anything_else_closes_and_does_nothing(farm: Farm, line: str) -> None:
     assert [refusal.reason for refusal in operator.peer.refusals] == [Reason.WRONG_CREDENTIALS]
 
 
-def test_without_the_password_nothing_is_told(farm: Farm) -> None:
+def test_without_the_password_nothing_is_told(farm: ElkoFarm) -> None:
     operator = enter(farm, "figleaf")
     operator.type("", "  ")
     farm.client().offer(desc("bank"))
@@ -558,7 +558,7 @@ def test_without_the_password_nothing_is_told(farm: Farm) -> None:
     operator.drop()
 
 
-def test_guesses_are_held_up_by_address(farm: Farm) -> None:
+def test_guesses_are_held_up_by_address(farm: ElkoFarm) -> None:
     def attempt(word: str, address: str) -> str:
         operator = enter(farm, "figleaf", address=address)
         operator.read()
@@ -578,7 +578,7 @@ def test_guesses_are_held_up_by_address(farm: Farm) -> None:
 # watching
 
 
-def test_notices_come_between_the_answers_while_one_types(farm: Farm, operator: Operator) -> None:
+def test_notices_come_between_the_answers_while_one_types(farm: ElkoFarm, operator: Operator) -> None:
     client = farm.client("one")
     assert [reply["op"] for reply in operator.get("watch")] == ["servicedesc", "loaddesc"]
     operator.send(b"pi")
@@ -592,7 +592,7 @@ def test_notices_come_between_the_answers_while_one_types(farm: Farm, operator: 
     assert operator.get() == [services(told("bank", 1), on=False)]
 
 
-def test_one_may_watch_one_kind_and_cease(farm: Farm, operator: Operator) -> None:
+def test_one_may_watch_one_kind_and_cease(farm: ElkoFarm, operator: Operator) -> None:
     client = farm.client("one")
     assert len(operator.get("watch load=true")) == 1
     client.offer(desc("bank"))
@@ -602,7 +602,7 @@ def test_one_may_watch_one_kind_and_cease(farm: Farm, operator: Operator) -> Non
     assert operator.get() == []
 
 
-def test_who_leaves_watches_no_more(farm: Farm, operator: Operator) -> None:
+def test_who_leaves_watches_no_more(farm: ElkoFarm, operator: Operator) -> None:
     operator.get("watch", "quit")
     operator.peer.closed = False
     farm.client().offer(desc("bank"))
@@ -656,7 +656,7 @@ STRAYS = [
 @pytest.mark.parametrize("password", [None, "figleaf"])
 @pytest.mark.parametrize("stray", STRAYS)
 def test_nothing_is_executed_of_what_a_page_makes_a_browser_send(
-    farm: Farm, stray: bytes, password: str | None
+    farm: ElkoFarm, stray: bytes, password: str | None
 ) -> None:
     data = stray + b"figleaf\r\nshutdown self=true\r\nfiglea"
     for size in (len(data), 1, 2, 7):
@@ -671,7 +671,7 @@ def test_nothing_is_executed_of_what_a_page_makes_a_browser_send(
 
 
 @pytest.mark.parametrize("lead", [b"", b"help\r\n"])
-def test_a_command_in_one_read_with_bytes_that_are_no_text_is_not_executed(farm: Farm, lead: bytes) -> None:
+def test_a_command_in_one_read_with_bytes_that_are_no_text_is_not_executed(farm: ElkoFarm, lead: bytes) -> None:
     operator = enter(farm)
     operator.send(lead)
     operator.read()
@@ -780,7 +780,7 @@ def test_the_cuts_between_reads_mean_nothing(parts: list[bytes], data: st.DataOb
 )
 @pytest.mark.parametrize("password", [None, "figleaf"])
 def test_whatever_a_telnet_asks_for_is_answered_no(
-    farm: Farm, asked: list[int], answer: list[int] | None, password: str | None
+    farm: ElkoFarm, asked: list[int], answer: list[int] | None, password: str | None
 ) -> None:
     whole, bytewise = enter(farm, password), enter(farm, password)
     whole.peer.written.clear()

@@ -13,7 +13,7 @@ from broker.wires.elko.codec.director import ADMIN
 from broker.wires.elko.commands import DIRECTOR, WIDTH, broker_dialect, director_dialect
 from tests.admin.test_console import Operator, enter
 from tests.wires.elko.director_recording import DirectorFarm, opens, reserve
-from tests.wires.recording import Farm, RecordingPeer
+from tests.wires.recording import ElkoFarm, RecordingPeer
 
 
 @pytest.fixture
@@ -26,13 +26,13 @@ def operator(farm: DirectorFarm) -> Operator:
     return at_the_console(farm)
 
 
-def both(broker: Farm, farm: DirectorFarm) -> list[Dialect]:
+def both(broker: ElkoFarm, farm: DirectorFarm) -> list[Dialect]:
     return [broker_dialect(broker.wiring), director_dialect(farm.wiring)]
 
 
 def at_the_console(farm: DirectorFarm, password: str | None = None) -> Operator:
     """An operator of a broker that has this director."""
-    broker = Farm()
+    broker = ElkoFarm()
     operator = Operator(
         lambda to: (ConsoleReader(), ConsoleSession(both(broker, farm), Shown(), password, broker.guesses, to)),
         RecordingPeer(True, "127.0.0.1:7"),
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_said_once(operator: Operator, line: str, error: str) -
 
 
 def test_without_a_director_there_are_no_such_commands() -> None:
-    operator = enter(Farm())
+    operator = enter(ElkoFarm())
     operator.read()
     assert operator.type("director dump") == "error: there is no command 'director'; try help\n"
     assert "director" not in operator.type("help")
@@ -232,7 +232,7 @@ def test_a_large_dump_is_shown_as_it_is(farm: DirectorFarm, operator: Operator) 
 
 @pytest.mark.parametrize("waiting", ["director dump 3", "find bank wait=5"])
 def test_either_of_the_sessions_may_be_the_last_to_answer(waiting: str) -> None:
-    farm, broker = DirectorFarm(), Farm()
+    farm, broker = DirectorFarm(), ElkoFarm()
     operator: Any = Operator(
         lambda to: (ConsoleReader(), ConsoleSession(both(broker, farm), Shown(), None, broker.guesses, to)),
         RecordingPeer(True, "127.0.0.1:7"),

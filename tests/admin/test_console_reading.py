@@ -12,7 +12,7 @@ from broker.admin.console_reading import MAX_HELD
 from broker.wires.view_scan import ITEMS
 from broker.wires.views import MAX_ROWS
 from tests.admin.test_console import Operator, enter, listed
-from tests.wires.recording import Farm
+from tests.wires.recording import ElkoFarm
 
 COUNT = 5 * ITEMS
 
@@ -22,7 +22,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.steps: deque[Callable[[], None]] = deque()
-        farm = Farm()
+        farm = ElkoFarm()
         view = listed(lambda: [f"name-{number:04}" for number in range(COUNT)])
         self.operator: Operator = enter(farm, views={"farm names": view}, later=self.steps.append, version="1.2")
         self.operator.read()

@@ -12,7 +12,7 @@ from broker.core.plan_file import PlanFile
 from broker.export.plan_document import parse
 from tests.admin.test_console import enter
 from tests.core.plans import MADE, document, service
-from tests.wires.recording import Farm
+from tests.wires.recording import ElkoFarm
 
 
 def test_the_worst_service_is_first_with_its_verdict_and_the_age_of_the_plan(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_the_worst_service_is_first_with_its_verdict_and_the_age_of_the_plan(tmp
             service("shop", add=2, need_horizon=6, short_from="2026-03-06T22:00:00Z", note="grows"),
         )
     )
-    farm = Farm()
+    farm = ElkoFarm()
     farm.clock.rightNow = MADE + 43_200
     plan = PlanFile(str(file), farm.clock, lambda function, *arguments: succeed(function(*arguments)), parse)
     operator = enter(farm, views={"broker plan": plan_view(plan, farm.clock)})

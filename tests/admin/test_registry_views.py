@@ -9,22 +9,22 @@ import pytest
 from broker.admin.registry_views import views
 from tests.admin.test_console import Operator, enter
 from tests.wires.contexts import page
-from tests.wires.recording import Farm, desc
+from tests.wires.recording import ElkoFarm, desc
 
 
 @pytest.fixture
-def farm() -> Farm:
-    return Farm()
+def farm() -> ElkoFarm:
+    return ElkoFarm()
 
 
 @pytest.fixture
-def operator(farm: Farm) -> Operator:
+def operator(farm: ElkoFarm) -> Operator:
     operator = enter(farm, views={each.name: each for each in views(farm.wiring.registry, farm.clock)})
     operator.read()
     return operator
 
 
-def test_a_provider_is_shown_with_its_last_sign_of_life(farm: Farm, operator: Operator) -> None:
+def test_a_provider_is_shown_with_its_last_sign_of_life(farm: ElkoFarm, operator: Operator) -> None:
     peer = farm.client("bank-1", address="192.0.2.9:5")
     peer.offer(desc("bank"), desc("mint"))
     peer.say("broker", "load", factor=0.5)
@@ -46,7 +46,7 @@ def test_a_provider_is_shown_with_its_last_sign_of_life(farm: Farm, operator: Op
     assert page(views(farm.wiring.registry, farm.clock), "broker providers", "192.0.2.1*") == []
 
 
-def test_loads_are_shown_with_those_details_that_were_reported(farm: Farm, operator: Operator) -> None:
+def test_loads_are_shown_with_those_details_that_were_reported(farm: ElkoFarm, operator: Operator) -> None:
     farm.client("bank-1").say("broker", "load", factor=0.5, requests=120, latency_ms=41.5)
     farm.client("bank-2").say("broker", "load", factor=2)
     assert json.loads(operator.type("broker loads bank*")) == [
@@ -55,7 +55,7 @@ def test_loads_are_shown_with_those_details_that_were_reported(farm: Farm, opera
     ]
 
 
-def test_services_are_shown_without_their_secrets(farm: Farm, operator: Operator) -> None:
+def test_services_are_shown_without_their_secrets(farm: ElkoFarm, operator: Operator) -> None:
     farm.client("one").offer(desc("bank", auth={"mode": "password", "code": "hidden"}), desc("mint", label="old"))
     text = operator.type("broker services")
     assert "hidden" not in text
@@ -66,7 +66,7 @@ def test_services_are_shown_without_their_secrets(farm: Farm, operator: Operator
     assert [each["service"] for each in json.loads(operator.type("broker services m*"))] == ["mint"]
 
 
-def test_the_holder_is_shown_in_a_cluster_only(farm: Farm) -> None:
+def test_the_holder_is_shown_in_a_cluster_only(farm: ElkoFarm) -> None:
     farm.client("bank-1").offer(desc("bank"))
     alone, member = views(farm.wiring.registry, farm.clock), views(farm.wiring.registry, farm.clock, "a")
     for name in ("broker providers", "broker services", "broker loads"):

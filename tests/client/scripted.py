@@ -37,7 +37,7 @@ QUICK = Settings(
     least_resend_pause=0.01,
     most_resend_pause=0.05,
 )
-"""How clients behave in tests: a broker that is away is looked for often."""
+"""Settings of clients in tests: they try often to reach a broker that is away."""
 
 PROFILES = ["test", "queue", "topic", "registry", "service"]
 
@@ -70,6 +70,8 @@ class Router:
         self.socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
         self.socket.linger = 0
         self.socket.router_mandatory = True
+        # While it is deaf, libzmq goes on reading: with the default of 1,000 messages nearly all finds room.
+        self.socket.rcvhwm = 4
         if secret_key is not None:
             self.socket.curve_server = True
             self.socket.curve_secretkey = secret_key.encode()
@@ -112,7 +114,7 @@ class Router:
 
 @attrs.define
 class Session:
-    """What the broker knows of one peer of the control flow."""
+    """State of one peer of the control flow at the broker."""
 
     open: bool = False
     profile: str | None = None
@@ -120,7 +122,7 @@ class Session:
 
 @attrs.define
 class Leased:
-    """What the broker knows of one peer of data flows."""
+    """State of one peer of data flows at the broker."""
 
     sides: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     """By reader and writer, what was asked for."""
@@ -140,7 +142,7 @@ class ScriptedBroker:
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.commands: list[data.Command] = []
         self.peers: list[bytes] = []
-        """Who sent them."""
+        """The peers that sent them."""
         self.wrong: list[str] = []
         self.mute = False
         """It receives, and says nothing."""
@@ -398,5 +400,5 @@ class Stage(TestCase):
         await until(condition, self.reactor)
 
     def told(self, event: Any, why: str) -> None:
-        """What is to be told of events."""
+        """Record an event, as ``on_event``."""
         self.events.append((event.value, why))

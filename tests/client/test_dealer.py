@@ -49,7 +49,7 @@ class Sockets(Stage):
         self.received.append(frames)
 
     async def known(self, dealer: Dealer) -> bytes:
-        """What the peer knows it by."""
+        """Return the identity of a dealer at the peer."""
         self.assertTrue(dealer.send((b"hello", b"")))
         await self.until(lambda: self.at_peer)
         return self.at_peer.pop()[0]

@@ -42,7 +42,7 @@ class Flows(Stage):
         return self.deliveries
 
     async def answers(self, count: int) -> list[Any]:
-        """What the client said of Contents."""
+        """Return the Confirms and Rejects of the client."""
         await self.until(lambda: len(self.broker.of(Confirm) + self.broker.of(Reject)) >= count)
         return [command for command in self.broker.commands if isinstance(command, Confirm | Reject)]
 

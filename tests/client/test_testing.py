@@ -1,6 +1,6 @@
 """The fake broker's own interface for tests: a clock as reactor, inspection of queues, stop and start, users.
 
-What it does as a broker is tested in `test_behaviour`, together with the daemon.
+Its behaviour as a broker is tested in `test_behaviour`, together with the daemon.
 """
 
 from __future__ import annotations

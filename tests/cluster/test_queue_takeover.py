@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from broker.client.blocking import Client, Content
-from broker.client.errors import Closed
-from broker.client.mtl import Settings
+from broker.client.blocking import Client
 from tests.cluster.brokers import TTL, Broker, Brokers, until
+from tests.cluster.queue_load import QUEUES, QUICK, QueueLoad
 from tests.cluster.real_etcd import _free_ports
 from tests.cluster.real_postgres import PASSWORD, Postgres, server
-
-QUICK = Settings(timeout=2.0, heartbeat=0.5, most_pause=1.0, most_resend_pause=1.0)
-
-QUEUES = """
-[[mtl.queues]]
-queues = ["jobs*"]
-durable = true
-duplicates = true
-"""
 
 
 @pytest.fixture
@@ -46,102 +34,60 @@ def mtl(broker: Broker) -> str:
     return "tcp://127.0.0.1:" + broker.wait_for(r"mtl on tcp://127\.0\.0\.1:(\d+) ").group(1)
 
 
-class Load:
-    """Writers and readers of one queue, each message with an id."""
+class Pair:
+    """Two brokers over one PostgreSQL, with a load on a durable queue that both may own."""
 
-    def __init__(self, endpoints: list[str], queue: str = "jobs", writers: int = 4, readers: int = 2) -> None:
-        self.confirmed: list[str] = []
-        self.seen: list[tuple[float, str]] = []
-        self.errors: list[BaseException] = []
-        self._queue = queue
-        self._going = True
-        self._client = Client(endpoints, settings=QUICK)
-        self._readers = [self._client.read("queue", [queue], confirm="full", window=20) for _ in range(readers)]
-        self._writing = [threading.Thread(target=self._write, args=(number,)) for number in range(writers)]
-        self._reading = [threading.Thread(target=self._read, args=(reader,)) for reader in self._readers]
-        for thread in (*self._writing, *self._reading):
-            thread.start()
+    def __init__(self, brokers: Brokers, postgres: Postgres) -> None:
+        self._brokers = brokers
+        self._postgres = postgres
+        self._database = postgres.database()
+        secret = brokers.directory / "secret"
+        secret.write_text(PASSWORD)
+        # A broker that comes back has the port that clients know.
+        self._ports = dict(zip("ab", _free_ports(2), strict=True))
+        self._store = (
+            f'queue_store = "{postgres.url(self._database)}"\nqueue_store_password_file = "{secret}"\n{QUEUES}'
+        )
+        for name in self._ports:
+            self.start(name)
+        self.load = QueueLoad([mtl(brokers[name]) for name in self._ports])
 
-    def _write(self, number: int) -> None:
-        try:
-            writer = self._client.write("queue", [self._queue])
-            count = 0
-            while self._going:
-                count += 1
-                name = f"{number}-{count}"
-                writer.send(name.encode(), properties={"message-id": name}, timeout=60)
-                self.confirmed.append(name)
-        except BaseException as error:
-            self.errors.append(error)
+    def start(self, name: str) -> None:
+        """Start a broker, for the first time or again."""
+        mtl = f'[mtl]\nendpoint = "tcp://127.0.0.1:{self._ports[name]}"\ndata_port = 0\n'
+        self._brokers.start(name, config=mtl + self._store)
 
-    def _read(self, reader: Any) -> None:
-        def work(content: Content) -> None:
-            self.seen.append((time.monotonic(), bytes(content.body).decode()))
+    def owner(self) -> str:
+        """Return the name of the broker that owns the queue."""
+        [(owner,)] = self._postgres.sql("SELECT owner FROM elkobroker.queue", self._database)
+        return str(owner)
 
-        try:
-            reader.work(work)
-        except Closed:
-            pass
-        except BaseException as error:
-            self.errors.append(error)
-
-    def stop_writing(self) -> None:
-        """Stop, and wait until all has been confirmed."""
-        self._going = False
-        for thread in self._writing:
-            thread.join(60)
-            assert not thread.is_alive()
-
-    def close(self) -> None:
-        """End the client."""
-        self._going = False
-        self._client.close()
-        for thread in (*self._writing, *self._reading):
-            thread.join(20)
-
-    def advanced(self, by: int = 20) -> None:
-        """Wait until more messages have been confirmed and read."""
-        confirmed, seen = len(self.confirmed), len(self.seen)
-
-        def further() -> bool:
-            assert self.errors == []
-            return len(self.confirmed) >= confirmed + by and len(self.seen) >= seen + by
-
-        until(further, "the load goes on")
+    def finish(self) -> None:
+        """Stop the writers, and assert that all confirmed messages are read and confirmed."""
+        load = self.load
+        load.stop_writing()
+        until(lambda: set(load.confirmed) <= {name for _, name in load.seen}, "all confirmed messages are read")
+        until(lambda: self._postgres.sql("SELECT id FROM elkobroker.message", self._database) == [], "all is confirmed")
+        assert load.errors == []
+        assert len(load.confirmed) == len(set(load.confirmed))
 
 
 def test_no_confirmed_message_is_lost_or_comes_again_when_owners_are_killed(
     brokers: Brokers, postgres: Postgres
 ) -> None:
-    database = postgres.database()
-    secret = brokers.directory / "secret"
-    secret.write_text(PASSWORD)
-    # A broker that comes back has the port that clients know.
-    ports = dict(zip("ab", _free_ports(2), strict=True))
-    configs = {
-        name: f'[mtl]\nendpoint = "tcp://127.0.0.1:{port}"\ndata_port = 0\nqueue_store = "{postgres.url(database)}"\n'
-        f'queue_store_password_file = "{secret}"\n{QUEUES}'
-        for name, port in ports.items()
-    }
-    for name, config in configs.items():
-        brokers.start(name, config=config)
-    load = Load([mtl(brokers["a"]), mtl(brokers["b"])])
+    pair = Pair(brokers, postgres)
+    load = pair.load
     kills: list[float] = []
     try:
         for _ in range(2):
             load.advanced()
-            [(owner,)] = postgres.sql("SELECT owner FROM elkobroker.queue", database)
+            owner = pair.owner()
             kills.append(time.monotonic())
-            brokers.kill(str(owner))
+            brokers.kill(owner)
             load.advanced()
-            [(other,)] = postgres.sql("SELECT owner FROM elkobroker.queue", database)
-            assert other != owner
-            brokers.start(str(owner), config=configs[str(owner)])
-        load.stop_writing()
-        until(lambda: set(load.confirmed) <= {name for _, name in load.seen}, "all confirmed messages are read")
-        until(lambda: postgres.sql("SELECT id FROM elkobroker.message", database) == [], "all is confirmed")
-        assert load.errors == []
-        assert len(load.confirmed) == len(set(load.confirmed))
+            assert pair.owner() != owner
+            pair.start(owner)
+        pair.finish()
         times: dict[str, list[float]] = {}
         for at, name in load.seen:
             times.setdefault(name, []).append(at)
@@ -160,36 +106,20 @@ def test_no_confirmed_message_is_lost_or_comes_again_when_owners_are_killed(
 def test_a_drain_and_restart_of_each_owner_accounts_for_all_confirmed_messages(
     brokers: Brokers, postgres: Postgres
 ) -> None:
-    database = postgres.database()
-    secret = brokers.directory / "secret"
-    secret.write_text(PASSWORD)
-    # A broker that comes back has the port that clients know.
-    ports = dict(zip("ab", _free_ports(2), strict=True))
-    configs = {
-        name: f'[mtl]\nendpoint = "tcp://127.0.0.1:{port}"\ndata_port = 0\nqueue_store = "{postgres.url(database)}"\n'
-        f'queue_store_password_file = "{secret}"\n{QUEUES}'
-        for name, port in ports.items()
-    }
-    for name, config in configs.items():
-        brokers.start(name, config=config)
-    load = Load([mtl(brokers["a"]), mtl(brokers["b"])])
+    pair = Pair(brokers, postgres)
+    load = pair.load
     drains: list[float] = []
     try:
         for _ in range(2):
             load.advanced()
-            [(owner,)] = postgres.sql("SELECT owner FROM elkobroker.queue", database)
+            owner = pair.owner()
             drains.append(time.monotonic())
-            brokers.drain(str(owner))
-            assert brokers.stop(str(owner)) == -signal.SIGTERM
+            brokers.drain(owner)
+            assert brokers.stop(owner) == -signal.SIGTERM
             load.advanced()
-            [(other,)] = postgres.sql("SELECT owner FROM elkobroker.queue", database)
-            assert other != owner
-            brokers.start(str(owner), config=configs[str(owner)])
-        load.stop_writing()
-        until(lambda: set(load.confirmed) <= {name for _, name in load.seen}, "all confirmed messages are read")
-        until(lambda: postgres.sql("SELECT id FROM elkobroker.message", database) == [], "all is confirmed")
-        assert load.errors == []
-        assert len(load.confirmed) == len(set(load.confirmed))
+            assert pair.owner() != owner
+            pair.start(owner)
+        pair.finish()
         seen = Counter(name for _, name in load.seen)
         assert set(seen) == set(load.confirmed), "nothing else was read"
         # A message comes again only if its reader had not confirmed it when the drain ended the flow.

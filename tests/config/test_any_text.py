@@ -1,4 +1,4 @@
-"""Whatever a file holds: a configuration, or `BadConfig`, and nothing else."""
+"""Any text is a configuration, or raises `BadConfig` and nothing else."""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.app.configuration import SCHEMA, Config, changes, refused
+from broker.app.configuration import SCHEMA, Config, changes, merged, refused
+from broker.config.access import Access
 from broker.config.cluster import Cluster
 from broker.config.notify import Notify, NotifyRule
 from broker.config.reload import reloadable
@@ -152,6 +153,7 @@ NOW = {
     "mtl.hosts",
     "mtl.rules",
     "mtl.queues",
+    "access.audit",
     "access.audit_bytes",
     "access.audit_files",
     "access.requests_per_address",
@@ -175,7 +177,6 @@ NOW = {
 }
 AT_RESTART = {
     "access.file",
-    "access.audit",
     "console.auth",
     "broker.state",
     "broker.strict_listeners",
@@ -261,6 +262,14 @@ def test_each_key_is_known_to_be_reloadable_or_not() -> None:
     for key, new in all_keys.items():
         assert changes(OLD, new) == [key]
         assert refused(OLD, new) == ([key] if key in AT_RESTART else [])
+
+
+@pytest.mark.parametrize(("before", "after", "restart"), [("/a", "/b", False), (None, "/b", True), ("/a", None, True)])
+def test_a_users_file_is_replaced_by_another_one_only(before: str | None, after: str | None, restart: bool) -> None:
+    old, new = Config(access=Access(file=before)), Config(access=Access(file=after, audit="/audit"))
+    assert changes(old, new) == ["access.file", "access.audit"]
+    assert refused(old, new) == (["access.file"] if restart else [])
+    assert merged(old, new).access == Access(file=before if restart else after, audit="/audit")
 
 
 def test_nothing_changed() -> None:

@@ -6,12 +6,12 @@ import attrs
 import pytest
 
 from broker.app.checks import connections_of, settings_of
-from broker.app.configuration import Config, parse, problems, report
-from broker.config.errors import BadConfig
+from broker.app.configuration import Config, problems, report
 from broker.config.validate_checks import PINGED_WIRES
 from broker.config.values import PINGS, CheckRule, Checks
 from broker.core.checks.rules import CheckKind
 from broker.core.model import Policy
+from tests.config.bad_values import assert_one_problem
 
 HERE = "[checks]\n"
 RULE = '[[checks.rules]]\nservices = ["a"]\nkind = "tcp"\n'
@@ -48,9 +48,7 @@ BAD = [
 
 @pytest.mark.parametrize(("text", "line", "key", "problem"), BAD)
 def test_bad_values(text: str, line: int, key: str, problem: str) -> None:
-    with pytest.raises(BadConfig) as bad:
-        parse(text, "broker.toml")
-    assert f"broker.toml:{line}: {key}: {problem}" in str(bad.value)
+    assert_one_problem(text, line, key, problem)
 
 
 def test_the_default_pings_elko_servers_and_takes_no_descriptors() -> None:

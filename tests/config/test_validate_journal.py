@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.app.configuration import Config, parse, problems
-from broker.config.errors import BadConfig
+from broker.app.configuration import Config, problems
 from broker.config.validate_journal import JOURNAL_RANGES, LEAST_LOAD, MAX_NAME, MOST_LOAD, effective_journal_name
 from broker.config.values import FullLoad, Journal
+from tests.config.bad_values import assert_one_problem
 
 HERE = "[journal]\n"
 LOADS = '[[journal.full_load]]\nservices = ["a"]\n'
@@ -61,11 +61,7 @@ BAD = [
 
 @pytest.mark.parametrize(("text", "line", "key", "why"), BAD)
 def test_bad_values(text: str, line: int, key: str, why: str) -> None:
-    with pytest.raises(BadConfig) as caught:
-        parse(text, "broker.toml")
-    (error,) = caught.value.errors
-    assert (error.line, error.key) == (line, key)
-    assert why in error.text
+    assert_one_problem(text, line, key, why)
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,16 @@ import pytest
 
 from broker.core.model import LoadDetails
 from tests.contract.wires import WIRES, Offering, Seeking
-from tests.wires.recording import Farm
+from tests.wires.recording import ElkoFarm
 
 
 @pytest.fixture
-def farm() -> Farm:
-    return Farm()
+def farm() -> ElkoFarm:
+    return ElkoFarm()
 
 
 @pytest.fixture(params=product(WIRES, WIRES), ids=lambda pair: f"{pair[0]}-to-{pair[1]}")
-def pair(request: pytest.FixtureRequest, farm: Farm) -> tuple[Offering, Seeking]:
+def pair(request: pytest.FixtureRequest, farm: ElkoFarm) -> tuple[Offering, Seeking]:
     """A provider on one wire, and a seeker on the same or another."""
     offering, seeking = request.param
     return WIRES[offering](farm).provider("provider"), WIRES[seeking](farm).seeker()
@@ -57,7 +57,7 @@ def test_a_wait_ends_when_the_service_comes(pair: tuple[Offering, Seeking]) -> N
     assert seeker.waited() == ["h:2"]
 
 
-def test_a_wait_ends_in_vain_when_its_time_is_up(pair: tuple[Offering, Seeking], farm: Farm) -> None:
+def test_a_wait_ends_in_vain_when_its_time_is_up(pair: tuple[Offering, Seeking], farm: ElkoFarm) -> None:
     provider, seeker = pair
     seeker.wait("bank", 5)
     farm.clock.advance(4)
@@ -76,7 +76,7 @@ def test_a_load_is_told(pair: tuple[Offering, Seeking]) -> None:
 
 
 def test_details_of_a_load_reach_the_registry_and_end_with_the_next_report(
-    pair: tuple[Offering, Seeking], farm: Farm
+    pair: tuple[Offering, Seeking], farm: ElkoFarm
 ) -> None:
     def details() -> list[LoadDetails]:
         return [each.details for each in farm.registry.loads() if each.details is not None]

@@ -1,7 +1,7 @@
 """The behaviour common to all wires, in neutral terms: each wire is driven through these two roles.
 
-A wire joins the suite by a class here with `provider` and `seeker`, over the farm's one registry. Where it lacks a
-behaviour, its role says so by `pytest.skip` with the reason.
+A wire joins the suite by a class here with `provider` and `seeker`, over the farm's one registry. If it lacks a
+behaviour, its role calls `pytest.skip` with the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.wires.http.recording import Answered, HttpFarm
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import Got, ProfilesFarm, confirmed, got, put, rejected, summon
-from tests.wires.recording import Client, Farm, desc
+from tests.wires.recording import Client, ElkoFarm, desc
 
 
 class Offering(Protocol):
@@ -72,7 +72,7 @@ class Wire(Protocol):
 class Elko:
     """The Elko Broker wire."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: ElkoFarm) -> None:
         self._farm = farm
 
     def provider(self, label: str) -> Offering:
@@ -141,7 +141,7 @@ def _hostports(answers: list[dict[str, Any]]) -> list[str]:
 class Mc0:
     """The mc0 wire: it has topics, and no services of its own."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: ElkoFarm) -> None:
         self._farm = Mc0Farm(clock=farm.clock, registry=farm.registry)
 
     def provider(self, label: str) -> NoReturn:
@@ -182,7 +182,7 @@ def _no_questions() -> NoReturn:
 class Dbp:
     """The DBP wire: each service is a provider of its own, and a name is one service."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: ElkoFarm) -> None:
         self._farm = DbpFarm(clock=farm.clock, registry=farm.registry)
 
     def provider(self, label: str) -> Offering:
@@ -195,7 +195,7 @@ class Dbp:
 class _DbpOffering:
     """A machine with services that beat, by whose silence it is known to be gone.
 
-    What is registered under its label is a service without heartbeats, as Hermes' are: it stays, whatever happens.
+    The service registered under its label has no heartbeats, as Hermes' services: it stays in all cases.
     """
 
     def __init__(self, farm: DbpFarm, label: str) -> None:
@@ -264,7 +264,7 @@ def _place(listed: dict[str, Any]) -> str:
 class Mtl:
     """The MTL wire, with its profile "registry": a flow is a provider, or reads what there is and what changes."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: ElkoFarm) -> None:
         self._farm = ProfilesFarm(farm.registry)
 
     def provider(self, label: str) -> Offering:
@@ -368,7 +368,7 @@ class _MtlSeeking:
 class Dns:
     """The DNS wire: it answers questions, and takes no registrations."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: ElkoFarm) -> None:
         self._farm = DnsFarm(farm)
 
     def provider(self, label: str) -> NoReturn:
@@ -410,7 +410,7 @@ class _DnsSeeking:
 class Http:
     """The HTTP wire: each instance is a provider of its own."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: ElkoFarm) -> None:
         self._farm = HttpFarm(farm)
 
     def provider(self, label: str) -> Offering:
@@ -481,5 +481,12 @@ class _HttpSeeking:
         pytest.skip("changes are reported by the API of operators, which is no part of the wire")
 
 
-WIRES: dict[str, Callable[[Farm], Wire]] = {"elko": Elko, "mc0": Mc0, "dbp": Dbp, "mtl": Mtl, "dns": Dns, "http": Http}
+WIRES: dict[str, Callable[[ElkoFarm], Wire]] = {
+    "elko": Elko,
+    "mc0": Mc0,
+    "dbp": Dbp,
+    "mtl": Mtl,
+    "dns": Dns,
+    "http": Http,
+}
 """Every wire, by name."""

@@ -17,7 +17,7 @@ from broker.core.errors import Refusal
 from broker.core.model import ANONYMOUS, BROKER, Change, Kind, LoadDetails, Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.export.feed import IN_ADVANCE, KEPT, LATEST, LONGEST_WAIT, RECORDS, Feed, FullLoads
+from broker.export.feed import IN_ADVANCE, KEPT, LATEST, LONGEST_WAIT, RECORDS, FullLoads, JournalFeed
 from broker.export.records import DetailedRecord, Record, microseconds
 from tests.recording.logs import nothing_fails
 
@@ -40,9 +40,9 @@ class Fed:
         self.records: list[Record] = []
         self.feed = self.follow(full_loads)
 
-    def follow(self, full_loads: FullLoads | None = None) -> Feed:
+    def follow(self, full_loads: FullLoads | None = None) -> JournalFeed:
         """Create another feed of the same registry."""
-        return Feed(
+        return JournalFeed(
             self.registry,
             self.records.append,
             lambda: microseconds(self.clock.seconds()),

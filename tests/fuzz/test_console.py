@@ -1,6 +1,6 @@
 """The console: whatever an operator types, in whatever pieces, nothing fails and nothing but printable text comes back.
 
-The broker, its director and views are there. What ends the session (a fatal refusal, quit) is followed by another one.
+The broker, its director and views are there. If a line ends the session (a fatal refusal, quit), another one begins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broker.core.model import Launcher
 from broker.wires.elko.commands import BROKER, DIRECTOR, broker_dialect, director_dialect
 from broker.wires.elko.views import views
 from tests.wires.elko.director_recording import DirectorFarm, opens
-from tests.wires.recording import Client, Farm, RecordingPeer, desc
+from tests.wires.recording import Client, ElkoFarm, RecordingPeer, desc
 
 IAC = 255
 
@@ -85,7 +85,7 @@ class Desk:
     """A broker with a director, some peers, and an operator."""
 
     def __init__(self) -> None:
-        self.farm = Farm(launchers=[Launcher("web", "run web")])
+        self.farm = ElkoFarm(launchers=[Launcher("web", "run web")])
         self.director = DirectorFarm()
         self.farm.client("one").offer(desc("bank"))
         opens(self.director.server("cs1"), "context-a", "user-x")

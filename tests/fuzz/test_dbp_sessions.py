@@ -1,6 +1,6 @@
 """DBP sessions: whatever peers say by either way, however they come and go, whatever time and the operator do.
 
-What holds at each step:
+Invariants at each step:
 
 - nothing fails;
 - the registry has exactly the services that the catalogue has, each once, as the catalogue knows it;

@@ -1,6 +1,6 @@
 """Director sessions: whatever peers say, in whatever order, however they come and go.
 
-A model of what each connection of each server has reported goes along. What holds at each step:
+A model of what each connection of each server has reported goes along. Invariants at each step:
 
 - nothing fails, and all that is sent is a message of the protocol;
 - what the director tells of contexts and users is what the model knows: each user is found where he is;

@@ -158,7 +158,7 @@ def test_only_malformed_escapes(text: str) -> None:
 @everyday
 @given(texts)
 def test_balance_agrees_with_the_reader(text: str) -> None:
-    """A text is complete if another object may follow it. Where the reader finds an error, either answer will do."""
+    """A text is complete if another object may follow it. If the reader finds an error, either answer will do."""
     balance = BracketBalance()
     lines = text.split(" ")
     for line, so_far in zip(lines, accumulate(lines, "{} {}".format), strict=True):

@@ -23,7 +23,7 @@ from tests.wires.dbp.recording import DbpFarm
 from tests.wires.mc0.recording import Mc0Farm
 from tests.wires.mtl.control_recording import ControlFarm, Users
 from tests.wires.mtl.profiles_recording import ProfilesFarm
-from tests.wires.recording import Farm, desc
+from tests.wires.recording import ElkoFarm, desc
 
 # Elko
 
@@ -51,7 +51,7 @@ elko_blocks = st.one_of(elko_messages, elko_messages, mtl.spoilt(elko_messages),
 @given(st.lists(elko_blocks, max_size=8), st.sampled_from(["client", "admin", None]))
 def test_elko(blocks: list[bytes], role: str | None) -> None:
     with nothing_fails():
-        farm = Farm()
+        farm = ElkoFarm()
         peer = farm.connect() if role is None else farm.client(name=role)
         for block in blocks:
             if not peer.closed:

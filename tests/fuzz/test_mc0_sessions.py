@@ -1,6 +1,6 @@
 """mc0 sessions: whatever peers say, however they read, come and go, and whatever time and the operator do.
 
-A model of a few peers goes along. What holds at each step:
+A model of a few peers goes along. Invariants at each step:
 
 - nothing fails, and nothing is sent that the real connector could not read (an empty header value, above all);
 - every command that is to be answered is answered once, in order, and at once; only a peer that does not read, and for

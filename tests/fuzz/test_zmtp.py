@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from broker.net.zmtp.errors import ZmtpError
 from broker.net.zmtp.frames import command, message
 from broker.net.zmtp.limits import MAX_HANDSHAKE, FrameLimits
-from broker.net.zmtp.machine import Machine, Output, State, error
+from broker.net.zmtp.machine import Machine, Output, ZmtpState, error
 from broker.net.zmtp.mechanism import Claim
 from broker.net.zmtp.null import Null
 from broker.net.zmtp.plain import PlainClient, PlainServer
@@ -62,7 +62,7 @@ def talk(machine: Machine, reads: list[bytes], random: Random, refusing: bool = 
     largest = 0
     for read in reads:
         largest = max(largest, len(read))
-        failed = machine.state is State.FAILED
+        failed = machine.state is ZmtpState.FAILED
         try:
             for event in machine.feed(read):
                 assert not failed
@@ -76,16 +76,16 @@ def talk(machine: Machine, reads: list[bytes], random: Random, refusing: bool = 
                     machine.accept()
         except ZmtpError as refusal:
             assert not failed
-            assert machine.state is State.FAILED
+            assert machine.state is ZmtpState.FAILED
             assert len(refusal.text) < 1_000
             assert refusal.text.isprintable()
-        if machine.state is State.CLAIMED:
+        if machine.state is ZmtpState.CLAIMED:
             if random.random() < 0.5:
                 machine.accept()
             elif refusing and random.random() < 0.05:
                 machine.refuse("no")
         assert machine.pending <= MOST + largest
-        if machine.state is State.FAILED:
+        if machine.state is ZmtpState.FAILED:
             assert machine.pending == 0
     return count
 

@@ -1,4 +1,4 @@
-"""What several files of tests share: a daemon with all wires, of which MTL lets everybody in."""
+"""Fixtures that several files of tests share: a daemon with all wires, of which MTL admits any client."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class ContextServer:
             self._changed.notify_all()
 
     def wait_for(self, op: str, count: int = 1) -> list[dict[str, Any]]:
-        """What it was told with that op, as soon as there are so many."""
+        """Wait until ``count`` messages with that op were received, and return them."""
         with self._changed:
             assert self._changed.wait_for(lambda: Counter(each["op"] for each in self.others)[op] >= count, PATIENCE), (
                 f"{count} {op} did not come: {json.dumps(self.others)}"

@@ -1,6 +1,6 @@
 """Nodes of DBP for tests of the whole daemon: plain ZeroMQ sockets, datagrams, and a service in a process of its own.
 
-Whoever waits for something waits `PATIENCE` at most.
+Each wait lasts `PATIENCE` at most.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Node:
         return message
 
     def heartbeat(self) -> bytes:
-        """Who sent the next message, which must be a heartbeat."""
+        """Return the sender of the next message, which must be a heartbeat."""
         command, name = self._receive()
         assert command == b"<3"
         return name
@@ -99,7 +99,7 @@ class Node:
         return found
 
     def hears_nothing(self, seconds: float) -> bool:
-        """Whether nothing comes in that time."""
+        """Return True if nothing comes in that time."""
         return self.client.hears_nothing(seconds)
 
 
@@ -154,7 +154,7 @@ class Datagrams:
 
     @property
     def address(self) -> str:
-        """Where it is."""
+        """The address of the socket."""
         host, port = self._socket.getsockname()
         return f"{host}:{port}"
 
@@ -173,7 +173,7 @@ class Datagrams:
         return words
 
     def heartbeat(self) -> bytes:
-        """Who sent the next datagram, which must be a heartbeat."""
+        """Return the sender of the next datagram, which must be a heartbeat."""
         command, name = self._receive()
         assert command == b"<3"
         return name
@@ -187,7 +187,7 @@ class Datagrams:
         return [command, *rest]
 
     def hears_nothing(self) -> bool:
-        """Whether nothing has come."""
+        """Return True if nothing has come."""
         self._socket.setblocking(False)
         try:
             self._socket.recvfrom(LONGEST)

@@ -1,7 +1,7 @@
 """Clients of mc0 for tests of the whole daemon: real ZeroMQ sockets, keys, and what the console shows of it.
 
 Messages are written as in `tests.wires.mc0.codec.examples`: frames between bars, each character one byte, no delimiter.
-Whoever waits for something waits `PATIENCE` at most.
+Each wait lasts `PATIENCE` at most.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def until(value: Callable[[], T]) -> T:
 
 @attrs.frozen
 class Keys:
-    """What a client has: its own pair, and the broker's public key; all in Z85."""
+    """Keys of a client: its own pair, and the broker's public key; all in Z85."""
 
     public: bytes
     secret: bytes = attrs.field(repr=False)
@@ -127,7 +127,7 @@ class Client:
         return lines
 
     def hears_nothing(self, seconds: float) -> bool:
-        """Whether nothing comes in that time."""
+        """Return True if nothing comes in that time."""
         return not self.socket.poll(int(seconds * 1000))
 
     def let_in(self) -> None:
@@ -187,7 +187,7 @@ def is_served(client: Client) -> None:
 
 
 def answered(clients: list[Client]) -> int:
-    """How many have something to read."""
+    """Return the number of clients that have something to read."""
     return sum(not client.hears_nothing(0) for client in clients)
 
 
@@ -208,7 +208,7 @@ def configured(directory: Path, mc0: str = "") -> tuple[str, str]:
 
 
 def console(daemon: Daemon, command: str, patience: float = PATIENCE) -> str:
-    """What the console answers to a command."""
+    """Return the answer of the console to a command."""
     with socket.create_connection(("127.0.0.1", daemon.console_port()), patience) as operator:
         operator.sendall(f"{command}\r\nquit\r\n".encode())
         answer = b"".join(iter(lambda: operator.recv(65536), b""))
@@ -216,7 +216,7 @@ def console(daemon: Daemon, command: str, patience: float = PATIENCE) -> str:
 
 
 def shown(daemon: Daemon, view: str) -> list[dict[str, Any]]:
-    """What the console shows, as values."""
+    """Return the rows that the console shows, as values."""
     found: list[dict[str, Any]] = json.loads(console(daemon, view))
     return found
 
@@ -227,7 +227,7 @@ def identities(daemon: Daemon, pattern: str = "*") -> list[str]:
 
 
 def counters(daemon: Daemon) -> dict[str, int]:
-    """What the broker has counted; 0 for what it has not."""
+    """Return the counters of the broker; 0 for one that it does not have."""
     found = Counts()
     for line in console(daemon, "counters").splitlines():
         name, _, count = line.rpartition(" ")

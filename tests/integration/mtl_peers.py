@@ -1,7 +1,7 @@
 """Peers of MTL for tests of the whole daemon: real ZeroMQ sockets, and bytes put together by hand.
 
 Nothing here is the broker's own: what it sends is read, and what it is sent is written, as RFC 11 has it. Field tables
-are pamqp's. Whoever waits for something waits `PATIENCE` at most.
+are pamqp's. Each wait lasts `PATIENCE` at most.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def table(properties: Mapping[str, Any] | None = None) -> bytes:
 
 
 def tail(name: str = "", properties: Mapping[str, Any] | None = None) -> bytes:
-    """What follows the sequence in a Content's header."""
+    """Return the part of a Content's header after the sequence."""
     return short(name) + table(properties)
 
 
@@ -90,7 +90,7 @@ class Content:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """What the table says."""
+        """Return the table as values."""
         size, found = pamqp.decode.field_table(self.table)
         assert size == len(self.table)
         return found
@@ -120,7 +120,7 @@ Command = Response | Content | Confirm | Reject | Bare
 
 
 def read(frames: list[bytes]) -> Command:
-    """What a server says on a data flow, which must be in order."""
+    """Return a server's message of a data flow, which must be well-formed."""
     header, body = frames
     kind = header[0]
     if kind in (PING, PONG):
@@ -175,7 +175,7 @@ class Connection:
         self.socket.connect(address)
 
     def hears_nothing(self, seconds: float) -> bool:
-        """Whether nothing comes in that time."""
+        """Return True if nothing comes in that time."""
         return not self.socket.poll(int(seconds * 1000))
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class Connection:
 
 
 class Control(Connection):
-    """A peer of the control flow: a DEALER, or a REQ. What is sent and received is without the empty frame."""
+    """A peer of the control flow: a DEALER, or a REQ. Messages are sent and received without the empty frame."""
 
     @property
     def _delimiter(self) -> list[bytes]:
@@ -265,7 +265,7 @@ class Control(Connection):
 
 
 def challenge(reply: Reply) -> bytes:
-    """What a 402 asks."""
+    """Return the challenge of a 402."""
     assert reply.code == "402"
     assert reply.body["status"] == "Challenged"
     return b64decode(reply.body["challenge"], validate=True)
@@ -289,11 +289,11 @@ class Flow(Connection):
         self.socket.send_multipart(frames)
 
     def next(self) -> Command:
-        """What comes next, whatever it is."""
+        """Return the next message."""
         return read(self.socket.recv_multipart())
 
     def receive(self) -> Command:
-        """What comes next but for Pings."""
+        """Return the next message that is no Ping."""
         began = time.monotonic()
         while (command := self.next()) == Bare(PING):
             self.say(bytes([PONG]), b"")

@@ -178,6 +178,41 @@ def test_rights_that_are_taken_away_withdraw_services_and_keep_the_connection(tm
         bob.done()
 
 
+def test_a_find_that_waits_ends_with_the_right_to_its_name(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon, login(daemon, "bob", "crayon") as bob, login(daemon, "ann", "pencil") as ann:
+        bob.send(to="client", op="find", service="bob-shop", wait=PATIENCE, monitor=True)
+        bob.done()
+        put(tmp_path / "users.toml", USERS.replace('"{user}-*"', '"{user}-b*"'))
+        assert "bob has no right to find 'bob-shop'" in bob.receive()["desc"][0]["failure"]
+        offer(ann, "bob-shop")
+        ann.done()
+        bob.done()
+
+
+def test_a_reload_takes_users_and_the_audit_log_from_other_files(tmp_path: Path) -> None:
+    with running(tmp_path) as daemon, login(daemon, "bob", "crayon") as bob, login(daemon, "ann", "pencil") as ann:
+        bob.done()
+        ann.done()
+        put(tmp_path / "other.toml", USERS.replace("bob", "rob"))
+        other = CONFIG.replace('"users.toml"', '"other.toml"\naudit = "other.jsonl"')
+        (tmp_path / "x.toml").write_text(other)
+        daemon.signal(signal.SIGHUP)
+        assert "not valid any more" in bob.receive()["msg"]
+        bob.closed()
+        ann.done()
+        with login(daemon, "rob", "crayon") as rob:
+            rob.done()
+        with login(daemon, "ann", "pencil", "admin") as admin:
+            admin.send(to="admin", op="reinit", server="nobody")
+            admin.done()
+        (tmp_path / "x.toml").write_text(other.replace('file = "other.toml"', ""))
+        daemon.signal(signal.SIGHUP)
+        daemon.wait_for("not reloaded: .*needs a users file: set access.file")
+        ann.done()
+    (act,) = map(json.loads, (tmp_path / "other.jsonl").read_text().splitlines())
+    assert (act["user"], act["operation"]) == ("ann", "admin.reload")
+
+
 def test_a_bad_users_file_changes_nothing(tmp_path: Path) -> None:
     with running(tmp_path) as daemon, login(daemon, "bob", "crayon") as bob:
         bob.done()

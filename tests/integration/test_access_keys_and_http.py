@@ -83,6 +83,7 @@ def test_users_have_their_names_only_and_a_revoked_token_none(tmp_path: Path) ->
         put(tmp_path / "users.toml", USERS.replace(tokens.hashed(TOKEN), tokens.hashed("other")))
         daemon.wait_for("the users file changed")
         assert ask(daemon, "GET", "/v1/services/robot-a", **robot)[0] == 401
+        assert ask(daemon, "GET", "/v1/services/robot-a", **ann)[1]["services"] == []
     (act,) = map(json.loads, (tmp_path / "state" / "audit.jsonl").read_text().splitlines())
     assert (act["user"], act["operation"], act["result"]) == ("bob", "admin.shutdown", "refused: forbidden")
 

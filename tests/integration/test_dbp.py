@@ -21,7 +21,7 @@ from tests.integration.mc0_clients import console, counters, shown, until, whole
 from tests.patience import PATIENCE, takes_less_than
 
 LONGEST_FRAME = 100_000
-"""What ``max_message`` is here."""
+"""The value of ``max_message`` in these tests."""
 
 LATEST = 3.2
 """Seconds after a node was killed, with one second and three of them agreed, until everybody knows."""
@@ -36,15 +36,15 @@ SLOW = {"heartbeat_ms": 60_000, "ip": "127.0.0.1", "port": NOWHERE}
 """A service that does not expire while it is tested."""
 
 HERMES = {"interfaces": {"router": {"ip": "127.0.0.1", "port": 5247}}, "reg_time": "Sat Nov 21 07:37:01 2026"}
-"""What a service of the original says of itself. It never says anything again."""
+"""The registration of a service of the original, which sends nothing else."""
 
 BEACON_PORT = 5245
-"""Where nodes of the original wait for a beacon."""
+"""The port at which nodes of the original wait for a beacon."""
 
 
 @pytest.fixture(scope="module")
 def beacons() -> Iterator[socket.socket]:
-    """What waits for the beacon of this module's daemon, at a port of its own."""
+    """A socket that waits for the beacon of this module's daemon, at a port of its own."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as waiting:
         waiting.bind(("", 0))
         waiting.settimeout(PATIENCE)
@@ -77,14 +77,14 @@ def nodes(daemon: Daemon) -> Iterator[Nodes]:
 
 
 def found(daemon: Daemon, name: str) -> list[dict[str, Any]]:
-    """What a peer of Elko finds."""
+    """Return the services that a peer of Elko finds."""
     with daemon.connect() as customer:
         desc: list[dict[str, Any]] = customer.ask(to="client", op="find", service=name)["desc"]
         return [each for each in desc if "failure" not in each]
 
 
 def notice(admin: Peer, name: str) -> bool:
-    """Whether the next thing that a watching administrator hears of a service is that it came."""
+    """Return True if the next notice of a service to a watching administrator is its offer."""
     while True:
         message = admin.receive()
         if any(desc["service"] == name for desc in message["desc"]):
@@ -234,7 +234,7 @@ def test_the_console_shows_services_and_how_they_live(daemon: Daemon, nodes: Nod
 
 
 def test_the_beacon_calls_and_nothing_else_goes_there(daemon: Daemon, nodes: Nodes, beacons: socket.socket) -> None:
-    """Whatever else does is found when the daemon has ended."""
+    """Any other datagram there is found when the daemon has ended."""
     port = daemon.dbp_port()
     nodes.hermes().registered("at the port of beacons", **FAST)
     before = counters(daemon)["dbp_heartbeats.udp"]
@@ -268,7 +268,7 @@ def test_a_node_finds_the_broker_as_those_of_the_original_do(tmp_path: Path) -> 
 
 
 def stored(directory: Path, name: str) -> bool:
-    """Whether a service is in the store."""
+    """Return True if a service is in the store."""
     database = directory / "state" / "elkobroker.sqlite3"
     with closing(sqlite3.connect(database, timeout=PATIENCE)) as connection:
         [count] = connection.execute("SELECT count(*) FROM provider WHERE described LIKE ?", (f"%{name}%",)).fetchone()

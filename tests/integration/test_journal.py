@@ -1,6 +1,6 @@
 """The metrics journal of the real daemon: what peers do is in its files, also after a kill and a full disk.
 
-What a test waits for are records in files: the daemon appends what has gathered once a second.
+Tests wait for records in files: the daemon appends the gathered ones once a second.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def events(records: Iterable[Record], *names: str) -> list[Record]:
 
 
 def gaps(records: Sequence[Record]) -> tuple[int, int]:
-    """How many numbers of one start are missing, and how many losses are told. No number may be there twice."""
+    """Return how many numbers of one start are missing, and how many losses are recorded. No number may be there
+    twice."""
     numbers = sorted(record["seq"] for record in records)
     assert len(set(numbers)) == len(numbers)
     return numbers[-1] - len(numbers), sum(record.get("dropped", 0) for record in records)

@@ -42,7 +42,7 @@ from tests.net.zmtp_peers import greeting, ready
 from tests.patience import PATIENCE
 
 LONGEST_FRAME = 1_200_000
-"""What ``max_message`` is here: little more than the megabyte of a topic that is too long."""
+"""The value of ``max_message`` in these tests: little more than the megabyte of a topic that is too long."""
 
 HANDSHAKE = 0.3
 """And ``handshake``: a connection that does not become one is closed after these seconds."""

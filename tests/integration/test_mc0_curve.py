@@ -71,7 +71,7 @@ class Farm:
 
 
 def keys_in(directory: Path, name: str) -> Keys:
-    """What a client has, of the files in a directory."""
+    """Return the keys of a client, from the files in a directory."""
     words = [
         (directory / "keys" / file).read_bytes() for file in (f"{name}.public", f"{name}.private", "broker.public")
     ]
@@ -106,7 +106,7 @@ def bystander(farm: Farm, clients: Clients) -> Client:
 
 
 def refused(farm: Farm, reason: str) -> int:
-    """How often something was refused for that reason."""
+    """Return the number of refusals for that reason."""
     return counters(farm.daemon)[f"mc0_refused.{reason}"]
 
 

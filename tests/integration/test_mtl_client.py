@@ -41,11 +41,12 @@ class Played:
         self._context.destroy(0)
 
     def is_asked(self) -> bool:
-        """Whether something comes soon."""
+        """Return True if a message comes soon."""
         return bool(self._router.poll(20))
 
     def next(self, answers: bool = True, seconds: float = PATIENCE) -> tuple[bytes, list[bytes]]:
-        """What comes next: who says it, and the frames without a delimiter. It is answered, if it is to be."""
+        """Return the next message: the identity of its sender, and the frames without a delimiter. Requests are
+        answered."""
         assert self._router.poll(int(seconds * 1000)), "nothing came"
         identity, *frames = self._router.recv_multipart()
         if not frames[0]:

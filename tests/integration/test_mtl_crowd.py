@@ -193,7 +193,7 @@ REQUESTS: list[tuple[bytes, object]] = [
 
 
 def is_request(frames: Frames) -> bool:
-    """Whether these frames are to be answered: an envelope that ends with an empty frame, a command and JSON."""
+    """Return True if these frames are to be answered: an envelope that ends with an empty frame, a command and JSON."""
     if b"" not in frames[:17]:
         return False
     rest = frames[frames.index(b"") + 1 :]
@@ -248,7 +248,7 @@ def _entries(data: bytes, depth: int) -> None:
 
 
 def _value(data: bytes, depth: int) -> bytes:
-    """What follows the first value."""
+    """Return the data after the first value."""
     tag, data = data[:1], data[1:]
     if tag in FIXED:
         size = FIXED[tag]
@@ -288,7 +288,7 @@ class Model:
         self._sequence = 0
 
     def answers(self, frames: Frames) -> list[Command]:
-        """What it is to be sent for these frames."""
+        """Return the expected responses to these frames."""
         try:
             header, body = frames
             if header == bytes([PING]):

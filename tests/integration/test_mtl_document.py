@@ -1,4 +1,4 @@
-"""What docs/protocols/mtl.md shows is real: its program works, and its bytes are those of the commands."""
+"""The examples of docs/protocols/mtl.md are real: its program works, and its bytes are those of the commands."""
 
 from __future__ import annotations
 

@@ -44,14 +44,14 @@ def encoded(name: str, hostport: str = "h:1", **more: Any) -> bytes:
 
 
 def found(daemon: Daemon, name: str, protocol: str = "tcp") -> list[str]:
-    """Where Elko finds a service."""
+    """Return the places at which Elko finds a service."""
     with daemon.connect() as customer:
         answer = customer.ask(to="client", op="find", service=name, protocol=protocol)["desc"]
         return [each["hostport"] for each in answer if "failure" not in each]
 
 
 def event(content: Content) -> tuple[str, Any]:
-    """What a Content of the registry tells: the event, and what is known of the entry."""
+    """Return the event of a Content of the registry, and the descriptor of the entry."""
     return content.properties["event"], json.loads(content.body) if content.body else None
 
 

@@ -1,4 +1,4 @@
-"""Who is let in over MTL, from outside: SASL, rules, and rights that are taken away. Both flows are on one socket."""
+"""Authentication over MTL, from outside: SASL, rules, and rights that are taken away. Both flows are on one socket."""
 
 from __future__ import annotations
 
@@ -517,7 +517,7 @@ def test_D09_H06_H07_H08_K11_silence(house: House, peers: Peers) -> None:
 # CURVE
 
 CLIENTS = ("alice", "bob", "eve")
-"""Who has a key."""
+"""The users that have a key."""
 
 
 @attrs.frozen

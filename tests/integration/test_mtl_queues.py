@@ -23,7 +23,7 @@ FIRST = {"redelivered": False, "delivery-count": 1}
 
 
 def queue(daemon: Daemon, name: str) -> dict[str, Any]:
-    """What the console shows of a queue."""
+    """Return the row of a queue at the console."""
     [found] = shown(daemon, f"mtl queues {name}")
     return found
 
@@ -36,7 +36,7 @@ def put(peers: Peers, name: str, count: int) -> Flow:
 
 
 def numbers(contents: list[Content]) -> list[int]:
-    """What the bodies of messages are."""
+    """Return the bodies of messages as numbers."""
     return [int(content.body) for content in contents]
 
 

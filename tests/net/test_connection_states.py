@@ -15,11 +15,11 @@ from broker.core.errors import Reason, Refusal
 from broker.net import connection_states as states
 from broker.net.connection import CLOSE_WITHIN, HALF_CLOSED
 from broker.net.connection_output import BATCH
-from broker.net.connection_states import LifeState, Table
+from broker.net.connection_states import LifeState, TransitionTable
 from broker.net.interfaces.limits import ConnectionLimits
 from tests.net.words import Hub
 
-TABLES: dict[str, Table[Any]] = {
+TABLES: dict[str, TransitionTable[Any]] = {
     "life": states.LIFE,
     "output": states.OUTPUT,
     "quantum": states.QUANTUM,
@@ -28,7 +28,7 @@ TABLES: dict[str, Table[Any]] = {
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_an_event_that_a_state_does_not_list_is_refused(table: Table[Any]) -> None:
+def test_an_event_that_a_state_does_not_list_is_refused(table: TransitionTable[Any]) -> None:
     listed = {(state, event) for state, event, _ in table.rows}
     every = {state for state, _, _ in table.rows} | {after for _, _, after in table.rows}
     for state, event in product(every, {event for _, event, _ in table.rows}):
@@ -38,7 +38,7 @@ def test_an_event_that_a_state_does_not_list_is_refused(table: Table[Any]) -> No
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_every_state_is_reached_from_the_first_one(table: Table[Any]) -> None:
+def test_every_state_is_reached_from_the_first_one(table: TransitionTable[Any]) -> None:
     reached = {table.rows[0][0]}
     while more := {after for state, _, after in table.rows if state in reached} - reached:
         reached |= more
@@ -164,7 +164,7 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=20), st.sampled_from([BATCH, 10, 10**9]))
 def test_no_order_of_events_meets_an_illegal_transition(steps: list[tuple[str, bytes]], full_at: int) -> None:
-    """A peer, a transport and a session do anything in any order. What a closed connection reads is not handled."""
+    """A peer, a transport and a session do anything in any order. Input of a closed connection is not handled."""
     with capturedLogs() as logged:
         hub = Hub(ConnectionLimits(authenticate_within=0, stalled_after=5, write_buffer=3 * BATCH))
         link = hub.connect()

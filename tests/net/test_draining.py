@@ -18,7 +18,7 @@ from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker import BrokerSession
-from tests.wires.recording import Farm
+from tests.wires.recording import ElkoFarm
 
 TEXT = "the broker is draining: connect to another one"
 
@@ -28,7 +28,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.farm = Farm()
+        self.farm = ElkoFarm()
         self.counters = Counters()
         turns = Scheduler(self.clock)
         complaints = Complaints(self.counters, self.clock)

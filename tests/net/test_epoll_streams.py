@@ -36,7 +36,7 @@ class Defect(Exception):
 
 @implementer(IHalfCloseableProtocol)
 class Recording(Protocol):
-    """One accepted connection. What happens to it is put into its queue."""
+    """One accepted connection, which puts its events into its queue."""
 
     def __init__(self) -> None:
         self.events: DeferredQueue[Any] = DeferredQueue()

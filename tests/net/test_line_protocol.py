@@ -18,7 +18,7 @@ from broker.net.admission import STOP_WITHIN
 from broker.net.connection import CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE
 from broker.net.connection_output import BATCH
 from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import DEBUG_AT_ONCE, MAX_OPENING, LineProtocol
 from broker.net.rate_limits import MAX_SHOWN
 from broker.net.scheduler import TURN
@@ -614,7 +614,7 @@ def test_so_does_one_that_cannot_be_read(hub: Hub) -> None:
         def malformed(self, malformed: Malformed) -> None:
             raise ZeroDivisionError("as it is meant to")
 
-    def converse(peer: LineProtocol) -> tuple[Reader, Session]:
+    def converse(peer: LineProtocol) -> tuple[MessageReader, PeerSession]:
         return WordReader(), Failing(peer, [])
 
     link = Hub(converse=converse).connect()

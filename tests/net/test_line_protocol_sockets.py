@@ -20,7 +20,7 @@ from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker import BrokerSession
 from tests.net.words import Hub
-from tests.wires.recording import Farm, desc
+from tests.wires.recording import ElkoFarm, desc
 
 TURNS = 2_000
 """Turns in which whatever a test waits for must come, of up to 10 ms each if nothing happens."""
@@ -272,12 +272,12 @@ class ElkoServer(Server):
 
 
 @pytest.fixture
-def farm() -> Farm:
-    return Farm()
+def farm() -> ElkoFarm:
+    return ElkoFarm()
 
 
 @pytest.fixture
-def broker(farm: Farm) -> Iterator[Server]:
+def broker(farm: ElkoFarm) -> Iterator[Server]:
     hub = Hub(
         converse=lambda peer: (
             BlockReader(VOCABULARY),
@@ -290,7 +290,7 @@ def broker(farm: Farm) -> Iterator[Server]:
     server.close()
 
 
-def test_a_finite_find_of_a_half_closed_peer_is_answered_and_then_it_is_closed(farm: Farm, broker: Server) -> None:
+def test_a_finite_find_of_a_half_closed_peer_is_answered_and_then_it_is_closed(farm: ElkoFarm, broker: Server) -> None:
     peer = broker.connect()
     say(peer, to="broker", op="auth")
     say(peer, to="broker", op="willserve", services=[desc("own")])
@@ -303,7 +303,7 @@ def test_a_finite_find_of_a_half_closed_peer_is_answered_and_then_it_is_closed(f
     broker.until(lambda: not broker.hub.factory.connections)
 
 
-def test_an_endless_find_of_a_half_closed_peer_ends_with_it(farm: Farm, broker: Server) -> None:
+def test_an_endless_find_of_a_half_closed_peer_ends_with_it(farm: ElkoFarm, broker: Server) -> None:
     peer = broker.connect()
     say(peer, to="broker", op="auth")
     say(peer, to="broker", op="find", service="bank", wait=-1)
@@ -320,7 +320,7 @@ def test_a_refused_peer_reads_why(broker: Server) -> None:
     assert rest == b""
 
 
-def test_a_lost_provider_is_gone_at_once(farm: Farm, broker: Server) -> None:
+def test_a_lost_provider_is_gone_at_once(farm: ElkoFarm, broker: Server) -> None:
     peer = broker.connect()
     say(peer, to="broker", op="auth")
     say(peer, to="broker", op="willserve", services=[desc("bank")])

@@ -18,8 +18,8 @@ from broker.net.rate_limits import (
     Bucket,
     Complaints,
     Deadlines,
+    LogLimit,
     Rates,
-    Seldom,
 )
 
 SYNTAX = Refusal(Reason.SYNTAX, "no message")
@@ -139,7 +139,7 @@ def test_braces_in_a_text_are_no_format(complaints: Complaints) -> None:
 
 
 def test_the_table_of_logged_addresses_is_bounded() -> None:
-    seldom: Seldom[int] = Seldom(Clock())
+    seldom: LogLimit[int] = LogLimit(Clock())
     assert all(seldom.due(number) for number in range(ADDRESSES))
     assert not seldom.due(0)
     assert seldom.due(ADDRESSES)

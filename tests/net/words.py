@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import QUANTUM, TURN, Scheduler
@@ -218,7 +218,7 @@ class Hub:
         self,
         limits: ConnectionLimits | None = None,
         half_close: bool = True,
-        converse: Callable[[LineProtocol], tuple[Reader, Session]] | None = None,
+        converse: Callable[[LineProtocol], tuple[MessageReader, PeerSession]] | None = None,
         clock: IReactorTime | None = None,
     ) -> None:
         self.clock: Any = TickingClock() if clock is None else clock
@@ -265,7 +265,7 @@ class Hub:
         for _ in range(seconds):
             self.clock.advance(1)
 
-    def _conversation(self, peer: LineProtocol) -> tuple[Reader, Session]:
+    def _conversation(self, peer: LineProtocol) -> tuple[MessageReader, PeerSession]:
         reader, session = self._converse(peer)
         self.sessions.append(session)
         return reader, session

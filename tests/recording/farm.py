@@ -42,11 +42,11 @@ class CoreFarm:
     step = STEP
     """Seconds by which `wait` advances the clock at a time."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: Clock | None = None, leases: Leases | None = None) -> None:
         self.clock = clock_at() if clock is None else clock
         self.counters = Counters()
         self.complaints = Complaints(self.counters, self.clock)
-        self.leases = Leases(self.clock)
+        self.leases = Leases(self.clock) if leases is None else leases
 
     def restart_core(self) -> None:
         """Begin as after a restart of the broker: with the same clock, and without any lease or timer."""

@@ -74,9 +74,9 @@ class Line:
 class RecordingRouter:
     """The ROUTER. Its connections are in ``lines``, by identity; ``refused`` counts messages that found no room.
 
-    An identity belongs to one connection at a time, and a new one replaces it. Where the peer gives a `Sender`, only
-    one with the same key (without keys, from the same host) does; any other is refused, and so is one whose key
-    ``claim`` does not accept for a free identity.
+    An identity belongs to one connection at a time, and a new one replaces it. If the peer gives a `Sender`, only one
+    with the same key (without keys, from the same host) does; any other is refused, and so is one whose key ``claim``
+    does not accept for a free identity.
 
     ``max_replies`` answers wait for a connection without room; ``check`` is called with each message that is sent, and
     ``fan_out`` is False for a wire that never sends one message to many.

@@ -82,7 +82,7 @@ import time
 shift, now = float(os.environ["CLOCK_SHIFT"]), time.time
 time.time = lambda: now() + shift
 """
-"""What Python runs before all else in the daemon."""
+"""Code that Python runs first in the daemon."""
 
 AWAY = timedelta(minutes=20)
 """By how much the clock of the third start is ahead."""
@@ -233,7 +233,7 @@ class Farm:
             self.beats.add(name, self.way(name, node), BEAT_EVERY)
 
     def way(self, name: str, node: Node) -> Callable[[], None]:
-        """How a service sends its heartbeats."""
+        """Return the function by which a service sends its heartbeats."""
         if name in ROUTER:
             return lambda: node.say("<3", name)
         udp = self.nodes.udp()
@@ -268,11 +268,11 @@ class Truth:
 
     journal: Path
     acknowledged: list[int] = field(default_factory=list)
-    """How many records the daemon had said to be on the disk, just before each kill."""
+    """Numbers of records that the daemon had reported as written, just before each kill."""
     after_kill: list[dict[Key, RecordT]] = field(default_factory=list)
-    """What was in the files when it was dead."""
+    """Records in the files after each kill."""
     records: dict[Key, RecordT] = field(default_factory=dict)
-    """What is in them in the end."""
+    """Records in the files at the end."""
 
     @property
     def boots(self) -> list[str]:
@@ -290,7 +290,7 @@ class Truth:
         return max(int(record["ts"]) for (of, _), record in self.records.items() if of == boot)
 
     def connected(self, records: list[RecordT]) -> float:
-        """How many seconds a provider was registered while the broker was up."""
+        """Return the seconds for which a provider was registered while the broker was up."""
         ends = {(r["boot"], r["provider"]): r["ts"] for r in records if r["event"] in ("unregister", "expire")}
         began = [r for r in records if r["event"] == "register"]
         spans = [ends.get((r["boot"], r["provider"]), self.last_sign(r["boot"])) - int(r["ts"]) for r in began]
@@ -383,7 +383,7 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
             farm.elko(host, "bank")
         unheard = farm.nodes.dealer().registered(UNHEARD, port=5999, heartbeat=SHORTEST)
         farm.beats.add(UNHEARD, farm.way(UNHEARD, unheard), SHORTEST / 2)
-        # What comes before is not lost.
+        # Earlier records are not lost.
         until(lambda: any(r["event"] == "hb" and r["service"] == UNHEARD for r in read_while_sealed(truth.journal)))
         reports.stop()
         fill_the_disk(third, stays, truth.journal)

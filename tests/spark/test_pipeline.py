@@ -52,7 +52,7 @@ REASONS = (
     "unknown event moved",
     "a date in the future",
 )
-"""Why something is in quarantine."""
+"""Reasons of quarantine."""
 
 
 def run(spark: SparkSession, journal: Path, out: Path, second: int) -> str:
@@ -67,7 +67,7 @@ def run(spark: SparkSession, journal: Path, out: Path, second: int) -> str:
 
 
 def explained(report: str) -> None:
-    """What was bad has its explanation on the page, and so has what is too little to judge."""
+    """Bad records have their explanation on the page, and so have services with too little data to judge."""
     quality = report[report.index('<section id="quality">') :]
     for reason in REASONS:
         assert f"<bdi>{reason}</bdi>" in quality

@@ -1,6 +1,6 @@
 """Plays the recordings in `carried/`, of the original over HTTP and RTCP, to our broker in memory.
 
-What either side says is taken apart into answers: a response of HTTP, a line of RTCP, or a message with its numbers.
+The messages of both sides are divided into answers: a response of HTTP, a line of RTCP, or a message with its numbers.
 The ids of sessions differ each time: they are called ``<1>``, ``<2>`` and so on, in the order in which they were given.
 """
 

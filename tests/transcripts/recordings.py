@@ -79,8 +79,8 @@ def load(name: str) -> Recording:
 def _at_the_director(lines: Sequence[dict[str, str]]) -> Iterator[Event]:
     """The part of a farm's recording that was sent to its director.
 
-    An end is the client's, also if the server made it: the farm's servers were restarted. Where the names of
-    connections restart with a server, they get a mark.
+    An end is the client's, also if the server made it: the farm's servers were restarted. If the names of connections
+    restart with a server, they get a mark.
     """
     open_ones: set[str] = set()
     names: dict[str, str] = {}

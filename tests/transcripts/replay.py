@@ -18,7 +18,7 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 from zope.interface import implementer
 
-from broker.access.password_backoff import Guesses
+from broker.access.password_backoff import GuessLimit
 from broker.config import values
 from broker.core.counters import Counters
 from broker.core.director import director as core
@@ -28,7 +28,7 @@ from broker.core.model import BROKER, Auth, Launcher, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
@@ -145,14 +145,14 @@ class Broker:
         within = 0.0 if policy.allow_before_auth else BrokerLimits().authenticate_within
         return LineFactory(
             "elko",
-            partial(self._converse, AccessControl(policy, Guesses(self.clock.seconds))),
+            partial(self._converse, AccessControl(policy, GuessLimit(self.clock.seconds))),
             ConnectionLimits(authenticate_within=within),
             self._turns,
             self._complaints,
             self.clock,
         )
 
-    def _converse(self, door: AccessControl, peer: Peer) -> tuple[Reader, Session]:
+    def _converse(self, door: AccessControl, peer: Peer) -> tuple[MessageReader, PeerSession]:
         return blocks.BlockReader(VOCABULARY), BrokerSession(self._wiring, door, peer)
 
 
@@ -163,9 +163,9 @@ class Director:
         self.clock = Clock()
         director = core.Director(self.clock)
         wiring = elko_director.DirectorWiring.of(director, NoControl(), self.clock)
-        door = AccessControl(Policy(roles=frozenset(("user", "provider", "admin"))), Guesses(self.clock.seconds))
+        door = AccessControl(Policy(roles=frozenset(("user", "provider", "admin"))), GuessLimit(self.clock.seconds))
 
-        def converse(peer: Peer) -> tuple[Reader, Session]:
+        def converse(peer: Peer) -> tuple[MessageReader, PeerSession]:
             return blocks.BlockReader(DIRECTOR_VOCABULARY), elko_director.DirectorSession(wiring, door, peer)
 
         limits = ConnectionLimits(authenticate_within=DirectorLimits().authenticate_within)

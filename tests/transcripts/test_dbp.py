@@ -112,7 +112,8 @@ class Replay:
         self._peers: dict[str, DbpPeer] = {}
 
     def say(self, exchange: Exchange) -> list[str]:
-        """The answers of our broker. Who is told to go comes again on a new connection, as nodes of the document do."""
+        """Return the answers of our broker. A peer that is dismissed comes again on a new connection, as nodes of the
+        document do."""
         peer = self._peers.get(exchange.peer)
         if peer is None:
             tester = exchange.asked in self._testers_words

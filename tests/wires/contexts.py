@@ -11,7 +11,7 @@ from twisted.internet.defer import maybeDeferred
 from broker.access.acts import NoAudit
 from broker.access.everyone import Everyone
 from broker.access.logins import Logins
-from broker.access.password_backoff import Guesses
+from broker.access.password_backoff import GuessLimit
 from broker.access.password_checks import PasswordChecks
 from broker.config.values import Broker
 from broker.core.checks.interfaces import Question
@@ -66,7 +66,7 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "offer_own": lambda: None,
         "forget": lambda title: None,
         "access": Everyone(),
-        "logins": Logins(PasswordChecks(maybeDeferred), Guesses(clock.seconds)),
+        "logins": Logins(PasswordChecks(maybeDeferred), GuessLimit(clock.seconds)),
         "audit": NoAudit(),
         "endpoints": lambda: [],
     }

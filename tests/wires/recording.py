@@ -10,33 +10,30 @@ from typing import Any
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
-from broker.access.password_backoff import Guesses
+from broker.access.password_backoff import GuessLimit
 from broker.core.errors import Malformed, Refusal
 from broker.core.interfaces import IControl
 from broker.core.launchers import Launchers
 from broker.core.model import Auth, Launcher, Provider, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.net.interfaces.peer import Reader as PeerReader
-from broker.net.interfaces.peer import Session
+from broker.net.interfaces.peer import MessageReader, PeerSession
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
 from broker.wires.elko.sessions.change_notices import ChangeNotices
-
-GRACE = 60.0
-"""Seconds for which restored entries last in these tests."""
+from tests.recording.farm import GRACE, CoreFarm
 
 
 class RecordingPeer:
-    """The connection as a session sees it: keeps all that it is told. What is written after a close is lost."""
+    """The connection as a session sees it, which records all calls. Output after a close is lost."""
 
     def __init__(self, local: bool = True, address: str = "192.0.2.7:4000", patience: int = 1_000_000) -> None:
         self.address = address
         self.local = local
         self.patience = patience
-        self.session: Session | None = None
+        self.session: PeerSession | None = None
         self.written: list[bytes] = []
         self.refusals: list[Refusal] = []
         self.debugs: list[tuple[str, str]] = []
@@ -71,7 +68,9 @@ class RecordingPeer:
 class Client:
     """One connected peer, with the bytes and the messages that it sends and gets."""
 
-    def __init__(self, converse: Callable[[RecordingPeer], tuple[PeerReader, Session]], peer: RecordingPeer) -> None:
+    def __init__(
+        self, converse: Callable[[RecordingPeer], tuple[MessageReader, PeerSession]], peer: RecordingPeer
+    ) -> None:
         self.peer = peer
         self._reader, self.session = converse(peer)
         peer.session = self.session
@@ -144,7 +143,7 @@ class Control:
         self.then()
 
 
-class Farm:
+class ElkoFarm(CoreFarm):
     """A broker and its peers. ``spawned`` has what launchers started, ``switched`` what was to be remembered."""
 
     def __init__(
@@ -154,7 +153,7 @@ class Farm:
         launchers: Iterable[Launcher] = (),
         missing: Iterable[str] = (),
     ) -> None:
-        self.clock = Clock()
+        super().__init__(Clock())
         self.forgotten: set[int] = set()
         self.restored = Restored(restored, grace, self.clock, self.forgotten.update)
         self.registry = Registry(self.clock, count(1).__next__, self.restored)
@@ -163,7 +162,7 @@ class Farm:
         self._missing = set(missing)
         self.launchers = Launchers(list(launchers), {}, self._spawn, lambda *switch: self.switched.append(switch))
         self.control = Control()
-        self.guesses = Guesses(self.clock.seconds)
+        self.guesses = GuessLimit(self.clock.seconds)
         self.notices = ChangeNotices(self.registry)
         self.wiring = BrokerWiring(self.registry, self.notices, self.launchers, self.control)
 

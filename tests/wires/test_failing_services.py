@@ -15,14 +15,14 @@ from tests.wires.dns.recording import DnsFarm
 from tests.wires.http.recording import HttpFarm
 from tests.wires.mtl.profiles.test_registry import RegistryFarm, brief
 from tests.wires.mtl.profiles_recording import got, summon
-from tests.wires.recording import Farm, desc
+from tests.wires.recording import ElkoFarm, desc
 
 FAILING = Check(CheckState.FAILING, "no answer", 0.0)
 FREE = Rights()
 PASSING = Check(CheckState.PASSING, "answered", 0.0)
 
 
-def offered(farm: Farm, *hostports: str, name: str = "bank") -> list[Service]:
+def offered(farm: ElkoFarm, *hostports: str, name: str = "bank") -> list[Service]:
     """Services of that name, of a provider each."""
     for hostport in hostports:
         farm.client(hostport).offer(desc(name, hostport))
@@ -35,7 +35,7 @@ def hostports(answer: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize(("policy", "expected"), [(Policy.LAST, ["b:1", "c:1", "a:1"]), (Policy.HIDE, ["b:1", "c:1"])])
 def test_elko(policy: Policy, expected: list[str]) -> None:
-    farm = Farm()
+    farm = ElkoFarm()
     services = offered(farm, "a:1", "b:1", "c:1")
     client = farm.client()
     assert hostports(client.find("bank")) == ["a:1", "b:1", "c:1"]
@@ -47,7 +47,7 @@ def test_elko(policy: Policy, expected: list[str]) -> None:
 
 
 def test_an_elko_find_that_waits_for_a_hidden_service() -> None:
-    farm = Farm()
+    farm = ElkoFarm()
     farm.registry.use_panic(1.0)
     [service] = offered(farm, "a:1")
     farm.registry.set_check(service, FAILING, Policy.HIDE)
@@ -88,7 +88,7 @@ def test_dns_without_any_service_that_is_shown() -> None:
 class Listed:
     """DBP's answers about the services of a farm."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: ElkoFarm) -> None:
         self.listing = Listing(farm.registry, farm.clock)
 
     def all(self) -> Any:
@@ -103,7 +103,7 @@ def providers(answer: Any) -> list[str]:
 
 
 def test_dbp_lists_failing_services_last() -> None:
-    farm = Farm()
+    farm = ElkoFarm()
     listed = Listed(farm)
     services = offered(farm, "a:1", "b:1", "c:1")
     assert providers(listed.named("bank")) == providers(listed.all()) == ["a:1", "b:1", "c:1"]
@@ -117,7 +117,7 @@ def test_dbp_lists_failing_services_last() -> None:
 
 
 def test_dbp_does_not_list_a_name_whose_services_are_hidden() -> None:
-    farm = Farm()
+    farm = ElkoFarm()
     farm.registry.use_panic(1.0)
     listed = Listed(farm)
     [service] = offered(farm, "a:1")
@@ -135,7 +135,7 @@ def test_dbp_does_not_list_a_name_whose_services_are_hidden() -> None:
 
 
 def test_dbp_prefers_the_info_of_a_service_that_answers() -> None:
-    farm = Farm()
+    farm = ElkoFarm()
     listed = Listed(farm)
     for number in (1, 2, 3):
         provider = farm.registry.join("x", "dbp", "192.0.2.7")
@@ -190,7 +190,7 @@ def test_a_hidden_mtl_entry_that_leaves_is_not_told_again() -> None:
 
 
 def test_services_are_ordered_only_if_a_check_fails() -> None:
-    farm = Farm()
+    farm = ElkoFarm()
     registry: Registry = farm.registry
     services = offered(farm, "a:1", "b:1", "c:1")
     assert registry.by_check(services) is services

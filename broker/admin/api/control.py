@@ -11,9 +11,8 @@ from msgspec import Meta
 from broker.access.acts import Audit
 from broker.admin.api.actions import Text, audited
 from broker.admin.api.pieces import answer
-from broker.core.control import Drain, KeyChange, KeyState, LogLevels, ReloadResult, Trace
+from broker.core.control import Drain, IOperations, KeyChange, KeyState, LogLevels, ReloadResult, Trace
 from broker.core.errors import Reason
-from broker.core.interfaces import IOperations
 from broker.web.endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.web.problem import Problem

@@ -34,7 +34,7 @@ _PLACE = re.compile(r"([0-9]{1,16})-([0-9]{1,16})", re.ASCII)
 KindName = Literal["joined", "left", "offered", "withdrawn", "amended", "load", "checked", "hidden", "shown"]
 
 
-class Place(NamedTuple):
+class EventPosition(NamedTuple):
     """A moment in the life of a registry."""
 
     epoch: int
@@ -115,12 +115,12 @@ def encoded(change: Change) -> bytes:
     return msgspec.json.encode(event(change))
 
 
-def place_of(text: str) -> Place:
+def place_of(text: str) -> EventPosition:
     """Return a place. Raises `Refusal` PARAMETER."""
     match = _PLACE.fullmatch(text)
     if match is None:
         raise Refusal(Reason.PARAMETER, "a place is EPOCH-REVISION, two numbers")
-    return Place(int(match[1]), int(match[2]))
+    return EventPosition(int(match[1]), int(match[2]))
 
 
 def _name(change: Change) -> str:
@@ -152,7 +152,7 @@ def endpoints(registry: IRegistry) -> list[Endpoint]:
     ]
 
 
-def _body(registry: IRegistry, chosen: Filter, since: Place | None, limit: int) -> Iterator[bytes]:
+def _body(registry: IRegistry, chosen: Filter, since: EventPosition | None, limit: int) -> Iterator[bytes]:
     matches = chosen.matching()
     found: list[Change] = []
     lost = False

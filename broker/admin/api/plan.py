@@ -9,7 +9,8 @@ import attrs
 from broker.admin.api.lists import ListQuery, listing
 from broker.admin.api.pieces import moment
 from broker.admin.plan_views import plan_view
-from broker.core.interfaces import IPlan, IRegistry
+from broker.core.interfaces import IRegistry
+from broker.core.plan import IPlan
 from broker.web.endpoint import Call, Endpoint
 from broker.web.messages import Response
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import attrs
 from msgspec import Meta
 
-from broker.admin.api.events import KindName, Place, filter_of, place_of
+from broker.admin.api.events import EventPosition, KindName, filter_of, place_of
 from broker.admin.api.lists import MAX_TEXT
 from broker.admin.api.watch_hub import ServerSentEvents, WatchHub, WebSocketMessages
 from broker.core.errors import Reason, Refusal
@@ -21,7 +21,7 @@ from broker.web.problem import Problem
 
 SSE, WEBSOCKET = ServerSentEvents(), WebSocketMessages()
 
-UNKNOWN = Place(0, 0)
+UNKNOWN = EventPosition(0, 0)
 """A place of no registry: its watcher begins with a resync."""
 
 
@@ -65,7 +65,7 @@ def endpoints(hub: WatchHub) -> list[Endpoint]:
     ]
 
 
-def _since(request: Request, query: WatchQuery) -> Place | None:
+def _since(request: Request, query: WatchQuery) -> EventPosition | None:
     """Return the place after which to begin; None for now. An unintelligible Last-Event-ID leads to a resync."""
     last = request.headers.get("last-event-id", "").strip()
     if last:

@@ -18,7 +18,7 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from broker.admin.api.events import PIECE, Filter, Place, encoded
+from broker.admin.api.events import PIECE, EventPosition, Filter, encoded
 from broker.core.interfaces import IRegistry
 from broker.core.model import Change, Kind
 from broker.web.messages import Outlet
@@ -42,10 +42,10 @@ class Form(Protocol):
     def events(self, epoch: int, revision: int, events: Iterable[tuple[int, bytes]]) -> bytes:
         """Return a flush: encoded events with their revisions, up to ``revision``."""
 
-    def place(self, place: Place) -> bytes:
+    def place(self, place: EventPosition) -> bytes:
         """Return a message without events, which tells the place."""
 
-    def resync(self, place: Place) -> bytes:
+    def resync(self, place: EventPosition) -> bytes:
         """Return the message that events up to a place were lost."""
 
 
@@ -56,11 +56,11 @@ class ServerSentEvents:
         """Return an event for each change."""
         return b"".join(b"id: %d-%d\ndata: %b\n\n" % (epoch, number, data) for number, data in events)
 
-    def place(self, place: Place) -> bytes:
+    def place(self, place: EventPosition) -> bytes:
         """Return an event without data: a client keeps its id, and dispatches nothing."""
         return b"id: %d-%d\n\n" % place
 
-    def resync(self, place: Place) -> bytes:
+    def resync(self, place: EventPosition) -> bytes:
         """Return an event of the type resync."""
         return b'event: resync\nid: %d-%d\ndata: {"epoch":%d,"revision":%d}\n\n' % (*place, *place)
 
@@ -70,22 +70,22 @@ class WebSocketMessages:
 
     def events(self, epoch: int, revision: int, events: Iterable[tuple[int, bytes]]) -> bytes:
         """Return a message with all events."""
-        return self._message(Place(epoch, revision), b",".join(data for _, data in events), b"false")
+        return self._message(EventPosition(epoch, revision), b",".join(data for _, data in events), b"false")
 
-    def place(self, place: Place) -> bytes:
+    def place(self, place: EventPosition) -> bytes:
         """Return a message without events."""
         return self._message(place, b"", b"false")
 
-    def resync(self, place: Place) -> bytes:
+    def resync(self, place: EventPosition) -> bytes:
         """Return a message without events, with ``resync`` true."""
         return self._message(place, b"", b"true")
 
-    def _message(self, place: Place, events: bytes, resync: bytes) -> bytes:
+    def _message(self, place: EventPosition, events: bytes, resync: bytes) -> bytes:
         return b'{"epoch":%d,"revision":%d,"resync":%b,"events":[%b]}' % (*place, resync, events)
 
 
 @attrs.define(eq=False)
-class Watcher:
+class StreamWatcher:
     """One watcher. ``revision`` is its place: all events up to it were sent, or left out by its filter."""
 
     outlet: Outlet
@@ -105,7 +105,7 @@ class WatchHub:
         self._registry = registry
         self._clock = clock
         self.most = MAX_WATCHERS
-        self._watchers: dict[Watcher, None] = {}
+        self._watchers: dict[StreamWatcher, None] = {}
         self._position = 0
         """The revision up to which the ring was read in the last flush."""
         self._call: IDelayedCall | None = None
@@ -126,11 +126,11 @@ class WatchHub:
         """Return the counters of watchers."""
         return {"watch.watchers": len(self), "watch.sent": self.sent, "watch.resyncs": self.resyncs}
 
-    def add(self, outlet: Outlet, chosen: Filter, form: Form, since: Place | None) -> Watcher:
+    def add(self, outlet: Outlet, chosen: Filter, form: Form, since: EventPosition | None) -> StreamWatcher:
         """Add a watcher, which begins after ``since``, or now. It gets its place, or a resync, at once."""
         registry = self._registry
-        here = Place(registry.epoch, registry.revision)
-        watcher = Watcher(outlet, chosen, form, here.revision, self._clock.seconds())
+        here = EventPosition(registry.epoch, registry.revision)
+        watcher = StreamWatcher(outlet, chosen, form, here.revision, self._clock.seconds())
         if since is None:
             self._write(watcher, form.place(here))
         elif registry.changes_since(*since, ()) is None:
@@ -145,7 +145,7 @@ class WatchHub:
             self._call = self._clock.callLater(INTERVAL, self._flush)
         return watcher
 
-    def remove(self, watcher: Watcher) -> None:
+    def remove(self, watcher: StreamWatcher) -> None:
         """Remove a watcher. Idempotent."""
         self._watchers.pop(watcher, None)
 
@@ -192,7 +192,7 @@ class WatchHub:
         now = self._clock.seconds()
         for number, watcher in enumerate(list(self._watchers), 1):
             if not 0 <= now - watcher.heard < KEEP_ALIVE and not watcher.outlet.behind:
-                self._write(watcher, watcher.form.place(Place(registry.epoch, watcher.revision)))
+                self._write(watcher, watcher.form.place(EventPosition(registry.epoch, watcher.revision)))
             if not number % WRITES:
                 yield
 
@@ -215,7 +215,7 @@ class WatchHub:
             if not number % WRITES:
                 yield
 
-    def _catch_up(self, watcher: Watcher, target: int) -> Iterator[None]:
+    def _catch_up(self, watcher: StreamWatcher, target: int) -> Iterator[None]:
         """Send a watcher that lacks more than the others what the ring still has, or a resync."""
         registry = self._registry
         matches = watcher.chosen.matching()
@@ -231,12 +231,12 @@ class WatchHub:
                 self._write(watcher, watcher.form.events(registry.epoch, watcher.revision, events))
             yield
 
-    def _resync(self, watcher: Watcher) -> None:
+    def _resync(self, watcher: StreamWatcher) -> None:
         self.resyncs += 1
         watcher.revision = self._registry.revision
-        self._write(watcher, watcher.form.resync(Place(self._registry.epoch, watcher.revision)))
+        self._write(watcher, watcher.form.resync(EventPosition(self._registry.epoch, watcher.revision)))
 
-    def _write(self, watcher: Watcher, data: bytes) -> None:
+    def _write(self, watcher: StreamWatcher, data: bytes) -> None:
         self.sent += 1
         watcher.heard = self._clock.seconds()
         watcher.outlet.write(data)

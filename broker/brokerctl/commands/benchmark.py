@@ -51,7 +51,7 @@ def bench(
     bench find NAME finds a service over HTTP (without NAME, the health check is asked). bench ping HOST:PORT pings an
     Elko listener. Each connection sends a request when the answer to the one before has come.
 
-    The test uses the CPU of the broker, of which its real peers have less meanwhile, and of this machine. Where this
+    The test uses the CPU of the broker, of which its real peers have less meanwhile, and of this machine. If this
     command has no CPU time left, the broker may be able to do more, and the latencies include waiting here.
     """
     session = session_of(context)

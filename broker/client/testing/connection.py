@@ -48,7 +48,7 @@ class Grant:
 
 
 class Connection:
-    """A connection of a client; its side of `broker.client.transport.Socket`."""
+    """A connection of a client; its side of `broker.client.transport.FrameSocket`."""
 
     log = Logger()
 

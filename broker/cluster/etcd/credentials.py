@@ -48,7 +48,7 @@ class Tls:
         self._stamp = self._stamped()
         self._context = self._read()
         self._refused: list[str] = []
-        """Why the server's certificate was refused last; empty if it was not."""
+        """Reason of the last refusal of the server's certificate; empty if it was not refused."""
 
     def creator(self, host: str) -> IOpenSSLClientConnectionCreator:
         """Return the settings for a connection to a host, whose certificate must have its name."""

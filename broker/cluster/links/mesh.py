@@ -32,7 +32,7 @@ from broker.core.interfaces import ILeases, IWait
 from broker.net.endpoints import CannotListen
 from broker.net.rate_limits import Complaints
 from broker.net.router.backlog import BacklogLimits
-from broker.net.router.gate import Gate
+from broker.net.router.gate import KeyGate
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve import CurveClient
 from broker.net.zmtp.limits import FrameLimits
@@ -93,7 +93,7 @@ class Mesh:
         self.attempts = Attempts(
             WIRE,
             self._no_mechanism,
-            Gate(WIRE, None, context.complaints, context.clock),
+            KeyGate(WIRE, None, context.complaints, context.clock),
             settings.limits.connection_limits(context.room),
             self.frames,
             context.scheduler,

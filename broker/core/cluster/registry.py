@@ -13,6 +13,8 @@ Rules:
 - The holder checks the health of its services. A mirrored service that fails there is judged here by the same policy,
   among all services of its name and protocol, and with the panic threshold of this broker.
 - All services together are bounded. Mirrored ones beyond the limit are left out, and counted.
+
+The file is longer than others: own and mirrored providers share the tables, which each method changes in one step.
 """
 
 from __future__ import annotations
@@ -136,8 +138,10 @@ class ClusterRegistry(Registry):
         """The number of own services at each endpoint."""
         self._superseded: dict[int, ProviderEntry] = {}
         """Own providers with a successor. Their services are in no index."""
-        self._successors: dict[int, list[int]] = {}
+        self._followed: dict[int, dict[int, None]] = {}
         """The superseded providers of each successor."""
+        self._successors: dict[int, int] = {}
+        """The successor of each superseded provider."""
         self.left_out = 0
         """Mirrored services that were left out, since there are too many."""
         self.relabelled: list[Callable[[int], object]] = []
@@ -145,9 +149,10 @@ class ClusterRegistry(Registry):
 
     # own providers
 
-    def join(self, label: str, wire: str, address: str) -> int:
-        id = super().join(label, wire, address)
-        self._sort_last_id()
+    def join(self, label: str, wire: str, address: str, owner: str = "") -> int:
+        id = super().join(label, wire, address, owner)
+        # Ids of other members may be higher.
+        insort(self._ids, self._ids.pop())
         return id
 
     def relabel(self, provider: int, label: str) -> None:
@@ -270,10 +275,10 @@ class ClusterRegistry(Registry):
         for old, new in (replaced or {}).items():
             if self._is_own(old):
                 self._supersede(old, new, step)
-            self._follow(self._successors.pop(old, ()), new)
+            self._follow(tuple(self._followed.get(old, ())), new)
         self._finish(step)
         for id in going:
-            for own in self._successors.pop(id, ()):
+            for own in tuple(self._followed.get(id, ())):
                 self._revive(own)
 
     def mirror_loads(self, loads: Sequence[tuple[int, float, LoadDetails | None]]) -> None:
@@ -321,12 +326,6 @@ class ClusterRegistry(Registry):
             member = members.get(id)
             if member is not None:
                 yield member
-
-    def _sort_last_id(self) -> None:
-        """Move the id that was added last to its place: those of other members may be higher."""
-        ids = self._ids
-        if len(ids) > 1 and ids[-1] < ids[-2]:
-            insort(ids, ids.pop())
 
     def _places_of(self, provider: int) -> list[_Place]:
         """Return the endpoints of an own provider."""
@@ -378,15 +377,11 @@ class ClusterRegistry(Registry):
         for service in step.offered:
             member = self._members[service.provider]
             self._restored.returned(member.id, member.label, member.wire, (service,))
-        for change in sorted(step.changes, key=lambda each: each.revision):
-            subject = change.subject
-            if change.kind is Kind.OFFERED and isinstance(subject, Service):
-                waits = self._waits.of(subject.name)
-                if waits:
-                    self._notifier.add_all(waits, subject)
-            self._announce(change)
+        self._queue(sorted(step.changes, key=lambda each: each.revision))
         for entry in step.loads:
-            self._watches.record_mirrored_load(entry.id, entry.label, entry.load, entry.details)
+            change = self._watches.record_load(entry.id, entry.label, entry.load, entry.details, mirrored=True)
+            if change is not None:
+                self._announce(change)
         self._leaving.clear()
         self._notifier.deliver()
 
@@ -398,11 +393,11 @@ class ClusterRegistry(Registry):
             entry = ProviderEntry(provider.id, provider.label, provider.wire, provider.address, now, provider.broker)
             mirrored = self._mirrors[provider.id] = _Mirrored(entry, [])
             self._members[provider.id] = entry
-            self._ids.append(provider.id)
-            self._sort_last_id()
+            insort(self._ids, provider.id)
             step.changes.append(self._watches.record(Kind.JOINED, provider.id))
         entry = mirrored.entry
         entry.label, entry.address, entry.broker, entry.heard = provider.label, provider.address, provider.broker, now
+        entry.owner = provider.owner
         self._unplace(mirrored)
         mirrored.services = list(provider.services)
         mirrored.failing = {each.place: each for each in provider.failing}
@@ -502,14 +497,16 @@ class ClusterRegistry(Registry):
     def _follow(self, own: Sequence[int], successor: int) -> None:
         for each in own:
             self._unfollow(each)
-            self._successors.setdefault(successor, []).append(each)
+            self._successors[each] = successor
+            self._followed.setdefault(successor, {})[each] = None
 
     def _unfollow(self, own: int) -> None:
-        for successor, followed in list(self._successors.items()):
-            if own in followed:
-                followed.remove(own)
-                if not followed:
-                    del self._successors[successor]
+        successor = self._successors.pop(own, None)
+        if successor is not None:
+            followed = self._followed[successor]
+            del followed[own]
+            if not followed:
+                del self._followed[successor]
 
     def _revive(self, provider: int) -> None:
         """Show a superseded provider again."""
@@ -518,8 +515,7 @@ class ClusterRegistry(Registry):
             return
         self._unfollow(provider)
         self._members[provider] = member
-        self._ids.append(provider)
-        self._sort_last_id()
+        insort(self._ids, provider)
         services, member.services = member.services, []
         self._tell([self._watches.record(Kind.JOINED, provider)])
         if services:

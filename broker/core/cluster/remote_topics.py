@@ -106,7 +106,7 @@ class _Interests:
         return True
 
 
-class Session:
+class RemoteSubscriber:
     """Another broker, from one `up` to the next `down`: the subscriber of the remote outlets.
 
     ``interests`` are its topics, ``pending`` the changes that are still to be announced to it.
@@ -129,7 +129,7 @@ class _Space:
         self._counts = counts
 
     def deliver(
-        self, subscribers: Collection[Session], topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]
+        self, subscribers: Collection[RemoteSubscriber], topic: bytes, headers: Sequence[bytes], body: Sequence[bytes]
     ) -> None:
         """Send a message to other brokers."""
         tail = headers.tail if isinstance(headers, PublishedHeaders) else b""
@@ -154,8 +154,8 @@ class RemoteTopics:
         self._bounds = bounds or InterestBounds()
         self._spaces: dict[bytes, _Space] = {}
         self._own = _Interests(self._bounds)
-        self._sessions: dict[str, Session] = {}
-        self._ended: list[Session] = []
+        self._sessions: dict[str, RemoteSubscriber] = {}
+        self._ended: list[RemoteSubscriber] = []
         """Lost brokers whose subscriptions are still to be removed."""
         self._timer: IDelayedCall | None = None
         self._counts = Counts()
@@ -244,7 +244,7 @@ class RemoteTopics:
                 self._ended.pop()
         self._soon()
 
-    def _announce(self, session: Session) -> None:
+    def _announce(self, session: RemoteSubscriber) -> None:
         """Announce the oldest changes, within the size of one announcement for each space."""
         batches: dict[bytes, list[bytes]] = {}
         size = 0
@@ -265,7 +265,7 @@ class RemoteTopics:
 
     def up(self, broker: str) -> None:
         """See `broker.core.cluster.interfaces.LinkReceiver`."""
-        self._sessions[broker] = Session(broker, dict.fromkeys(self._own.topics, True), self._bounds)
+        self._sessions[broker] = RemoteSubscriber(broker, dict.fromkeys(self._own.topics, True), self._bounds)
         self._soon()
 
     def down(self, broker: str) -> None:
@@ -310,7 +310,7 @@ class RemoteTopics:
                 headers.tail = frames[3]
             space.topics.publish(frames[1], headers, frames[end:], space)
 
-    def _want(self, session: Session, topic: Topic) -> None:
+    def _want(self, session: RemoteSubscriber, topic: Topic) -> None:
         if not session.interests.add(topic):
             self._counts.beyond += 1
             return
@@ -318,7 +318,7 @@ class RemoteTopics:
         if space is not None and not self._subscribe(space, topic[1], session):
             session.interests.remove(topic)
 
-    def _subscribe(self, space: _Space, topic: bytes, session: Session) -> bool:
+    def _subscribe(self, space: _Space, topic: bytes, session: RemoteSubscriber) -> bool:
         try:
             space.topics.subscribe(topic, space, session)
         except Refusal:
@@ -326,7 +326,7 @@ class RemoteTopics:
             return False
         return True
 
-    def _forget(self, session: Session, topic: Topic) -> None:
+    def _forget(self, session: RemoteSubscriber, topic: Topic) -> None:
         space = self._spaces.get(topic[0])
         if session.interests.remove(topic) and space is not None:
             space.topics.unsubscribe(topic[1], space, session)

@@ -152,7 +152,7 @@ class Server:
             break
 
     def settle(self) -> None:
-        """Merge the reports of the links. Where they differ, the newest counts."""
+        """Merge the reports of the links. If they differ, the newest counts."""
         self.addresses = {}
         self.families = {}
         if not self.links:

@@ -1,8 +1,8 @@
 """Round-robin among the consumers of a queue.
 
 Rules:
-- Consumers with room take turns. A consumer without room is *parked* at its taker, and is skipped until the taker has
-  room again.
+- Consumers with room take turns. A consumer without room is *parked* at its receiver, and is skipped until the receiver
+  has room again.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from broker.core.queues.interfaces import Taker
+from broker.core.queues.interfaces import MessageReceiver
 
 
 class Consumer:
-    """Subscription of a taker to one queue."""
+    """Subscription of a receiver to one queue."""
 
-    __slots__ = ("queue", "taker")
+    __slots__ = ("queue", "receiver")
 
-    def __init__(self, queue: Any, taker: Taker) -> None:
+    def __init__(self, queue: Any, receiver: MessageReceiver) -> None:
         self.queue = queue
-        self.taker = taker
+        self.receiver = receiver
 
 
 class ConsumerRing:
@@ -36,24 +36,24 @@ class ConsumerRing:
     def discard(self, consumer: Consumer) -> None:
         """Remove a consumer from the ring or from the parked ones."""
         self._consumers.pop(consumer, None)
-        consumer.taker.parked.pop(consumer, None)
+        consumer.receiver.parked.pop(consumer, None)
 
     def serves(self, consumer: Consumer) -> bool:
         """Return whether the consumer gets messages when it has room."""
-        return consumer in self._consumers or consumer in consumer.taker.parked
+        return consumer in self._consumers or consumer in consumer.receiver.parked
 
-    def next(self, but: Taker | None = None) -> Consumer | None:
-        """Return the next consumer with room, leaving one taker out; None if there is none."""
+    def next(self, but: MessageReceiver | None = None) -> Consumer | None:
+        """Return the next consumer with room, leaving one receiver out; None if there is none."""
         consumers = self._consumers
         # At most one round: each step moves a consumer to the end or out of the ring.
         for _ in range(len(consumers)):
             consumer = next(iter(consumers))
-            taker = consumer.taker
-            if taker.room:
+            receiver = consumer.receiver
+            if receiver.room:
                 consumers.move_to_end(consumer)
-                if taker is not but:
+                if receiver is not but:
                     return consumer
             else:
                 del consumers[consumer]
-                taker.parked[consumer] = None
+                receiver.parked[consumer] = None
         return None

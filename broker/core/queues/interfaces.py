@@ -18,7 +18,7 @@ from broker.core.queues.messages import Message
 from broker.core.queues.settings import Death
 
 
-class Taker(Protocol):
+class MessageReceiver(Protocol):
     """Receiver of messages. It is hashable, and may consume several queues."""
 
     room: bool
@@ -178,7 +178,7 @@ class OutcomeUnknown(StateUnusable):
 
 
 @attrs.frozen
-class Piece:
+class MessagePage:
     """Messages of a shared store, and the position of the last one; None after the end."""
 
     messages: Sequence[RestoredMessage]
@@ -224,7 +224,7 @@ class ISharedQueueStore(IQueueStore):
     def take(space: str, name: str, owner: str) -> None:
         """Take a queue: from now on, no write of its former owner succeeds. ``owner`` is for operators."""
 
-    def read(space: str, name: str, after: tuple[str, int] | None) -> Piece:
+    def read(space: str, name: str, after: tuple[str, int] | None) -> MessagePage:
         """Return the next messages of a queue that was taken, by dead-letter queue and order, after that position.
 
         Their ``number`` is 0."""

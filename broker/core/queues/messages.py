@@ -21,7 +21,7 @@ MAX_REMEMBERED = 50_000
 discarded."""
 
 READY, OUT, GONE = range(3)
-"""State of a message: in the queue, delivered to a taker, or removed."""
+"""State of a message: in the queue, delivered to a receiver, or removed."""
 
 NOT_KEPT, WAITING, WRITING, KEPT = range(4)
 """State of a message on its way to the disk: not durable, to be written, being written, or written."""

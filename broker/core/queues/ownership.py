@@ -16,6 +16,8 @@ Rules:
   messages leave memory. Those of a queue that is not durable are gone.
 - A queue whose messages are on the disk of this broker has a lasting claim, and is never given up.
 - Without a cluster this is used with a shared store only: every claim succeeds at once.
+
+The file is longer than others: its methods are the transitions of the table above.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from broker.core.backoff import Backoff
 from broker.core.cluster.interfaces import IQueueOwners, QueueClaim
 from broker.core.database import StateError
 from broker.core.errors import Elsewhere, Reason, Refusal
-from broker.core.queues.interfaces import ISharedQueueStore, Piece, RestoredMessage
+from broker.core.queues.interfaces import ISharedQueueStore, MessagePage, RestoredMessage
 from broker.core.queues.queue import Queue
 from broker.core.queues.queues import MAX_QUEUES, Queues
 from broker.core.queues.recorder import QueueRecorder
@@ -53,7 +55,7 @@ Key = tuple[str, str]
 """Space and name of a queue, without the suffix of dead-letter queues."""
 
 
-class State(enum.Enum):
+class OwnershipState(enum.Enum):
     """State of a queue that is not absent."""
 
     CLAIMING = enum.auto()
@@ -67,7 +69,7 @@ class _Unit:
 
     def __init__(self, key: Key, stored: bool) -> None:
         self.key = key
-        self.state = State.CLAIMING
+        self.state = OwnershipState.CLAIMING
         self.stored = stored
         self.queues = 0
         """Number of its queues in the table."""
@@ -158,7 +160,7 @@ class QueueOwnership:
     def is_here(self, space: str, name: str) -> bool:
         """Return whether the queue can be used here now."""
         unit = self._units.get((space, living_name(name)))
-        return unit is not None and unit.state is State.HERE
+        return unit is not None and unit.state is OwnershipState.HERE
 
     def require(self, space: str, name: str) -> Deferred[None] | None:
         """Claim and load a queue, unless it can be used here now: then None is returned.
@@ -168,7 +170,7 @@ class QueueOwnership:
         """
         key = (space, living_name(name))
         unit = self._units.get(key)
-        if unit is not None and unit.state is State.HERE:
+        if unit is not None and unit.state is OwnershipState.HERE:
             return None
         ready: Deferred[None] = Deferred()
         try:
@@ -176,7 +178,7 @@ class QueueOwnership:
         except Refusal as refusal:
             ready.errback(refusal)
             return ready
-        if unit.state is State.HERE:
+        if unit.state is OwnershipState.HERE:
             return None
         if unit.refusal is not None:
             ready.errback(unit.refusal)
@@ -219,8 +221,8 @@ class QueueOwnership:
         if unit is None:
             return
         unit.queues -= 1
-        if not unit.queues and unit.state is State.HERE and not self._stopped:
-            unit.state = State.RELEASING
+        if not unit.queues and unit.state is OwnershipState.HERE and not self._stopped:
+            unit.state = OwnershipState.RELEASING
             # A queue without its claim must have nothing left to write: the next owner reads the store at once.
             self._recorder.flush().addCallback(lambda _: self._release(unit))
 
@@ -246,12 +248,12 @@ class QueueOwnership:
         return unit
 
     def _claimed(self, unit: _Unit, claim: QueueClaim) -> None:
-        if self._units.get(unit.key) is not unit or unit.state is not State.CLAIMING:
+        if self._units.get(unit.key) is not unit or unit.state is not OwnershipState.CLAIMING:
             return
         if claim.owner != self._name:
             self._remove(unit, self._elsewhere(unit.key, claim))
             return
-        unit.state = State.LOADING
+        unit.state = OwnershipState.LOADING
         if self._shared is None:
             self._restore(unit, self._stash.pop(unit.key, []))
             self._loaded(unit)
@@ -298,9 +300,9 @@ class QueueOwnership:
         assert self._shared is not None
         return self._in_thread(self._shared.read, *unit.key, after).addCallback(partial(self._piece, unit))
 
-    def _piece(self, unit: _Unit, piece: Piece) -> Deferred[None] | None:
+    def _piece(self, unit: _Unit, piece: MessagePage) -> Deferred[None] | None:
         """Add some messages, and read the next: each piece is a bounded step of the reactor."""
-        if unit.state is not State.LOADING:
+        if unit.state is not OwnershipState.LOADING:
             return None
         if piece.last is None:
             self._loaded(unit)
@@ -315,7 +317,7 @@ class QueueOwnership:
                 self._recorder.number(queue)
 
     def _loaded(self, unit: _Unit) -> None:
-        unit.state = State.HERE
+        unit.state = OwnershipState.HERE
         self.taken += 1
         self._works()
         # The queue exists from now on, so that an unused one is deleted, and its claim released, after a while.
@@ -325,13 +327,13 @@ class QueueOwnership:
             ready.callback(None)
 
     def _not_loaded(self, unit: _Unit, failure: Failure) -> None:
-        if unit.state is not State.LOADING:
+        if unit.state is not OwnershipState.LOADING:
             return
         if not failure.check(StateError):
             self.log.failure("the queue {name} could not be loaded", failure, name=unit.key[1])
         self._troubled(str(failure.value))
         self._forget_queues(unit)
-        unit.state = State.RELEASING
+        unit.state = OwnershipState.RELEASING
         self._answer(unit, Refusal(Reason.UNAVAILABLE, "the store of queues cannot be read now"))
         self._released(unit, self._owners.release(*unit.key))
 
@@ -367,7 +369,7 @@ class QueueOwnership:
 
     def _changed(self, space: str, name: str, claim: QueueClaim | None) -> None:
         unit = self._units.get((space, name))
-        if unit is None or unit.state not in (State.LOADING, State.HERE):
+        if unit is None or unit.state not in (OwnershipState.LOADING, OwnershipState.HERE):
             return
         if claim is not None and claim.owner == self._name:
             return
@@ -383,7 +385,7 @@ class QueueOwnership:
 
     def _claim_again(self, unit: _Unit) -> None:
         unit.again = None
-        if self._units.get(unit.key) is not unit or unit.state not in (State.LOADING, State.HERE):
+        if self._units.get(unit.key) is not unit or unit.state not in (OwnershipState.LOADING, OwnershipState.HERE):
             return
 
         def claimed(claim: QueueClaim) -> None:
@@ -413,7 +415,7 @@ class QueueOwnership:
 
     def _give_up(self, unit: _Unit, claim: QueueClaim | None) -> None:
         owner = "another broker" if claim is None or claim.owner == self._name else f"the broker {claim.owner}"
-        unit.state = State.RELEASING
+        unit.state = OwnershipState.RELEASING
         self.given_up += 1
         count = self._forget_queues(unit)
         self.log.warn(

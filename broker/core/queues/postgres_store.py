@@ -11,6 +11,8 @@ Rules:
 - TTLs are kept by the clock of the server, so that brokers with different clocks agree about them.
 
 Importing this module needs psycopg, which is installed by the extra ``postgresql``.
+
+The file is longer than others: the SQL statements are beside the methods that execute them.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from broker.core.queues.interfaces import (
     Batch,
     Fenced,
     ISharedQueueStore,
+    MessagePage,
     OutcomeUnknown,
-    Piece,
     RestoredMessage,
 )
 from broker.core.queues.settings import Death, living_name
@@ -233,10 +235,10 @@ class PostgresStore:
             row = self._attempt(lambda connection: _one(connection.execute(_TAKE, (space, name, owner))))
             self._units[space, name] = _Unit(*row)
 
-    def read(self, space: str, name: str, after: tuple[str, int] | None) -> Piece:
+    def read(self, space: str, name: str, after: tuple[str, int] | None) -> MessagePage:
         """See `ISharedQueueStore`."""
 
-        def work(connection: _Connection) -> Piece:
+        def work(connection: _Connection) -> MessagePage:
             unit = self._units[space, name]
             start = after or ("", -1)
             sizes = connection.execute(_SIZES, (unit.id, *start, PIECE_MESSAGES)).fetchall()
@@ -248,7 +250,7 @@ class PostgresStore:
                 if total >= PIECE_BYTES:
                     break
             rows = connection.execute(_READ, (unit.id, *start, *last), binary=True).fetchall() if sizes else []
-            return Piece([self._restored(space, name, row) for row in rows], last if sizes else None)
+            return MessagePage([self._restored(space, name, row) for row in rows], last if sizes else None)
 
         with self._mutex:
             if (space, name) not in self._units:

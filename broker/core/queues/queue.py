@@ -3,9 +3,9 @@
 Rules:
 - A queue exists from its first use until it has been empty and without consumers for a while.
 - Messages are numbered in order of arrival, and delivered in that order, round-robin, to the consumers that have room.
-  The taker decides whether it has room (backpressure), for all queues that it consumes together.
-- A delivered message belongs to the taker until it is confirmed, rejected or given back, even if the taker no longer
-  consumes the queue.
+  The receiver decides whether it has room (backpressure), for all queues that it consumes together.
+- A delivered message belongs to the receiver until it is confirmed, rejected or given back, even if the receiver no
+  longer consumes the queue.
 - A returned message goes to its old position: it is delivered before all later ones.
 - A message that is rejected for redelivery goes to another consumer with room at once. If there is none, and the
   rejecting consumer stays, the message is set aside with an exponential back-off, so that a message that no worker can
@@ -15,10 +15,10 @@ Rules:
   it. After the deaths in `QueueSettings.dead_letters` it goes to the dead-letter queue; there it is the newest message,
   and its deliveries are counted from 0.
 - A durable message is in the queue at once, and its author is notified later that it is safe (`MessageKeeper`). If it
-  cannot be kept it is removed; if it is with a taker by then it may still be confirmed, but does not return.
+  cannot be kept it is removed; if it is with a receiver by then it may still be confirmed, but does not return.
 - Nothing is kept of a message that is refused for lack of room.
 - A queue that another broker has taken is given up: its messages leave memory without being removed from the store,
-  the delivered ones as soon as their takers answer or end.
+  the delivered ones as soon as their receivers answer or end.
 
 Times are in lifetime (`broker.core.liveness`). A step costs at most the logarithm of the number of returned messages.
 
@@ -35,7 +35,7 @@ from broker.core.backoff import Backoff
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease
 from broker.core.queues.consumer_ring import Consumer, ConsumerRing
-from broker.core.queues.interfaces import Author, MessageKeeper, QueueTable, RestoredMessage, Taker
+from broker.core.queues.interfaces import Author, MessageKeeper, MessageReceiver, QueueTable, RestoredMessage
 from broker.core.queues.messages import (
     GONE,
     KEPT,
@@ -78,7 +78,7 @@ class Queue:
         """Messages, the delivered ones included."""
         self.out = 0
         self.bytes = 0
-        self.consumers: dict[Taker, Consumer] = {}
+        self.consumers: dict[MessageReceiver, Consumer] = {}
         self._queues = queues
         self._ring = ConsumerRing()
         self._serving = False
@@ -231,20 +231,20 @@ class Queue:
         self.out -= 1
         self._die(message, Death.REJECTED)
 
-    def recycle(self, message: Message, taker: Taker) -> None:
+    def recycle(self, message: Message, receiver: MessageReceiver) -> None:
         """Reject a delivered message for redelivery."""
-        if not self._is_back(message) or self._hand_on(message, taker):
+        if not self._is_back(message) or self._hand_on(message, receiver):
             return
-        if taker in self.consumers:
+        if receiver in self.consumers:
             again = min(self._queues.leases.now + _BACKOFF.after(message.count), message.deadline)
-            self._aside.add(message, taker, again)
+            self._aside.add(message, receiver, again)
             self._wake(again)
         else:
             self._ready.put_back(message)
             self.serve()
 
     def give_back(self, message: Message) -> None:
-        """Take back a message whose taker is gone. Call `serve` after the last one."""
+        """Take back a message whose receiver is gone. Call `serve` after the last one."""
         if self._is_back(message):
             self._ready.put_back(message)
 
@@ -280,16 +280,16 @@ class Queue:
 
     # consumers
 
-    def join(self, taker: Taker) -> Consumer:
-        """Add a consumer for a taker. The first messages are delivered before this returns. Once for each taker."""
-        consumer = self.consumers[taker] = Consumer(self, taker)
+    def join(self, receiver: MessageReceiver) -> Consumer:
+        """Add a consumer, once for each receiver. The first messages are delivered before this returns."""
+        consumer = self.consumers[receiver] = Consumer(self, receiver)
         if not self.settings.single or len(self.consumers) == 1:
             self.resume(consumer)
         return consumer
 
     def leave(self, consumer: Consumer) -> None:
         """Remove a consumer. Its delivered messages stay with it."""
-        if self.consumers.pop(consumer.taker, None) is None:
+        if self.consumers.pop(consumer.receiver, None) is None:
             return  # the queue was given up
         self._ring.discard(consumer)
         if self.settings.single and self.consumers:
@@ -300,19 +300,19 @@ class Queue:
 
     def resume(self, consumer: Consumer) -> None:
         """Return a consumer to the ring: it may have room again."""
-        taker = consumer.taker
-        # First the messages that are set aside because of other takers, in order with the ready ones.
+        receiver = consumer.receiver
+        # First the messages that are set aside because of other receivers, in order with the ready ones.
         for _ in range(EXPIRE_AT_ONCE):
             aside = self._aside.oldest()
-            if aside is None or aside.avoid is taker or not taker.room:
+            if aside is None or aside.avoid is receiver or not receiver.room:
                 break
             front = self._ready.front()
             if front is not None and front.order < aside.order:
                 self._ready.pop()
-                self._give(front, taker)
+                self._give(front, receiver)
             else:
                 self._aside.discard(aside)
-                self._give(aside, taker)
+                self._give(aside, receiver)
         self._ring.add(consumer)
         self.serve()
 
@@ -333,7 +333,7 @@ class Queue:
     def serve(self) -> None:
         """Deliver messages until none are left, or no consumer has room."""
         if self._serving:
-            return  # a nested call from a taker: the loop below continues
+            return  # a nested call from a receiver: the loop below continues
         self._serving = True
         ready = self._ready
         try:
@@ -345,7 +345,7 @@ class Queue:
                 message = ready.pop()
                 if message is None:
                     break
-                if not self._give(message, consumer.taker):
+                if not self._give(message, consumer.receiver):
                     expired += 1
         finally:
             self._serving = False
@@ -363,24 +363,24 @@ class Queue:
         self._aside.discard(aside)
         return aside
 
-    def _give(self, message: Message, taker: Taker) -> bool:
+    def _give(self, message: Message, receiver: MessageReceiver) -> bool:
         """Deliver a ready message, or put it back if it is not taken. Returns False if it expires instead."""
         if message.deadline != inf and message.deadline < self._queues.leases.now:
             self._die(message, Death.EXPIRED)
             return False
-        if not self._hand(message, taker):
+        if not self._hand(message, receiver):
             self._ready.put_back(message)
         return True
 
-    def _hand(self, message: Message, taker: Taker) -> bool:
+    def _hand(self, message: Message, receiver: MessageReceiver) -> bool:
         """Deliver a message. Returns whether it was taken; if not, it is in no collection."""
-        # The state changes first: the taker may confirm or reject the message before `take` returns.
+        # The state changes first: the receiver may confirm or reject the message before `take` returns.
         message.state = OUT
         message.count += 1
         self.out += 1
         taken = False
         try:
-            taken = taker.take(message)
+            taken = receiver.take(message)
         except BaseException:
             self._untake(message)
             self._ready.put_back(message)
@@ -396,10 +396,10 @@ class Queue:
         message.count -= 1
         self.out -= 1
 
-    def _hand_on(self, message: Message, but: Taker) -> bool:
-        """Deliver a message to the next consumer with room, except that taker. Returns whether there was one."""
+    def _hand_on(self, message: Message, but: MessageReceiver) -> bool:
+        """Deliver a message to the next consumer with room, except that receiver. Returns whether there was one."""
         while (other := self._ring.next(but)) is not None:
-            if self._hand(message, other.taker):
+            if self._hand(message, other.receiver):
                 return True
         return False
 

@@ -15,7 +15,7 @@ import attrs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases
-from broker.core.queues.interfaces import MessageKeeper, QueueGate, QueueInfo, RestoredMessage, Taker
+from broker.core.queues.interfaces import MessageKeeper, MessageReceiver, QueueGate, QueueInfo, RestoredMessage
 from broker.core.queues.messages import Message
 from broker.core.queues.queue import Queue
 from broker.core.queues.settings import DEAD, Death, QueueRule, QueueSettings, settings_of
@@ -97,16 +97,16 @@ class Queues:
         name = queue.name + DEAD
         return self._queues.get((queue.space, name)) or self._make(queue.space, name)
 
-    def serve(self, taker: Taker) -> None:
-        """Deliver to a taker that has room again, from each of its queues in turn."""
-        parked = taker.parked
-        while parked and taker.room:
+    def serve(self, receiver: MessageReceiver) -> None:
+        """Deliver to a receiver that has room again, from each of its queues in turn."""
+        parked = receiver.parked
+        while parked and receiver.room:
             consumer = next(iter(parked))
             del parked[consumer]
             consumer.queue.resume(consumer)
 
     def give_back(self, messages: Iterable[Message]) -> None:
-        """Take back messages whose taker is gone."""
+        """Take back messages whose receiver is gone."""
         queues: dict[Queue, None] = {}
         for message in messages:
             queue = message.queue

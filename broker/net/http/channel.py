@@ -4,7 +4,7 @@ Rules:
 - The scheduler bounds requests (`scheduled_input.py`): input is parsed and answered one request at a time. A body in
   pieces is written one piece in each step.
 - Backpressure: a connection that does not read its answers is not served, and is aborted if it reads nothing for
-  ``stalled_after``. While a request is unanswered, at most one read of further input is held; reads go on until then,
+  ``stalled_after``. While a request is unanswered, at most two reads of further input are held; reads go on until then,
   so that the loss of the peer is noticed.
 - A request must be complete ``within`` its time, its body has a maximum, and all incomplete bodies together count as
   unfinished input.
@@ -32,8 +32,8 @@ from broker.net.fast_write import plain_socket, push, unsent
 from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.reading import Reading
 from broker.net.http.request import HttpRequest
-from broker.net.patience import Patience
 from broker.net.rate_limits import Complaints
+from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler
 from broker.net.unfinished_input import SHORT, UnfinishedInput
@@ -125,7 +125,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         super().makeConnection(Reading(transport))  # type: ignore[no-untyped-call]
 
     def connectionMade(self) -> None:
-        self._patience = Patience(self.factory.clock.seconds)
+        self._refusals = RefusalLimit(self.factory.clock.seconds)
         self.factory.deadlines.wait(self)
         self.factory.connected(self)
         super().connectionMade()  # type: ignore[no-untyped-call]
@@ -137,7 +137,7 @@ class HttpChannel(Scheduled, HTTPChannel):
             self._arriving = True
             self.factory.deadlines.begin(self)
         self._drips += len(data) < DRIP
-        ordinary = self._batch <= FEW and self._drips <= DRIPS and self._patience.untouched()
+        ordinary = self._batch <= FEW and self._drips <= DRIPS and self._refusals.untouched()
         self._batch = 0
         self.take(data, ordinary)
 
@@ -189,21 +189,40 @@ class HttpChannel(Scheduled, HTTPChannel):
     # for the scheduler
 
     def steps(self, data: bytes) -> Iterator[None]:
-        """Parse one piece, serve one request, or write one piece of an answer in each step."""
+        """Parse one piece, serve one request, or write one piece of an answer in each step.
+
+        It yields before each further step, and not after the last one: a peer whose only request took the whole quantum
+        would otherwise wait for the rounds with nothing left to handle, and its next request would wait with it.
+        """
+        yield from self._serve_received()
+        further = False
         for piece in sliced(data):
+            if further:
+                yield
+            further = True
             if self.upgraded is not None:
                 yield from self.upgraded.feed(piece)
                 continue
             super().dataReceived(piece)  # type: ignore[no-untyped-call]
+            yield from self._serve_received()
+
+    def _serve_received(self) -> Iterator[None]:
+        """Serve the complete request, and those that Twisted's parser held behind it."""
+        while self.received is not None:
             yield
-            while (request := self.received) is not None:
-                self.received = None
-                self._answering = True
-                self.factory.serve(request)
+            request, self.received = self.received, None
+            self._answering = True
+            self.factory.serve(request)
+            while self.pieces is not None:
                 yield
-                while self.pieces is not None:
-                    self._write_piece(request)
-                    yield
+                self._write_piece(request)
+
+    def go_on(self) -> None:
+        """Continue after a hold-up, with the input that Twisted's parser, or an upgrade, had behind the request."""
+        if self._rest is None and (self.received is not None or self._held):
+            held, self._held = self._held, b""
+            self._rest = self.steps(held)
+        super().go_on()
 
     def held_up(self) -> bool:
         """Return True while a request is unanswered, or the peer does not read."""
@@ -373,7 +392,7 @@ class HttpChannel(Scheduled, HTTPChannel):
     def refused(self, refusal: Refusal) -> bool:
         """Count and log a refusal. Returns False if the rate limit for refusals is exceeded."""
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
-        return self._patience.lasts()
+        return self._refusals.admit()
 
     def _watch_progress(self) -> None:
         self._unsent = self.pending

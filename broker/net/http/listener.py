@@ -87,7 +87,7 @@ class Channel(HttpChannel):
 
     def patient(self) -> bool:
         """Count an answer with an error status. Returns False if there were too many."""
-        return self._patience.lasts()
+        return self._refusals.admit()
 
     def close(self) -> None:
         """Close in order: the listener ends."""

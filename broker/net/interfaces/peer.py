@@ -1,8 +1,8 @@
 """Interfaces between a connection of a byte stream and its session.
 
-A connection (`Peer`) feeds received bytes to a `Reader`, and passes each message to the `Session`. The session sends
-its answers through the connection. `broker.net.connection` implements `Peer`; the sessions of the wires implement
-`Session`, and their codecs `Reader`.
+A connection (`Peer`) feeds received bytes to a `MessageReader`, and passes each message to the `PeerSession`. The
+session sends its answers through the connection. `broker.net.connection` implements `Peer`; the sessions of the wires
+implement `PeerSession`, and their codecs `MessageReader`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Peer(Protocol):
         """Send one encoded message ahead of all later output to other peers, unless this peer does not read."""
 
     def close(self) -> None:
-        """Flush pending output, then close. Calls `Session.lost` first."""
+        """Flush pending output, then close. Calls `PeerSession.lost` first."""
 
     def refused(self, refusal: Refusal) -> bool:
         """Count and log a refusal. Returns False if there were too many, and the connection is to be closed."""
@@ -51,7 +51,7 @@ class Peer(Protocol):
         """Cancel the time limit for authentication: the peer has authenticated."""
 
 
-class Reader(Protocol):
+class MessageReader(Protocol):
     """Incremental decoder: bytes to messages."""
 
     @property
@@ -64,7 +64,7 @@ class Reader(Protocol):
         `None` stands for a unit of work that completes no message, so that the scheduler can interleave connections."""
 
 
-class Session(Protocol):
+class PeerSession(Protocol):
     """State of one peer's conversation."""
 
     def receive(self, message: Any) -> None:

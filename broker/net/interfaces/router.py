@@ -38,7 +38,7 @@ class Receiver(Protocol):
     """The time of the last message to it, on the clock of the leases."""
 
 
-class Numbered(Receiver, Protocol):
+class NumberedReceiver(Receiver, Protocol):
     """A receiver whose messages are numbered."""
 
     sequence: int
@@ -46,7 +46,7 @@ class Numbered(Receiver, Protocol):
 
 
 R = TypeVar("R", bound=Receiver)
-N = TypeVar("N", bound=Numbered)
+N = TypeVar("N", bound=NumberedReceiver)
 
 NUMBER = 8
 """Bytes of a number in a frame, which is unsigned and in network order."""

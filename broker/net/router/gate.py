@@ -20,17 +20,17 @@ KEYS_LOGGED = 20
 """Refused keys of one address logged per minute."""
 
 
-class Keys(Protocol):
+class AllowList(Protocol):
     """The allow-list of client keys."""
 
     def name_of(self, key: str) -> str | None:
         """The name of a key (Z85), or None if it is not allowed."""
 
 
-class Gate:
+class KeyGate:
     """The admission rule of one wire. ``keys`` is the allow-list; None admits any key, and peers without one."""
 
-    def __init__(self, wire: str, keys: Keys | None, complaints: Complaints, clock: IReactorTime) -> None:
+    def __init__(self, wire: str, keys: AllowList | None, complaints: Complaints, clock: IReactorTime) -> None:
         self._wire = wire
         self._keys = keys
         self._complaints = complaints

@@ -28,7 +28,7 @@ from broker.net.rate_limits import Complaints
 from broker.net.router.backlog import ANSWERS, Backlog, BacklogLimits
 from broker.net.router.fan_out import FanOut
 from broker.net.router.flush_order import FlushOrder
-from broker.net.router.gate import Gate
+from broker.net.router.gate import KeyGate
 from broker.net.router.identities import Identities
 from broker.net.router.idle_check import IdleCheck
 from broker.net.router.output_tap import tap_output, untap_output
@@ -75,7 +75,7 @@ class Router(ConnectionFactory):
         self,
         wire: str,
         mechanism: Callable[[], Mechanism],
-        gate: Gate,
+        gate: KeyGate,
         limits: ConnectionLimits,
         zmtp: FrameLimits,
         turns: Scheduler,

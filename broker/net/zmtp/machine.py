@@ -52,7 +52,7 @@ MAX_IDENTITY = 255
 """Octets of an identity (RFC 23)."""
 
 
-class State(enum.Enum):
+class ZmtpState(enum.Enum):
     """The states of a connection; see the head of this module."""
 
     GREETING = "greeting"
@@ -104,7 +104,7 @@ class Machine:
         which saves a step for each message."""
         self.encoder: Encoder | None = None
         """The encoder of output; None before TRAFFIC."""
-        self.state = State.GREETING
+        self.state = ZmtpState.GREETING
         self.version = 0
         """The major version of the peer; 0 while unknown."""
         self.minor = 0
@@ -146,8 +146,8 @@ class Machine:
 
         ``feed(b"")`` then decodes octets after the peer's last command.
         """
-        assert self.state is State.CLAIMED
-        self.state = State.TRAFFIC
+        assert self.state is ZmtpState.CLAIMED
+        self.state = ZmtpState.TRAFFIC
         if self.version == 2:
             return self._begin_traffic(b"")
         return self._begin_traffic(self._mechanism.accept())
@@ -160,7 +160,7 @@ class Machine:
 
     def fail(self) -> None:
         """Enter FAILED, and free held input."""
-        self.state = State.FAILED
+        self.state = ZmtpState.FAILED
         self._held = b""
         self.decoder = None
 
@@ -173,12 +173,12 @@ class Machine:
 
     def _prelude(self, data: bytes) -> Iterator[Event]:
         """Decode greeting and handshake."""
-        if self.state is State.FAILED:
+        if self.state is ZmtpState.FAILED:
             return
         if len(self._held) > self._limits.message:  # possible while CLAIMED only, with a transport that is not paused
             raise ZmtpError(Fault.TOO_LARGE, "too much traffic before the handshake is complete")
         self._held += data
-        if self.state is State.GREETING:
+        if self.state is ZmtpState.GREETING:
             if not self.version:
                 self.version = greetings.version(self._held)
                 if self.version == 3:
@@ -190,7 +190,7 @@ class Machine:
             output = self._greeted(greeting)
             if output:
                 yield Output(output)
-        while self.state is State.HANDSHAKE:
+        while self.state is ZmtpState.HANDSHAKE:
             if self.version == 2:
                 claim = self._claim_of_2()
                 if claim is None:
@@ -205,14 +205,14 @@ class Machine:
                 claim = answer.claim
             if claim is not None:
                 self._check(claim.properties)
-                self.state = State.CLAIMED
+                self.state = ZmtpState.CLAIMED
                 yield claim
 
     def _greeted(self, greeting: greetings.Greeting) -> bytes:
         """Handle a complete greeting. Returns octets to send."""
         mechanism = self._mechanism
         self.minor = greeting.minor
-        self.state = State.HANDSHAKE
+        self.state = ZmtpState.HANDSHAKE
         if greeting.major == 2:
             if mechanism.name != b"NULL":
                 raise ZmtpError(Fault.MECHANISM, f"ZMTP 2.0 is not spoken with {mechanism.name.decode()}")
@@ -295,7 +295,7 @@ class Machine:
 
     def ping(self) -> bytes:
         """Return a PING with a zero time to live; empty outside TRAFFIC and before ZMTP 3.1, which introduced it."""
-        if self.state is not State.TRAFFIC or self.version < 3 or self.minor < 1:
+        if self.state is not ZmtpState.TRAFFIC or self.version < 3 or self.minor < 1:
             return b""
         assert self.encoder is not None
         return self.encoder.command(PING, bytes(TTL))

@@ -13,7 +13,7 @@ from broker.core.model import NO_DETAILS, Change, Kind, Load, Service
 from broker.wires.common import registry_events
 
 
-class FarmTopics:
+class RegistryTopics:
     """Publishes the changes of ``registry`` on ``topics``."""
 
     def __init__(self, registry: IRegistry, topics: ITopics, leases: ILeases) -> None:

@@ -23,7 +23,7 @@ from broker.net.endpoints import bound, close_now, listen
 from broker.net.interfaces.limits import RouterLimits
 from broker.net.rate_limits import Complaints
 from broker.net.router.backlog import BacklogLimits
-from broker.net.router.gate import Gate
+from broker.net.router.gate import KeyGate
 from broker.net.router.router import Router
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.boxes import SODIUM
@@ -40,7 +40,7 @@ log = Logger()
 R = TypeVar("R", bound=Router)
 
 
-class Keys(Protocol):
+class ClientKeys(Protocol):
     """The allowed client keys, which change. ``changed`` has callbacks for keys (Z85) that are not allowed any more."""
 
     changed: list[Callable[[frozenset[str]], object]]
@@ -63,7 +63,7 @@ class RouterContext(Protocol):
 
 
 def make_router(
-    wire: str, limits: RouterLimits, secret_key: str | None, keys: Keys | None, context: RouterContext
+    wire: str, limits: RouterLimits, secret_key: str | None, keys: ClientKeys | None, context: RouterContext
 ) -> Router:
     """Return a ROUTER for as many connections as the context has room for. Connections of revoked keys are closed.
 
@@ -75,7 +75,12 @@ def make_router(
 
 
 def make_kind(
-    kind: type[R], wire: str, limits: RouterLimits, secret_key: str | None, keys: Keys | None, context: RouterContext
+    kind: type[R],
+    wire: str,
+    limits: RouterLimits,
+    secret_key: str | None,
+    keys: ClientKeys | None,
+    context: RouterContext,
 ) -> R:
     """Return a ROUTER of the class ``kind``; see `make_router`."""
     mechanism: Callable[[], Mechanism] = partial(Null, as_server=True)
@@ -89,7 +94,7 @@ def make_kind(
     router = kind(
         wire,
         mechanism,
-        Gate(wire, keys, context.complaints, context.clock),
+        KeyGate(wire, keys, context.complaints, context.clock),
         limits.connection_limits(context.room),
         FrameLimits.of_frame(limits.max_message),
         context.scheduler,

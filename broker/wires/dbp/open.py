@@ -34,7 +34,7 @@ from broker.wires.dbp.sessions.beacon import Beacon
 from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue, DbpTerms
 from broker.wires.dbp.sessions.commands import CommandHandler
 from broker.wires.dbp.sessions.datagrams import DatagramHandler
-from broker.wires.dbp.sessions.elsewhere import Elsewhere
+from broker.wires.dbp.sessions.elsewhere import RemoteServices
 from broker.wires.dbp.sessions.listing import Listing
 from broker.wires.dbp.sessions.outbound import BROKER, DbpOutbound
 from broker.wires.dbp.validation import effective_dbp_beacon, effective_dbp_offer
@@ -65,7 +65,7 @@ class OpenDbp(PlainWire):
     datagrams: DatagramHandler
     leases: ILeases
     grants: Callable[[], Grants]
-    """What peers may do by the users file."""
+    """Rights of peers by the users file."""
     terms: Dbp
     """The configuration of the last reload."""
     beacon: Beacon | None = None
@@ -226,7 +226,7 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     datagrams = DatagramHandler(catalogue, outbound, complaints)
     router.serve(commands)
     if context.members.clustered:
-        catalogue.elsewhere = Elsewhere(context.registry, context.links, catalogue, complaints, Rates(clock))
+        catalogue.elsewhere = RemoteServices(context.registry, context.links, catalogue, complaints, Rates(clock))
     catalogue.restore(context.known.providers)
     listener = RouterListener(router, clock)
     wire = OpenDbp(

@@ -11,7 +11,7 @@ from broker.wires.dns.zone.names import ServiceNames
 from broker.wires.views import AnyView, Column, Row, View
 
 
-class Connection(Protocol):
+class DnsConnection(Protocol):
     """A connection, as it is shown."""
 
     @property
@@ -23,7 +23,7 @@ class Connection(Protocol):
         """Queries so far."""
 
 
-def views(names: ServiceNames, registry: IRegistry, connections: Iterable[Connection]) -> Sequence[AnyView]:
+def views(names: ServiceNames, registry: IRegistry, connections: Iterable[DnsConnection]) -> Sequence[AnyView]:
     """Return the views."""
 
     def name(entry: tuple[bytes, str, str]) -> Row:

@@ -15,7 +15,7 @@ from msgspec.structs import FieldInfo
 
 from broker.access.acts import Audit, NoAudit
 from broker.access.everyone import Everyone
-from broker.access.password_backoff import Guesses
+from broker.access.password_backoff import GuessLimit
 from broker.access.principal import Access, Principal
 from broker.core.errors import Malformed, Reason
 from broker.net.interfaces.peer import Peer
@@ -306,7 +306,7 @@ class ElkoDialect:
         """Create the session of an operator."""
         # The console has authenticated the operator: no password is compared here, so the clock of the back-off is not
         # used.
-        control = AccessControl(POLICY, Guesses(lambda: 0.0), self.access, listener, self.audit)
+        control = AccessControl(POLICY, GuessLimit(lambda: 0.0), self.access, listener, self.audit)
         session = self.session(control, peer)
         session.become(principal)
         session.receive(Auth("admin", label="console"))

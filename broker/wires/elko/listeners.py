@@ -15,7 +15,7 @@ from broker.config.endpoint import Endpoint
 from broker.core.model import BROKER, Auth, Service
 from broker.net.admission import ConnectionFactory
 from broker.net.endpoints import bound
-from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.stream_listener import StreamListener
 from broker.net.tls import Certificates
@@ -34,7 +34,7 @@ from broker.wires.interface import Context
 L = TypeVar("L", BrokerListener, DirectorListener)
 """A listener of the broker or the director."""
 
-Converse = Callable[[Peer], tuple[Reader, Session]]
+Converse = Callable[[Peer], tuple[MessageReader, PeerSession]]
 """Factory of the reader and the session of a peer."""
 
 PROTOCOLS = {"websocket": "ws", "http": "http", "rtcp": "rtcp"}
@@ -90,7 +90,7 @@ class ElkoListeners(Generic[L]):
     context: Context
     configured: Sequence[L]
     policy: Callable[[L], Policy]
-    converse: Callable[[AccessControl, Peer], tuple[Reader, Session]]
+    converse: Callable[[AccessControl, Peer], tuple[MessageReader, PeerSession]]
     limits: Callable[[L], TransportLimits]
     made: dict[str, NamedListener] = attrs.field(factory=dict)
 
@@ -208,7 +208,7 @@ def _carrier(
 ) -> tuple[Any, LineFactory]:
     """Return the factory of the listener's port, a `Carrier`, and the factory that has its sessions."""
     path = "/" if listener.path is None else listener.path
-    on_a_line: Callable[[LineProtocol], tuple[Reader, Session]] = converse
+    on_a_line: Callable[[LineProtocol], tuple[MessageReader, PeerSession]] = converse
     if listener.transport == "websocket":
         on_a_line = WebSockets(converse, path, origins, context.clock).converse
     lines = LineFactory(

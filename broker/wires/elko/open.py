@@ -16,7 +16,7 @@ from broker.config.values import Broker
 from broker.core.checks.interfaces import Pinger
 from broker.core.model import Rights, Service
 from broker.net.admission import ConnectionFactory
-from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.tls import Certificates
 from broker.wires.dialect import Dialect
 from broker.wires.elko import views
@@ -131,5 +131,5 @@ class OpenElko(PlainWire):
     def _limits_of(self, listener: BrokerListener) -> TransportLimits:
         return net_limits(listener, self._room)
 
-    def _converse(self, access: AccessControl, peer: Peer) -> tuple[Reader, Session]:
+    def _converse(self, access: AccessControl, peer: Peer) -> tuple[MessageReader, PeerSession]:
         return blocks.BlockReader(VOCABULARY), BrokerSession(self.wiring, access, peer)

@@ -22,7 +22,7 @@ from broker.core.director.interfaces import DirectorSettings
 from broker.core.director.sharing.shared_director import SharedDirector
 from broker.core.model import Service
 from broker.net.admission import ConnectionFactory
-from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.tls import Certificates
 from broker.wires.dialect import Dialect
 from broker.wires.elko import director_views
@@ -170,7 +170,7 @@ class OpenDirector(PlainWire):
     def _limits(self, listener: DirectorListener) -> TransportLimits:
         return net_limits(listener, self._context.room)
 
-    def _converse(self, access: AccessControl, peer: Peer) -> tuple[Reader, Session]:
+    def _converse(self, access: AccessControl, peer: Peer) -> tuple[MessageReader, PeerSession]:
         return blocks.BlockReader(VOCABULARY), DirectorSession(self.wiring, access, peer)
 
     def _settings(self) -> DirectorSettings:

@@ -48,6 +48,9 @@ class OpenHttp(PlainWire):
     listener: StreamListener
     own: Sequence[Endpoint]
 
+    def __attrs_post_init__(self) -> None:
+        self.context.access.changed.append(self._review)
+
     def bind(self, title: str) -> str:
         """Open the listener."""
         if self.config.auth == "users" and not self.context.access.users:
@@ -115,6 +118,9 @@ class OpenHttp(PlainWire):
     def close(self) -> Deferred[Any]:
         """Close all connections. Fires when they are closed."""
         self.dispatch.stop()
+        changed = self.context.access.changed
+        if self._review in changed:
+            changed.remove(self._review)
         self.instances.stop()
         return self.factory.close()
 
@@ -122,6 +128,9 @@ class OpenHttp(PlainWire):
         """Close without a running reactor."""
         self.stop_listening()
         self.close()
+
+    def _review(self) -> None:
+        self.instances.review(self.context.access, LISTENER)
 
 
 def open_http(config: Http, context: Context) -> OpenHttp:

@@ -9,7 +9,7 @@ from broker.wires.http.sessions.instances import Instance, Instances
 from broker.wires.views import AnyView, Column, Row, View
 
 
-class Connection(Protocol):
+class HttpConnection(Protocol):
     """A connection, as it is shown."""
 
     address: str
@@ -20,7 +20,7 @@ class Connection(Protocol):
         """Its state."""
 
 
-def views(connections: Iterable[Connection], instances: Instances) -> Sequence[AnyView]:
+def views(connections: Iterable[HttpConnection], instances: Instances) -> Sequence[AnyView]:
     """Return the views."""
 
     def instance(each: Instance) -> Row:

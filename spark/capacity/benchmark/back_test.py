@@ -3,8 +3,8 @@
 Rules:
 - The horizon is a week where there are `WEEKLY_FROM` weeks at least, else a day. The first forecast is made after four
   weeks, or four days (three, if there is no more); the next ones a horizon later each.
-- At each of these moments the model is chosen anew, by what was known then. What it says is never fitted to what came.
-  Where nothing was known, there is no forecast to be judged.
+- At each of these moments the model is chosen anew, by what was known then. Forecasts are never fitted to the later
+  values. If nothing was known, there is no forecast to be judged.
 - Errors are divided by the seasonal naive model's within the history (MASE), so that series of any size can be
   averaged: within a group over series, and in all over groups.
 - The bound is missed if the true peak of a horizon, of the finest data that the series has, is above the peak bound:

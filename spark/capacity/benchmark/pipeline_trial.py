@@ -7,8 +7,8 @@ Rules:
   miss up to `LOSSES`, and have outages. Brokers are killed and restarted, lose records, have a wrong clock, and leave
   segments that are torn, cut off, there twice, or that come after the first run.
 - The days of heartbeats of different seeds are different dates: each farm is judged by itself.
-- Loads: the forecast is that of the run's own table, of the day after the journal's end. What came then is in the truth
-  only, noise included.
+- Loads: the forecast is that of the run's own table, of the day after the journal's end. The later values are in the
+  truth only, noise included.
 - A week ahead takes weeks of history, for which Spark would need minutes. There the demand is walked through without a
   journal, as recorded series are; and how well the jobs measure demand is told apart.
 - Nothing is read but the tables. The dates are fixed, and the wall clock is not asked.

@@ -1,8 +1,8 @@
 """A journal of a farm that never was, as a broker would have written it, and the truth about it.
 
-The jobs are tried on it, and the demo shows it. What it plants it knows: how much load there was and will be, who
-failed when, who lost how many heartbeats, and every line that is damaged. `generate` returns that and writes it to
-``truth.json`` beside the journal.
+The jobs are tried on it, and the demo shows it. The truth is known: the load that there was and will be, all failures
+with their times, the numbers of lost heartbeats, and every line that is damaged. `generate` returns that and writes it
+to ``truth.json`` beside the journal.
 
 | module | subject |
 |---|---|

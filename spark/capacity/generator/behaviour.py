@@ -4,8 +4,8 @@ Rules:
 - A service's demand is shared out among its providers by their weights. Without `Service.failover` the share of a
   provider that is down is lost for that time, as with players that are pinned to their server; with it, the others
   take it over.
-- A provider registers, is heard, and goes. Who has an interval beats, and is expired three intervals after its last
-  beat; who has none is connected, and its connection ends. Each time it registers it has another provider id.
+- A provider registers, is heard, and goes. A provider with an interval beats, and is expired three intervals after its
+  last beat; one without is connected, and its connection ends. Each time it registers it has another provider id.
 - Each beat is missed with the provider's own chance, so how many are missed is luck as well; how many were is in the
   truth. No provider misses three beats in a row, since it would then have been down, which is another defect.
 - A provider that flaps is lost and comes back, again and again for some hours.

@@ -88,7 +88,7 @@ def number(stream: Stream, chance: np.random.Generator, faults: Faults) -> Numbe
             cut = int(np.searchsorted(at, boot.end - UNWRITTEN * SECOND))
             got.keep[cut:high] = False
             got.unacknowledged += high - cut
-    # What happened while the broker was not there, nobody wrote down.
+    # Events during an absence of the broker have no records.
     got.keep &= got.seq > 0
     special = [*stream.unreadable, stream.unknown]
     for turn in range(faults.drops):

@@ -157,7 +157,7 @@ def dates_of(table: pa.Table) -> pa.ChunkedArray:
 
 
 def runs_of(table: pa.Table) -> tuple[Run, ...]:
-    """Tell which numbers the records have. Where they are in order, `seq` less the row stays the same."""
+    """Find the numbers of the records. If they are in order, `seq` less the row stays the same."""
     numbers = pa.table(
         {
             "date": dates_of(table),

@@ -3,12 +3,12 @@
 Rules:
 - A segment is new when the ledger does not have its name, or has another digest of its file. A file of the same size
   and ctime is taken for the same, unless something of it is in quarantine: then its bytes are compared again in each
-  run. What a segment that is read again had in quarantine goes.
+  run. The lines that a segment had in quarantine are removed when it is read again.
 - A folder of the journal in which no name changed since it was read is not listed again.
 - If all of a segment is records, its rows are written at
   once (`fast_reader`); else Spark reads it line by line (`line_reader`); both to a staging
   folder.
-- The staged files then move into bronze by renames. Where numbers of records overlap (a segment came twice, or a run
+- The staged files then move into bronze by renames. If numbers of records overlap (a segment came twice, or a run
   was cut off while it moved files) the dates in question are written again, each record once by (broker, boot, seq).
 - A segment that cannot be decompressed is put aside whole, and the rest goes on.
 - Before files move, the state notes the dates; the ledger is written last. So whatever a crash leaves, the next run
@@ -169,7 +169,7 @@ class Intake:
         lines = self._take(new, tell)
         bad = self._read_lines(lines)
         touched = {run.date for run in self._runs} | self._twice | dirty
-        # What the state says of dates that an earlier run did not finish stays true until they are computed.
+        # The state of dates that an earlier run did not finish stays valid until they are computed.
         state = State({str(day) for day in touched}, state.changed | {str(day) for day in touched})
         tables.keep(state)
         if bad is not None or self._damaged or self._again:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 
 WAIT_SHARE = 0.05
-"""The share of requests that may wait. Where one in twenty waits, waiting is rare enough not to shape the day of a
+"""The share of requests that may wait. If one in twenty waits, waiting is rare enough not to shape the day of a
 user, and the providers beyond that bring little."""
 
 MOST_ERLANGS = 100_000.0

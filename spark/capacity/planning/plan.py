@@ -8,7 +8,7 @@ Rules:
   now, that of the horizon, and that of an hour: what is short in one is short in all.
 - Where providers report requests and their latency, or requests in flight, Erlang's formula says how many providers,
   each of which handles one request at a time, keep all but `WAIT_SHARE` of them from waiting; the larger number is
-  taken. The traffic of the horizon is that of the last hour in proportion to the demand. Where more requests are in
+  taken. The traffic of the horizon is that of the last hour in proportion to the demand. If more requests are in
   service than there are providers, they handle several at a time, and the formula says nothing.
 - The providers run out in the first hour whose need (by p50; by the bound of that hour) is more than there are now.
 - An instance that offers several services lends its full load to each of them. Such needs do not add up; the plan says

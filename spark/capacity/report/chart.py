@@ -67,7 +67,8 @@ class Mark:
 
 
 def escape(text: object) -> str:
-    """Make text harmless in elements and attributes. What XML cannot hold at all becomes a replacement character."""
+    """Make text harmless in elements and attributes. A character that XML does not allow becomes a replacement
+    character."""
     kept = "".join(character if _allowed(character) else "\ufffd" for character in str(text))
     return _escape(kept, {'"': "&quot;", "'": "&#39;"})
 

@@ -1,6 +1,6 @@
 """Pieces of the report: values that may be missing, as text, and pieces of HTML.
 
-What is called ``html`` is markup already; all else is text, which is escaped where it becomes markup.
+Any value called ``html`` is markup already; all else is text, which is escaped where it becomes markup.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def _chart(service: ServiceRows) -> str:
 
     capacity = points(history, "capacity")
     if service.capacity is not None and service.forecast:
-        # What the providers of today can take, as far as the forecast goes.
+        # The capacity of the providers of today, as far as the forecast goes.
         capacity += [(utc(row["h"]).timestamp(), service.capacity) for row in service.forecast]
     lines = [
         Line("demand", "demand", points(history, "demand_mean")),

@@ -91,7 +91,7 @@ def _add_records(lives: Lived, rows: FiveMinutes) -> None:
     w = window_of(records.at)
     length = np.where(short, lives.next - records.at, 0)
     over = np.maximum(records.at + length - w - FIVE_MINUTES, 0)
-    # What of it is hidden is taken to lie evenly in both.
+    # Its hidden time is taken to lie evenly in both.
     share = np.divide(lives.known, length, out=np.zeros(len(w)), where=length > 0)
     beats = np.divide(share, records.interval, out=np.zeros(len(w)), where=records.interval > 0)
     loaded, load = ~np.isnan(records.load), np.nan_to_num(records.load)
@@ -138,7 +138,7 @@ def _stretches(lives: Lived, pieces: Pieces, names: Names, before: Sequence[Carr
     began, withdrawn = records.at[begin], records.ended[breaks] == WITHDRAWN
     # An end of which nothing before it is known says nothing of being up; a withdrawal says that nobody is down.
     says = withdrawn | (records.ended[breaks] == OPEN) | (begin < breaks)
-    # Where the clock was set back the same time is there twice, and nobody is down in it.
+    # If the clock was set back, the same time is there twice, and no provider is down in it.
     open_ = (records.ended[breaks] == OPEN) & ~lives.last[breaks]
     began = np.where(open_, np.minimum(began, lives.next[breaks]), began)
     site = records.site[breaks]
@@ -187,7 +187,7 @@ def _carried(lives: Lived, names: Names, day: Day) -> list[Carried]:
         broker, boot, service, provider = names.registrations[records.registration[row]]
         start = (broker, boot)
         at, ended, sign = int(records.at[row]), int(records.ended[row]), last_sign.get(start, 0)
-        # What ended longer ago than an absence lasts says nothing more.
+        # A registration that ended longer ago than an absence lasts has no more effect.
         if (sign if ended == OPEN else at) <= day.end - ABSENCE:
             continue
         if ended == OPEN:

@@ -1,7 +1,7 @@
 """Clocks: where a broker's clock was set back, by its records.
 
 Rules:
-- The order of a start's records is that of their numbers. Where a record shows an earlier time than one before it, the
+- The order of a start's records is that of their numbers. If a record shows an earlier time than one before it, the
   clock was set back between the two. Less than a second is what keeps a clock right, and is not told.
 - A drop record has the time at which it was written, and those behind it may have happened before that: they are not
   compared with it.
@@ -84,7 +84,7 @@ def within(start: Ints, seq: Ints, at: Ints, names: Sequence[tuple[str, str]]) -
 def set_back(pieces: Iterable[Piece], found: Iterable[SetBack]) -> list[SetBack]:
     """Return where clocks were set back: as was found within pieces, and from one piece to the next.
 
-    Where records are divided at random, pieces that have some of them each find the same twice.
+    If records are divided at random, several pieces find the same jump.
     """
     told: list[SetBack] = []
     for one in sorted([*found, *_between(pieces)]):

@@ -81,7 +81,7 @@ def _between(stretches: Stretches, brokers: Sequence[str], stays: Mapping[str, S
     """Find the times in which an instance is not up, and was before."""
     own = stretches.take(np.lexsort((stretches.how, stretches.to, stretches.from_, stretches.instance)))
     number = np.arange(len(own.to))
-    # What ended last so far: of the instance, since the places of another's are higher.
+    # The latest end so far: of the instance, since the places of another's are higher.
     ends = np.lexsort((own.how, own.to))
     place = np.empty_like(number)
     place[ends] = number

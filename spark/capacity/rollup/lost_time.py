@@ -1,7 +1,7 @@
 """Hidden time: what the journal lost of a broker's start, as a part of its time.
 
 Rules:
-- The records of a start are numbered in their order. Where numbers are missing, nothing is known of the time from the
+- The records of a start are numbered in their order. If numbers are missing, nothing is known of the time from the
   record before them to the one after: it is hidden. So one record that is lost among many hides a fraction of a second,
   and n of them, where r come each second, hide n / r seconds.
 - Who was there before is there in hidden time too. No beat is expected in it, and nobody's life runs out in it.

@@ -7,8 +7,8 @@ Rules:
 - Within a registration records are ordered by their number, and not by the clock, which may jump; a record that is
   there twice counts once.
 - A record is *short* when its registration is up until the next one and no silence of the broker can lie between: most
-  records are, and need no look at when the broker was there. All others are breaks. What is between two breaks is an
-  island: the registration is up in it all the time.
+  records are, and need no look at when the broker was there. All others are breaks. The records between two breaks are
+  an island: the registration is up in it all the time.
 - Names go by numbers: starts, registrations of these, and *sites*, which are a broker with a service and an instance of
   it. An instance may change within a registration.
 """

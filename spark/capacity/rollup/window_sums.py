@@ -153,7 +153,7 @@ class FiveMinutes:
 
 
 def _capped(mine: dict[str, Any], broker_up: Ints) -> dict[str, Any]:
-    """Cap the times by the broker's. What nobody agreed on, beats and the silences between them, is not told."""
+    """Cap the times by the broker's. Without an agreed interval, beats and the silences between them are left out."""
     connected = np.minimum(mine["connected"], broker_up)
     # A clock that was set back shows the same minutes twice; the share that was one too many is not expected either.
     real = np.divide(connected, mine["connected"], out=np.ones(len(connected)), where=mine["connected"] > 0)

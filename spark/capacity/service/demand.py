@@ -146,7 +146,7 @@ class Part:
         # The last five minutes before silence are half of it: the level is that of the ten minutes before them.
         level = last(np.where(self.told, _or(mean_around(self.load, -2, -1), self.load), np.nan))
         relation = last(np.where(self.told, _or(mean_around(relative, -2, -1), relative), np.nan))
-        # What was taken over when a silence began holds for all of it.
+        # The share that was taken over when a silence began holds for all of it.
         taken = np.append(np.where(self.first, share, 0.0), np.zeros((len(self.load), 1)), axis=1)
         for row, place in self.replaced:
             taken[row, place] = 1.0

@@ -11,7 +11,7 @@ Rules:
 - phi is how surprising the longest silence was, if silences are exponential with the day's own mean: 8 is one in 10^8.
 - The score is the share of time that the provider was up, times the share of beats that came while it was.
 - A provider is flaky when it misses beats while it is up, more than chance and its service explain, or when it flaps.
-  The beats missed on the way into an outage are the outage's. What is left is compared with the service's lower
+  The beats missed on the way into an outage are the outage's. The rest is compared with the service's lower
   quartile, not its median: in a service of three, two may be flaky, and where all come late none is. Services of less
   than four are compared with all providers that beat. Two tests must both agree:
   - the excess over the quartile is at least 0.8 % of the beats: of a provider that misses 2 % among others that miss up
@@ -44,7 +44,7 @@ SIGNIFICANT = 3.0
 """Standard deviations from which a number of missed beats is more than chance."""
 
 HELD_UP = 2.0
-"""Beats that five minutes may have in addition, for they were due in those before. Where all were counted, and ten
+"""Beats that five minutes may have in addition, for they were due in those before. If all were counted, and ten
 minutes were there twice, a provider that missed 2 % of its beats each 30 s seemed to miss 1 %."""
 
 NOISE = 0.001

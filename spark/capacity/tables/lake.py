@@ -5,8 +5,8 @@ At its end a run publishes each table with one Delta commit (delta-rs, no Spark)
 others read one version of a table as a whole, and older ones by number or time.
 
 Rules:
-- The files of the jobs become files of the lake by hard links: nothing is copied. Where links cannot be made (another
-  file system) they are copied.
+- The files of the jobs become files of the lake by hard links: nothing is copied. If links cannot be made (another file
+  system), they are copied.
 - The name of a linked file is made of its inode, time and size. So what is to be added and removed is found by names,
   and a run that was cut off here is made up for by the next.
 - A table of which nothing changed gets no commit.

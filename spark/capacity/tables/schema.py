@@ -166,7 +166,7 @@ LEDGER = Table(
         ingested_at="timestamp",
     ),
 )
-"""The segments that were read: `changed` is the ctime of the file in nanoseconds, `digest` is of its bytes. Where a
+"""The segments that were read: `changed` is the ctime of the file in nanoseconds, `digest` is of its bytes. If a
 segment has unreadable parts at its end, `reach` is the highest number that its records of a boot are known to have."""
 
 FOLDERS = Table("folders", columns(folder="string", state="long"))
@@ -262,7 +262,7 @@ GOLD_PROVIDER_DAY = Table(
     ),
     dated=True,
 )
-"""How reliable a provider was on a day; judged by "beats" or by "connection"."""
+"""Reliability of a provider on a day, judged by "beats" or by "connection"."""
 
 GOLD_BALANCE_DAY = Table(
     "gold_balance_day",
@@ -277,7 +277,7 @@ GOLD_BALANCE_DAY = Table(
     ),
     dated=True,
 )
-"""How evenly the load of a service lay on its providers on a day."""
+"""Balance of the load of a service between its providers on a day."""
 
 GOLD_FORECAST = Table(
     "gold_forecast",
@@ -342,7 +342,8 @@ GOLD_PLAN = Table(
     ),
     dated=True,
 )
-"""How many providers a service needs, spares included, which rule decided, and from when on those of now are too few.
+"""Number of providers that a service needs, spares included, the rule that decided, and the time from which on those of
+now are too few.
 
 `add` is what is missing, now or in the horizon. `growth_per_week` is that of the weekly peaks, as a share of them, and
 `exhaust_trend` the week in which it makes the providers of now too few, within 13. `demand_now` is the highest
@@ -366,7 +367,7 @@ EVALUATION = Table(
     ),
     dated=True,
 )
-"""What became of past forecasts, beside what they promised."""
+"""Past forecasts beside the values that came."""
 
 TABLES = {
     table.name: table

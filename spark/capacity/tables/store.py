@@ -248,7 +248,7 @@ class Tables:
         return new
 
     def replace(self, table: Table, day: date, staged: Path) -> None:
-        """Put staged files in the place of a date. Who is cut off in between makes the date again (`State`)."""
+        """Put staged files in the place of a date. A run that is cut off in between makes the date again (`State`)."""
         place = self._folder(table, day)
         place.parent.mkdir(exist_ok=True)
         shutil.rmtree(place, ignore_errors=True)

@@ -8,8 +8,6 @@ from itertools import count
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from twisted.internet.task import Clock
-
 from broker.access.principal import Principal
 from broker.core.model import Rights, Service
 from broker.core.registry import Registry
@@ -18,6 +16,7 @@ from broker.web import parameters
 from broker.web.endpoint import Call, Endpoint
 from broker.web.messages import Request, Response, Stream
 from broker.web.routes import Routes
+from tests.recording.farm import CoreFarm, clock_at
 
 BOB = Principal("bob", address="192.0.2.7")
 
@@ -77,12 +76,11 @@ def pieces(response: Response) -> Iterator[bytes]:
     return response.body
 
 
-class Farm:
+class ApiFarm(CoreFarm):
     """A registry, on a clock that a test advances; the time begins in 2026."""
 
     def __init__(self, *known: Any) -> None:
-        self.clock = Clock()
-        self.clock.advance(1_767_225_600)
+        super().__init__(clock_at(1_767_225_600))
         ids = count(100)
         self.restored = Restored(known, 30.0, self.clock, lambda ids: None)
         self.registry = Registry(self.clock, lambda: next(ids), self.restored)

@@ -17,7 +17,7 @@ from broker.wires.dialect import Dialect
 from broker.wires.elko.commands import broker_dialect, director_dialect
 from tests.admin.api.calls import BOB, Site
 from tests.wires.elko.director_recording import DirectorFarm, opens
-from tests.wires.recording import Farm, desc
+from tests.wires.recording import ElkoFarm, desc
 
 
 class Log:
@@ -40,7 +40,7 @@ class Actions:
 
     def __init__(self) -> None:
         launchers = [Launcher("web", "run web"), Launcher("bad", "missing")]
-        self.farm = Farm(launchers=launchers, missing={"missing"})
+        self.farm = ElkoFarm(launchers=launchers, missing={"missing"})
         self.director = DirectorFarm()
         self.log = Log()
         self.dialects: list[Dialect] = [

@@ -14,12 +14,12 @@ from broker.admin.api.history import MAX_IDS
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Auth, Check, CheckState, NotReady, Policy, Provider, Rights, Service
 from broker.web.problem import Problem
-from tests.admin.api.calls import Farm, Site, content
+from tests.admin.api.calls import ApiFarm, Site, content
 
 OLD = Provider(7, "old", "elko", "192.0.2.3:1", 0.0, 0.0, (Service("bank", "old:80", 7, "tcp"),))
 
 
-class Entries(Farm):
+class Entries(ApiFarm):
     def __init__(self) -> None:
         super().__init__(OLD)
         self.history = LoadHistory(self.registry, self.clock)

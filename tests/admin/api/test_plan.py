@@ -9,9 +9,8 @@ from zope.interface import implementer
 
 from broker.admin.api import plan
 from broker.admin.api.metrics import plan as plan_metrics
-from broker.core.interfaces import IPlan
-from broker.core.plan import Plan, PlannedService, Verdict
-from tests.admin.api.calls import Farm, Site
+from broker.core.plan import IPlan, Plan, PlannedService, Verdict
+from tests.admin.api.calls import ApiFarm, Site
 from tests.admin.api.test_metrics import samples
 
 DAY = 86_400.0
@@ -23,7 +22,7 @@ class Current:
 
     path = None
 
-    def __init__(self, farm: Farm, *services: PlannedService) -> None:
+    def __init__(self, farm: ApiFarm, *services: PlannedService) -> None:
         self._clock = farm.clock
         made = farm.clock.seconds() - 3_600
         self._plan = Plan(made, {each.name: each for each in services}) if services else None
@@ -47,13 +46,13 @@ class Current:
         raise NotImplementedError
 
 
-def short(farm: Farm, name: str, days: float | None) -> PlannedService:
+def short(farm: ApiFarm, name: str, days: float | None) -> PlannedService:
     verdict = Verdict.ENOUGH if days is None else Verdict.SOON
     return PlannedService(name, verdict, 2, 2, 3, 1, None if days is None else farm.clock.seconds() + days * DAY)
 
 
 def test_the_plan_is_a_list_with_its_age() -> None:
-    farm = Farm()
+    farm = ApiFarm()
     current = Current(farm, short(farm, "bank", 2.5), short(farm, "shop", None))
     site = Site(plan.endpoints(current, farm.registry, farm.clock))
     answer = site.get("/v1/plan")
@@ -63,7 +62,7 @@ def test_the_plan_is_a_list_with_its_age() -> None:
 
 
 def test_without_a_plan_the_list_is_empty_and_tells_the_problem() -> None:
-    farm = Farm()
+    farm = ApiFarm()
     current = Current(farm)
     current.reason = "there is no such file"
     answer = Site(plan.endpoints(current, farm.registry, farm.clock)).get("/v1/plan")
@@ -72,7 +71,7 @@ def test_without_a_plan_the_list_is_empty_and_tells_the_problem() -> None:
 
 
 def test_services_that_are_short_first_are_metrics() -> None:
-    farm = Farm()
+    farm = ApiFarm()
     many = [short(farm, f"s{number}", float(number)) for number in range(plan_metrics.SERVICES + 5)]
     found = samples(plan_metrics.collect(Current(farm, short(farm, "enough", None), *many)))
     assert found["elkobroker_plan_age_seconds"] == 3_600

@@ -14,7 +14,7 @@ from broker.core.errors import Refusal
 from broker.web.problem import Problem
 from broker.wires.counter import Counter, Documentation
 from broker.wires.views import AnyView, Column, View
-from tests.admin.api.calls import Farm, Site, content, pieces
+from tests.admin.api.calls import ApiFarm, Site, content, pieces
 
 
 def sessions(wire: str, *rows: dict[str, Any]) -> AnyView:
@@ -23,15 +23,15 @@ def sessions(wire: str, *rows: dict[str, Any]) -> AnyView:
 
 
 @pytest.fixture
-def farm() -> Farm:
-    farm = Farm()
+def farm() -> ApiFarm:
+    farm = ApiFarm()
     farm.join("bank-1", "bank", "mint")
     farm.join("shop-1", "shop", wire="dbp")
     return farm
 
 
 @pytest.fixture
-def site(farm: Farm) -> Site:
+def site(farm: ApiFarm) -> Site:
     documentation = Documentation([Counter("mc0_dropped", "Messages dropped", "messages")])
     views = {
         view.name: view
@@ -46,7 +46,7 @@ def site(farm: Farm) -> Site:
     return Site(tables.endpoints(lambda: views, farm.registry))
 
 
-def test_a_list_has_the_rows_of_a_page_and_the_number_of_all(farm: Farm, site: Site) -> None:
+def test_a_list_has_the_rows_of_a_page_and_the_number_of_all(farm: ApiFarm, site: Site) -> None:
     answer = site.get("/v1/services?offset=1&limit=1")
     assert answer == {
         "rows": [
@@ -100,7 +100,7 @@ def test_a_wrong_query_is_refused_with_the_parameter(site: Site, query: str) -> 
     assert "service" in str(caught.value) or query.partition("=")[0] in str(caught.value)
 
 
-def test_a_client_with_the_present_revision_gets_no_second_copy(farm: Farm, site: Site) -> None:
+def test_a_client_with_the_present_revision_gets_no_second_copy(farm: ApiFarm, site: Site) -> None:
     response = site.response("GET", "/v1/services")
     tag = dict(response.headers)["ETag"]
     assert tag == f'"{farm.registry.epoch}-{farm.registry.revision}"'
@@ -114,13 +114,13 @@ def test_rows_with_ages_have_no_tag(site: Site) -> None:
     assert "ETag" not in dict(site.response("GET", "/v1/providers").headers)
 
 
-def test_a_wrong_query_is_refused_to_a_client_with_a_copy_too(farm: Farm, site: Site) -> None:
+def test_a_wrong_query_is_refused_to_a_client_with_a_copy_too(farm: ApiFarm, site: Site) -> None:
     tag = f'"{farm.registry.epoch}-{farm.registry.revision}"'
     with pytest.raises(Refusal):
         site.response("GET", "/v1/services?sort=size", if_none_match=tag)
 
 
-def test_the_snapshot_is_that_of_the_begin(farm: Farm, site: Site) -> None:
+def test_the_snapshot_is_that_of_the_begin(farm: ApiFarm, site: Site) -> None:
     revision = farm.registry.revision
     body = pieces(site.response("GET", "/v1/services"))
     first = next(body)

@@ -16,7 +16,7 @@ from broker.core.model import Auth, Rights, Service
 from broker.core.watches import RING
 from broker.web.messages import Stream
 from broker.web.problem import Problem
-from tests.admin.api.calls import Farm, Site
+from tests.admin.api.calls import ApiFarm, Site
 
 
 @attrs.define(eq=False)
@@ -54,7 +54,7 @@ class Browser:
         return self.text.count("event: resync\n")
 
 
-class Events(Farm):
+class Events(ApiFarm):
     def __init__(self) -> None:
         super().__init__()
         self.hub = WatchHub(self.registry, self.clock)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 SERVER = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
-"""What a certificate of etcd's server needs: its gateway connects to itself with it."""
+"""Usages that a certificate of etcd's server needs: its gateway connects to itself with it."""
 
 
 class Authority:

@@ -1,4 +1,4 @@
-"""What the tests of etcd's client share."""
+"""Fixtures of the tests of etcd's client."""
 
 from __future__ import annotations
 

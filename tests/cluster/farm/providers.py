@@ -1,7 +1,7 @@
 """Providers on all wires that register, report loads, notice that their broker is gone, and come back through another.
 
 Each has one service at a place of its own. Those of Elko, HTTP and MTL share service names; a name of DBP belongs to
-one service. What a provider does when its broker is silent is what the clients' guides recommend.
+one service. If its broker is silent, a provider does as the clients' guides recommend.
 """
 
 from __future__ import annotations

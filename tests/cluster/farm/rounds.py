@@ -3,8 +3,9 @@
     python -m tests.cluster.farm.rounds --seed 1 --rounds 100 --providers 1000
 
 During the faults, finds at each broker must not miss a provider that is registered and whose broker is in touch. After
-them, within the settling time, all registries must be equal, with every live provider and no other. It prints one line
-of JSON for each round, and exits with status 1 if anything was wrong.
+them, within the settling time, all registries must be equal, with every live provider and no other. Confirmed messages
+of queues are accounted for, and messages of a topic keep their order and arrive again everywhere. It prints one line of
+JSON for each round, and exits with status 1 if anything was wrong.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from tests.cluster.farm.faults import Fault, Round, schedule
 from tests.cluster.farm.finders import Finder
 from tests.cluster.farm.hosts import Hosts
 from tests.cluster.farm.providers import Provider, providers
+from tests.cluster.farm.traffic import CONFIRMING, QueueTraffic, TopicTraffic
+from tests.cluster.queue_load import QUEUES
 from tests.cluster.real_etcd import Member
 from tests.packages import program
 
@@ -65,6 +68,8 @@ class Farm:
         self._rng = random.Random(seed)
         self.by_place = {(each.name, each.place): each for each in self.providers}
         self.finders = [Finder(each, self.check) for each in brokers]
+        self.queues = QueueTraffic(brokers)
+        self.topic = TopicTraffic(brokers)
         self.missed: list[str] = []
         self.looks = 0
         self._out: dict[str, float] = {}
@@ -96,9 +101,14 @@ class Farm:
         for number, each in enumerate(self.providers):
             reactor.callLater(number * 0.01, each.start)
         await wait(lambda: not self.differences(), START + 0.05 * len(self.providers), self.differences)
+        self.topic.start()
+        await deferToThread(self.queues.start)
 
     async def stop(self) -> None:
-        """End finders and providers."""
+        """End the traffic, the finders and the providers."""
+        await deferToThread(self.queues.stop)
+        if self.topic.is_alive():
+            await deferToThread(self.topic.stop)
         for finder in self.finders:
             finder.stop()
         for each in self.providers:
@@ -132,7 +142,7 @@ class Farm:
                 pairs = zip(finder.services, first.services, strict=False)
                 unlike = [each for each in pairs if each[0] != each[1]]
                 return f"{finder.broker.name} and {first.broker.name} differ, such as {unlike[:3]}"
-        return ""
+        return self.queues.waiting() or (self.topic.waiting() if self.topic.is_alive() else "")
 
     def check(self, finder: Finder) -> None:
         """Note what a finder misses that it must see."""
@@ -181,6 +191,7 @@ class Farm:
                 reactor.callLater(self._rng.uniform(0.0, 3.0), each.leave)
         await gatherResults([Deferred.fromCoroutine(self._fault(each)) for each in round.faults])
         faults_end = time.monotonic()
+        self.queues.mark()
         limit = 2 * self.ttl + 3.0 + 15.0
         trouble = last = ""
 
@@ -206,12 +217,18 @@ class Farm:
             "missed": len(self.missed),
             "examples": self.missed[:5],
             "trouble": trouble,
+            "confirmed": self.queues.counts()[0],
+            "again": self.queues.counts()[1],
+            "received": self.topic.received,
+            "messages": (self.queues.defects() + self.topic.disorder)[:5],
             "ended": [name for name, each in self.hosts.brokers.items() if not each.running],
         }
 
     async def _fault(self, fault: Fault) -> None:
         await deferLater(reactor, fault.at)
         begin, end = self._faults(fault)
+        window: list[float | None] = [time.monotonic() - CONFIRMING, None]
+        self.queues.faults.append(window)
         broker = fault.target if fault.kind in ("kill broker", "pause broker", "cut broker") else ""
         if broker:
             self._out[broker] = time.monotonic()
@@ -222,6 +239,7 @@ class Farm:
         await deferToThread(begin)
         await deferLater(reactor, fault.lasts)
         await deferToThread(end)
+        window[1] = time.monotonic() + self.ttl
         if broker:
             now = time.monotonic()
             if now - self._out.pop(broker) > self.ttl - MARGIN - 2.0:
@@ -327,10 +345,14 @@ async def main(options: argparse.Namespace, hosts: Hosts) -> int:
             if time.monotonic() - began > 60 * options.minutes:
                 break
             result = await farm.run(each)
-            bad += bool(result["missed"] or result["trouble"] or result["ended"])
+            bad += bool(result["missed"] or result["trouble"] or result["ended"] or result["messages"])
             print(json.dumps(result), flush=True)
             if result["ended"]:
                 break
+        lost = await deferToThread(farm.queues.finish)
+        if lost:
+            print(json.dumps({"lost": lost[:5]}), flush=True)
+            bad += 1
     except AssertionError as error:
         print(json.dumps({"failed": str(error)}), flush=True)
         bad += 1
@@ -368,7 +390,7 @@ def command_line() -> None:
             reactor.stop()
 
         skew = {"b": faketime("+3h x1.1"), "c": faketime("-2d")} if options.skew else {}
-        with Hosts(directory, ttl=options.ttl, before=skew) as hosts:
+        with Hosts(directory, ttl=options.ttl, queues=QUEUES, before=skew) as hosts:
             reactor.callWhenRunning(lambda: Deferred.fromCoroutine(main(options, hosts)).addBoth(done))
             reactor.run()
     sys.exit(status)

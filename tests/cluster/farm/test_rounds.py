@@ -23,7 +23,7 @@ LIMIT = 600
 
 @pytest.fixture(autouse=True)
 def needed() -> None:
-    """What the rounds need."""
+    """Require the programs and namespaces that the rounds need."""
     for each in ("etcd", "ip", "nft", "faketime"):
         program(each)
     need_namespaces()
@@ -41,7 +41,7 @@ def rounds(directory: Path, *options: str) -> list[dict[str, Any]]:
 def test_after_each_round_of_faults_all_registries_are_equal(tmp_path: Path) -> None:
     done = rounds(tmp_path, "--seed", "6", "--rounds", "2", "--providers", "60", "--ttl", "5")
     assert len(done) == 2
-    assert all(line["looks"] and line["moves"] for line in done)
+    assert all(line["looks"] and line["moves"] and line["confirmed"] and line["received"] for line in done)
 
 
 def test_nothing_depends_on_the_clocks_of_the_brokers(tmp_path: Path) -> None:

@@ -30,13 +30,13 @@ def test_a_service_is_found_at_all_members_until_it_leaves(farm: Farm) -> None:
 
 def test_all_of_a_service_arrives(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
-    id = a.registry.join("\ud800 alone", "elko", "h:5")
+    id = a.registry.join("\ud800 alone", "elko", "h:5", "user anna")
     a.offer(id, "bank", "h:1", label="x", info='{"a":1}', lasting=True, interval=2.5)
     farm.until(b.found, "the service")
     assert b.registry.find("bank", "tcp") == a.registry.find("bank", "tcp")
     provider = b.registry.provider(id)
     assert provider is not None
-    assert provider.label == "\ud800 alone"
+    assert (provider.label, provider.owner) == ("\ud800 alone", "user anna")
     [service] = a.registry.services_of(id)
     a.registry.amend(attrs.evolve(service, info='{"a":2}'))
     farm.until(lambda: b.registry.find("bank", "tcp")[0].info == '{"a":2}', "the amendment")

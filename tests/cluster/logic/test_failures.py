@@ -374,6 +374,22 @@ def test_an_offer_after_the_return_of_a_paused_member_counts(farm: Farm) -> None
     assert farm.values("p") == [f"{stale:016}"]
 
 
+def test_watchers_of_the_members_get_the_new_instance_of_this_one_too(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    seen: dict[str, list[tuple[str, str]]] = {"a": [], "b": []}
+    for member in (a, b):
+        told = seen[member.cluster.name]
+        member.cluster.watch_members(lambda name, found, told=told: told.append((name, found and found.instance)))  # type: ignore[misc]
+    before = a.memory.memory.instance
+    farm.etcd.vanish(a.memory.memory.lease)
+    farm.until(lambda: a.is_member and a.memory.memory.instance != before, "another lease")
+    farm.until(lambda: seen["b"][-1:] == [("a", a.memory.memory.instance)], "the other member knows it")
+    assert seen["a"] == [("a", a.memory.memory.instance)]
+    own = a.cluster.member("a")
+    assert own is not None
+    assert own.instance == a.memory.memory.instance
+
+
 def test_a_lease_that_vanishes_is_replaced(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     id = a.register()

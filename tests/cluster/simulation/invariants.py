@@ -1,4 +1,4 @@
-"""What holds at every moment of a history, and what holds after it has settled."""
+"""Invariants at every moment of a history, and after it has settled."""
 
 from __future__ import annotations
 

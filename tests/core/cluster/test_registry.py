@@ -63,7 +63,7 @@ class Rig:
         return [(each.provider, each.hostport) for each in self.registry.find(name, "tcp", restored)]
 
     def told(self) -> list[tuple[Kind, int]]:
-        """What was announced since the last call."""
+        """Return the changes since the last call."""
         told = [(each.kind, each.provider) for each in self.changes]
         revisions = [each.revision for each in self.changes]
         assert revisions == sorted(revisions)

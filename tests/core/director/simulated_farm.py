@@ -1,8 +1,8 @@
 """A farm for an hour of its own time: Context Servers that die and come back, users that come, stay and leave.
 
-What happens is drawn beforehand from a seed, so that two ways of placing users meet the same hour. One is the director,
-which knows no more of the servers than real ones tell. The other, `Oracle`, sees at any time into every server, and is
-plain enough to be right: it looks at all of them for each user.
+All events are drawn beforehand from a seed, so that two ways of placing users meet the same hour. One is the director,
+which has only the reports of the servers. The other, `Oracle`, sees at any time into every server, and is plain enough
+to be right: it looks at all of them for each user.
 """
 
 from __future__ import annotations

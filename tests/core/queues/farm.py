@@ -18,13 +18,14 @@ from broker.core.queues.queues import Queues
 from broker.core.queues.recorder import COMMIT_SECONDS, QueueRecorder
 from broker.core.queues.settings import DEFAULTS, Death, QueueRule, QueueSettings
 from broker.core.queues.store import QueueStore
+from tests.recording.farm import CoreFarm
 from tests.threads import Thread
 
 DURABLE = QueueSettings(durable=True, dead_letters=frozenset(Death))
 
 
 class Worker:
-    """Taker with a window, which may be stuck. It keeps its messages in order."""
+    """Receiver with a window, which may be stuck. It keeps its messages in order."""
 
     def __init__(self, window: int = 100) -> None:
         self.window = window
@@ -58,8 +59,10 @@ class Worker:
         return [bytes(message.body) for message in self.held]
 
 
-class Farm:
-    """Queues, a clock, and short methods for their operations."""
+class QueuesFarm(CoreFarm):
+    """Queues, and short methods for their operations."""
+
+    step = TICK
 
     def __init__(
         self,
@@ -68,8 +71,7 @@ class Farm:
         clock: Clock | None = None,
         leases: Leases | None = None,
     ) -> None:
-        self.clock = clock or Clock()
-        self.leases = Leases(self.clock) if leases is None else leases
+        super().__init__(clock or Clock(), leases)
         self.queues = Queues(self.leases, [QueueRule(("*",), settings)], keeper)
 
     def queue(self, name: str = "q") -> Queue:
@@ -104,11 +106,10 @@ class Farm:
         held, worker.held = worker.held, []
         self.queues.give_back(held)
 
-    def wait(self, seconds: float) -> None:
-        """Advance the clock in steps of the leases' ticks."""
-        for _ in range(round(seconds / TICK)):
-            self.clock.advance(TICK)
-        self.leases.look()  # as the scheduler does before it serves a connection
+    def wait(self, seconds: float, step: float | None = None) -> None:
+        """Advance the clock; then look at the leases, as the scheduler does before it serves a connection."""
+        super().wait(seconds, step)
+        self.leases.look()
 
     def info(self, name: str = "q") -> QueueInfo | None:
         return next((info for info in self.queues.describe() if info.name == name), None)
@@ -142,7 +143,15 @@ class Author:
         self.lost += tokens
 
 
-class DurableFarm(Farm):
+def commit(clock: Clock, thread: Thread) -> None:
+    """Advance the clock past the delay of a write, and run the thread, until the recorder has written everything."""
+    clock.advance(COMMIT_SECONDS)
+    while thread.jobs:
+        thread.work()
+        clock.advance(COMMIT_SECONDS)
+
+
+class DurableFarm(QueuesFarm):
     """Queues over a store in ``directory``, with its content at the start."""
 
     def __init__(self, directory: str, settings: QueueSettings = DURABLE) -> None:
@@ -171,10 +180,7 @@ class DurableFarm(Farm):
 
     def commit(self) -> None:
         """Advance the clock past the delay of a write, and run the thread."""
-        self.clock.advance(COMMIT_SECONDS)
-        while self.thread.jobs:
-            self.thread.work()
-            self.clock.advance(COMMIT_SECONDS)
+        commit(self.clock, self.thread)
 
     def stored(self) -> list[RestoredMessage]:
         """Return the state that the next run would read after a kill."""

@@ -22,7 +22,7 @@ from broker.core.queues.consumer_ring import Consumer
 from broker.core.queues.messages import OVERHEAD, Message
 from broker.core.queues.queue import FIRST_PAUSE, LONGEST_PAUSE
 from broker.core.queues.settings import Death, QueueRule, QueueSettings, settings_of
-from tests.core.queues.farm import Farm, Worker
+from tests.core.queues.farm import QueuesFarm, Worker
 
 EXAMPLES = int(os.environ.get("ELKOBROKER_QUEUE_EXAMPLES", "30"))
 """Runs of the state machine: few by default, more on request."""
@@ -68,7 +68,7 @@ class Model(RuleBasedStateMachine):
         windows=st.tuples(*[st.integers(1, 4)] * 3),
     )
     def begin(self, settings: QueueSettings, windows: Sequence[int]) -> None:
-        self.farm = Farm(settings)
+        self.farm = QueuesFarm(settings)
         self.queues = self.farm.queues
         self.settings = {name: settings_of(name, [QueueRule(("*",), settings)]) for name in self.NAMES}
         self.workers = [Recorded(self, window) for window in windows]

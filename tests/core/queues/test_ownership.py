@@ -17,7 +17,7 @@ from broker.core.queues.recorder import QueueRecorder
 from broker.core.queues.settings import Death, QueueRule, QueueSettings
 from broker.core.queues.store import QueueStore
 from tests.cluster.real_postgres import PASSWORD, Postgres, server
-from tests.core.queues.farm import Author, Farm, Worker
+from tests.core.queues.farm import Author, QueuesFarm, Worker
 from tests.core.queues.owners import Claims, Owners
 from tests.threads import Thread
 
@@ -35,7 +35,7 @@ def _refused_into(ready: Any, found: list[Any]) -> None:
     ready.addErrback(lambda failure: found.append(failure.value.reason))
 
 
-class Broker(Farm):
+class Broker(QueuesFarm):
     """A broker of a cluster: queues with ownership, whose thread the test drives."""
 
     def __init__(self, claims: Claims, name: str, store: Any, shared: bool, settings: QueueSettings = DURABLE) -> None:

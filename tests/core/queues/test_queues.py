@@ -25,7 +25,7 @@ from broker.core.queues.settings import (
     QueueSettings,
     settings_of,
 )
-from tests.core.queues.farm import Farm, Worker
+from tests.core.queues.farm import QueuesFarm, Worker
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +37,8 @@ def no_defects() -> Iterator[None]:
 
 
 @pytest.fixture
-def farm() -> Farm:
-    return Farm()
+def farm() -> QueuesFarm:
+    return QueuesFarm()
 
 
 def refusal_of(queue: Queue, body: bytes = b"x", **more: Any) -> Reason:
@@ -50,7 +50,7 @@ def refusal_of(queue: Queue, body: bytes = b"x", **more: Any) -> Reason:
 # deliveries
 
 
-def test_messages_wait_for_a_consumer_in_their_order(farm: Farm) -> None:
+def test_messages_wait_for_a_consumer_in_their_order(farm: QueuesFarm) -> None:
     farm.put(b"1", b"2", b"3")
     worker = Worker()
     farm.consume(worker)
@@ -59,7 +59,7 @@ def test_messages_wait_for_a_consumer_in_their_order(farm: Farm) -> None:
     assert farm.info() == QueueInfo("/", "q", ready=0, out=4, bytes=4 * (OVERHEAD + 5), consumers=1, durable=False)
 
 
-def test_a_message_has_what_it_was_put_with(farm: Farm) -> None:
+def test_a_message_has_what_it_was_put_with(farm: QueuesFarm) -> None:
     worker = Worker()
     farm.consume(worker)
     body = memoryview(b"long")
@@ -69,7 +69,7 @@ def test_a_message_has_what_it_was_put_with(farm: Farm) -> None:
     assert message.body is body
 
 
-def test_K08_each_message_goes_to_one_consumer_and_they_take_turns(farm: Farm) -> None:
+def test_K08_each_message_goes_to_one_consumer_and_they_take_turns(farm: QueuesFarm) -> None:
     workers = [Worker() for _ in range(3)]
     for worker in workers:
         farm.consume(worker)
@@ -77,7 +77,7 @@ def test_K08_each_message_goes_to_one_consumer_and_they_take_turns(farm: Farm) -
     assert [worker.got for worker in workers] == [[b"0", b"3", b"6"], [b"1", b"4", b"7"], [b"2", b"5", b"8"]]
 
 
-def test_K10_who_has_no_room_is_passed_over_and_each_confirm_makes_room(farm: Farm) -> None:
+def test_K10_who_has_no_room_is_passed_over_and_each_confirm_makes_room(farm: QueuesFarm) -> None:
     narrow, wide = Worker(1), Worker(3)
     farm.consume(narrow)
     farm.consume(wide)
@@ -91,7 +91,7 @@ def test_K10_who_has_no_room_is_passed_over_and_each_confirm_makes_room(farm: Fa
     assert farm.load() == (0, 4)
 
 
-def test_one_room_for_several_queues_is_shared_in_turns(farm: Farm) -> None:
+def test_one_room_for_several_queues_is_shared_in_turns(farm: QueuesFarm) -> None:
     worker = Worker(1)
     farm.put(b"a1", b"a2", b"a3", name="a")
     farm.put(b"b1", b"b2", b"b3", name="b")
@@ -102,7 +102,7 @@ def test_one_room_for_several_queues_is_shared_in_turns(farm: Farm) -> None:
     assert worker.got == [b"a1", b"a2", b"b1", b"a3", b"b2", b"b3"]
 
 
-def test_a_queue_that_has_nothing_takes_no_turn(farm: Farm) -> None:
+def test_a_queue_that_has_nothing_takes_no_turn(farm: QueuesFarm) -> None:
     worker = Worker(1)
     for name in ("empty", "full"):
         farm.consume(worker, name)
@@ -113,7 +113,7 @@ def test_a_queue_that_has_nothing_takes_no_turn(farm: Farm) -> None:
     assert worker.got == [b"1", b"2", b"3"]
 
 
-def test_spaces_have_nothing_to_do_with_each_other(farm: Farm) -> None:
+def test_spaces_have_nothing_to_do_with_each_other(farm: QueuesFarm) -> None:
     worker = Worker()
     farm.queues.open("other", "q").join(worker)
     farm.put(b"here")
@@ -124,7 +124,7 @@ def test_spaces_have_nothing_to_do_with_each_other(farm: Farm) -> None:
 
 
 def test_the_first_consumer_of_a_single_queue_gets_all_until_it_leaves() -> None:
-    farm = Farm(QueueSettings(single=True))
+    farm = QueuesFarm(QueueSettings(single=True))
     first, second, third = Worker(2), Worker(2), Worker(2)
     one = farm.consume(first)
     two = farm.consume(second)
@@ -137,7 +137,7 @@ def test_the_first_consumer_of_a_single_queue_gets_all_until_it_leaves() -> None
 
 
 def test_a_single_queue_whose_first_consumer_has_no_room_waits_for_it() -> None:
-    farm = Farm(QueueSettings(single=True))
+    farm = QueuesFarm(QueueSettings(single=True))
     first, second = Worker(1), Worker()
     one = farm.consume(first)
     farm.consume(second)
@@ -151,7 +151,7 @@ def test_a_single_queue_whose_first_consumer_has_no_room_waits_for_it() -> None:
 # returns
 
 
-def test_K09_who_consumes_no_longer_keeps_what_it_was_given(farm: Farm) -> None:
+def test_K09_who_consumes_no_longer_keeps_what_it_was_given(farm: QueuesFarm) -> None:
     first, second = Worker(2), Worker()
     consumer = farm.consume(first)
     farm.put(b"1", b"2", b"3")
@@ -165,7 +165,7 @@ def test_K09_who_consumes_no_longer_keeps_what_it_was_given(farm: Farm) -> None:
     assert second.got == [b"3", b"2"]
 
 
-def test_K09_who_left_while_it_had_no_room_is_given_nothing_when_it_has_some(farm: Farm) -> None:
+def test_K09_who_left_while_it_had_no_room_is_given_nothing_when_it_has_some(farm: QueuesFarm) -> None:
     worker = Worker(1)
     consumer = farm.consume(worker)
     farm.put(b"1", b"2")
@@ -175,7 +175,7 @@ def test_K09_who_left_while_it_had_no_room_is_given_nothing_when_it_has_some(far
     assert farm.load() == (1, 0)
 
 
-def test_a_message_that_is_gone_keeps_no_bytes(farm: Farm) -> None:
+def test_a_message_that_is_gone_keeps_no_bytes(farm: QueuesFarm) -> None:
     worker = Worker()
     farm.consume(worker)
     farm.put(b"1", b"2")
@@ -185,7 +185,7 @@ def test_a_message_that_is_gone_keeps_no_bytes(farm: Farm) -> None:
     assert [(message.head, message.body) for message in gone] == [(b"", b"")] * 2
 
 
-def test_K11_what_a_dead_consumer_had_goes_to_others_before_all_that_came_after(farm: Farm) -> None:
+def test_K11_what_a_dead_consumer_had_goes_to_others_before_all_that_came_after(farm: QueuesFarm) -> None:
     first, second = Worker(3), Worker(3)
     consumer = farm.consume(first)
     farm.put(*(b"%d" % n for n in range(6)))
@@ -200,7 +200,7 @@ def test_K11_what_a_dead_consumer_had_goes_to_others_before_all_that_came_after(
     assert second.got == [b"0", b"2", b"3", b"4", b"5"]
 
 
-def test_K05_what_is_rejected_goes_to_another_consumer_at_once(farm: Farm) -> None:
+def test_K05_what_is_rejected_goes_to_another_consumer_at_once(farm: QueuesFarm) -> None:
     first, second = Worker(), Worker()
     farm.consume(first)
     farm.consume(second)
@@ -211,7 +211,7 @@ def test_K05_what_is_rejected_goes_to_another_consumer_at_once(farm: Farm) -> No
     assert first.has == []
 
 
-def test_K05_what_the_only_consumer_rejects_comes_back_after_a_pause_that_doubles(farm: Farm) -> None:
+def test_K05_what_the_only_consumer_rejects_comes_back_after_a_pause_that_doubles(farm: QueuesFarm) -> None:
     worker = Worker()
     farm.consume(worker)
     farm.put(b"1")
@@ -227,7 +227,7 @@ def test_K05_what_the_only_consumer_rejects_comes_back_after_a_pause_that_double
     assert worker.held[0].count == MAX_DELIVERIES
 
 
-def test_others_overtake_a_message_that_is_set_aside(farm: Farm) -> None:
+def test_others_overtake_a_message_that_is_set_aside(farm: QueuesFarm) -> None:
     worker = Worker(1)
     farm.consume(worker)
     farm.put(b"1", b"2", b"3")
@@ -239,7 +239,7 @@ def test_others_overtake_a_message_that_is_set_aside(farm: Farm) -> None:
     assert worker.got == [b"1", b"2", b"1", b"3"]
 
 
-def test_a_message_that_is_set_aside_goes_to_another_consumer_that_gets_room(farm: Farm) -> None:
+def test_a_message_that_is_set_aside_goes_to_another_consumer_that_gets_room(farm: QueuesFarm) -> None:
     rejecting, busy = Worker(), Worker(1)
     farm.consume(busy)
     farm.consume(rejecting)
@@ -250,7 +250,7 @@ def test_a_message_that_is_set_aside_goes_to_another_consumer_that_gets_room(far
     assert busy.has == [b"2"]
 
 
-def test_a_message_that_is_set_aside_goes_to_a_new_consumer(farm: Farm) -> None:
+def test_a_message_that_is_set_aside_goes_to_a_new_consumer(farm: QueuesFarm) -> None:
     rejecting, new = Worker(), Worker()
     farm.consume(rejecting)
     farm.put(b"1", b"2")
@@ -260,7 +260,7 @@ def test_a_message_that_is_set_aside_goes_to_a_new_consumer(farm: Farm) -> None:
     assert new.got == [b"1", b"2"]
 
 
-def test_a_message_that_is_set_aside_does_not_overtake_one_that_came_back(farm: Farm) -> None:
+def test_a_message_that_is_set_aside_does_not_overtake_one_that_came_back(farm: QueuesFarm) -> None:
     rejecting, other = Worker(), Worker()
     consumer = farm.consume(rejecting)
     farm.put(b"1", b"2", b"3")
@@ -270,7 +270,7 @@ def test_a_message_that_is_set_aside_does_not_overtake_one_that_came_back(farm: 
     assert other.got == [b"1", b"2", b"3"]
 
 
-def test_a_message_expires_while_it_is_set_aside(farm: Farm) -> None:
+def test_a_message_expires_while_it_is_set_aside(farm: QueuesFarm) -> None:
     worker = Worker()
     farm.consume(worker)
     farm.put(b"1", ttl=20.0)
@@ -285,7 +285,7 @@ def test_a_message_expires_while_it_is_set_aside(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize(("before", "left"), [(TICK / 2, 1), (0.0, 2), (-TICK / 2, 2)])
-def test_a_pause_and_a_deadline_within_one_tick_take_effect_in_order(farm: Farm, before: float, left: int) -> None:
+def test_a_pause_and_a_deadline_in_one_tick_take_effect_in_order(farm: QueuesFarm, before: float, left: int) -> None:
     worker = Worker(1)
     farm.consume(worker)
     farm.put(b"older")
@@ -299,7 +299,7 @@ def test_a_pause_and_a_deadline_within_one_tick_take_effect_in_order(farm: Farm,
     assert farm.queues.deaths[Death.EXPIRED] == 2 - left
 
 
-def test_after_the_pause_another_one_still_comes_first(farm: Farm) -> None:
+def test_after_the_pause_another_one_still_comes_first(farm: QueuesFarm) -> None:
     one, two = Worker(3), Worker(3)
     farm.consume(one)
     farm.consume(two)
@@ -318,7 +318,7 @@ def test_after_the_pause_another_one_still_comes_first(farm: Farm) -> None:
     assert (one.has, two.has) == ([b"7", b"8", b"2"], [b"6", b"1"])
 
 
-def test_what_is_rejected_by_who_consumes_no_longer_waits_for_others_without_a_pause(farm: Farm) -> None:
+def test_what_is_rejected_by_who_consumes_no_longer_waits_for_others_without_a_pause(farm: QueuesFarm) -> None:
     first, second = Worker(), Worker()
     consumer = farm.consume(first)
     farm.put(b"1")
@@ -330,7 +330,7 @@ def test_what_is_rejected_by_who_consumes_no_longer_waits_for_others_without_a_p
     assert second.got == []
 
 
-def test_a_consumer_that_is_stuck_gives_way_and_its_message_keeps_place_and_count(farm: Farm) -> None:
+def test_a_consumer_that_is_stuck_gives_way_and_its_message_keeps_place_and_count(farm: QueuesFarm) -> None:
     stuck, other = Worker(), Worker(1)
     farm.consume(stuck)
     stuck.stuck = True
@@ -345,7 +345,7 @@ def test_a_consumer_that_is_stuck_gives_way_and_its_message_keeps_place_and_coun
     assert stuck.tried == 1
 
 
-def test_a_taker_that_fails_costs_no_message(farm: Farm) -> None:
+def test_a_taker_that_fails_costs_no_message(farm: QueuesFarm) -> None:
     class Broken(Worker):
         def take(self, message: Message) -> bool:
             raise ZeroDivisionError
@@ -361,7 +361,7 @@ def test_a_taker_that_fails_costs_no_message(farm: Farm) -> None:
     assert [message.count for message in sound.held] == [1, 1]
 
 
-def test_a_taker_that_confirms_while_it_takes_is_given_everything(farm: Farm) -> None:
+def test_a_taker_that_confirms_while_it_takes_is_given_everything(farm: QueuesFarm) -> None:
     class Swallowing(Worker):
         def take(self, message: Message) -> bool:
             self.got.append(bytes(message.body))
@@ -377,7 +377,7 @@ def test_a_taker_that_confirms_while_it_takes_is_given_everything(farm: Farm) ->
     assert farm.queues.bytes == 0
 
 
-def test_a_taker_that_puts_while_it_takes_is_given_that_later(farm: Farm) -> None:
+def test_a_taker_that_puts_while_it_takes_is_given_that_later(farm: QueuesFarm) -> None:
     class Echo(Worker):
         def take(self, message: Message) -> bool:
             super().take(message)
@@ -394,18 +394,18 @@ def test_a_taker_that_puts_while_it_takes_is_given_that_later(farm: Farm) -> Non
 # deaths
 
 
-def all_deaths(**more: Any) -> Farm:
-    return Farm(QueueSettings(dead_letters=frozenset(Death), **more))
+def all_deaths(**more: Any) -> QueuesFarm:
+    return QueuesFarm(QueueSettings(dead_letters=frozenset(Death), **more))
 
 
-def letters(farm: Farm, name: str = "q.dead") -> list[tuple[bytes, Death | None]]:
+def letters(farm: QueuesFarm, name: str = "q.dead") -> list[tuple[bytes, Death | None]]:
     """Return the messages of a dead-letter queue."""
     worker = Worker(1_000_000)
     farm.consume(worker, name)
     return [(bytes(message.body), message.death) for message in worker.held]
 
 
-def test_K06_what_is_rejected_for_good_is_gone(farm: Farm) -> None:
+def test_K06_what_is_rejected_for_good_is_gone(farm: QueuesFarm) -> None:
     first, second = Worker(), Worker()
     farm.consume(first)
     farm.consume(second)
@@ -442,7 +442,7 @@ def test_each_death_leads_to_the_dead_letter_queue_if_that_is_set() -> None:
 
 
 def test_a_message_that_nobody_can_work_with_dies_after_its_deliveries_whatever_brought_it_back() -> None:
-    farm = Farm(QueueSettings(max_deliveries=3))
+    farm = QueuesFarm(QueueSettings(max_deliveries=3))
     farm.put(b"poison")
     first, second, third = Worker(), Worker(), Worker()
     one = farm.consume(first)
@@ -457,7 +457,7 @@ def test_a_message_that_nobody_can_work_with_dies_after_its_deliveries_whatever_
 
 
 def test_dead_messages_are_counted_afresh_and_never_die_of_deliveries() -> None:
-    farm = Farm(QueueSettings(max_deliveries=1))
+    farm = QueuesFarm(QueueSettings(max_deliveries=1))
     worker, keeper = Worker(), Worker()
     farm.consume(worker)
     farm.put(b"poison")
@@ -473,7 +473,7 @@ def test_dead_messages_are_counted_afresh_and_never_die_of_deliveries() -> None:
 
 
 def test_any_number_of_deliveries_if_that_is_set() -> None:
-    farm = Farm(QueueSettings(max_deliveries=0))
+    farm = QueuesFarm(QueueSettings(max_deliveries=0))
     worker = Worker()
     farm.consume(worker)
     farm.put(b"1")
@@ -483,7 +483,7 @@ def test_any_number_of_deliveries_if_that_is_set() -> None:
     assert worker.held[0].count == 2 * MAX_DELIVERIES + 1
 
 
-def test_a_message_whose_time_is_over_is_not_given_out(farm: Farm) -> None:
+def test_a_message_whose_time_is_over_is_not_given_out(farm: QueuesFarm) -> None:
     farm.put(b"1", ttl=1.0)
     farm.put(b"2", ttl=3.0)
     farm.put(b"3")
@@ -492,7 +492,7 @@ def test_a_message_whose_time_is_over_is_not_given_out(farm: Farm) -> None:
     assert farm.waiting() == [b"2", b"3"]
 
 
-def test_a_message_expires_when_it_is_its_turn(farm: Farm) -> None:
+def test_a_message_expires_when_it_is_its_turn(farm: QueuesFarm) -> None:
     worker = Worker(1)
     farm.put(b"1")
     farm.put(b"2", ttl=1.0)
@@ -504,7 +504,7 @@ def test_a_message_expires_when_it_is_its_turn(farm: Farm) -> None:
     assert farm.load() == (0, 1)
 
 
-def test_what_was_given_out_does_not_expire_before_it_comes_back(farm: Farm) -> None:
+def test_what_was_given_out_does_not_expire_before_it_comes_back(farm: QueuesFarm) -> None:
     worker = Worker()
     consumer = farm.consume(worker)
     farm.put(b"1", ttl=1.0)
@@ -515,7 +515,7 @@ def test_what_was_given_out_does_not_expire_before_it_comes_back(farm: Farm) -> 
     assert farm.load() == (0, 0)
 
 
-def test_what_comes_back_from_who_consumes_no_longer_expires_in_time(farm: Farm) -> None:
+def test_what_comes_back_from_who_consumes_no_longer_expires_in_time(farm: QueuesFarm) -> None:
     worker = Worker()
     consumer = farm.consume(worker)
     farm.put(b"1", ttl=1.0)
@@ -526,7 +526,7 @@ def test_what_comes_back_from_who_consumes_no_longer_expires_in_time(farm: Farm)
     assert farm.load() == (0, 0)
 
 
-def test_a_message_with_no_time_at_all_is_given_out_at_once_or_never(farm: Farm) -> None:
+def test_a_message_with_no_time_at_all_is_given_out_at_once_or_never(farm: QueuesFarm) -> None:
     worker = Worker()
     consumer = farm.consume(worker)
     farm.put(b"1", ttl=0.0)
@@ -538,7 +538,7 @@ def test_a_message_with_no_time_at_all_is_given_out_at_once_or_never(farm: Farm)
 
 
 def test_the_shorter_time_counts() -> None:
-    farm = Farm(QueueSettings(ttl=2.0))
+    farm = QueuesFarm(QueueSettings(ttl=2.0))
     farm.put(b"queue")
     farm.put(b"own", ttl=1.0)
     farm.put(b"longer", ttl=9.0)
@@ -548,7 +548,7 @@ def test_the_shorter_time_counts() -> None:
     assert farm.load()[0] == 0
 
 
-def test_many_messages_that_expire_at_once_let_others_have_their_turn(farm: Farm) -> None:
+def test_many_messages_that_expire_at_once_let_others_have_their_turn(farm: QueuesFarm) -> None:
     farm.put(*[b"x"] * (2 * EXPIRE_AT_ONCE + 1), ttl=1.0)
     farm.put(b"last")
     worker = Worker()
@@ -566,7 +566,7 @@ def test_many_messages_that_expire_at_once_let_others_have_their_turn(farm: Farm
     assert worker.got == [b"last"]
 
 
-def test_a_consumer_that_meets_many_that_are_over_gets_the_others_a_moment_later(farm: Farm) -> None:
+def test_a_consumer_that_meets_many_that_are_over_gets_the_others_a_moment_later(farm: QueuesFarm) -> None:
     worker = Worker(1)
     farm.put(b"first")
     farm.put(*[b"x"] * (EXPIRE_AT_ONCE + 1), ttl=1.0)
@@ -582,7 +582,7 @@ def test_a_consumer_that_meets_many_that_are_over_gets_the_others_a_moment_later
 
 
 def test_a_full_queue_refuses_until_there_is_room_again() -> None:
-    farm = Farm(QueueSettings(max_messages=2))
+    farm = QueuesFarm(QueueSettings(max_messages=2))
     worker = Worker()
     farm.put(b"1")
     farm.consume(worker)
@@ -595,7 +595,7 @@ def test_a_full_queue_refuses_until_there_is_room_again() -> None:
 
 
 def test_bytes_are_limited_too_and_what_never_fits_is_refused_for_good() -> None:
-    farm = Farm(QueueSettings(max_bytes=1_000 + OVERHEAD))
+    farm = QueuesFarm(QueueSettings(max_bytes=1_000 + OVERHEAD))
     assert refusal_of(farm.queue(), bytes(997)) is Reason.PARAMETER
     farm.put(bytes(996))
     assert refusal_of(farm.queue(), b"") is Reason.LIMIT
@@ -603,7 +603,7 @@ def test_bytes_are_limited_too_and_what_never_fits_is_refused_for_good() -> None
 
 
 def test_the_oldest_makes_room_if_that_is_set() -> None:
-    farm = Farm(QueueSettings(max_messages=3, drop_oldest=True))
+    farm = QueuesFarm(QueueSettings(max_messages=3, drop_oldest=True))
     worker = Worker(1)
     farm.consume(worker)
     farm.put(b"1", b"2", b"3", b"4", b"5")
@@ -614,7 +614,7 @@ def test_the_oldest_makes_room_if_that_is_set() -> None:
 
 
 def test_what_is_set_aside_makes_room_too() -> None:
-    farm = Farm(QueueSettings(max_messages=2, drop_oldest=True))
+    farm = QueuesFarm(QueueSettings(max_messages=2, drop_oldest=True))
     worker = Worker(1)
     farm.consume(worker)
     farm.put(b"1", b"2")
@@ -627,13 +627,13 @@ def test_what_is_set_aside_makes_room_too() -> None:
 
 
 def test_what_is_given_out_makes_no_room() -> None:
-    farm = Farm(QueueSettings(max_messages=2, drop_oldest=True))
+    farm = QueuesFarm(QueueSettings(max_messages=2, drop_oldest=True))
     farm.consume(Worker())
     farm.put(b"1", b"2")
     assert refusal_of(farm.queue()) is Reason.LIMIT
 
 
-def test_all_queues_together_are_limited(monkeypatch: pytest.MonkeyPatch, farm: Farm) -> None:
+def test_all_queues_together_are_limited(monkeypatch: pytest.MonkeyPatch, farm: QueuesFarm) -> None:
     monkeypatch.setattr(core, "MAX_ALL_MESSAGES", 2)
     farm.put(b"1", name="a")
     farm.put(b"2", name="b")
@@ -667,7 +667,7 @@ def test_the_number_of_queues_is_limited_but_the_dead_are_always_buried(
     farm.queue("c")
 
 
-def test_a_message_takes_no_more_memory_than_it_is_counted_for(farm: Farm) -> None:
+def test_a_message_takes_no_more_memory_than_it_is_counted_for(farm: QueuesFarm) -> None:
     count = 20_000
     worker = Worker(count)
     heads = [b"head%d" % n for n in range(count)]
@@ -691,7 +691,7 @@ def test_a_message_takes_no_more_memory_than_it_is_counted_for(farm: Farm) -> No
 
 
 def test_a_message_with_the_id_of_one_before_is_not_queued_again() -> None:
-    farm = Farm(QueueSettings(duplicates=True))
+    farm = QueuesFarm(QueueSettings(duplicates=True))
     worker = Worker()
     farm.consume(worker)
     farm.put(b"1", user="ann", id="x")
@@ -707,7 +707,7 @@ def test_a_message_with_the_id_of_one_before_is_not_queued_again() -> None:
 
 
 def test_after_two_minutes_an_id_may_be_used_again() -> None:
-    farm = Farm(QueueSettings(duplicates=True))
+    farm = QueuesFarm(QueueSettings(duplicates=True))
     worker = Worker()
     farm.consume(worker)
     farm.put(b"1", user="ann", id="x")
@@ -718,14 +718,14 @@ def test_after_two_minutes_an_id_may_be_used_again() -> None:
     assert worker.got == [b"1", b"3"]
 
 
-def test_ids_do_not_matter_unless_that_is_set(farm: Farm) -> None:
+def test_ids_do_not_matter_unless_that_is_set(farm: QueuesFarm) -> None:
     farm.put(b"1", b"2", user="ann", id="x")
     assert farm.waiting() == [b"1", b"2"]
     assert farm.queues.remembered == 0
 
 
 def test_the_id_of_a_message_that_was_refused_is_not_remembered() -> None:
-    farm = Farm(QueueSettings(duplicates=True, max_messages=1))
+    farm = QueuesFarm(QueueSettings(duplicates=True, max_messages=1))
     farm.put(b"1")
     assert refusal_of(farm.queue(), user="ann", id="x") is Reason.LIMIT
     assert farm.waiting() == [b"1"]
@@ -751,7 +751,7 @@ def test_ids_are_bounded_and_forgotten_in_time() -> None:
 
 def test_ids_of_all_queues_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core, "MAX_ALL_REMEMBERED", 3)
-    farm = Farm(QueueSettings(duplicates=True))
+    farm = QueuesFarm(QueueSettings(duplicates=True))
     for n in range(3):
         farm.put(b"x", id=f"{n}", name="a")
     farm.put(b"x", id="1", name="b")
@@ -775,7 +775,7 @@ def test_long_ids_take_no_more_than_short_ones() -> None:
 
 
 def test_a_queue_that_is_empty_and_unused_is_forgotten() -> None:
-    farm = Farm(QueueSettings(expires=10.0))
+    farm = QueuesFarm(QueueSettings(expires=10.0))
     farm.put(b"1")
     farm.wait(30)
     worker = Worker()
@@ -793,7 +793,7 @@ def test_a_queue_that_is_empty_and_unused_is_forgotten() -> None:
 
 
 def test_a_queue_may_be_kept_for_ever() -> None:
-    farm = Farm(QueueSettings(expires=inf))
+    farm = QueuesFarm(QueueSettings(expires=inf))
     farm.put(b"1")
     assert farm.waiting() == [b"1"]
     assert farm.clock.getDelayedCalls() == []  # and it costs nothing
@@ -803,7 +803,7 @@ def test_a_queue_may_be_kept_for_ever() -> None:
 
 
 def test_each_use_begins_the_time_anew() -> None:
-    farm = Farm(QueueSettings(expires=10.0))
+    farm = QueuesFarm(QueueSettings(expires=10.0))
     for _ in range(5):
         farm.put(b"1")
         assert farm.waiting() == [b"1"]
@@ -814,7 +814,7 @@ def test_each_use_begins_the_time_anew() -> None:
 
 
 def test_a_queue_with_something_given_out_is_not_forgotten() -> None:
-    farm = Farm(QueueSettings(expires=1.0))
+    farm = QueuesFarm(QueueSettings(expires=1.0))
     worker = Worker()
     consumer = farm.consume(worker)
     farm.put(b"1")
@@ -825,7 +825,7 @@ def test_a_queue_with_something_given_out_is_not_forgotten() -> None:
 
 
 def test_a_queue_that_remembers_ids_is_not_forgotten_before_them() -> None:
-    farm = Farm(QueueSettings(expires=1.0, duplicates=True))
+    farm = QueuesFarm(QueueSettings(expires=1.0, duplicates=True))
     farm.put(b"1", id="x")
     assert farm.waiting() == [b"1"]
     farm.wait(DUPLICATES_FOR - 1)
@@ -854,7 +854,7 @@ def test_a_dead_letter_queue_has_the_settings_of_its_queue_except_its_own() -> N
 
 
 def test_new_rules_are_for_queues_that_are_there_too() -> None:
-    farm = Farm(QueueSettings(max_messages=1))
+    farm = QueuesFarm(QueueSettings(max_messages=1))
     first, second = Worker(1), Worker(1)
     farm.put(b"1")
     assert refusal_of(farm.queue()) is Reason.LIMIT
@@ -876,14 +876,14 @@ def test_new_rules_are_for_queues_that_are_there_too() -> None:
 
 
 def test_without_a_keeper_no_queue_is_called_durable() -> None:
-    farm = Farm(QueueSettings(durable=True))
+    farm = QueuesFarm(QueueSettings(durable=True))
     farm.put(b"1")
     info = farm.info()
     assert info is not None
     assert info.durable is False
 
 
-def test_queues_are_described_in_order(farm: Farm) -> None:
+def test_queues_are_described_in_order(farm: QueuesFarm) -> None:
     farm.put(b"x", name="b")
     farm.queues.open("z", "a")
     farm.queues.open("/", "a")
@@ -919,7 +919,7 @@ def test_what_is_set_aside_again_waits_for_its_new_time() -> None:
 
 
 def test_a_reload_gives_out_no_message_whose_time_passed() -> None:
-    farm = Farm(QueueSettings(single=True))
+    farm = QueuesFarm(QueueSettings(single=True))
     first, second = Worker(), Worker()
     farm.consume(first)
     farm.consume(second)

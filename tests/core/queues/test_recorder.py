@@ -22,7 +22,7 @@ from broker.core.queues.messages import DUPLICATES_FOR
 from broker.core.queues.recorder import COMMIT_MESSAGES, COMMIT_SECONDS
 from broker.core.queues.settings import Death, QueueRule, QueueSettings
 from broker.core.queues.store import DATABASE
-from tests.core.queues.farm import DURABLE, Author, DurableFarm, Farm, Worker
+from tests.core.queues.farm import DURABLE, Author, DurableFarm, QueuesFarm, Worker
 from tests.full_disk import no_room
 
 FULL = StateUnusable("the disk is full")
@@ -48,7 +48,7 @@ def restarted(farm: DurableFarm, settings: QueueSettings = DURABLE) -> DurableFa
     return DurableFarm(farm.directory, settings)
 
 
-def refusal_of(farm: Farm, body: bytes = b"x", name: str = "q", **more: object) -> Reason:
+def refusal_of(farm: QueuesFarm, body: bytes = b"x", name: str = "q", **more: object) -> Reason:
     with pytest.raises(Refusal) as refused:
         farm.queue(name).put(b"head", body, **more)  # type: ignore[arg-type]
     return refused.value.reason

@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import connectionDone
-from twisted.internet.task import Clock
 
 from broker.core.counters import Counters
 from broker.core.errors import Reason
@@ -20,7 +19,7 @@ from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.web.messages import Request, Response
-from tests.net.words import Wire
+from tests.net.words import TickingClock, Wire
 
 
 def echo(request: Request) -> Response:
@@ -47,7 +46,7 @@ class Site:
         requests: RequestBounds | None = None,
         **limits: int,
     ) -> None:
-        self.clock = Clock()
+        self.clock = TickingClock()
         self.counters = Counters()
         self.requests: list[Request] = []
         self.respond = respond

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from twisted.internet.defer import Deferred, fail, succeed
@@ -14,6 +14,7 @@ from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.http.bounds import RequestBounds
 from broker.net.http.channel import DRIPS, FEW
 from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.scheduler import QUANTUM
 from broker.web.messages import Request, Response
 from tests.net.http.http_peers import Site
 from tests.net.words import Port
@@ -335,6 +336,59 @@ def test_a_request_in_many_small_pieces_waits_for_the_rounds() -> None:
     good.send(b"GET /good HTTP/1.1\r\nHost: h\r\n\r\n")
     assert [each.path for each in site.requests] == ["/good"]
     assert slow.answer().status == 200
+
+
+def _costly(site: Site) -> Callable[[Request], Response]:
+    """Answers of which each takes longer than a quantum."""
+
+    def respond(request: Request) -> Response:
+        site.clock.rightNow += 2 * QUANTUM
+        return Response(body=b"done")
+
+    return respond
+
+
+def _crowd(site: Site) -> None:
+    """Peers of many addresses, each with more requests in one read than some turns handle."""
+    for number in range(20):
+        site.connect(f"198.51.100.{number}").send(b"GET /crowd HTTP/1.1\r\nHost: h\r\n\r\n" * 20)
+
+
+def test_a_peer_whose_one_request_takes_the_quantum_is_read_again_at_once() -> None:
+    site = Site()
+    site.respond = _costly(site)
+    good = site.connect("192.0.2.2")
+    _crowd(site)
+    for _ in range(3):
+        site.clock.turn()
+        site.clock.turn()  # the time for immediate service begins again
+        assert good.wire.producerState != "paused"
+        good.ask("GET /good")
+        assert site.requests[-1].path == "/good"
+
+
+def test_a_peer_whose_answer_came_late_is_read_again_at_once() -> None:
+    late: list[Deferred[Response]] = []
+    site = Site()
+    costly = _costly(site)
+
+    def respond(request: Request) -> Response | Deferred[Response]:
+        if request.path != "/late":
+            return costly(request)
+        late.append(Deferred())
+        return late[-1]
+
+    site.respond = respond
+    good = site.connect("192.0.2.2")
+    _crowd(site)
+    for _ in range(3):
+        site.clock.turn()
+        site.clock.turn()
+        good.ask("GET /late")
+        late.pop().callback(Response(body=b"now"))
+        assert b"now" in good.wire.value()
+        good.wire.clear()
+        assert good.wire.producerState != "paused"
 
 
 def test_many_requests_at_once_wait_for_the_rounds() -> None:

@@ -23,13 +23,13 @@ from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.router import Sender, Sent
 from broker.net.rate_limits import Complaints
 from broker.net.router.backlog import BACKLOG, HIGH_WATER, WAITING, BacklogLimits
-from broker.net.router.gate import Gate, Keys
+from broker.net.router.gate import AllowList, KeyGate
 from broker.net.router.router import Claim, Router
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
 from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.machine import Machine, Output, State
+from broker.net.zmtp.machine import Machine, Output, ZmtpState
 from broker.net.zmtp.mechanism import Claim as Claimed
 from broker.net.zmtp.mechanism import Mechanism
 from broker.net.zmtp.null import Null
@@ -77,7 +77,7 @@ class Allowed(dict[str, str]):
     """Allowed keys: names by key (Z85)."""
 
     def name_of(self, key: str) -> str | None:
-        """See `Keys`."""
+        """See `AllowList`."""
         return self.get(key)
 
 
@@ -215,7 +215,7 @@ class Speaker:
         def done() -> bool:
             self.look()
             assert not self.raw.closed, "it was closed in the handshake"
-            return self.machine.state is State.TRAFFIC
+            return self.machine.state is ZmtpState.TRAFFIC
 
         await until(done)
         return self
@@ -226,7 +226,7 @@ class Speaker:
         return self.inbox
 
     async def wait_closed(self) -> None:
-        """Wait until the other side closed the connection. What comes before is read."""
+        """Read until the other side closed the connection."""
         await self.until(lambda: self.raw.closed)
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -254,7 +254,7 @@ class Rig(TestCase):
     def serve(
         self,
         address: str = "tcp://127.0.0.1:*",
-        keys: Keys | None = None,
+        keys: AllowList | None = None,
         limits: ConnectionLimits | None = None,
         zmtp: FrameLimits | None = None,
         high_water: int = HIGH_WATER,
@@ -274,7 +274,7 @@ class Rig(TestCase):
         router = Router(
             wire,
             mechanism,
-            Gate(wire, keys, self.complaints, reactor),
+            KeyGate(wire, keys, self.complaints, reactor),
             limits or ConnectionLimits(authenticate_within=PATIENCE),
             zmtp or FrameLimits(),
             turns or Scheduler(reactor),

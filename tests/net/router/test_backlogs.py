@@ -315,5 +315,5 @@ def test_a_message_that_waits_for_many_peers_is_in_memory_once() -> None:
     assert LARGE < MEBIBYTE
     for size, count in ((MEBIBYTE, 100), (16 * MEBIBYTE, 2)):
         most = int(script(MEMORY, "", str(size), str(count), "20"))
-        # What the kernel has is not counted here; of each peer 128 KiB are copied.
+        # The kernel's buffers are not counted here; of each peer 128 KiB are copied.
         assert most < count * size + 3 * size + 20 * MEBIBYTE // 2, f"{most} bytes for {count} messages of {size}"

@@ -167,7 +167,7 @@ class Lengths(Rig):
         await until(lambda: server.ends)
 
         def heard_again() -> bool:
-            # What is sent before it knows that its connection is closed is lost.
+            # Messages that the peer sends before it notices the close are lost.
             peer.send(b"", b"again")
             return bool(server.messages)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from broker.net.zmtp.frames import Decoded
 from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.machine import Machine, Output, State
+from broker.net.zmtp.machine import Machine, Output, ZmtpState
 from broker.net.zmtp.mechanism import Claim, Mechanism
 from broker.net.zmtp.null import Null
 
@@ -92,7 +92,7 @@ def in_traffic(limits: FrameLimits | None = None) -> Side:
     """A ROUTER whose peer, a DEALER, has completed its handshake."""
     side = Side(router(limits=limits))
     side.take(GREETING + READY)
-    assert side.machine.state is State.TRAFFIC
+    assert side.machine.state is ZmtpState.TRAFFIC
     side.give()
     return side
 

@@ -14,7 +14,7 @@ from broker.net.zmtp.curve import COOKIE_LIFE, Cookies, CurveClient, CurveServer
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import Command
 from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.machine import Output, State, error
+from broker.net.zmtp.machine import Output, ZmtpState, error
 from tests.net.zmtp.curve_sides import (
     CLIENT,
     CLIENT_SECRET,
@@ -99,7 +99,7 @@ def test_each_side_learns_the_key_and_the_metadata_of_the_other():
 def test_a_handshake_may_come_byte_by_byte():
     server, client = server_side(), client_side()
     connect(server, client, lambda data: [data[at : at + 1] for at in range(len(data))])
-    assert server.state is client.state is State.TRAFFIC
+    assert server.state is client.state is ZmtpState.TRAFFIC
 
 
 def split_at(at: int) -> Callable[[bytes], Sequence[bytes]]:
@@ -112,7 +112,7 @@ def test_a_handshake_may_be_split_at_every_position():
     for at in range(1, 600):
         server, client = server_side(cookies=cookies), client_side()
         connect(server, client, split_at(at))
-        assert server.state is client.state is State.TRAFFIC
+        assert server.state is client.state is ZmtpState.TRAFFIC
 
 
 def test_messages_pass_behind_the_handshake():

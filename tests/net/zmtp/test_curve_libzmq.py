@@ -14,7 +14,7 @@ from zmq.utils import z85
 
 from broker import brokerkeys
 from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.machine import Machine, Output, State
+from broker.net.zmtp.machine import Machine, Output, ZmtpState
 from broker.net.zmtp.mechanism import Claim
 from tests.net.zmtp.curve_sides import (
     CLIENT,
@@ -57,7 +57,7 @@ class Side:
             assert data, "the other side closed the connection"
             for event in self.machine.feed(data):
                 if isinstance(event, Output):
-                    self.pings += self.machine.state is State.TRAFFIC
+                    self.pings += self.machine.state is ZmtpState.TRAFFIC
                     self.connection.sendall(event.data)
                 elif isinstance(event, Claim):
                     self.claim = event

@@ -247,7 +247,7 @@ def test_a_message_may_have_so_many_frames_and_no_more(frame: bytes) -> None:
         assert decode(pieces(good), limits) == [[frame] * 50]
         assert decode(pieces(good * 2), limits) == [[frame] * 50] * 2
         assert refused(pieces(message([frame] * 51)), limits)[0] is Fault.TOO_LARGE
-    # Whatever comes before, between, or behind.
+    # The limit holds for frames before, between, or behind.
     assert decode([message([b"a"]) + PING.join([good[: 25 * (2 + len(frame))], good[25 * (2 + len(frame)) :]])], limits)
     assert refused([message([b"a"]) * 9 + message([frame] * 51) + message([b"a"])], limits)[0] is Fault.TOO_LARGE
 

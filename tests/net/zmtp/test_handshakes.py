@@ -10,7 +10,7 @@ from broker.net.zmtp import metadata
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import LONG, command, message
 from broker.net.zmtp.limits import MAX_HANDSHAKE, FrameLimits
-from broker.net.zmtp.machine import MAX_IDENTITY, Machine, State, error
+from broker.net.zmtp.machine import MAX_IDENTITY, Machine, ZmtpState, error
 from broker.net.zmtp.mechanism import Claim, Mechanism
 from broker.net.zmtp.null import Null
 from broker.net.zmtp.plain import PlainClient, PlainServer
@@ -40,7 +40,7 @@ def refused(side: Side, data: bytes) -> ZmtpError:
     """The error by which octets are refused. Afterwards nothing is decoded, held or sent any more."""
     with pytest.raises(ZmtpError) as refusal:
         side.take(data)
-    assert side.machine.state is State.FAILED
+    assert side.machine.state is ZmtpState.FAILED
     side.give()
     side.take(GREETING + READY + b"\0\x01a")
     assert (side.output, side.messages, side.machine.pending) == (b"", [], 0)
@@ -71,7 +71,7 @@ def test_two_of_ours_come_to_traffic(
     converse(one, other, pieces)
     assert one.claims == [claim]
     assert other.claims == [Claim({metadata.SOCKET_TYPE: b"ROUTER", metadata.IDENTITY: b""})]
-    assert (one.machine.state, other.machine.state) == (State.TRAFFIC, State.TRAFFIC)
+    assert (one.machine.state, other.machine.state) == (ZmtpState.TRAFFIC, ZmtpState.TRAFFIC)
     assert (one.machine.version, one.machine.minor) == (3, 1)
     for sender, receiver in ((one, other), (other, one)):
         assert sender.machine.encoder is not None
@@ -130,7 +130,7 @@ def test_traffic_behind_the_handshake_waits_until_the_claim_is_accepted(
     first, second, third = (message([each]) for each in (b"first", b"second", b"third"))
     events = list(machine.feed(octets + first + second[:2]))
     assert events[-1] == claim
-    assert machine.state is State.CLAIMED
+    assert machine.state is ZmtpState.CLAIMED
     assert list(machine.feed(second[2:])) == []
     assert machine.pending == len(first + second)
     machine.accept()
@@ -161,7 +161,7 @@ def test_a_claim_may_be_refused_with_a_reason() -> None:
     machine = router()
     list(machine.feed(GREETING + READY + b"\0\x01a"))
     assert machine.refuse("no room") == b"\x04\x0e\x05ERROR\x07no room"
-    assert (machine.state, machine.pending) == (State.FAILED, 0)
+    assert (machine.state, machine.pending) == (ZmtpState.FAILED, 0)
     assert list(machine.feed(b"\0\x01a")) == []
 
 
@@ -174,7 +174,7 @@ def test_a_peer_of_version_2_gets_our_socket_type_and_an_empty_identity_instead_
     assert side.give() == SIGNATURE + b"\x03" + b"\x06\0\0"
     side.take(GREETING_2[11:])
     assert side.give() == b""
-    assert (side.machine.version, side.machine.state) == (2, State.TRAFFIC)
+    assert (side.machine.version, side.machine.state) == (2, ZmtpState.TRAFFIC)
     side.take(b"\x01\0\x00\x01a")
     assert side.messages == [[b"", b"a"]]
     assert side.machine.ping() == b""
@@ -185,7 +185,7 @@ def test_a_client_speaks_version_2_with_a_service_that_has_no_later_one() -> Non
     side.take(SIGNATURE + b"\x01")
     assert side.give() == SIGNATURE + b"\x03" + b"\x05\0\x02me"
     side.take(b"\x06\0\0" + b"\0\x01a")
-    assert (side.machine.version, side.machine.state) == (2, State.TRAFFIC)
+    assert (side.machine.version, side.machine.state) == (2, ZmtpState.TRAFFIC)
     assert side.messages == [[b"a"]]
     assert side.give() == b""
 

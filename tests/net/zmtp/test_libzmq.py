@@ -17,7 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import command, message
 from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.machine import Machine, Output, State
+from broker.net.zmtp.machine import Machine, Output, ZmtpState
 from broker.net.zmtp.mechanism import Claim, Mechanism
 from broker.net.zmtp.null import Null
 from broker.net.zmtp.plain import PlainClient, PlainServer
@@ -70,7 +70,7 @@ _NUMBERS = count()
 
 
 def events_of(socket: Any) -> Callable[[int], int]:
-    """Watch what happens to a socket. What it returns waits for one of these events, and returns it."""
+    """Monitor the events of a socket. The result is a function that waits for one of these events, and returns it."""
     # pyzmq names the place after the descriptor, which may be that of a socket that libzmq has not quite closed yet.
     monitor = socket.get_monitor_socket(addr=f"inproc://events-{next(_NUMBERS)}")
 
@@ -288,7 +288,7 @@ def test_a_refused_claim_fails_the_handshake_of_the_peer(
         refusing.reason = reason
         refusing.give()
         server.until(lambda: refusing.claims)
-        assert refusing.machine.state is State.FAILED
+        assert refusing.machine.state is ZmtpState.FAILED
         assert server.to_the_end() == b""  # it closes because of the ERROR
     assert wait(ENDED) == event
 

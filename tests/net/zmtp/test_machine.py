@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import STEP, command, message
 from broker.net.zmtp.limits import MAX_HANDSHAKE, FrameLimits
-from broker.net.zmtp.machine import Machine, Output, State, error
+from broker.net.zmtp.machine import Machine, Output, ZmtpState, error
 from broker.net.zmtp.mechanism import Claim
 from broker.net.zmtp.plain import PlainServer
 from tests.net.zmtp.conversation import (
@@ -35,111 +35,111 @@ PING = command(b"PING", b"\0\x0acontext")
 PONG = command(b"PONG", b"context")
 
 
-def at(state: State) -> Machine:
+def at(state: ZmtpState) -> Machine:
     """A ROUTER in that state."""
     machine = router()
-    if state is State.GREETING:
+    if state is ZmtpState.GREETING:
         return machine
     list(machine.feed(GREETING))
-    if state is State.HANDSHAKE:
+    if state is ZmtpState.HANDSHAKE:
         return machine
-    if state is State.FAILED:
+    if state is ZmtpState.FAILED:
         machine.fail()
         return machine
     list(machine.feed(READY))
-    if state is State.TRAFFIC:
+    if state is ZmtpState.TRAFFIC:
         machine.accept()
     assert machine.state is state
     return machine
 
 
-Expected = tuple[State, list[Any]] | Fault
+Expected = tuple[ZmtpState, list[Any]] | Fault
 
 ROUTER_REST = Output(GREETING[11:])
 CLAIM = Claim({"socket-type": b"DEALER", "identity": b"me"})
 
 # State, input: the state afterwards and the events, or the fault.
-TABLE: list[tuple[State, bytes, Expected]] = [
-    (State.GREETING, b"", (State.GREETING, [])),
-    (State.GREETING, SIGNATURE, (State.GREETING, [])),
-    (State.GREETING, SIGNATURE + b"\x03", (State.GREETING, [ROUTER_REST])),
-    (State.GREETING, GREETING, (State.HANDSHAKE, [ROUTER_REST])),
-    (State.GREETING, GREETING + READY, (State.CLAIMED, [ROUTER_REST, CLAIM])),
-    (State.GREETING, GREETING + READY + b"\0\0", (State.CLAIMED, [ROUTER_REST, CLAIM])),
-    (State.GREETING, GREETING_2, (State.CLAIMED, [Output(b"\x06\0\0"), CLAIM])),
-    (State.GREETING, PLAIN, Fault.MECHANISM),
-    (State.GREETING, READY, Fault.GREETING),
-    (State.GREETING, PING, Fault.GREETING),
-    (State.GREETING, error("no"), Fault.GREETING),
-    (State.GREETING, message([b"a"]), Fault.GREETING),
-    (State.GREETING, b"GET / HTTP/1.1\r\n\r\n", Fault.GREETING),
-    (State.HANDSHAKE, b"", (State.HANDSHAKE, [])),
-    (State.HANDSHAKE, READY[:-1], (State.HANDSHAKE, [])),
-    (State.HANDSHAKE, READY, (State.CLAIMED, [CLAIM])),
-    (State.HANDSHAKE, READY + READY, (State.CLAIMED, [CLAIM])),
-    (State.HANDSHAKE, GREETING, Fault.HANDSHAKE),
-    (State.HANDSHAKE, PING, Fault.HANDSHAKE),
-    (State.HANDSHAKE, PONG, Fault.HANDSHAKE),
-    (State.HANDSHAKE, error("no"), Fault.REFUSED),
-    (State.HANDSHAKE, message([b"a"]), Fault.HANDSHAKE),
-    (State.HANDSHAKE, command(b"READY", bytes(MAX_HANDSHAKE))[:9], Fault.TOO_LARGE),
-    (State.CLAIMED, b"", (State.CLAIMED, [])),
-    (State.CLAIMED, READY, (State.CLAIMED, [])),
-    (State.CLAIMED, PING, (State.CLAIMED, [])),
-    (State.CLAIMED, error("no"), (State.CLAIMED, [])),
-    (State.CLAIMED, message([b"a"]), (State.CLAIMED, [])),
-    (State.CLAIMED, b"\xff\xff", (State.CLAIMED, [])),
-    (State.TRAFFIC, b"", (State.TRAFFIC, [])),
-    (State.TRAFFIC, message([b"a"]), (State.TRAFFIC, [[b"a"]])),
-    (State.TRAFFIC, PING, (State.TRAFFIC, [Output(PONG)])),
-    (State.TRAFFIC, PONG, (State.TRAFFIC, [None])),
-    (State.TRAFFIC, READY, (State.TRAFFIC, [None])),
-    (State.TRAFFIC, error("no"), (State.TRAFFIC, [None])),
-    (State.TRAFFIC, message([b"a"]) + PING + message([b"b"]), (State.TRAFFIC, [[b"a"], Output(PONG), [b"b"]])),
-    (State.TRAFFIC, command(b"PING", b""), Fault.FRAME),
-    (State.TRAFFIC, GREETING, Fault.FRAME),
-    (State.TRAFFIC, b"\x05\x01a", Fault.FRAME),
-    (State.TRAFFIC, b"\x02" + b"\xff" * 8, Fault.TOO_LARGE),
+TABLE: list[tuple[ZmtpState, bytes, Expected]] = [
+    (ZmtpState.GREETING, b"", (ZmtpState.GREETING, [])),
+    (ZmtpState.GREETING, SIGNATURE, (ZmtpState.GREETING, [])),
+    (ZmtpState.GREETING, SIGNATURE + b"\x03", (ZmtpState.GREETING, [ROUTER_REST])),
+    (ZmtpState.GREETING, GREETING, (ZmtpState.HANDSHAKE, [ROUTER_REST])),
+    (ZmtpState.GREETING, GREETING + READY, (ZmtpState.CLAIMED, [ROUTER_REST, CLAIM])),
+    (ZmtpState.GREETING, GREETING + READY + b"\0\0", (ZmtpState.CLAIMED, [ROUTER_REST, CLAIM])),
+    (ZmtpState.GREETING, GREETING_2, (ZmtpState.CLAIMED, [Output(b"\x06\0\0"), CLAIM])),
+    (ZmtpState.GREETING, PLAIN, Fault.MECHANISM),
+    (ZmtpState.GREETING, READY, Fault.GREETING),
+    (ZmtpState.GREETING, PING, Fault.GREETING),
+    (ZmtpState.GREETING, error("no"), Fault.GREETING),
+    (ZmtpState.GREETING, message([b"a"]), Fault.GREETING),
+    (ZmtpState.GREETING, b"GET / HTTP/1.1\r\n\r\n", Fault.GREETING),
+    (ZmtpState.HANDSHAKE, b"", (ZmtpState.HANDSHAKE, [])),
+    (ZmtpState.HANDSHAKE, READY[:-1], (ZmtpState.HANDSHAKE, [])),
+    (ZmtpState.HANDSHAKE, READY, (ZmtpState.CLAIMED, [CLAIM])),
+    (ZmtpState.HANDSHAKE, READY + READY, (ZmtpState.CLAIMED, [CLAIM])),
+    (ZmtpState.HANDSHAKE, GREETING, Fault.HANDSHAKE),
+    (ZmtpState.HANDSHAKE, PING, Fault.HANDSHAKE),
+    (ZmtpState.HANDSHAKE, PONG, Fault.HANDSHAKE),
+    (ZmtpState.HANDSHAKE, error("no"), Fault.REFUSED),
+    (ZmtpState.HANDSHAKE, message([b"a"]), Fault.HANDSHAKE),
+    (ZmtpState.HANDSHAKE, command(b"READY", bytes(MAX_HANDSHAKE))[:9], Fault.TOO_LARGE),
+    (ZmtpState.CLAIMED, b"", (ZmtpState.CLAIMED, [])),
+    (ZmtpState.CLAIMED, READY, (ZmtpState.CLAIMED, [])),
+    (ZmtpState.CLAIMED, PING, (ZmtpState.CLAIMED, [])),
+    (ZmtpState.CLAIMED, error("no"), (ZmtpState.CLAIMED, [])),
+    (ZmtpState.CLAIMED, message([b"a"]), (ZmtpState.CLAIMED, [])),
+    (ZmtpState.CLAIMED, b"\xff\xff", (ZmtpState.CLAIMED, [])),
+    (ZmtpState.TRAFFIC, b"", (ZmtpState.TRAFFIC, [])),
+    (ZmtpState.TRAFFIC, message([b"a"]), (ZmtpState.TRAFFIC, [[b"a"]])),
+    (ZmtpState.TRAFFIC, PING, (ZmtpState.TRAFFIC, [Output(PONG)])),
+    (ZmtpState.TRAFFIC, PONG, (ZmtpState.TRAFFIC, [None])),
+    (ZmtpState.TRAFFIC, READY, (ZmtpState.TRAFFIC, [None])),
+    (ZmtpState.TRAFFIC, error("no"), (ZmtpState.TRAFFIC, [None])),
+    (ZmtpState.TRAFFIC, message([b"a"]) + PING + message([b"b"]), (ZmtpState.TRAFFIC, [[b"a"], Output(PONG), [b"b"]])),
+    (ZmtpState.TRAFFIC, command(b"PING", b""), Fault.FRAME),
+    (ZmtpState.TRAFFIC, GREETING, Fault.FRAME),
+    (ZmtpState.TRAFFIC, b"\x05\x01a", Fault.FRAME),
+    (ZmtpState.TRAFFIC, b"\x02" + b"\xff" * 8, Fault.TOO_LARGE),
     *(
-        (State.FAILED, octets, (State.FAILED, []))
+        (ZmtpState.FAILED, octets, (ZmtpState.FAILED, []))
         for octets in (b"", GREETING, GREETING_2, READY, PING, error("no"), message([b"a"]), b"\xff\xff", b"GET")
     ),
 ]
 
 
 @pytest.mark.parametrize(("state", "octets", "expected"), TABLE)
-def test_each_state_with_each_input(state: State, octets: bytes, expected: Expected) -> None:
+def test_each_state_with_each_input(state: ZmtpState, octets: bytes, expected: Expected) -> None:
     machine = at(state)
     if isinstance(expected, Fault):
         with pytest.raises(ZmtpError) as refusal:
             list(machine.feed(octets))
         assert refusal.value.fault is expected
-        assert (machine.state, machine.pending) == (State.FAILED, 0)
+        assert (machine.state, machine.pending) == (ZmtpState.FAILED, 0)
     else:
         events = list(machine.feed(octets))
         assert (machine.state, events) == expected
-        if machine.state is State.FAILED:
+        if machine.state is ZmtpState.FAILED:
             assert machine.pending == 0
 
 
 def test_all_states_are_in_the_table() -> None:
-    assert {state for state, _, _ in TABLE} == set(State)
+    assert {state for state, _, _ in TABLE} == set(ZmtpState)
 
 
-@pytest.mark.parametrize("state", State)
-def test_a_connection_may_fail_in_each_state(state: State) -> None:
+@pytest.mark.parametrize("state", ZmtpState)
+def test_a_connection_may_fail_in_each_state(state: ZmtpState) -> None:
     machine = at(state)
-    if state is not State.FAILED:
-        list(machine.feed({State.GREETING: SIGNATURE, State.HANDSHAKE: READY[:9]}.get(state, b"\x01\x01a")))
+    if state is not ZmtpState.FAILED:
+        list(machine.feed({ZmtpState.GREETING: SIGNATURE, ZmtpState.HANDSHAKE: READY[:9]}.get(state, b"\x01\x01a")))
         assert machine.pending
     machine.fail()
-    assert (machine.state, machine.pending, machine.ping()) == (State.FAILED, 0, b"")
+    assert (machine.state, machine.pending, machine.ping()) == (ZmtpState.FAILED, 0, b"")
     assert list(machine.feed(GREETING + READY + b"\0\0")) == []
     assert machine.pending == 0
 
 
-@pytest.mark.parametrize("state", [state for state in State if state is not State.CLAIMED])
-def test_only_a_claim_can_be_accepted(state: State) -> None:
+@pytest.mark.parametrize("state", [state for state in ZmtpState if state is not ZmtpState.CLAIMED])
+def test_only_a_claim_can_be_accepted(state: ZmtpState) -> None:
     with pytest.raises(AssertionError):
         at(state).accept()
 
@@ -163,7 +163,7 @@ def test_a_connection_may_close_while_its_input_is_decoded(taken: int) -> None:
     list(islice(decoding, taken if taken < 5 else 4))
     machine.fail()
     decoding.close()  # type: ignore[attr-defined]
-    assert machine.state is State.FAILED
+    assert machine.state is ZmtpState.FAILED
 
 
 def test_a_long_read_is_decoded_with_moments_to_look_at_the_clock() -> None:
@@ -213,20 +213,20 @@ class Conversation(RuleBasedStateMachine):
 
     def _feed(self, data: bytes) -> None:
         self.read = max(self.read, len(data))
-        failed = self.machine.state is State.FAILED
-        claims = self.machine.state in (State.CLAIMED, State.TRAFFIC)
+        failed = self.machine.state is ZmtpState.FAILED
+        claims = self.machine.state in (ZmtpState.CLAIMED, ZmtpState.TRAFFIC)
         try:
             for event in self.machine.feed(data):
                 assert not failed
                 if isinstance(event, list):
-                    assert self.machine.state is State.TRAFFIC
+                    assert self.machine.state is ZmtpState.TRAFFIC
                     self.received.append(event)
                 elif isinstance(event, Claim):
                     assert not claims
                     claims = True
         except ZmtpError:
             assert not failed
-            assert self.machine.state is State.FAILED
+            assert self.machine.state is ZmtpState.FAILED
             assert not self.good
 
     @rule()
@@ -259,13 +259,13 @@ class Conversation(RuleBasedStateMachine):
     @rule(count=st.integers(0, 3_000))
     def deliver(self, count: int) -> None:
         """Some of the octets arrive."""
-        if self.machine.state is State.CLAIMED and self.machine.pending > LIMITS.message:
+        if self.machine.state is ZmtpState.CLAIMED and self.machine.pending > LIMITS.message:
             return  # the transport is paused
         data = bytes(self.sent[:count])
         del self.sent[:count]
         self._feed(data)
 
-    @precondition(lambda self: self.machine.state is State.CLAIMED)
+    @precondition(lambda self: self.machine.state is ZmtpState.CLAIMED)
     @rule(go_on=st.booleans())
     def accept(self, go_on: bool) -> None:
         """Accept the claim, and decode what waits for it now or with the next read."""
@@ -273,7 +273,7 @@ class Conversation(RuleBasedStateMachine):
         if go_on:
             self._feed(b"")
 
-    @precondition(lambda self: self.machine.state is State.CLAIMED)
+    @precondition(lambda self: self.machine.state is ZmtpState.CLAIMED)
     @rule(luck=st.integers(0, 9))
     def refuse(self, luck: int) -> None:
         """Refuse it, rarely."""
@@ -289,16 +289,16 @@ class Conversation(RuleBasedStateMachine):
     def messages_come_in_order(self) -> None:
         if self.good:
             assert self.received == self.expected[: len(self.received)]
-            assert self.machine.state is not State.FAILED
+            assert self.machine.state is not ZmtpState.FAILED
 
     def teardown(self) -> None:
         """Deliver the rest: nothing is lost."""
         while self.sent:
             self.deliver(2_000)
-            if self.machine.state is State.CLAIMED:
+            if self.machine.state is ZmtpState.CLAIMED:
                 self.accept(True)
         if self.good:
-            if self.machine.state is State.CLAIMED:
+            if self.machine.state is ZmtpState.CLAIMED:
                 self.accept(False)
             self._feed(b"")
             assert self.received == (self.expected if self.spoken == 2 else [])

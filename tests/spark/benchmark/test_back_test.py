@@ -1,4 +1,4 @@
-"""How good the forecasts are on known series."""
+"""Quality of the forecasts on known series."""
 
 import gzip
 

@@ -1,4 +1,4 @@
-"""What was planted beside what was found: days worked out by hand."""
+"""Planted faults beside the detected ones: days calculated by hand."""
 
 from datetime import UTC, datetime
 

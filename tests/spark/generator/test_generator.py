@@ -216,7 +216,7 @@ def test_demand_is_the_sum_of_the_loads_unless_a_share_went_down_with_its_provid
             place = names.index(record["endpoint"]), (record["ts"] - truth.start) // HOUR
             sums[place] += record["load"]
             counts[place] += 1
-    # What a provider carried counts for the part of the hour in which it was there.
+    # The load of a provider counts for the part of the hour in which it was there.
     carried = (sums / np.maximum(counts, 1) * np.minimum(1, counts / 60)).sum(axis=0)
     ratio = carried / np.array(truth.services[0].demand)
     down = np.zeros(hours, dtype=bool)
@@ -318,7 +318,7 @@ def test_gaps_in_the_numbers_are_exactly_the_losses_of_the_truth(broken):
         numbers[broker, boot].add(seq)
     gaps = {(*key, seq) for key, there in numbers.items() for seq in range(1, max(there) + 1) if seq not in there}
     lost = {(loss.broker, loss.boot, seq) for loss in truth.lost for seq in range(loss.seq_from, loss.seq_to + 1)}
-    # What is lost at the very end of a boot leaves no gap.
+    # Records that are lost at the very end of a boot leave no gap.
     assert gaps == {key for key in lost if key[2] <= max(numbers[key[:2]])}
     assert len(gaps) > 20
 

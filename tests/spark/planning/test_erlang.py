@@ -1,4 +1,4 @@
-"""How many providers keep requests from waiting."""
+"""Number of providers with which requests do not wait."""
 
 import math
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What became of past forecasts."""
+"""Evaluation of past forecasts."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def told(service: str, issued: int, p50: list[float]):
 
 @pytest.fixture(scope="module")
 def became(spark):
-    """What became of some forecasts four hours later."""
+    """Return the evaluation of some forecasts four hours later."""
     forecasts = [
         *told("good", 0, [100.0] * 4),
         *told("good", 2, [100.0] * 48),

@@ -20,11 +20,11 @@ def demand(number: int) -> float:
 
 @pytest.fixture(scope="module")
 def told(spark):
-    """What is told of some services, in one run of the job."""
+    """Return the forecasts of some services, from one run of the job."""
     hours = DAYS * 24
     rows = [
         *(row("steady", i, demand(i), demand_max=demand(i) + 15.0) for i in range(hours)),
-        # What comes after now is not known yet.
+        # Values after now are not known yet.
         row("steady", hours, 9_999.0),
         row("young", hours - 1, 7.0),
         *(row("gone", i, 5.0) for i in range(hours - 50)),

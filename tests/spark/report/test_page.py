@@ -190,7 +190,7 @@ def test_a_hostile_name_is_text_wherever_it_stands(html, page):
     assert {one.tag for one in page.iter()} & {"script", "img", "iframe", "object", "link", "base", "form"} == set()
     assert not [key for one in page.iter() for key in one.attrib if key.startswith("on") or key == "src"]
     assert "\x00" not in html
-    # What turns the direction of writing ends with its own element.
+    # A change of the direction of writing ends with its own element.
     for one in page.iter():
         for own in (one.text, *(child.tail for child in one)):
             assert "\u202e" not in (own or "") or one.tag in ("bdi", "title")

@@ -1,4 +1,4 @@
-"""Where clocks were set back: a few records written down by hand, and any others against a look at each pair."""
+"""Clocks that were set back: a few records written by hand, and any others against a comparison of each pair."""
 
 from datetime import UTC, date, datetime
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""What is seen of a date before its records are counted."""
+"""Survey of a date before its records are counted."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How a date is divided."""
+"""Partitioning of a date."""
 
 import pytest
 

@@ -15,22 +15,22 @@ from broker.core.liveness import Leases
 from broker.core.model import Change, Kind
 from broker.core.registry import Registry
 from broker.core.topics import Topics
-from broker.wires.common.registry_topics import FarmTopics
+from broker.wires.common.registry_topics import RegistryTopics
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
-from tests.wires.recording import Farm, desc
+from tests.wires.recording import ElkoFarm, desc
 
 SECRET = {"type": "auth", "mode": "password", "code": "sesame", "id": "user"}
 
 
 @pytest.fixture
-def farm() -> Iterator[Farm]:
+def farm() -> Iterator[ElkoFarm]:
     with nothing_fails():
-        yield Farm()
+        yield ElkoFarm()
 
 
 @pytest.fixture
-def listener(farm: Farm) -> Mc0Peer:
+def listener(farm: ElkoFarm) -> Mc0Peer:
     """A peer on mc0, where the farm's servers speak Elko."""
     return Mc0Farm(clock=farm.clock, registry=farm.registry).peer("listener")
 
@@ -49,7 +49,7 @@ def said(peer: Mc0Peer) -> list[dict[str, Any]]:
     return [notice for _, notice in heard(peer)]
 
 
-def test_services_that_come_and_go_are_told_in_their_order(farm: Farm, listener: Mc0Peer) -> None:
+def test_services_that_come_and_go_are_told_in_their_order(farm: ElkoFarm, listener: Mc0Peer) -> None:
     assert listener.ask("SUB|ID|s||elkobroker.services") == ["OK|ID|s"]
     provider, other = farm.client("provider"), farm.client("other")
     provider.offer(desc("bank", "h:1", protocol="udp", label="a bank"), desc("post", "h:2"))
@@ -73,7 +73,7 @@ def test_services_that_come_and_go_are_told_in_their_order(farm: Farm, listener:
     assert farm.registry.revision >= revisions[-1]
 
 
-def test_loads_are_told(farm: Farm, listener: Mc0Peer) -> None:
+def test_loads_are_told(farm: ElkoFarm, listener: Mc0Peer) -> None:
     assert listener.ask("SUB|ID|s||elkobroker.load") == ["OK|ID|s"]
     provider = farm.client("provider")
     for load in (0.25, 3, -1):
@@ -86,7 +86,7 @@ def test_loads_are_told(farm: Farm, listener: Mc0Peer) -> None:
     ]
 
 
-def test_no_secret_is_told(farm: Farm, listener: Mc0Peer) -> None:
+def test_no_secret_is_told(farm: ElkoFarm, listener: Mc0Peer) -> None:
     listener.say("SUB||elkobroker.services|elkobroker.load")
     provider = farm.client("provider")
     provider.offer(desc("bank", auth=SECRET))
@@ -99,7 +99,7 @@ def test_no_secret_is_told(farm: Farm, listener: Mc0Peer) -> None:
 
 
 @pytest.mark.parametrize("text", ["\u2603 \U0001f600", 'a"b\\c', "\0\x1f\x7f", "x" * 1_000, "\ud800"])
-def test_any_text_is_json(farm: Farm, listener: Mc0Peer, text: str) -> None:
+def test_any_text_is_json(farm: ElkoFarm, listener: Mc0Peer, text: str) -> None:
     listener.say("SUB||elkobroker.services")
     farm.client("provider").offer(desc("bank", label=text, protocol="tcp"))
     [notice] = said(listener)
@@ -107,7 +107,7 @@ def test_any_text_is_json(farm: Farm, listener: Mc0Peer, text: str) -> None:
 
 
 @pytest.mark.parametrize("factor", ["1e308", "1e999", "-1e999", "1e-999"])
-def test_every_load_is_a_number(farm: Farm, listener: Mc0Peer, factor: str) -> None:
+def test_every_load_is_a_number(farm: ElkoFarm, listener: Mc0Peer, factor: str) -> None:
     listener.say("SUB||elkobroker.load")
     provider = farm.client("provider")
     provider.send(b'{"to":"client","op":"load","factor":' + factor.encode() + b"}\n\n")
@@ -117,7 +117,7 @@ def test_every_load_is_a_number(farm: Farm, listener: Mc0Peer, factor: str) -> N
     assert all(isinstance(notice["load"], int | float) for notice in notices)
 
 
-def test_the_ok_comes_before_what_is_told(farm: Farm, listener: Mc0Peer) -> None:
+def test_the_ok_comes_before_what_is_told(farm: ElkoFarm, listener: Mc0Peer) -> None:
     provider = farm.client("provider")
     provider.offer(desc("before"))
     assert listener.ask("SUB|ID|s||elkobroker.services|elkobroker.load") == ["OK|ID|s"]
@@ -125,7 +125,7 @@ def test_the_ok_comes_before_what_is_told(farm: Farm, listener: Mc0Peer) -> None
     assert [notice["service"] for notice in said(listener)] == ["after"]
 
 
-def test_each_topic_is_told_to_its_subscribers_only(farm: Farm) -> None:
+def test_each_topic_is_told_to_its_subscribers_only(farm: ElkoFarm) -> None:
     mc0 = Mc0Farm(clock=farm.clock, registry=farm.registry)
     listeners = {name: mc0.peer(name) for name in ("services", "load", "elko", "")}
     for name, peer in listeners.items():
@@ -158,7 +158,7 @@ class CountedWatch:
 class CountingRegistry(Registry):
     """A registry that counts its watches."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: ElkoFarm) -> None:
         super().__init__(farm.clock, count(1).__next__, farm.restored)
         self.watches: set[CountedWatch] = set()
 
@@ -170,7 +170,7 @@ class CountingRegistry(Registry):
 
 def test_the_registry_is_watched_only_while_somebody_is_subscribed() -> None:
     with nothing_fails():
-        farm = Farm()
+        farm = ElkoFarm()
         registry = CountingRegistry(farm)
         mc0 = Mc0Farm(clock=farm.clock, registry=registry)
         peers = [mc0.peer(f"P{number}") for number in range(3)]
@@ -189,7 +189,7 @@ def test_the_registry_is_watched_only_while_somebody_is_subscribed() -> None:
             assert len(registry.watches) == 0
 
 
-def test_who_was_subscribed_before_the_topics_were_ours_is_told_as_well(farm: Farm) -> None:
+def test_who_was_subscribed_before_the_topics_were_ours_is_told_as_well(farm: ElkoFarm) -> None:
     class Listener:
         def __init__(self) -> None:
             self.told: list[bytes] = []
@@ -200,12 +200,12 @@ def test_who_was_subscribed_before_the_topics_were_ours_is_told_as_well(farm: Fa
 
     topics, listener = Topics(), Listener()
     topics.subscribe(b"elkobroker.load", listener, "me")
-    FarmTopics(farm.registry, topics, Leases(farm.clock))
+    RegistryTopics(farm.registry, topics, Leases(farm.clock))
     farm.client("provider").say("client", "load", factor=1)
     assert [json.loads(notice)["load"] for notice in listener.told] == [1.0]
 
 
-def test_a_change_outside_of_a_quantum_takes_the_place_of_a_noop(farm: Farm, listener: Mc0Peer) -> None:
+def test_a_change_outside_of_a_quantum_takes_the_place_of_a_noop(farm: ElkoFarm, listener: Mc0Peer) -> None:
     assert listener.ask("CONNECT|ID|c|TTL|30000") == ["OK|ID|c"]
     listener.say("SUB||elkobroker.load")
     farm.clock.advance(10.0)

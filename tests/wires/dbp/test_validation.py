@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.app.configuration import Config, parse, problems
+from broker.app.configuration import Config, problems
 from broker.config import zmq_endpoint
 from broker.config.endpoint import BadEndpoint
-from broker.config.errors import BadConfig
 from broker.config.values import Console
 from broker.wires.dbp.config import Dbp
 from broker.wires.dbp.validation import DBP_RANGES, LEAST_PROBE, MAX_BEACONS, effective_dbp_beacon, effective_dbp_offer
 from broker.wires.elko.config import BrokerListener, Elko
 from broker.wires.mc0.config import Mc0
+from tests.config.bad_values import assert_one_problem
 from tests.patience import PATIENCE
 
 HERE = "[dbp]\n"
@@ -99,11 +99,7 @@ BAD = [
 
 @pytest.mark.parametrize(("text", "line", "key", "why"), BAD)
 def test_bad_values(text: str, line: int, key: str, why: str) -> None:
-    with pytest.raises(BadConfig) as caught:
-        parse(text, "broker.toml")
-    (error,) = caught.value.errors
-    assert (error.line, error.key) == (line, key)
-    assert why in error.text
+    assert_one_problem(text, line, key, why)
 
 
 @pytest.mark.parametrize(

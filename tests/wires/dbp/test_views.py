@@ -16,7 +16,7 @@ from tests.admin.test_console import Operator, enter
 from tests.recording.logs import nothing_fails
 from tests.wires.contexts import page
 from tests.wires.dbp.recording import HERE, TEXT, THERE, DbpFarm, T
-from tests.wires.recording import Farm
+from tests.wires.recording import ElkoFarm
 
 HERMES = {"interfaces": {"router": {"ip": "127.0.0.1", "port": 5247}}, "reg_time": "Sat Nov 21 07:37:01 2026"}
 
@@ -29,7 +29,7 @@ def farm() -> Iterator[DbpFarm]:
 
 @pytest.fixture
 def operator(farm: DbpFarm) -> Operator:
-    operator = enter(Farm(), views={each.name: each for each in views(farm.catalogue, farm.leases)})
+    operator = enter(ElkoFarm(), views={each.name: each for each in views(farm.catalogue, farm.leases)})
     operator.read()
     return operator
 

@@ -10,9 +10,8 @@ import dns.message
 import dns.rdatatype
 from dns.message import Message
 
-from broker.core.counters import Counters
 from broker.core.model import Service
-from broker.net.rate_limits import Complaints, Rates
+from broker.net.rate_limits import Rates
 from broker.wires.dns.codec.framing import Frames, framed
 from broker.wires.dns.sessions.datagrams import Datagrams
 from broker.wires.dns.sessions.responder import Responder
@@ -20,7 +19,8 @@ from broker.wires.dns.sessions.response_limit import ResponseLimit, ResponseRate
 from broker.wires.dns.sessions.stream import StreamSession
 from broker.wires.dns.zone.names import ServiceNames
 from broker.wires.dns.zone.zone import Terms, Zone
-from tests.wires.recording import Client, Farm, RecordingPeer
+from tests.recording.farm import CoreFarm
+from tests.wires.recording import Client, ElkoFarm, RecordingPeer
 
 DOMAIN = (b"elkobroker",)
 SOURCE = ("192.0.2.7", 4000)
@@ -43,26 +43,25 @@ class RecordingSocket:
         return sent
 
 
-class DnsFarm:
+class DnsFarm(CoreFarm):
     """DNS over the registry of a farm. ``begin`` says which of n places comes first."""
 
     def __init__(
         self,
-        farm: Farm | None = None,
+        farm: ElkoFarm | None = None,
         terms: Terms | None = None,
         rates: ResponseRates | None = None,
         remembered: Iterable[Service] = (),
         begin: Callable[[int], int] = lambda count: 0,
     ) -> None:
-        self.farm = Farm() if farm is None else farm
-        self.clock = self.farm.clock
+        self.farm = ElkoFarm() if farm is None else farm
+        super().__init__(self.farm.clock)
         self.names = ServiceNames(self.farm.registry, remembered)
         self.zone = Zone(self.farm.registry, self.names)
         self.responder = Responder(self.zone, terms or Terms(DOMAIN, TTL), self.clock, begin)
         self.limit = ResponseLimit(Rates(self.clock), Rates(self.clock), rates or ResponseRates(0, 1))
         self.socket = RecordingSocket()
-        self.counters = Counters()
-        self.datagrams = Datagrams(self.responder, self.limit, self.socket, Complaints(self.counters, self.clock))
+        self.datagrams = Datagrams(self.responder, self.limit, self.socket, self.complaints)
 
     def client(self, label: str | None = None) -> Client:
         """A server that offers services."""

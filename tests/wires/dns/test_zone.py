@@ -10,8 +10,9 @@ import pytest
 from broker.core.model import Auth, Rights, Service
 from broker.wires.dns.zone.names import MAX_DEPTH
 from broker.wires.dns.zone.zone import MAX_PLACES, Terms
+from tests.recording.farm import GRACE
 from tests.wires.dns.recording import DOMAIN, TTL, DnsFarm, code, shown
-from tests.wires.recording import GRACE, Farm, desc, remembered
+from tests.wires.recording import ElkoFarm, desc, remembered
 
 SOA = f"SOA ns.elkobroker. hostmaster.elkobroker. 0 3600 600 86400 {TTL}"
 
@@ -271,7 +272,7 @@ def test_a_withdrawn_service_is_gone(farm: DnsFarm) -> None:
 
 
 def test_a_service_from_before_the_opening_is_found() -> None:
-    plain = Farm()
+    plain = ElkoFarm()
     plain.client().offer(desc("Bank", "192.0.2.1:1"))
     assert shown(DnsFarm(plain).ask("bank.service.elkobroker.")) == ["A 192.0.2.1"]
 
@@ -280,7 +281,7 @@ def test_restored_services_are_answered_during_the_grace() -> None:
     before = remembered(1, ("Bank", "192.0.2.1:80"), ("Post", "192.0.2.2:80"))
     services = [Service(each.name, each.hostport, 1) for each in before.services]
     provider = type(before)(1, "old", "elko", "192.0.2.9:1", 0.5, 0.0, tuple(services))
-    farm = DnsFarm(Farm(restored=[provider]), remembered=services)
+    farm = DnsFarm(ElkoFarm(restored=[provider]), remembered=services)
     farm.client()
     response = farm.ask("bank.service.elkobroker.", "SRV")
     assert shown(response) == ["SRV 0 1 80 c0000201.addr.elkobroker."]

@@ -6,13 +6,14 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from broker.access.password_backoff import Guesses
+from broker.access.password_backoff import GuessLimit
 from broker.core.director.director import Director
 from broker.core.director.interfaces import DirectorSettings
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.director import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.director import DirectorSession, DirectorWiring
+from tests.recording.farm import CoreFarm
 from tests.wires.recording import Client, RecordingPeer
 
 ROLES = frozenset(("user", "provider", "admin"))
@@ -47,18 +48,19 @@ class DirectorControl:
         self.calls.append("shut_down")
 
 
-class DirectorFarm:
+class DirectorFarm(CoreFarm):
     """A director and its peers."""
 
     def __init__(self, settings: DirectorSettings | None = None) -> None:
-        self.clock = Turning()
+        self.clock: Turning
+        super().__init__(Turning())
         self.director = Director(self.clock, settings)
         self.control = DirectorControl()
         self.wiring = DirectorWiring.of(self.director, self.control, self.clock)
 
     def connect(self, rules: Policy | None = None, local: bool = True, **peer: Any) -> Client:
         """A peer connects to a listener with these rules, by default an open one."""
-        door = AccessControl(policy() if rules is None else rules, Guesses(self.clock.seconds))
+        door = AccessControl(policy() if rules is None else rules, GuessLimit(self.clock.seconds))
         return Client(
             lambda to: (BlockReader(VOCABULARY), DirectorSession(self.wiring, door, to)), RecordingPeer(local, **peer)
         )

@@ -10,7 +10,7 @@ import attrs
 import pytest
 from twisted.internet.selectreactor import SelectReactor
 
-from broker.access.password_backoff import Guesses
+from broker.access.password_backoff import GuessLimit
 from broker.net.endpoints import CannotListen
 from broker.wires.elko.config import BrokerLimits, BrokerListener
 from broker.wires.elko.listeners import NamedListener, make_listener, net_limits
@@ -32,7 +32,7 @@ def open_one() -> Iterator[Open]:
             raise AssertionError("nobody connects")
 
         listener = BrokerListener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
-        door = AccessControl(Policy(), Guesses(reactor.seconds))
+        door = AccessControl(Policy(), GuessLimit(reactor.seconds))
         made = make_listener("elko", listener, door, converse, TransportLimits(), context(reactor))
         made.open()
         opened.append(made)

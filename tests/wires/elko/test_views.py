@@ -12,16 +12,16 @@ from broker.wires.views import MAX_ROWS as MAX_LISTED
 from broker.wires.views import Row
 from tests.admin.test_console import Operator, enter
 from tests.wires.contexts import page
-from tests.wires.recording import Farm, desc
+from tests.wires.recording import ElkoFarm, desc
 
 
 @pytest.fixture
-def farm() -> Farm:
-    return Farm()
+def farm() -> ElkoFarm:
+    return ElkoFarm()
 
 
 @pytest.fixture
-def operator(farm: Farm) -> Operator:
+def operator(farm: ElkoFarm) -> Operator:
     operator = enter(farm, views={each.name: each for each in views(farm.wiring)})
     operator.read()
     return operator
@@ -35,7 +35,7 @@ def labels(shown: list[Row]) -> list[object]:
     return [each["label"] for each in shown]
 
 
-def test_a_session_is_shown_with_all_that_matters(farm: Farm, operator: Operator) -> None:
+def test_a_session_is_shown_with_all_that_matters(farm: ElkoFarm, operator: Operator) -> None:
     peer = farm.client("bank-1", local=False, address="192.0.2.9:5")
     peer.say("admin", "auth", label="bank-1")
     peer.offer(desc("bank"), desc("mint"))
@@ -56,7 +56,7 @@ def test_a_session_is_shown_with_all_that_matters(farm: Farm, operator: Operator
     ]
 
 
-def test_a_peer_that_is_no_provider_is_shown_too(farm: Farm, operator: Operator) -> None:
+def test_a_peer_that_is_no_provider_is_shown_too(farm: ElkoFarm, operator: Operator) -> None:
     farm.admin("boss")
     farm.connect()
     assert sessions(farm.wiring, "boss") == [
@@ -66,7 +66,7 @@ def test_a_peer_that_is_no_provider_is_shown_too(farm: Farm, operator: Operator)
     assert labels(sessions(farm.wiring))[0] == "console"
 
 
-def test_a_pattern_finds_labels_and_addresses(farm: Farm, operator: Operator) -> None:
+def test_a_pattern_finds_labels_and_addresses(farm: ElkoFarm, operator: Operator) -> None:
     farm.client("bank 1", address="192.0.2.1:5")
     farm.client("Bank", address="192.0.2.2:5")
     assert labels(json.loads(operator.type("elko sessions bank 1"))) == ["bank 1"]
@@ -74,7 +74,7 @@ def test_a_pattern_finds_labels_and_addresses(farm: Farm, operator: Operator) ->
     assert sessions(farm.wiring, "mint") == []
 
 
-def test_who_is_gone_is_not_shown(farm: Farm) -> None:
+def test_who_is_gone_is_not_shown(farm: ElkoFarm) -> None:
     one, two, three = farm.client("one"), farm.client("two"), farm.client("three")
     one.drop()
     two.say("broker", "disconnect")
@@ -84,7 +84,7 @@ def test_who_is_gone_is_not_shown(farm: Farm) -> None:
     assert not farm.wiring.sessions
 
 
-def test_a_long_answer_is_cut(farm: Farm) -> None:
+def test_a_long_answer_is_cut(farm: ElkoFarm) -> None:
     for number in range(MAX_LISTED + 1):
         farm.connect(address=f"192.0.2.1:{number}")
     assert len(sessions(farm.wiring)) == MAX_LISTED

@@ -14,7 +14,6 @@ from broker.access.acts import Act
 from broker.access.everyone import Everyone
 from broker.access.principal import Access
 from broker.core.errors import Refusal
-from broker.core.liveness import Leases
 from broker.web.endpoint import Endpoint
 from broker.web.messages import Request, Response, Stream
 from broker.web.routes import Routes
@@ -23,7 +22,8 @@ from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import InstanceLimits, Instances
 from broker.wires.http.sessions.registration import RegistrationEndpoints
 from broker.wires.http.sessions.verified_credentials import VerifiedCredentials
-from tests.wires.recording import Farm
+from tests.recording.farm import CoreFarm
+from tests.wires.recording import ElkoFarm
 
 
 @attrs.define
@@ -39,19 +39,20 @@ class Answered:
     deferred: bool = False
 
 
-class HttpFarm:
+class HttpFarm(CoreFarm):
     """HTTP over the registry of a farm."""
+
+    step = 0.02
 
     def __init__(
         self,
-        farm: Farm | None = None,
+        farm: ElkoFarm | None = None,
         limits: InstanceLimits | None = None,
         access: Access | None = None,
         endpoints: Sequence[Endpoint] = (),
     ) -> None:
-        self.farm = Farm() if farm is None else farm
-        self.clock = self.farm.clock
-        self.leases = Leases(self.clock)
+        self.farm = ElkoFarm() if farm is None else farm
+        super().__init__(self.farm.clock)
         self.instances = Instances(self.farm.registry, self.leases, limits or InstanceLimits())
         self.access: Access = Everyone() if access is None else access
         self.refusals: list[Refusal] = []
@@ -125,10 +126,6 @@ class HttpFarm:
         answered = self.ask("GET", f"/v1/services/{name}", query={key: str(value) for key, value in query.items()})
         assert answered.status == 200
         return [service["hostport"] for service in answered.json["services"]]
-
-    def wait(self, seconds: float) -> None:
-        """Let time pass, tick by tick."""
-        self.clock.pump([0.02] * round(seconds / 0.02))
 
     def _fill(self, answer: Response | Stream, answered: Answered) -> None:
         assert isinstance(answer, Response)

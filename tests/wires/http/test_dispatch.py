@@ -241,8 +241,16 @@ def test_an_answer_that_waits_ends_with_the_right(guarded: HttpFarm, rig: Rig) -
     public = guarded.ask("GET", "/v1/services/public-1", query={"wait": "10"})
     assert answered.status == 0
     rig.change(FILE.replace('name = "bob"', 'name = "rob"'))
-    assert answered.status == 503
+    assert (answered.status, answered.json["code"]) == (401, "wrong-credentials")
     assert public.status == 0
+
+
+def test_an_answer_that_waits_is_forbidden_when_the_user_loses_the_name(guarded: HttpFarm, rig: Rig) -> None:
+    lost = guarded.ask("GET", "/v1/services/bob-1", query={"wait": "10"}, authorization=BOB)
+    kept = guarded.ask("GET", "/v1/services/shared", query={"wait": "10"}, authorization=BOB)
+    rig.change(FILE.replace('"{user}-*", ', ""))
+    assert (lost.status, lost.json["code"]) == (403, "forbidden")
+    assert kept.status == 0
 
 
 def test_a_stream_ends_with_the_right(guarded: HttpFarm, rig: Rig, desk: Desk) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.internet.task import Clock
 
+from broker.access.principal import Principal
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import Leases
 from broker.wires.http.sessions.instances import InstanceLimits, Instances, Offer
@@ -35,7 +36,7 @@ def put(
     instances: Instances, instance: str, hostport: str, address: str = HOME, owner: str = "", label: str = ""
 ) -> bool:
     _, new = instances.put(
-        "bank", instance, owner or address, address, Offer(hostport, "tcp", label or None, None, 30.0)
+        "bank", instance, Principal(owner, address=address), Offer(hostport, "tcp", label or None, None, 30.0)
     )
     return new
 
@@ -50,7 +51,7 @@ def test_an_instance_that_is_put_at_another_broker_moves_there(hostport: str, la
     assert len(pair.a) == 0
     assert pair.a.counts == {"registered": 1, "moved": 1}
     with pytest.raises(Refusal) as refused:
-        pair.a.renew("bank", "one", HOME)
+        pair.a.renew("bank", "one", Principal(address=HOME))
     assert refused.value.reason is Reason.NO_SUCH_SERVICE
     # And back.
     assert put(pair.a, "one", "h:1", label=label)
@@ -62,23 +63,49 @@ def test_an_instance_that_is_put_at_another_broker_moves_there(hostport: str, la
     assert pair.found() == [[], []]
 
 
+@pytest.mark.parametrize("label", ["", "my bank"])
+def test_an_instance_that_moved_and_was_withdrawn_does_not_come_back(label: str) -> None:
+    pair = Pair()
+    put(pair.a, "one", "h:1", label=label)
+    pair.found()
+    put(pair.b, "one", "h:1", label=label)
+    pair.found()
+    pair.b.withdraw("bank", "one", Principal(address=HOME))
+    assert pair.found() == [[], []]
+
+
 def test_other_instances_stay() -> None:
     pair = Pair()
     put(pair.a, "one", "h:1")
     put(pair.b, "two", "h:2")
-    assert pair.found() == [["h:1", "h:2"], ["h:2", "h:1"]]
+    assert pair.found() == [["h:1", "h:2"], ["h:1", "h:2"]]
     assert (len(pair.a), len(pair.b)) == (1, 1)
 
 
-def test_without_users_the_instance_of_another_address_is_not_taken() -> None:
+@pytest.mark.parametrize(("owner", "other", "address"), [("", "", "192.0.2.8"), ("anna", "bob", HOME)])
+def test_the_instance_of_another_owner_is_not_taken(owner: str, other: str, address: str) -> None:
     pair = Pair()
-    put(pair.a, "one", "h:1")
+    put(pair.a, "one", "h:1", owner=owner)
     pair.found()
     with pytest.raises(Refusal) as refused:
-        put(pair.b, "one", "h:1", address="192.0.2.8")
+        put(pair.b, "one", "h:1", address=address, owner=other)
     assert refused.value.reason is Reason.NAME_TAKEN
     assert len(pair.a) == 1
-    # A user may come from anywhere.
+
+
+def test_a_user_may_come_from_another_address() -> None:
+    pair = Pair()
+    put(pair.a, "one", "h:1", owner="anna")
+    pair.found()
     put(pair.b, "one", "h:1", address="192.0.2.8", owner="anna")
     assert pair.found() == [["h:1"], ["h:1"]]
     assert len(pair.a) == 0
+
+
+def test_another_owner_at_the_same_endpoint_ends_no_instance() -> None:
+    pair = Pair()
+    put(pair.a, "one", "h:1", owner="anna")
+    pair.found()
+    put(pair.b, "two", "h:1", owner="bob")
+    assert pair.found() == [["h:1"], ["h:1"]]
+    assert (len(pair.a), len(pair.b)) == (1, 1)

@@ -8,7 +8,7 @@ import pytest
 
 from broker.core.model import Auth, Check, CheckState, Policy, Provider, Rights, Service
 from tests.wires.http.recording import HttpFarm
-from tests.wires.recording import Farm
+from tests.wires.recording import ElkoFarm
 
 
 @pytest.fixture
@@ -63,9 +63,19 @@ def test_a_wait_ends_at_its_deadline(http: HttpFarm) -> None:
 
 def test_services_from_before_a_restart_are_marked() -> None:
     old = Service("bank", "h:1", 7)
-    http = HttpFarm(Farm(restored=[Provider(7, "p", "elko", "a", 0.0, 0.0, (old,))]))
+    http = HttpFarm(ElkoFarm(restored=[Provider(7, "p", "elko", "a", 0.0, 0.0, (old,))]))
     [found] = http.ask("GET", "/v1/services/bank").json["services"]
     assert (found["hostport"], found["restored"], found["load"]) == ("h:1", True, None)
+
+
+def test_restored_services_follow_those_that_are_offered_again() -> None:
+    old = [Service("bank", f"h:{n}", 7, restored=True, protocol=protocol) for n, protocol in ((1, "tcp"), (2, "http"))]
+    http = HttpFarm(ElkoFarm(restored=[Provider(7, "another", "elko", "a", 0.0, 0.0, tuple(old))]))
+    offer(http, "bank", "h:3")
+    offer(http, "bank", "h:4", protocol="ws")
+    assert http.find("bank") == ["h:3", "h:4", "h:1", "h:2"]
+    offer(http, "bank", "h:2", protocol="http")
+    assert http.find("bank") == ["h:3", "h:4", "h:2", "h:1"]
 
 
 def test_a_failing_service_is_shown_with_its_reason_and_comes_last(http: HttpFarm) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from twisted.internet.testing import MemoryReactorClock
 
+from broker.access.principal import Method, Principal
 from broker.config.values import Broker
 from broker.net.endpoints import CannotListen
 from broker.wires.http.config import Http
@@ -14,11 +15,13 @@ from broker.wires.http.open import OpenHttp, open_http
 from broker.wires.http.sessions.instances import Offer
 from tests.wires.contexts import context, page
 
+ANN = Principal("ann", Method.PASSWORD, "192.0.2.1", "a password")
+
 
 @pytest.fixture
 def wire() -> OpenHttp:
     made = open_http(Http(), context(MemoryReactorClock()))
-    made.instances.put("bank", "a", "user ann", "192.0.2.1", Offer("h:1", "tcp", None, None, 10.0))
+    made.instances.put("bank", "a", ANN, Offer("h:1", "tcp", None, None, 10.0))
     return made
 
 
@@ -49,7 +52,7 @@ def test_a_drain_waits_for_instances(wire: OpenHttp) -> None:
     wire.drain()
     assert wire.dispatch.draining
     assert wire.peers() == 1
-    wire.instances.withdraw("bank", "a", "user ann")
+    wire.instances.withdraw("bank", "a", ANN)
     assert wire.peers() == 0
     wire.undrain()
     assert not wire.dispatch.draining
@@ -57,7 +60,7 @@ def test_a_drain_waits_for_instances(wire: OpenHttp) -> None:
 
 def test_a_closed_wire_listens_to_no_changes_of_users(wire: OpenHttp) -> None:
     changed: Any = wire.context.access.changed
-    assert len(changed) == 1
+    assert len(changed) == 2
     wire.close()
     assert changed == []
     assert wire.context.clock.getDelayedCalls() == []

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from broker.core.errors import Reason
 from broker.core.model import Kind, Rights, Service
+from broker.wires.http.sessions.dispatch import LISTENER
 from broker.wires.http.sessions.instances import InstanceLimits
+from tests.access.test_users_access import Rig
+from tests.access.users import ANN, BOB, FILE
 from tests.wires.http.recording import HttpFarm
-from tests.wires.recording import Farm
+from tests.wires.http.test_dispatch import basic
+from tests.wires.recording import ElkoFarm
 
 
 @pytest.fixture
@@ -197,7 +203,7 @@ def test_a_service_of_another_wire_is_no_instance(http: HttpFarm) -> None:
 
 
 def test_the_end_of_the_wire_leaves_its_instances_in_the_registry() -> None:
-    farm = Farm()
+    farm = ElkoFarm()
     http = HttpFarm(farm)
     http.put("bank", "a", ttl=1)
     http.instances.stop()
@@ -210,3 +216,44 @@ def test_the_refusals_are_counted(http: HttpFarm) -> None:
     http.put("bank", "a", "")
     http.renew("bank", "none")
     assert [refusal.reason for refusal in http.refusals] == [Reason.PARAMETER]
+
+
+# rights that end
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('name = "bob"', 'name = "rob"'),
+        (BOB.text(), ANN.text()),
+        ('operations = ["find", "offer"]', 'operations = ["find"]'),
+        ('"{user}-*"', '"{user}-b*"'),
+    ],
+    ids=["user", "password", "operation", "name"],
+)
+def test_instances_end_with_the_right_to_offer_them(tmp_path: Path, before: str, after: str) -> None:
+    rig = Rig(tmp_path / "users.toml")
+    farm = HttpFarm(access=rig.access)
+    rig.access.changed.append(lambda: farm.instances.review(rig.access, LISTENER))
+    body = {"hostport": "h:1", "ttl": 3_600}
+    for user, password, name in (("bob", "crayon", "bob-1"), ("bob", "crayon", "shared"), ("ann", "pencil", "ann-1")):
+        assert farm.ask("PUT", f"/v1/services/{name}/a", body, authorization=basic(user, password)).status == 201
+    rig.change(FILE.replace(before, after))
+    kept = {"ann-1", "shared"} if after == '"{user}-b*"' else {"ann-1"}
+    assert {service.name for service in farm.farm.registry.services()} == kept
+    assert farm.instances.counts["revoked"] == 3 - len(kept)
+    assert len(farm.instances) == len(kept)
+
+
+def test_an_instance_renewed_by_a_new_password_outlives_the_old_one(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "users.toml")
+    farm = HttpFarm(access=rig.access)
+    rig.access.changed.append(lambda: farm.instances.review(rig.access, LISTENER))
+    body = {"hostport": "h:1", "ttl": 3_600}
+    assert farm.ask("PUT", "/v1/services/bob-1/a", body, authorization=basic("bob", "crayon")).status == 201
+    both = FILE.replace(f'["{BOB.text()}"]', f'["{BOB.text()}", "{ANN.text()}"]')
+    rig.change(both)
+    renewed = farm.ask("POST", "/v1/services/bob-1/a/renew", {}, authorization=basic("bob", "pencil"))
+    assert renewed.status == 200
+    rig.change(FILE.replace(BOB.text(), ANN.text()))
+    assert [service.name for service in farm.farm.registry.services()] == ["bob-1"]

@@ -13,7 +13,7 @@ from broker.core.model import KnownSession
 from broker.core.registry import Registry
 from broker.core.topics import Topics, TopicsBounds
 from broker.net.interfaces.router import Part, Sender
-from broker.wires.common.registry_topics import FarmTopics
+from broker.wires.common.registry_topics import RegistryTopics
 from broker.wires.common.topic_rules import TopicRule
 from broker.wires.mc0.sessions.admission import Admission
 from broker.wires.mc0.sessions.conversation import Mc0Conversation
@@ -97,7 +97,7 @@ class Mc0Farm(CoreFarm):
     def _start(self, registry: Registry) -> None:
         self.registry = registry
         self.topics = Topics(self._topics_bounds)
-        FarmTopics(registry, self.topics, self.leases)
+        RegistryTopics(registry, self.topics, self.leases)
         self.record = SessionRecord()
         self.admission = Admission(None if self._any_key else self.keys.get, self._rules)
         self.wire = Mc0Conversation(

@@ -13,7 +13,7 @@ from tests.admin.test_console import Operator, enter
 from tests.recording.logs import nothing_fails
 from tests.wires.contexts import page
 from tests.wires.mc0.recording import Mc0Farm, rule
-from tests.wires.recording import Farm
+from tests.wires.recording import ElkoFarm
 
 REAL = "node1 424 #<Thread:0x00007f5ab9829bf8 /usr/lib/ruby/vendor_ruby/mcollective/runner.rb:140 run>"
 """An identity as the real connector makes it."""
@@ -33,7 +33,7 @@ def farm() -> Iterator[Mc0Farm]:
 
 @pytest.fixture
 def operator(farm: Mc0Farm) -> Operator:
-    operator = enter(Farm(), views={each.name: each for each in views(farm.wire, farm.topics, farm.leases)})
+    operator = enter(ElkoFarm(), views={each.name: each for each in views(farm.wire, farm.topics, farm.leases)})
     operator.read()
     return operator
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.internet.defer import Deferred
 
-from broker.access.password_backoff import Delays
+from broker.access.password_backoff import ReplyDelays
 from broker.access.password_checks import PasswordChecks
 from broker.access.password_verifiers import MIN_ITERATIONS, PasswordVerifier, of
 from broker.core.errors import Reason, Refusal
@@ -181,7 +181,7 @@ class ControlFarm(CoreFarm):
         self.hosts = hosts
         self.threads = Threads()
         self.mechanisms = Mechanisms(users, PasswordChecks(self.threads), b"s" * 32, self._key_user, anonymous)
-        self.delays = Delays()
+        self.delays = ReplyDelays()
         self.rights = AccessPolicy(hosts, rules)
         settings.setdefault("open", users is None and keys is None and not anonymous)
         self.settings = MtlSettings(**settings)
@@ -263,7 +263,7 @@ class ControlPeer:
             self.farm.control.receive(self.identity, list(frames), self.line.number)
 
     def say(self, command: str | bytes, body: object) -> None:
-        """Send a request. What is not bytes already becomes JSON."""
+        """Send a request. A body that is not bytes is encoded as JSON."""
         command = command if isinstance(command, bytes) else f"Connection.{command}".encode()
         self.send(*self.routing, b"", command, body if isinstance(body, bytes) else json.dumps(body).encode())
 

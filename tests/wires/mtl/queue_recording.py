@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.core.queues.interfaces import RestoredMessage
 from broker.core.queues.queues import Queues
-from broker.core.queues.recorder import COMMIT_SECONDS, QueueRecorder
+from broker.core.queues.recorder import QueueRecorder
 from broker.core.queues.settings import QueueRule, QueueSettings
 from broker.core.queues.store import QueueStore
 from broker.wires.mtl.codec import data as wire
@@ -15,6 +15,7 @@ from broker.wires.mtl.profiles.queue import QueueProfile, identity_of
 from broker.wires.mtl.sessions import settings as mtl
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile
+from tests.core.queues.farm import commit
 from tests.threads import Thread
 from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
 from tests.wires.mtl.profiles_recording import Got, as_got, summon
@@ -91,10 +92,7 @@ class QueueFarm(MtlFarm):
 
     def commit(self) -> None:
         """Let the time until a write pass, and the thread do its work."""
-        self.clock.advance(COMMIT_SECONDS)
-        while self.thread.jobs:
-            self.thread.work()
-            self.clock.advance(COMMIT_SECONDS)
+        commit(self.clock, self.thread)
 
 
 def answers(peer: MtlPeer) -> list[tuple[Any, ...]]:

@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from broker.core.interfaces import IPlan
+from broker.core.plan import IPlan
 
 SERVICES = 100
 """Services with a sample: those that are short first. More than an operator can look after."""

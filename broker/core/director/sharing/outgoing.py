@@ -23,7 +23,7 @@ Described = Callable[[str], Iterator[tuple[int, Sequence[Record]]]]
 """Yields the snapshot for a broker: numbers of links, 0 for none, with records that are made at that moment."""
 
 
-class Feed:
+class OutgoingExchange:
     """The exchange with one other director, outgoing."""
 
     def __init__(self, pieces: Iterator[tuple[int, Sequence[Record]]]) -> None:
@@ -44,7 +44,7 @@ class Outgoing:
         self._clock = clock
         self._links = links
         self._describe = describe
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, OutgoingExchange] = {}
         self._gathered: list[tuple[int, Record]] = []
         self._due = False
         self.unencodable = 0
@@ -64,7 +64,7 @@ class Outgoing:
     def begin(self, broker: str) -> None:
         """Send a broker the snapshot, and all reports from now on."""
         self.flush()
-        feed = self._feeds[broker] = Feed(self._describe(broker))
+        feed = self._feeds[broker] = OutgoingExchange(self._describe(broker))
         self._send(broker, [Begin()])
         self._schedule(broker, feed)
 
@@ -130,12 +130,12 @@ class Outgoing:
         if lines:
             yield frames(lines)
 
-    def _schedule(self, broker: str, feed: Feed) -> None:
+    def _schedule(self, broker: str, feed: OutgoingExchange) -> None:
         if feed.pieces is not None and not feed.due and feed.count - feed.acknowledged < WINDOW:
             feed.due = True
             self._clock.callLater(0, self._piece, broker, feed)
 
-    def _piece(self, broker: str, feed: Feed) -> None:
+    def _piece(self, broker: str, feed: OutgoingExchange) -> None:
         feed.due = False
         if self._feeds.get(broker) is not feed or feed.pieces is None:
             return  # the link has ended, or another snapshot has begun

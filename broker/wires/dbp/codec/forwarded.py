@@ -1,6 +1,6 @@
 """Codec of the messages about services between the DBP wires of a cluster: one frame, a JSON array.
 
-Pure: bytes and values. Whatever is no such message is `Malformed`.
+Pure: bytes and values. Any other input is `Malformed`.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ Rules (the document has "agreed-upon intervals", but does not define the agreeme
 
 A service has a lease exactly while it is to be checked: under contract, or where services without one are probed. See
 docs/protocols/dbp.md, "Registration", "Heartbeats" and "Expiry".
+
+The file is longer than others: registration, heartbeats and expiry change the same entries.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from broker.wires.dbp.codec.details import Details, details
 from broker.wires.dbp.codec.info import merge
 from broker.wires.dbp.codec.times import Form
 from broker.wires.dbp.sessions.addresses import hostport, same
-from broker.wires.dbp.sessions.elsewhere import Elsewhere
+from broker.wires.dbp.sessions.elsewhere import RemoteServices
 from broker.wires.dbp.sessions.outbound import DbpOutbound, is_broker
 from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source
 
@@ -97,7 +99,7 @@ class Catalogue:
         self._outbound = outbound
         self._complaints = complaints
         self.terms = terms
-        self.elsewhere: Elsewhere | None = None
+        self.elsewhere: RemoteServices | None = None
         """The services of other brokers; None without a cluster."""
         self._entries: dict[str, ServiceEntry] = {}
         self._sources: dict[Source, dict[ServiceEntry, None]] = {}

@@ -55,7 +55,7 @@ class Held:
     contract: bool
 
 
-class Elsewhere:
+class RemoteServices:
     """The other brokers' services, for the `Catalogue` of this one. ``rates`` limits what is forwarded."""
 
     def __init__(
@@ -190,7 +190,7 @@ class Elsewhere:
 class _Channel:
     """The `broker.core.cluster.interfaces.LinkReceiver` of both channels."""
 
-    def __init__(self, elsewhere: Elsewhere) -> None:
+    def __init__(self, elsewhere: RemoteServices) -> None:
         self._elsewhere = elsewhere
 
     def up(self, broker: str) -> None:

@@ -18,7 +18,7 @@ from broker.core.errors import Malformed, Refusal
 from broker.wires.dns.codec.query import MAX_QUERY, answerable, decode
 from broker.wires.dns.codec.response import limit_of, truncated
 from broker.wires.dns.sessions.responder import WIRE, Responder
-from broker.wires.dns.sessions.response_limit import ResponseLimit, Verdict
+from broker.wires.dns.sessions.response_limit import LimitVerdict, ResponseLimit
 
 ANSWERING_PORTS = frozenset({0, 7, 13, 17, 19, 37})
 """Ports of services that answer whatever they get (echo, daytime, quote, chargen, time), and the port that is none."""
@@ -31,7 +31,7 @@ class Complaints(Protocol):
         """Count and log that a peer was refused something."""
 
 
-class Socket(Protocol):
+class UdpSocket(Protocol):
     """The UDP socket."""
 
     def send(self, data: bytes, to: Any) -> bool:
@@ -41,7 +41,7 @@ class Socket(Protocol):
 class Datagrams:
     """Answers the datagrams of all clients."""
 
-    def __init__(self, responder: Responder, limit: ResponseLimit, socket: Socket, complaints: Complaints) -> None:
+    def __init__(self, responder: Responder, limit: ResponseLimit, socket: UdpSocket, complaints: Complaints) -> None:
         self._responder = responder
         self._limit = limit
         self._socket = socket
@@ -59,9 +59,9 @@ class Datagrams:
             self._ignored["oversized"] += 1
             return
         self._queries += 1
-        # What is dropped is not read: in a flood most datagrams are, and the rest of the broker has the time.
-        verdict = self._limit.verdict(host) if answerable(data) else Verdict.SEND
-        if verdict is Verdict.DROP:
+        # A dropped datagram is not decoded: in a flood most are, which leaves time for the rest of the broker.
+        verdict = self._limit.verdict(host) if answerable(data) else LimitVerdict.SEND
+        if verdict is LimitVerdict.DROP:
             return
         try:
             query = decode(data)
@@ -69,12 +69,12 @@ class Datagrams:
             self._complaints.add(WIRE, host, malformed)
             if not answerable(data):
                 self._ignored["unanswerable"] += 1
-            elif verdict is Verdict.SEND and (answer := self._responder.unreadable(data)) is not None:
+            elif verdict is LimitVerdict.SEND and (answer := self._responder.unreadable(data)) is not None:
                 self._socket.send(answer, source)
             return
-        if verdict is Verdict.SEND:
+        if verdict is LimitVerdict.SEND:
             self._socket.send(self._responder.respond(query, limit_of(query.edns)), source)
-        elif verdict is Verdict.SLIP:
+        elif verdict is LimitVerdict.SLIP:
             self._socket.send(truncated(query), source)
 
     def counts(self) -> Mapping[str, int]:

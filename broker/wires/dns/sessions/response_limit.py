@@ -27,7 +27,7 @@ IPV6_NETWORK = 7
 """Bytes of an IPv6 address that are its network: 56 bits are what a site is usually given."""
 
 
-class Verdict(enum.Enum):
+class LimitVerdict(enum.Enum):
     """Decision about one response."""
 
     SEND = "send"
@@ -62,22 +62,22 @@ class ResponseLimit:
         self._over = 0
         self._slipped = self._dropped = 0
 
-    def verdict(self, host: str) -> Verdict:
+    def verdict(self, host: str) -> LimitVerdict:
         """Return whether the next response to an address may be sent; it is taken to be."""
         rates = self.rates
         if not rates.rate or (not rates.loopback and is_loopback(host)):
-            return Verdict.SEND
+            return LimitVerdict.SEND
         within = self._addresses.take(host, rates.rate, rates.burst) and self._networks.take(
             network(host), rates.rate * NETWORK_SHARE, rates.burst * NETWORK_SHARE
         )
         if within:
-            return Verdict.SEND
+            return LimitVerdict.SEND
         self._over += 1
         if self._over % SLIP:
             self._dropped += 1
-            return Verdict.DROP
+            return LimitVerdict.DROP
         self._slipped += 1
-        return Verdict.SLIP
+        return LimitVerdict.SLIP
 
     def counts(self) -> Mapping[str, int]:
         """Return the queries over the limit, by what became of them."""

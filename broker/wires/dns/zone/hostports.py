@@ -25,7 +25,7 @@ IP = IPv4Address | IPv6Address
 
 
 @attrs.frozen
-class Place:
+class HostPort:
     """A host with a port, None where there is none. ``host`` is an address, or a name in lower case. ``label`` is the
     label of an address: its bytes in hexadecimal."""
 
@@ -35,7 +35,7 @@ class Place:
 
 
 @lru_cache(maxsize=KEPT)
-def place(hostport: str) -> Place | None:
+def place(hostport: str) -> HostPort | None:
     """Return the place, or None where DNS cannot express it.
 
     An unspecified address (``0.0.0.0``, ``::``) is where a server listens, not where a client connects: None.
@@ -43,18 +43,18 @@ def place(hostport: str) -> Place | None:
     match = _BRACKETS.fullmatch(hostport) or _PLAIN.fullmatch(hostport)
     if match is None:
         ip = _ip(hostport)  # an IPv6 address without brackets has no port
-        return None if ip is None or ip.is_unspecified else Place(ip, None, _label(ip))
+        return None if ip is None or ip.is_unspecified else HostPort(ip, None, _label(ip))
     host, port = match[1], None if match[2] is None else int(match[2])
     if port is not None and not 0 < port < 65_536:
         return None
     ip = _ip(host)
     if ip is not None:
-        return None if ip.is_unspecified else Place(ip, port, _label(ip))
+        return None if ip.is_unspecified else HostPort(ip, port, _label(ip))
     labels = host_labels(host)
     # A last label of digits alone is an address with a typing error: no top-level domain is one (RFC 3696).
     if labels is None or labels[-1].isdigit():
         return None
-    return Place(dotted(labels), port)
+    return HostPort(dotted(labels), port)
 
 
 def labelled_address(label: bytes) -> IP | None:

@@ -34,7 +34,7 @@ from broker.wires.dns.codec.names import dotted, fold
 from broker.wires.dns.codec.query import IN, Question
 from broker.wires.dns.codec.records import MAX_STRING, Address, Data, HInfo, Ns, Record, Soa, Srv, Txt
 from broker.wires.dns.codec.response import NXDOMAIN, REFUSED, Response
-from broker.wires.dns.zone.hostports import IP, Place, labelled_address, place
+from broker.wires.dns.zone.hostports import IP, HostPort, labelled_address, place
 from broker.wires.dns.zone.names import ServiceNames
 from broker.wires.dns.zone.weights import weights
 
@@ -138,7 +138,7 @@ class Zone:
         # A name always has the TXT records of its services, so all types (ANY) are never none.
         return addresses or [Txt(())], []
 
-    def _srv(self, found: Sequence[tuple[Service, Place]], owner: _Owner) -> tuple[list[Data], list[Record]]:
+    def _srv(self, found: Sequence[tuple[Service, HostPort]], owner: _Owner) -> tuple[list[Data], list[Record]]:
         data: dict[tuple[bytes, int], tuple[int, int]] = {}
         additional: dict[bytes, Record] = {}
         below = b"." + dotted((ADDRESS, *owner.terms.domain))

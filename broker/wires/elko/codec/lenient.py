@@ -278,7 +278,7 @@ class BracketBalance:
     """Incremental scanner that determines after each line of a block whether all objects begun so far are complete.
 
     It examines brackets, strings and comments only. A block that it reports as complete, `objects` reads to its end or
-    refuses; a block that `objects` could continue with another object, it reports as complete. Where that has become
+    refuses; a block that `objects` could continue with another object, it reports as complete. If that has become
     impossible (after a ``//`` comment or an unmatched bracket, nested too deep, over `MAX_TOKENS`, after other text
     than objects at the top level) the block is never complete, and extends to the next empty line. It takes linear time
     and keeps no text.

@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from broker.access.acts import Audit, NoAudit
 from broker.access.everyone import Everyone
 from broker.access.grants import Grants
-from broker.access.password_backoff import Guesses
+from broker.access.password_backoff import GuessLimit
 from broker.access.principal import Access, Principal
 from broker.access.request_limits import RequestLimits, unlimited
 from broker.core.errors import Reason, Refusal
@@ -81,7 +81,7 @@ class AccessControl:
     """
 
     policy: Policy
-    guesses: Guesses
+    guesses: GuessLimit
     access: Access = attrs.field(factory=Everyone)
     title: str = ""
     audit: Audit = attrs.field(factory=NoAudit)

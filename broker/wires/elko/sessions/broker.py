@@ -7,6 +7,8 @@ Rules (the Broker document; where real peers differ, both are supported, see doc
 - A client becomes a provider at `auth`.
 - The end of the peer's input ends the provider. Finds with a limited wait are still answered.
 - Only trusted peers receive the credentials of services.
+
+The file is longer than others: it has one method for each operation of the protocol.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ class BrokerSession(ElkoSession):
         self._wiring = wiring
         self._as = "client"
         self._provider: int | None = None
-        self._waits: dict[IWait | Deferred[None], bool] | None = None
+        self._waits: dict[IWait | Deferred[None], _Standing] | None = None
         wiring.sessions[self] = None
 
     # Called by the connection
@@ -112,8 +114,8 @@ class BrokerSession(ElkoSession):
         self._withdraw()
         if self._waits:
             # A find without a limit would keep the half-closed connection open for ever.
-            for wait, limited in list(self._waits.items()):
-                if not limited:
+            for wait, standing in list(self._waits.items()):
+                if not standing.limited:
                     self._drop(wait)
         self._ended = True
         return bool(self._waits)
@@ -129,14 +131,21 @@ class BrokerSession(ElkoSession):
         for wait in list(self._waits or ()):
             self._drop(wait)
 
-    def review(self) -> None:
-        """Check the user and the rights again, and withdraw services that the user may not offer any more."""
-        super().review()
+    def review(self) -> bool:
+        """Check the user and the rights again, and end what the user may not do any more.
+
+        Withdraws services, answers standing finds by a refusal, and ends the watches of an administrator.
+        """
+        stays = super().review()
         provider = None if self._provider is None else self._wiring.registry.provider(self._provider)
         if provider is not None and self._grants is not None:
             names = {service.name for service in provider.services if not self._grants.may("offer", service.name)}
             if names:
                 self._wiring.registry.withdraw(provider.id, names)
+        if stays:
+            self._end_forbidden_waits()
+            self._end_forbidden_watches()
+        return stays
 
     # State for views and commands
 
@@ -224,7 +233,7 @@ class BrokerSession(ElkoSession):
         # The wait may end inside the call; only pending waits are kept.
         if answered.called:
             return
-        self._keep(answered, limited=seconds is not None)
+        self._keep(answered, _Standing(message, seconds is not None))
         answered.addBoth(lambda _: self._drop(answered))
 
     def _answer(self, message: wire.Find, service: Service) -> None:
@@ -253,7 +262,7 @@ class BrokerSession(ElkoSession):
             self._drop(monitor)
 
         monitor = self._wiring.registry.monitor(message.service, seconds, offer, end)
-        self._keep(monitor, limited=seconds is not None)
+        self._keep(monitor, _Standing(message, seconds is not None))
 
     def _found(self, to: str, tag: str | None, desc: list[wire.ServiceDescOut]) -> None:
         self._peer.write(encode(wire.Found(to=to, desc=desc, tag=msgspec.UNSET if tag is None else tag)))
@@ -405,10 +414,31 @@ class BrokerSession(ElkoSession):
         if len(self._waits or ()) >= most:
             raise Refusal(Reason.LIMIT, f"find: this peer has {most} waiting finds, and may have no more")
 
-    def _keep(self, wait: IWait | Deferred[None], limited: bool) -> None:
+    def _keep(self, wait: IWait | Deferred[None], standing: _Standing) -> None:
         if self._waits is None:
             self._waits = {}
-        self._waits[wait] = limited
+        self._waits[wait] = standing
+
+    def _end_forbidden_waits(self) -> None:
+        """Answer the standing finds of names that the user may not find any more by a failure, which ends them."""
+        grants = self._grants
+        if grants is None:
+            return
+        for wait, standing in list((self._waits or {}).items()):
+            message = standing.message
+            if not grants.may("find", message.service):
+                refusal = self._forbidden("find", message.service)
+                self._peer.refused(refusal)
+                self._found(message.to, message.tag, [failure_desc(message.service, refusal.text)])
+                self._drop(wait)
+
+    def _end_forbidden_watches(self) -> None:
+        """End the watches of an administrator without the right "view" any more, with a diagnostic."""
+        notices = self._wiring.notices
+        if self._grants is not None and not self._grants.may("view") and notices.watched_by(self):
+            notices.watch_services(self, False)
+            notices.watch_loads(self, False)
+            self.refuse(self._forbidden("view", ""))
 
     def _drop(self, wait: IWait | Deferred[None]) -> None:
         """End a wait, and close a connection whose input has ended after its last wait."""
@@ -426,6 +456,14 @@ class BrokerSession(ElkoSession):
             self._wiring.roster.pop(self._provider, None)
             self._wiring.registry.leave(self._provider)
             self._provider = None
+
+
+@attrs.frozen
+class _Standing:
+    """A standing find: its message, and True if its wait ends at a time."""
+
+    message: wire.Find
+    limited: bool
 
 
 def _ordered(message: wire.Reinit | wire.Shutdown) -> str:

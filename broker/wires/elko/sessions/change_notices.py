@@ -14,7 +14,7 @@ from broker.wires.elko.codec.broker import LoadDescs, ServiceDescs
 from broker.wires.elko.sessions.descriptors import load_desc, service_desc
 
 
-class Watcher(Protocol):
+class NoticeRecipient(Protocol):
     """Recipient of notices; see `BrokerSession`."""
 
     @property
@@ -30,12 +30,12 @@ class ChangeNotices:
 
     def __init__(self, registry: IRegistry) -> None:
         self._registry = registry
-        self._services: dict[Watcher, None] = {}
-        self._loads: dict[Watcher, None] = {}
+        self._services: dict[NoticeRecipient, None] = {}
+        self._loads: dict[NoticeRecipient, None] = {}
         self._service_watch: IWait | None = None
         self._load_watch: IWait | None = None
 
-    def watch_services(self, watcher: Watcher, on: bool) -> None:
+    def watch_services(self, watcher: NoticeRecipient, on: bool) -> None:
         """Start or stop the notices of services for a watcher."""
         if on:
             self._services[watcher] = None
@@ -45,7 +45,7 @@ class ChangeNotices:
             self._service_watch.cancel()
             self._service_watch = None
 
-    def watch_loads(self, watcher: Watcher, on: bool) -> None:
+    def watch_loads(self, watcher: NoticeRecipient, on: bool) -> None:
         """Start or stop the notices of loads for a watcher."""
         if on:
             self._loads[watcher] = None
@@ -54,6 +54,10 @@ class ChangeNotices:
         elif self._loads.pop(watcher, self) is None and not self._loads and self._load_watch is not None:
             self._load_watch.cancel()
             self._load_watch = None
+
+    def watched_by(self, watcher: NoticeRecipient) -> bool:
+        """Return True if the watcher gets notices of services or of loads."""
+        return watcher in self._services or watcher in self._loads
 
     def _service_changed(self, change: Change) -> None:
         service = change.subject

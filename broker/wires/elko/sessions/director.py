@@ -119,6 +119,16 @@ class DirectorSession(ElkoSession):
         if self._outbox is not None:
             self._outbox.clear()
 
+    def review(self) -> bool:
+        """Check the user and the rights again, and end the watches of an administrator who may not view any more."""
+        stays = super().review()
+        if stays and self._watched and self._grants is not None and not self._grants.may("view"):
+            watcher, watched = self._watching()
+            watched.clear()
+            self._wiring.director.forget(watcher)
+            self.refuse(self._forbidden("view", ""))
+        return stays
+
     # Authentication
 
     def _admit(self, role: Role, message: Auth) -> None:

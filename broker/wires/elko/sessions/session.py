@@ -14,6 +14,8 @@ Rules (both documents; where real peers differ, both are supported):
 - Administrative operations are recorded in the audit log.
 
 `broker` and `director` add the operations of their protocols.
+
+The file is longer than others: it has one method for each operation that all objects share.
 """
 
 from __future__ import annotations
@@ -178,7 +180,7 @@ class ElkoSession:
             self._peer.close()
 
     def input_ended(self) -> bool:
-        """Handle the end of input; see `broker.net.interfaces.peer.Session`."""
+        """Handle the end of input; see `broker.net.interfaces.peer.PeerSession`."""
         raise NotImplementedError
 
     def become(self, principal: Principal) -> None:
@@ -186,17 +188,21 @@ class ElkoSession:
         self.principal = principal
         self._grants = self._access.grants(principal)
 
-    def review(self) -> None:
-        """Check the user and the rights again after a change of the users file. Closes if they do not suffice now."""
+    def review(self) -> bool:
+        """Check the user and the rights again after a change of the users file. Closes if they do not suffice now.
+
+        Returns True if the session stays.
+        """
         if not self._access.access.stands(self.principal):
             self.refuse(Refusal(Reason.REVOKED, f"the login of {self.principal.name} is not valid any more: closing"))
-            return
+            return False
         self._grants = self._access.grants(self.principal)
         for role in self._roles:
             if not self._may_be(role):
                 text = f"{self.principal.name or 'a peer without a user'} may not be {role} any more: closing"
                 self.refuse(Refusal(Reason.REVOKED, text))
-                return
+                return False
+        return True
 
     def permit(self, operation: str, name: str = "") -> None:
         """Raise `Refusal` FORBIDDEN if the user has no right to the operation for that name."""

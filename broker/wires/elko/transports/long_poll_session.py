@@ -1,6 +1,7 @@
 """One session over HTTP long polling: input in numbered requests (xmit), output in numbered answers (select).
 
-An answer may let the next request of the same connection in at once: the state must be final before `Exchange.answer`.
+An answer may let the next request of the same connection in at once: the state must be final before
+`PendingRequest.answer`.
 
 Rules:
 - At most one select is pending: a second one with the same number replaces it. It is answered when output exists, or
@@ -25,13 +26,13 @@ from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Deadlines
 from broker.wires.elko.codec import long_poll as wire
 from broker.wires.elko.transports.limits import LongPollLimits
-from broker.wires.elko.transports.virtual_transport import Carried
+from broker.wires.elko.transports.virtual_transport import VirtualTransport
 
 FULL = 65_536
 """Bytes of output buffered for the next select; see `broker.net.connection.BATCH`."""
 
 
-class Exchange(Protocol):
+class PendingRequest(Protocol):
     """An unanswered request."""
 
     def answer(self, body: bytes) -> None:
@@ -50,7 +51,7 @@ class Clocks:
         self.waiting: Deadlines[LongPollSession] = Deadlines(lines.clock, LongPollSession.nothing_came)
 
 
-class LongPollSession(Carried):
+class LongPollSession(VirtualTransport):
     """One session. ``forget`` is called when its ID becomes invalid."""
 
     def __init__(self, lines: LineFactory, clocks: Clocks, id: str, forget: Callable[[LongPollSession], None]) -> None:
@@ -65,13 +66,13 @@ class LongPollSession(Carried):
         self._producer: LineProtocol | None = None
         self._full = False
         self._closing = False
-        self._select: Exchange | None = None
-        self._held: tuple[Exchange, bytes] | None = None
+        self._select: PendingRequest | None = None
+        self._held: tuple[PendingRequest, bytes] | None = None
         self._note()
 
     # from its requests
 
-    def xmit(self, exchange: Exchange, number: int, blocks: bytes) -> None:
+    def xmit(self, exchange: PendingRequest, number: int, blocks: bytes) -> None:
         """Handle a request with messages of the peer."""
         if number != self._next_xmit or self._held is not None or self._closing:
             self._out_of_sequence(exchange, f"xmit {number}, not {self._next_xmit}")
@@ -81,7 +82,7 @@ class LongPollSession(Carried):
             self._held = exchange, blocks
         self._note()
 
-    def select(self, exchange: Exchange, number: int) -> None:
+    def select(self, exchange: PendingRequest, number: int) -> None:
         """Handle a request for output."""
         if number != self._next_select:
             self._out_of_sequence(exchange, f"select {number}, not {self._next_select}")
@@ -101,7 +102,7 @@ class LongPollSession(Carried):
             self._full = False
             self._producer.resumeProducing()
 
-    def disconnect(self, exchange: Exchange) -> None:
+    def disconnect(self, exchange: PendingRequest) -> None:
         """Handle the peer's end of the session."""
         self._forget(self)
         self._closing = True
@@ -174,7 +175,7 @@ class LongPollSession(Carried):
 
     # inside
 
-    def _deliver(self, exchange: Exchange, blocks: bytes) -> None:
+    def _deliver(self, exchange: PendingRequest, blocks: bytes) -> None:
         self._next_xmit += 1
         following = self._next_xmit
         self.line.dataReceived(blocks)
@@ -198,13 +199,13 @@ class LongPollSession(Carried):
         self._note()
         exchange.answer(wire.selected(out, self._next_select))
 
-    def _select_lost(self, exchange: Exchange) -> None:
+    def _select_lost(self, exchange: PendingRequest) -> None:
         if self._select is exchange:
             self._select = None
             self._clocks.waiting.discard(self)
             self._note()
 
-    def _out_of_sequence(self, exchange: Exchange, text: str) -> None:
+    def _out_of_sequence(self, exchange: PendingRequest, text: str) -> None:
         exchange.answer(wire.error(wire.SEQUENCE))
         if not self._closing and not self.line.refused(Refusal(Reason.PARAMETER, f"http: out of sequence: {text}")):
             self.line.close()

@@ -33,14 +33,14 @@ from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.connection import CLOSE_WITHIN
 from broker.net.fast_write import send_now
 from broker.net.line_protocol import LineFactory
-from broker.net.patience import Patience
 from broker.net.rate_limits import Deadlines
+from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled
 from broker.net.unfinished_input import SHORT
 from broker.wires.elko.codec import rtcp as wire
 from broker.wires.elko.codec.blocks import END
 from broker.wires.elko.transports.limits import RtcpLimits, TransportLimits
-from broker.wires.elko.transports.virtual_transport import ID_BITS, Carried, Listener, Sockets
+from broker.wires.elko.transports.virtual_transport import ID_BITS, Listener, Sockets, VirtualTransport
 
 FIRST_REQUEST = 60.0
 """Seconds within which a connection must begin or resume a session, as in the original."""
@@ -50,7 +50,7 @@ BLOCKS = 16
 """Blocks delivered together: their answers share one write."""
 
 
-class RtcpSession(Carried):
+class RtcpSession(VirtualTransport):
     """One session. Its address is that of its first connection."""
 
     def __init__(self, factory: RtcpFactory, id: str) -> None:
@@ -194,7 +194,7 @@ class RtcpSocket(Scheduled, Protocol):
         self.session: RtcpSession | None = None
         self._address = address
         self._reader = wire.RtcpReader()
-        self._patience = Patience(factory.lines.clock.seconds)
+        self._refusals = RefusalLimit(factory.lines.clock.seconds)
         self._closing = False
         self._stalled = False
         self._direct = False
@@ -212,7 +212,7 @@ class RtcpSocket(Scheduled, Protocol):
             return
         if self.session is not None:
             self.session.heard()
-        self.take(data, self._patience.untouched())
+        self.take(data, self._refusals.untouched())
 
     # for the scheduler
 
@@ -407,7 +407,7 @@ class RtcpSocket(Scheduled, Protocol):
         else:
             lines.complaints.add(lines.wire, self.host, refusal)
             # a browser request on behalf of a page begins with a line that is malformed here
-            patient = self._patience.lasts() and refusal.reason is not Reason.SYNTAX
+            patient = self._refusals.admit() and refusal.reason is not Reason.SYNTAX
         if refusal.reason.fatal or not patient:
             if self.session is not None:
                 self.session.line.close()

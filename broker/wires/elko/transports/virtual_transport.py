@@ -1,10 +1,10 @@
 """Virtual transports: sessions over many HTTP requests, or over RTCP, instead of over one connection.
 
-`Carried` is the transport of a `LineProtocol`, which behaves as on a TCP connection: the same limits, the same
+`VirtualTransport` is the transport of a `LineProtocol`, which behaves as on a TCP connection: the same limits, the same
 authentication deadline, the same scheduling. `Sockets` counts the underlying TCP connections.
 
 Rules:
-- One `Carried` is one peer. It begins when the peer requests a session, and ends once, with a call of `ended`.
+- One `VirtualTransport` is one peer. It begins when the peer requests a session, and ends once, with a call of `ended`.
 - The `LineProtocol` gets no reentrant calls: an end is reported in the next turn, as for a socket.
 - While `reading` is False, no input is delivered to it.
 """
@@ -29,7 +29,7 @@ ID_BITS = 128
 """Bits of a session ID, which is a bearer credential: it must not be guessable."""
 
 
-class Carried:
+class VirtualTransport:
     """One session, as the transport of its `LineProtocol`. Subclasses implement output, input and the end."""
 
     def __init__(self, lines: LineFactory) -> None:
@@ -114,7 +114,7 @@ class Carried:
         del self.line  # it refers to this object: without the cycle, no garbage collection is needed
 
 
-class Socket(TypingProtocol):
+class CountedConnection(TypingProtocol):
     """A connection counted by `Sockets`."""
 
     def hang_up(self) -> None:
@@ -133,12 +133,12 @@ class Sockets:
     def __init__(self, lines: LineFactory) -> None:
         self._lines = lines
         self.port: Accepting | None = None
-        self.open: set[Socket] = set()
+        self.open: set[CountedConnection] = set()
         self._full = False
         self._closes: Deadlines[Any] = Deadlines(lines.clock, lambda socket: socket.abort())
         self._closed: Deferred[None] | None = None
 
-    def add(self, socket: Socket) -> None:
+    def add(self, socket: CountedConnection) -> None:
         """Count a connection, and stop accepting at the limit."""
         self.open.add(socket)
         if self._closed is not None:
@@ -148,7 +148,7 @@ class Sockets:
             self._lines.complaints.count(f"{self._lines.wire}_accept", "paused")
             self.port.stopReading()
 
-    def discard(self, socket: Socket) -> None:
+    def discard(self, socket: CountedConnection) -> None:
         """Discount a connection, and accept again if the limit allows."""
         self.open.discard(socket)
         self._closes.discard(socket)
@@ -174,7 +174,7 @@ class Sockets:
             self._close_one(socket)
         return closed
 
-    def _close_one(self, socket: Socket) -> None:
+    def _close_one(self, socket: CountedConnection) -> None:
         self._closes.add(socket, STOP_WITHIN)
         socket.hang_up()
 

@@ -37,7 +37,7 @@ from wsproto.utilities import RemoteProtocolError
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.connection import NO_READER
-from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineProtocol
 from broker.net.rate_limits import Deadlines
 from broker.net.web_origins import FROM_ELSEWHERE, Origins, not_allowed
@@ -65,7 +65,7 @@ class WebSockets:
 
     def __init__(
         self,
-        converse: Callable[[Peer], tuple[Reader, Session]],
+        converse: Callable[[Peer], tuple[MessageReader, PeerSession]],
         path: str,
         origins: Origins,
         clock: IReactorTime,
@@ -77,7 +77,7 @@ class WebSockets:
         self._last = b""
         self._framed = b""
 
-    def converse(self, line: LineProtocol) -> tuple[Reader, Session]:
+    def converse(self, line: LineProtocol) -> tuple[MessageReader, PeerSession]:
         """Create the reader and the session of a new connection."""
         socket = WebSocket(self, line)
         return _Frames(socket), socket
@@ -102,7 +102,7 @@ class WebSocket:
         self._line = line
         self._code = CloseReason.NORMAL_CLOSURE
         self._elsewhere = False
-        self._session: Session | None
+        self._session: PeerSession | None
         self.reader, self._session = shared.make(self)
 
     # to the real session: the peer

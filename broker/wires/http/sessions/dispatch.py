@@ -81,7 +81,7 @@ class Dispatch:
         self.draining = True
         for each in list(self._present):
             if each.endpoint.operation in CLIENTS:
-                each.end()
+                each.end(_draining())
 
     def answer(self, request: Request) -> Answer:
         """Return the answer to a request. Never raises."""
@@ -162,7 +162,7 @@ class Dispatch:
         if not self.access.allows(principal, LISTENER, operation, call.path.get("name", "")):
             raise self._not_allowed(principal, operation)
         if self.draining and operation in CLIENTS:
-            raise Problem(503, DRAINING, Reason.DRAINING, [("Retry-After", "60")])
+            raise _draining()
 
     def _wait(self, answer: Deferred[Any], call: Call, endpoint: Endpoint) -> Deferred[Any]:
         """Return the answer, which is cancelled if the rights of the user end, or if the broker drains."""
@@ -173,9 +173,8 @@ class Dispatch:
             return result
 
         def failed(failure: Failure) -> Response:
-            if present.ended and isinstance(failure.value, CancelledError):
-                problem = Problem(503, DRAINING, Reason.DRAINING, [("Retry-After", "60")])
-                return self._problem(call.request, problem)
+            if present.refusal is not None and isinstance(failure.value, CancelledError):
+                return self._problem(call.request, present.refusal)
             return self._late_problem(failure, call.request)
 
         def arrived(result: Any) -> Any:
@@ -205,10 +204,11 @@ class Dispatch:
         for each in list(self._present):
             principal, operation = each.call.principal, each.endpoint.operation
             name = each.call.path.get("name", "")
-            if not self.access.stands(principal) or (
-                operation is not None and not self.access.allows(principal, LISTENER, operation, name)
-            ):
-                each.end()
+            if not self.access.stands(principal):
+                text = f"the credentials of {principal.name!r} are not valid any more"
+                each.end(Problem(401, text, Reason.WRONG_CREDENTIALS))
+            elif operation is not None and not self.access.allows(principal, LISTENER, operation, name):
+                each.end(self._not_allowed(principal, operation))
 
     def _record(self, call: Call, endpoint: Endpoint, error: Exception) -> None:
         """Record an administrative request that is refused here; the handlers record those that reach them."""
@@ -257,11 +257,12 @@ class _Present:
     call: Call
     endpoint: Endpoint
     close: Callable[[], object]
-    ended: bool = False
+    refusal: Problem | None = None
+    """The reason why it was ended; None until then."""
 
-    def end(self) -> None:
-        """End it: the right to it has ended."""
-        self.ended = True
+    def end(self, refusal: Problem) -> None:
+        """End it. An answer that waits becomes the refusal; a stream is closed, and its next request is refused."""
+        self.refusal = refusal
         self.close()
 
 
@@ -271,6 +272,11 @@ class _Answered(Exception):
     def __init__(self, response: Response) -> None:
         super().__init__(response.status)
         self.response = response
+
+
+def _draining() -> Problem:
+    """Return the refusal of a broker that drains."""
+    return Problem(503, DRAINING, Reason.DRAINING, [("Retry-After", "60")])
 
 
 def _basic(credentials: str) -> tuple[str, str]:

@@ -168,8 +168,13 @@ class FindingEndpoints:
     def _services(self, name: str, protocol: str | None) -> Sequence[Service]:
         if protocol is not None:
             return self._registry.find(name, protocol, restored=True)
-        live = self._registry.by_check(self._registry.services(name))
-        return live or self._registry.find(name, "tcp", restored=True)
+        protocols = self._registry.protocols(name, restored=True)
+        if len(protocols) == 1:
+            return self._registry.find(name, protocols[0], restored=True)
+        found = [service for each in protocols for service in self._registry.find(name, each, restored=True)]
+        # As in a find of one protocol: services with a failing check come last among the live ones.
+        live = self._registry.by_check([service for service in found if not service.restored])
+        return [*live, *(service for service in found if service.restored)]
 
     def _answer(self, call: Call, services: Sequence[Service]) -> Response:
         query: FindQuery = call.query

@@ -3,12 +3,13 @@
 Rules:
 - An instance is named by its service and an instance name, which its owner chooses. Its owner is the user, or the
   address where there is no user. An instance of another owner cannot be changed.
+- It ends with the credential of its latest registration or renewal, and with its owner's right to offer the name.
 - It expires when it was not renewed within its TTL. A stall of the broker itself does not count (`ILeases`).
 - If an administrator withdraws the provider or its service, the instance is unknown at its next renewal.
 - Reaching a limit refuses new instances only.
-- An instance that is registered at another broker of the cluster, by its name or at its endpoint, has *moved*: it ends
-  here, and its next renewal here finds it unknown, so that its client registers it again where it is. Without users,
-  its address must be the same, as at one broker.
+- An instance that its owner registers at another broker of the cluster, by its name or at its endpoint, has *moved*: it
+  ends here, and its next renewal here finds it unknown, so that its client registers it again where it is. Another
+  owner is refused, as at one broker.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from collections.abc import Iterator
 
 import attrs
 
+from broker.access.principal import Access, Principal
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
-from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Rights, Service, checked_load
+from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Provider, Rights, Service, checked_load
 
 WIRE = "http"
 """The name of the wire in the registry."""
@@ -52,7 +54,8 @@ class Instance:
 
     name: str
     instance: str
-    owner: str
+    principal: Principal
+    """The client that registered or renewed it last."""
     address: str
     provider: int
     offer: Offer
@@ -70,6 +73,11 @@ class Instance:
         return None
 
     @property
+    def owner(self) -> str:
+        """The owner; see `owner_of`."""
+        return owner_of(self.principal)
+
+    @property
     def due(self) -> float:
         """The end of the lease without a renewal, in lifetime."""
         return self.heard + self.offer.ttl + self.table.slack
@@ -81,7 +89,7 @@ class Instances:
     def __init__(self, registry: IRegistry, leases: ILeases, limits: InstanceLimits) -> None:
         self.limits = limits
         self.counts: Counter[str] = Counter()
-        """Events: registered, renewed, replaced, withdrawn, expired, moved."""
+        """Events: registered, renewed, replaced, withdrawn, expired, moved, revoked."""
         self.watch: IWait | None = None
         """The watch of other brokers; None without a cluster."""
         self._registry = registry
@@ -105,37 +113,40 @@ class Instances:
         """Return the seconds to the end of an instance without a renewal."""
         return max(0.0, instance.due - self._leases.moment())
 
-    def put(self, name: str, instance: str, owner: str, address: str, offer: Offer) -> tuple[Instance, bool]:
+    def put(self, name: str, instance: str, principal: Principal, offer: Offer) -> tuple[Instance, bool]:
         """Register an instance, or renew and replace it. Returns it, and True if it is new. Raises `Refusal`."""
         if len(instance) > MAX_NAME:
             raise Refusal(Reason.PARAMETER, f"an instance has a name of at most {MAX_NAME} characters")
+        owner, address = owner_of(principal), principal.address
         known = self._known(name, instance)
         if known is not None:
             self._check_owner(known, owner)
             self._replace(known, offer)
+            known.principal = principal
             return known, False
         self._check_room(owner)
-        if self.watch is not None and owner == address:
-            self._check_elsewhere(name, instance, address)
+        if self.watch is not None:
+            self._check_elsewhere(name, instance, owner)
         rights = Rights(self.limits.offer)
         self._registry.check(_service(name, 0, offer), rights)
         label = offer.label or f"{name}/{instance}"
-        provider = self._registry.join(label, WIRE, address)
+        provider = self._registry.join(label, WIRE, address, owner)
         try:
             self._registry.offer([_service(name, provider, offer)], rights)
         except Refusal:
             self._registry.leave(provider, "withdrawn")
             raise
-        made = Instance(name, instance, owner, address, provider, offer, self._leases.moment(), self)
+        made = Instance(name, instance, principal, address, provider, offer, self._leases.moment(), self)
         self._all[name, instance] = self._by_provider[provider] = made
         self._by_owner[owner] += 1
         made.lease = self._leases.hold(made, made.due)
         self.counts["registered"] += 1
         return made, True
 
-    def renew(self, name: str, instance: str, owner: str) -> Instance:
+    def renew(self, name: str, instance: str, principal: Principal) -> Instance:
         """Renew an instance. Raises `Refusal` NO_SUCH_SERVICE if it is unknown or has expired."""
-        known = self._own(name, instance, owner)
+        known = self._own(name, instance, principal)
+        known.principal = principal
         self._heard(known)
         self.counts["renewed"] += 1
         return known
@@ -152,22 +163,23 @@ class Instances:
             load = provider.load
         self._registry.load(instance.provider, checked_load(load), details)
 
-    def withdraw(self, name: str, instance: str, owner: str) -> None:
+    def withdraw(self, name: str, instance: str, principal: Principal) -> None:
         """End an instance. Raises `Refusal` NO_SUCH_SERVICE if it is unknown."""
-        known = self._own(name, instance, owner)
-        self._forget(known)
-        self._registry.leave(known.provider, "withdrawn")
-        self.counts["withdrawn"] += 1
+        self._end(self._own(name, instance, principal), "withdrawn")
+
+    def review(self, access: Access, listener: str) -> None:
+        """End the instances of owners whose credential, or right to offer the name at that listener, has ended."""
+        for each in list(self._all.values()):
+            if not access.stands(each.principal) or not access.allows(each.principal, listener, "offer", each.name):
+                self._end(each, "revoked")
 
     def expired(self, instance: Instance) -> None:
         """End an instance that was not renewed."""
-        self._forget(instance)
-        self._registry.leave(instance.provider, "expired")
-        self.counts["expired"] += 1
+        self._end(instance, "expired")
 
     def follow(self) -> None:
         """Give up instances that are registered at other brokers of the cluster."""
-        self.watch = self._registry.watch(self._offered, (Kind.OFFERED,))
+        self.watch = self._registry.watch(self._changed, (Kind.OFFERED, Kind.LEFT))
 
     def stop(self) -> None:
         """End all leases. The instances stay in the registry: the store remembers them as present."""
@@ -182,9 +194,33 @@ class Instances:
 
     # inside
 
-    def _offered(self, change: Change) -> None:
-        service = change.subject
-        assert isinstance(service, Service)
+    def _changed(self, change: Change) -> None:
+        if change.kind is Kind.LEFT:
+            self._superseded(change.provider)
+        else:
+            assert isinstance(change.subject, Service)
+            self._offered(change.subject)
+
+    def _superseded(self, provider: int) -> None:
+        """End an instance whose provider has a successor of the same owner at another broker.
+
+        It would come back with the end of its successor, which its client withdraws there.
+        """
+        known = self._by_provider.get(provider)
+        if known is None:
+            return
+        for service in self._registry.services(known.name, known.offer.protocol):
+            holder = self._registry.provider(service.provider)
+            if (
+                holder is not None
+                and holder.broker
+                and (holder.wire, service.hostport) == (WIRE, known.offer.hostport)
+                and _may_be(holder, known.owner)
+            ):
+                self._end(known, "moved")
+                return
+
+    def _offered(self, service: Service) -> None:
         if service.provider in self._by_provider or not self._by_provider:
             return
         holder = self._registry.provider(service.provider)
@@ -200,24 +236,30 @@ class Instances:
         if known is not None:
             same[known] = None
         for each in same:
-            self._forget(each)
-            self._registry.leave(each.provider, "withdrawn")
-            self.counts["moved"] += 1
+            # Two owners may register one instance at the same moment, or have different ones at one endpoint.
+            if _may_be(holder, each.owner):
+                self._end(each, "moved")
 
-    def _check_elsewhere(self, name: str, instance: str, address: str) -> None:
-        """Raise `Refusal` NAME_TAKEN if another address has the instance at another broker."""
+    def _check_elsewhere(self, name: str, instance: str, owner: str) -> None:
+        """Raise `Refusal` NAME_TAKEN if another owner has the instance at another broker."""
         for service in self._registry.services(name):
             holder = self._registry.provider(service.provider)
             if holder is None or not holder.broker or (holder.wire, holder.label) != (WIRE, f"{name}/{instance}"):
                 continue
-            if holder.address != address:
+            if not _may_be(holder, owner):
                 raise Refusal(Reason.NAME_TAKEN, f"the instance {instance!r} of {name!r} has another owner")
 
-    def _own(self, name: str, instance: str, owner: str) -> Instance:
+    def _end(self, instance: Instance, event: str) -> None:
+        """Remove an instance from this table and the registry, and count that as ``event``."""
+        self._forget(instance)
+        self._registry.leave(instance.provider, "expired" if event == "expired" else "withdrawn")
+        self.counts[event] += 1
+
+    def _own(self, name: str, instance: str, principal: Principal) -> Instance:
         known = self._known(name, instance)
         if known is None:
             raise Refusal(Reason.NO_SUCH_SERVICE, f"there is no instance {instance!r} of {name!r}, or it has expired")
-        self._check_owner(known, owner)
+        self._check_owner(known, owner_of(principal))
         return known
 
     def _known(self, name: str, instance: str) -> Instance | None:
@@ -286,9 +328,19 @@ class Instances:
             del self._by_owner[known.owner]
 
 
+def owner_of(principal: Principal) -> str:
+    """Return the owner of the instances that a client registers: the user, or the address where there is none."""
+    return f"user {principal.name}" if principal.name else f"address {principal.address}"
+
+
 def _place(offer: Offer) -> tuple[str, str, str | None]:
     """Return the part of an offer that cannot be amended."""
     return offer.hostport, offer.protocol, offer.label
+
+
+def _may_be(holder: Provider, owner: str) -> bool:
+    """Return True if an instance at another broker may be one of this owner: brokers of older versions name none."""
+    return holder.owner in ("", owner)
 
 
 def _service(name: str, provider: int, offer: Offer) -> Service:

@@ -124,7 +124,7 @@ class RegistrationEndpoints:
         info = None if body.info is None else msgspec.json.encode(body.info).decode()
         offer = Offer(body.hostport, body.protocol, body.label, info, body.ttl)
         name, instance = call.path["name"], call.path["instance"]
-        made, new = self._instances.put(name, instance, _owner(call), call.request.address, offer)
+        made, new = self._instances.put(name, instance, call.principal, offer)
         self._instances.report(made, body.load, body.details)
         here = path_of(self._put, name=name, instance=instance)
         return self._answer(made, 201 if new else 200, [("Location", here)] if new else [])
@@ -132,21 +132,16 @@ class RegistrationEndpoints:
     def renew(self, call: Call) -> Response:
         """Renew an instance."""
         body: Renewal = call.body
-        known = self._instances.renew(call.path["name"], call.path["instance"], _owner(call))
+        known = self._instances.renew(call.path["name"], call.path["instance"], call.principal)
         self._instances.report(known, body.load, body.details)
         return self._answer(known, 200)
 
     def withdraw(self, call: Call) -> Response:
         """Withdraw an instance."""
-        self._instances.withdraw(call.path["name"], call.path["instance"], _owner(call))
+        self._instances.withdraw(call.path["name"], call.path["instance"], call.principal)
         return Response(204)
 
     def _answer(self, known: Instance, status: int, headers: Sequence[tuple[str, str]] = ()) -> Response:
         ends = datetime.fromtimestamp(self._clock.seconds() + self._instances.left(known), UTC)
         registered = Registered(known.provider, known.offer.ttl, ends.isoformat(timespec="seconds"))
         return Response(status, msgspec.json.encode(registered), headers=headers)
-
-
-def _owner(call: Call) -> str:
-    """Return the owner of what a call registers: the user, or the address where there is none."""
-    return f"user {call.principal.name}" if call.principal.name else f"address {call.principal.address}"

@@ -4,7 +4,7 @@ A client chooses its identity, and the peer with that identity receives its mess
 identity belongs to the first key that used it, also after the end of its session, until that key is revoked or
 `MAX_BOUND` other identities were used since.
 
-Where any key is allowed, a key proves nothing about its holder and costs nothing to make: the binding lasts as long as
+If any key is allowed, a key proves nothing about its holder and costs nothing to make: the binding lasts as long as
 the session. A longer one would only let strangers reserve names, and lock out clients with a new key. See
 docs/protocols/mc0.md, "Security".
 """

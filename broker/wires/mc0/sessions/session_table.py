@@ -8,7 +8,7 @@ Rules (docs/protocols/mc0.md, "Life of a session"; `!` marks what the real clien
 - Sessions survive a restart: the state that CONNECT, SUB and UNSUB made is recorded, and restored at the next start for
   one TTL. The peers' sockets reconnect by themselves, and send nothing of their own accord for up to a heartbeat.
 - While a connection has an identity, the ROUTER refuses any other key that requests it. Afterwards `claim` decides: an
-  identity belongs to the first client key that used it. Where any key is allowed the identity is free: another key ends
+  identity belongs to the first client key that used it. If any key is allowed, the identity is free: another key ends
   the session, which has no connection, and begins its own.
 
 A session has exactly one lease while it has a TTL or no connection, and otherwise none.
@@ -124,7 +124,7 @@ class SessionTable:
         """
         sender = self._router.sender()
         session = self._sessions.get(identity)
-        # Where the key changed without a claim, the old session must not pass to the new key.
+        # If the key changed without a claim, the old session must not pass to the new key.
         if session is not None and sender.key != session.key:
             self.end(session, "taken")
             session = None

@@ -19,6 +19,8 @@ Rules (the behaviour of queues themselves is in `broker.core.queues.queue`):
   which are claimed and loaded before the lease is issued; it is refused if another broker has one of them. Flows that
   use a queue end when the queue moves, and their clients are notified.
 - A slow reader keeps its place; Contents that it has no room for are given to others, or wait for it.
+
+The file is longer than others: its readers and writers implement one profile and share its rules.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ class WorkQueue(Protocol):
         self, head: bytes, body: Any, ttl: float | None, user: str, id: str | None, author: Any, token: Any
     ) -> bool: ...
 
-    def join(self, taker: Any) -> Any: ...
+    def join(self, receiver: Any) -> Any: ...
 
     def leave(self, consumer: Any) -> None: ...
 
@@ -90,7 +92,7 @@ class WorkQueues(Protocol):
 
     def open(self, space: str, name: str) -> WorkQueue: ...
 
-    def serve(self, taker: Any) -> None: ...
+    def serve(self, receiver: Any) -> None: ...
 
     def give_back(self, messages: Iterable[Any]) -> None: ...
 
@@ -185,7 +187,7 @@ class QueueProfile:
                 self._flows.end(flow, "moved", announce=True)
 
     def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
-        taker: _ReaderPlace = reader.place
+        receiver: _ReaderPlace = reader.place
         try:
             queue = self._queues.open(reader.grant.principal.host, resource)
         except Refusal as refusal:
@@ -193,7 +195,7 @@ class QueueProfile:
             moved = refusal.reason is not Reason.LIMIT
             self._flows.end(reader, "moved" if moved else "limit", announce=moved)
             return
-        taker.consumers[resource] = queue.join(taker)
+        receiver.consumers[resource] = queue.join(receiver)
 
     def dismiss(self, reader: ProfileReader, resource: str) -> None:
         consumer = reader.place.consumers.pop(resource, None)
@@ -204,9 +206,9 @@ class QueueProfile:
         """No-op: flows of this profile are no providers."""
 
     def room(self, reader: ProfileReader) -> None:
-        taker: _ReaderPlace = reader.place
-        taker.unblock()
-        self._queues.serve(taker)
+        receiver: _ReaderPlace = reader.place
+        receiver.unblock()
+        self._queues.serve(receiver)
 
     def content(self, writer: ProfileWriter, resource: str, content: Content) -> None:
         author: _WriterPlace = writer.place
@@ -230,24 +232,24 @@ class QueueProfile:
                 author.undecided.append(sequence)
 
     def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
-        taker: _ConfirmingReader = reader.place
-        for message in taker.window.answered(sequence, multiple):
+        receiver: _ConfirmingReader = reader.place
+        for message in receiver.window.answered(sequence, multiple):
             message.queue.settle(message)
-        taker.look()
-        if taker.parked:
-            self._queues.serve(taker)
+        receiver.look()
+        if receiver.parked:
+            self._queues.serve(receiver)
 
     def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
-        taker: _ConfirmingReader = reader.place
-        messages = taker.window.answered(sequence, multiple)
-        taker.look()
+        receiver: _ConfirmingReader = reader.place
+        messages = receiver.window.answered(sequence, multiple)
+        receiver.look()
         for message in messages:
             if recycle:
-                message.queue.recycle(message, taker)
+                message.queue.recycle(message, receiver)
             else:
                 message.queue.reject(message)
-        if taker.parked:
-            self._queues.serve(taker)
+        if receiver.parked:
+            self._queues.serve(receiver)
 
     def counts(self) -> Mapping[str, int]:
         return {f"mtl_queue.{name}": count for name, count in self._queues.counts().items()}
@@ -360,7 +362,7 @@ class _WriterPlace:
 
 
 class _ReaderPlace:
-    """State of a reader: see `broker.core.queues.interfaces.Taker`."""
+    """State of a reader: see `broker.core.queues.interfaces.MessageReceiver`."""
 
     def __init__(self, queues: WorkQueues, reader: ProfileReader) -> None:
         self.room = True

@@ -22,6 +22,8 @@ Rules:
 - Descriptors with passwords are refused: the registry would have to hide these from readers, but not from peers of
   Elko.
 - Only the virtual host that is shared with other wires has this profile.
+
+The file is longer than others: snapshots and changes of an entry are ordered over the same tables of readers.
 """
 
 from __future__ import annotations

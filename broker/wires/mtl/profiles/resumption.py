@@ -3,8 +3,8 @@
 Rules:
 - The reader gives the epoch and the revision up to which it knows a resource, as a field table in the body of its
   Summon. A body that is no such table asks for a snapshot, as does an empty one.
-- Changes of the same entry are merged into one event, which shows the entry as it is now. What came and went meanwhile
-  is left out.
+- Changes of the same entry are merged into one event, which shows the entry as it is now. Entries that came and went
+  meanwhile are left out.
 - A hidden service is one that is not there. If it was hidden before and withdrawn since, its reader gets a "down" that
   it does not need.
 - An entry was known to the reader if it was there at its revision. That number of services is the present one, minus

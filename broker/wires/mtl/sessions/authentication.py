@@ -16,7 +16,7 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from broker.access.password_backoff import Delays
+from broker.access.password_backoff import ReplyDelays
 from broker.core.interfaces import ILeases
 from broker.wires.mtl.sessions.control_sessions import ControlSession, Pipeline, RunningExchange, SessionEvent
 from broker.wires.mtl.sessions.leased_call import LeasedCall
@@ -60,7 +60,7 @@ class AuthenticationContext:
     """Means of authentication: the mechanisms of SASL, the delays after failures with their clock, and CURVE keys."""
 
     mechanisms: Mechanisms
-    delays: Delays
+    delays: ReplyDelays
     clock: IReactorTime
     keys: CurveKeys = CurveKeys()
 

@@ -28,6 +28,8 @@ Rules:
   counted. When a connection closes, its sessions end without replies.
 - A defect of the broker is answered by 500 and logged. While the broker drains or stops, requests are
   answered by 503.
+
+The file is longer than others: its methods are the cells of the table above.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Rules:
 - A Summon is answered before any Content of the resource. A Dismiss is answered after the profile has processed it; no
   Content of the resource follows.
 - A Content names its resource; the name may be empty if there is only one. An invalid Content is answered by a Reject
-  where Contents are confirmed, and else by a Response with its sequence. Where they are confirmed, sequences rise.
+  if Contents are confirmed, and else by a Response with its sequence. If they are confirmed, sequences rise.
 - Confirms and Rejects of unknown sequences are ignored, as is a Response, which only servers send. Ill-formed commands
   are dropped. All of them are counted.
 - Any frame is a sign of life. A client is sent a Ping after one heartbeat in which it sent nothing, or was sent

@@ -74,8 +74,8 @@ class FailureReason(enum.Enum):
 class LoginChallenge:
     """A challenge, which the client has to answer.
 
-    ``verdict`` is what the challenge reveals about the credentials: None for nothing, True for "right". `Delays` uses
-    it.
+    ``verdict`` is the information on the credentials that the challenge reveals, for `ReplyDelays`: None for nothing,
+    True for "right".
     """
 
     data: bytes = attrs.field(repr=False)

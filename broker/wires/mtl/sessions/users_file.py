@@ -16,7 +16,7 @@ from twisted.logger import Logger
 
 from broker.access import guarded_file, password_verifiers
 from broker.access.guarded_file import CHECK as CHECK
-from broker.access.guarded_file import GuardedFile, Seen
+from broker.access.guarded_file import FileCheck, GuardedFile
 from broker.access.guarded_reading import FORBIDDEN as FORBIDDEN
 from broker.access.guarded_reading import MAX_FILE as MAX_FILE
 from broker.access.guarded_reading import BadUsers as BadUsers
@@ -100,12 +100,12 @@ def _table(path: str, text: str) -> UserTable:
     return UserTable(parsed(path, text))
 
 
-def first(path: str) -> Seen[UserTable]:
+def first(path: str) -> FileCheck[UserTable]:
     """Read the file at the start. Raises `BadUsers`."""
     return guarded_file.first(path, _table)
 
 
-def look(path: str, before: Seen[UserTable], now: bool) -> Seen[UserTable]:
+def look(path: str, before: FileCheck[UserTable], now: bool) -> FileCheck[UserTable]:
     """Check the file again. With ``now`` it is read whatever its stamp is."""
     return guarded_file.look(path, _table, before, now)
 

@@ -152,7 +152,7 @@ class Brokers:
         return made
 
     def kill(self, name: str) -> None:
-        """End a broker with all its connections. What its director does afterwards reaches nobody."""
+        """End a broker with all its connections. Messages that its director sends afterwards are lost."""
         director = self.directors.pop(name)
         director.stop(farewell=False)
         for other in self.directors:

@@ -156,7 +156,7 @@ def test_a_mapping_has_the_place_twice_and_all_offers_if_there_are_several() -> 
     assert mapping([first, second], 7).decode() == f'{{{whole},{both},"omitted":7}}'
 
 
-# What the broker reads in an info
+# Members of an info that the broker reads
 
 AT_HOME = Details("127.0.0.1", 5247, hermes=True)
 

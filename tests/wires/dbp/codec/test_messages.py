@@ -182,7 +182,7 @@ def test_messages_cannot_be_changed() -> None:
             setattr(say(text), "sent", 1.0)  # noqa: B010
 
 
-# What is no message
+# Malformed messages
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_frames_of_any_length_are_refused_as_shorter_ones_are() -> None:
     assert denied.text == f"the service information has more than {MAX_INFO} bytes"
 
 
-# What is sent
+# Encoding
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from broker.net.rate_limits import Rates
 from broker.wires.dbp.sessions.catalogue import MOVE_SECONDS, DbpTerms
-from broker.wires.dbp.sessions.elsewhere import BEATS, BURST, MOVES, Elsewhere
+from broker.wires.dbp.sessions.elsewhere import BEATS, BURST, MOVES, RemoteServices
 from tests.core.director.sharing.network import Links, Network
 from tests.recording.farm import clock_at
 from tests.recording.logs import nothing_fails
@@ -29,7 +29,9 @@ class Pair:
         for name, registry in self.mirrors.registries.items():
             farm = farms[name] = DbpFarm(clock=self.clock, registry=registry)
             links = self.network.add(name)
-            farm.catalogue.elsewhere = Elsewhere(registry, links, farm.catalogue, farm.complaints, Rates(self.clock))
+            farm.catalogue.elsewhere = RemoteServices(
+                registry, links, farm.catalogue, farm.complaints, Rates(self.clock)
+            )
         self.network.up("a", "b")
         self.a, self.b = farms["a"], farms["b"]
 

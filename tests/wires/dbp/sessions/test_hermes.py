@@ -366,7 +366,7 @@ def test_a_client_that_takes_the_broker_for_its_service_gets_a_pong(farm: DbpFar
     assert name
 
 
-# Whatever a node sends
+# Arbitrary input
 
 
 BODIES = [

@@ -19,8 +19,9 @@ from broker.core.registry import Registry
 from broker.wires.dbp.codec.info import ERROR
 from broker.wires.dbp.codec.listings import MAX_BODY, TOO_LONG, listing
 from broker.wires.dbp.sessions.listing import GONE, KEPT, KEPT_SIZE, LOADS, MAX_PROVIDERS, Listing
+from tests.recording.farm import GRACE
 from tests.recording.logs import nothing_fails
-from tests.wires.recording import GRACE, Farm, desc
+from tests.wires.recording import ElkoFarm, desc
 
 NOW = 1795246621.35
 RIGHTS = Rights(services=1_000_000)
@@ -43,7 +44,7 @@ class CountedWatch:
 class CountingRegistry(Registry):
     """A registry that knows its watches, by the first kind of each."""
 
-    def __init__(self, farm: Farm) -> None:
+    def __init__(self, farm: ElkoFarm) -> None:
         super().__init__(farm.clock, count(1).__next__, farm.restored)
         self.watches: dict[Kind, set[CountedWatch]] = {kind: set() for kind in Kind}
 
@@ -58,7 +59,7 @@ class Catalogue:
     """A registry with a listing, and providers on two wires."""
 
     def __init__(self, *restored: Provider) -> None:
-        self.farm = Farm(restored, NOW + GRACE)
+        self.farm = ElkoFarm(restored, NOW + GRACE)
         self.farm.clock.advance(NOW)
         self.registry = CountingRegistry(self.farm)
         self.listing = Listing(self.registry, self.farm.clock)
@@ -115,7 +116,7 @@ def gone(name: str) -> str:
     return f"The Registered Service With the Name {name} Is Inactive"
 
 
-# What is listed
+# Listed services
 
 
 def test_an_empty_registry_is_an_empty_object(catalogue: Catalogue) -> None:
@@ -287,7 +288,7 @@ def test_what_was_there_before_is_listed_in_the_order_in_which_it_was_offered() 
     assert catalogue.listing.has("broker-client")
 
 
-# What is not there
+# Absent services
 
 
 def test_a_name_that_never_was_is_unknown(catalogue: Catalogue) -> None:
@@ -386,7 +387,7 @@ def test_an_answer_from_before_a_restart_ends_with_the_grace() -> None:
     assert catalogue.named("bank") == {ERROR: unknown("bank")}
 
 
-# What is kept
+# Cached answers
 
 
 def test_an_answer_is_the_same_object_until_something_changes(catalogue: Catalogue) -> None:

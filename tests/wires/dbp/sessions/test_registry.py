@@ -13,7 +13,7 @@ from broker.wires.dbp.sessions.catalogue import DbpTerms
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, HERE, TEXT, THERE, DbpFarm, T
-from tests.wires.recording import Client, Farm, desc, found, nothing, told
+from tests.wires.recording import Client, ElkoFarm, desc, found, nothing, told
 
 HERMES = {"interfaces": {"router": {"ip": "127.0.0.1", "port": 5247}}, "reg_time": "Sat Nov 21 07:37:01 2026"}
 
@@ -24,7 +24,7 @@ class Both:
     """Two wires over one registry, and a client and an administrator on the Elko wire."""
 
     def __init__(self, terms: DbpTerms | None = None) -> None:
-        self.elko = Farm()
+        self.elko = ElkoFarm()
         self.dbp = DbpFarm(terms, clock=self.elko.clock, registry=self.elko.registry)
         self.client = self.elko.client("client")
         self.admin = self.elko.admin()

@@ -581,7 +581,8 @@ def test_07_an_acknowledgement_by_udp_is_a_sign_of_life(farm: DbpFarm, ack: byte
     ],
 )
 def test_07_all_else_is_ignored(farm: DbpFarm, datagram: bytes) -> None:
-    """Everything else is no sign of life; names are compared with case. What is no heartbeat at all has no answer."""
+    """Everything else is no sign of life; names are compared with case. A datagram that is no heartbeat has no
+    answer."""
     farm.dealer().registered("Rohan", **TIMED)
     farm.datagram(b" <3 1795246600 Rohan")
     answers = []
@@ -687,7 +688,7 @@ def test_07_the_last_source_of_a_service_hears_the_broker(farm: DbpFarm) -> None
 
 @pytest.mark.parametrize("name", ["Rohan", "Gondor"])
 def test_07_nothing_but_the_beacon_goes_to_its_port(farm: DbpFarm, name: str) -> None:
-    """Whatever else is sent to 5245 breaks Hermes' nodes: who sends from there is not answered, known or not."""
+    """Any datagram but the beacon breaks Hermes' nodes at 5245: a sender at that port is not answered, known or not."""
     farm.dealer().registered("Rohan", **TIMED)
     source = (THERE, 5245)
     farm.datagrams.receive(b" <3 1795246600 %b" % name.encode(), source)
@@ -718,7 +719,7 @@ def test_08_heartbeats_count_by_udp_and_over_the_router_in_any_mixture(farm: Dbp
 
 
 def test_08_all_datagrams_leave_through_the_one_socket(farm: DbpFarm) -> None:
-    """ "The same sockets": the broker's one UDP socket sends and receives. What comes back goes to the source."""
+    """ "The same sockets": the broker's one UDP socket sends and receives. Answers go to the source."""
     farm.dealer().registered("Rohan", **TIMED)
     farm.datagrams.receive(b" <3 1 Rohan", SOURCE)
     farm.datagrams.receive(b" <3 1 Gondor", (ELSEWHERE, 41_000))

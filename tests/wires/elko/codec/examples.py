@@ -1,7 +1,7 @@
 """Input to the original server, and its interpretation.
 
-Each row is what one write sent, and what is read once it has come: a message, or ERROR where the original refuses the
-text. Where the original waits for the empty line and we do not, the message stands in the earlier row.
+Each row has the bytes of one write, and the messages that are read after it, or ERROR if the original refuses the text.
+If the original waits for the empty line and this codec does not, the message is in the earlier row.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def ping(tag: str) -> dict[str, object]:
     return {"to": "broker", "op": "ping", "tag": tag}
 
 
-# What the original delivered
+# Text that the original accepts
 
 DELIVERED = [
     ('{to:"broker", op:"ping", tag:"crlf"}', [ping("crlf")]),
@@ -93,7 +93,7 @@ def test_what_the_end_cuts_off_between_objects_is_ignored(text: str) -> None:
     assert list(objects("{a:1} " + text)) == [{"a": 1}]
 
 
-# What the original refused. The place is where the token stands that should have been another
+# Text that the original refuses. The place is that of the unexpected token
 
 REFUSED = [
     ("[1,2]", "expected '{' at position 0, near: [1,2]"),

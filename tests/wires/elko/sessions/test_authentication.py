@@ -8,11 +8,11 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
-from broker.access.password_backoff import BACKOFF, FREE, Guesses
+from broker.access.password_backoff import BACKOFF, FREE, GuessLimit
 from broker.core.errors import Reason, Refusal
 from broker.wires.elko.codec.common import AuthDesc
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
-from tests.wires.recording import Client, Farm, desc, found, nothing, told
+from tests.wires.recording import Client, ElkoFarm, desc, found, nothing, told
 
 PASSWORD = {"type": "auth", "mode": "password", "code": "figleaf"}
 
@@ -20,8 +20,8 @@ LOCKED = Policy(code="figleaf")
 
 
 @pytest.fixture
-def farm() -> Farm:
-    return Farm()
+def farm() -> ElkoFarm:
+    return ElkoFarm()
 
 
 def is_client(client: Client) -> bool:
@@ -65,7 +65,7 @@ def is_admin(client: Client) -> bool:
 )
 @pytest.mark.parametrize("role", ["client", "admin"])
 def test_credentials(role: Any, code: str | None, credentials: AuthDesc | None, right: bool) -> None:
-    door = AccessControl(Policy(code=code), Guesses(Clock().seconds))
+    door = AccessControl(Policy(code=code), GuessLimit(Clock().seconds))
     if right:
         door.check(role, credentials, "192.0.2.7:4000")
     else:
@@ -87,7 +87,7 @@ def test_the_password_is_not_shown_where_the_rules_are() -> None:
     "auth", [{}, {"auth": None}, {"auth": {"mode": "open"}}, {"auth": {"type": "bogus", "mode": "open", "zz": [1]}}]
 )
 @pytest.mark.parametrize("to", ["broker", "client", "admin"])
-def test_an_open_listener_lets_in_without_a_word(farm: Farm, to: str, auth: dict[str, Any]) -> None:
+def test_an_open_listener_lets_in_without_a_word(farm: ElkoFarm, to: str, auth: dict[str, Any]) -> None:
     client = farm.connect()
     assert client.ask(to, "auth", label="one", **auth) == []
     assert not client.closed
@@ -96,7 +96,7 @@ def test_an_open_listener_lets_in_without_a_word(farm: Farm, to: str, auth: dict
 
 
 @pytest.mark.parametrize("to", ["broker", "client", "admin"])
-def test_the_right_password_lets_in_without_a_word(farm: Farm, to: str) -> None:
+def test_the_right_password_lets_in_without_a_word(farm: ElkoFarm, to: str) -> None:
     client = farm.connect(LOCKED, local=False)
     assert client.ask(to, "auth", auth={**PASSWORD, "id": "joe"}) == []
     assert is_admin(client) if to == "admin" else is_client(client)
@@ -114,7 +114,7 @@ def test_the_right_password_lets_in_without_a_word(farm: Farm, to: str) -> None:
         (Policy(), {"mode": "reservation", "code": "1"}),
     ],
 )
-def test_wrong_credentials_close(farm: Farm, to: str, policy: Policy, auth: Any) -> None:
+def test_wrong_credentials_close(farm: ElkoFarm, to: str, policy: Policy, auth: Any) -> None:
     client = farm.connect(policy)
     client.say(to, "auth", auth=auth)
     assert client.closed
@@ -124,7 +124,7 @@ def test_wrong_credentials_close(farm: Farm, to: str, policy: Policy, auth: Any)
     assert all("figleaf" not in message["msg"] for message in client.take())
 
 
-def test_guesses_are_refused_without_comparing_while_the_address_backs_off(farm: Farm) -> None:
+def test_guesses_are_refused_without_comparing_while_the_address_backs_off(farm: ElkoFarm) -> None:
     def attempt(code: str, address: str, policy: Policy = LOCKED) -> tuple[list[str], list[Any]]:
         client = farm.connect(policy, address=address)
         told = client.ask("broker", "auth", auth={**PASSWORD, "code": code})
@@ -143,7 +143,7 @@ def test_guesses_are_refused_without_comparing_while_the_address_backs_off(farm:
     assert attempt("figleaf", "192.0.2.1:9") == ([], [])
 
 
-def test_an_open_listener_and_a_wrong_mode_count_no_guesses(farm: Farm) -> None:
+def test_an_open_listener_and_a_wrong_mode_count_no_guesses(farm: ElkoFarm) -> None:
     for _ in range(FREE + 1):
         farm.connect().say("broker", "auth", auth=PASSWORD)
         farm.connect(LOCKED).say("broker", "auth")
@@ -155,7 +155,7 @@ def test_an_open_listener_and_a_wrong_mode_count_no_guesses(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("local", [False, True])
-def test_there_is_no_way_around_the_password_on_the_same_machine(farm: Farm, local: bool) -> None:
+def test_there_is_no_way_around_the_password_on_the_same_machine(farm: ElkoFarm, local: bool) -> None:
     client = farm.connect(LOCKED, local=local)
     client.say("admin", "auth")
     assert client.closed
@@ -174,7 +174,7 @@ def test_there_is_no_way_around_the_password_on_the_same_machine(farm: Farm, loc
         (set(), "admin", False),
     ],
 )
-def test_a_listener_serves_its_roles_only(farm: Farm, roles: set[Any], to: str, served: bool) -> None:
+def test_a_listener_serves_its_roles_only(farm: ElkoFarm, roles: set[Any], to: str, served: bool) -> None:
     client = farm.connect(Policy(roles=frozenset(roles)))
     client.say(to, "auth")
     assert client.closed is not served
@@ -182,7 +182,7 @@ def test_a_listener_serves_its_roles_only(farm: Farm, roles: set[Any], to: str, 
 
 
 @pytest.mark.parametrize(("first", "second"), [("broker", "broker"), ("broker", "client"), ("admin", "admin")])
-def test_a_second_auth_for_the_same_role_closes(farm: Farm, first: str, second: str) -> None:
+def test_a_second_auth_for_the_same_role_closes(farm: ElkoFarm, first: str, second: str) -> None:
     client = farm.client(name=first)
     client.say(second, "auth")
     assert client.closed
@@ -191,7 +191,7 @@ def test_a_second_auth_for_the_same_role_closes(farm: Farm, first: str, second: 
 
 
 @pytest.mark.parametrize("order", [("broker", "admin"), ("admin", "broker")])
-def test_one_connection_may_have_both_roles_and_the_last_label_counts(farm: Farm, order: tuple[str, str]) -> None:
+def test_one_connection_may_have_both_roles_and_the_last_label_counts(farm: ElkoFarm, order: tuple[str, str]) -> None:
     client = farm.client("first", name=order[0])
     assert client.ask(order[1], "auth", label="second") == []
     [reply] = client.ask("admin", "loaddesc")
@@ -201,13 +201,13 @@ def test_one_connection_may_have_both_roles_and_the_last_label_counts(farm: Farm
     assert client.peer.debugs == [("second", "m")]
 
 
-def test_a_second_role_without_label_is_anonymous(farm: Farm) -> None:
+def test_a_second_role_without_label_is_anonymous(farm: ElkoFarm) -> None:
     client = farm.client("first")
     client.say("admin", "auth")
     assert [provider.label for provider in farm.registry.providers()] == ["<anonymous>"]
 
 
-def test_a_second_role_that_is_refused_closes_and_changes_nothing(farm: Farm) -> None:
+def test_a_second_role_that_is_refused_closes_and_changes_nothing(farm: ElkoFarm) -> None:
     client = farm.client("first", policy=Policy(roles=frozenset({"client"})))
     watcher = farm.admin()
     watcher.say("admin", "watch", services=True)
@@ -220,7 +220,7 @@ def test_a_second_role_that_is_refused_closes_and_changes_nothing(farm: Farm) ->
 
 @pytest.mark.parametrize("authenticated", [False, True])
 @pytest.mark.parametrize("tolerant", [False, True])
-def test_the_object_for_errors_has_no_role(farm: Farm, authenticated: bool, tolerant: bool) -> None:
+def test_the_object_for_errors_has_no_role(farm: ElkoFarm, authenticated: bool, tolerant: bool) -> None:
     client = farm.connect(Policy(allow_before_auth=tolerant))
     if authenticated:
         client.say("broker", "auth")
@@ -233,7 +233,7 @@ def test_the_object_for_errors_has_no_role(farm: Farm, authenticated: bool, tole
 )
 @pytest.mark.parametrize("tolerant", [False, True])
 def test_an_ill_typed_auth_is_answered_and_may_be_tried_again(
-    farm: Farm, parameters: dict[str, Any], tolerant: bool
+    farm: ElkoFarm, parameters: dict[str, Any], tolerant: bool
 ) -> None:
     client = farm.connect(Policy(allow_before_auth=tolerant))
     [diagnostic] = client.ask("broker", "auth", **parameters)
@@ -246,14 +246,14 @@ def test_an_ill_typed_auth_is_answered_and_may_be_tried_again(
     assert is_client(client)
 
 
-def test_an_ill_typed_auth_is_no_auth(farm: Farm) -> None:
+def test_an_ill_typed_auth_is_no_auth(farm: ElkoFarm) -> None:
     client = farm.connect()
     client.say("broker", "auth", label=7)
     client.say("broker", "load", factor=0.5)
     assert client.closed
 
 
-def test_a_label_is_cut_at_its_limit_and_kept(farm: Farm) -> None:
+def test_a_label_is_cut_at_its_limit_and_kept(farm: ElkoFarm) -> None:
     farm.client("l" * 5_000)
     assert [len(provider.label) for provider in farm.registry.providers()] == [1_024]
 
@@ -285,7 +285,7 @@ MESSAGES: list[tuple[str, str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("to", "op", "parameters"), MESSAGES)
-def test_anything_but_auth_first_closes(farm: Farm, to: str, op: str, parameters: dict[str, Any]) -> None:
+def test_anything_but_auth_first_closes(farm: ElkoFarm, to: str, op: str, parameters: dict[str, Any]) -> None:
     client = farm.connect()
     client.say(to, op, **parameters)
     assert client.closed
@@ -295,34 +295,34 @@ def test_anything_but_auth_first_closes(farm: Farm, to: str, op: str, parameters
     assert all(message["op"] == "debug" for message in client.take())
 
 
-def test_so_does_an_auth_to_nobody(farm: Farm) -> None:
+def test_so_does_an_auth_to_nobody(farm: ElkoFarm) -> None:
     client = farm.connect()
     client.say("nobody", "auth")
     assert client.closed
 
 
 @pytest.mark.parametrize("data", [b"{to}\n", b"}\n\n", b'"x"\n\n', b'{"to":"broker"}\n', b"\xff\n"])
-def test_text_that_is_no_message_first_closes(farm: Farm, data: bytes) -> None:
+def test_text_that_is_no_message_first_closes(farm: ElkoFarm, data: bytes) -> None:
     client = farm.connect()
     client.send(data)
     assert client.closed
     assert client.reasons == ["not-authenticated"]
 
 
-def test_empty_lines_are_no_message(farm: Farm) -> None:
+def test_empty_lines_are_no_message(farm: ElkoFarm) -> None:
     client = farm.connect()
     client.send(b"\n\r\n  \n\n")
     assert not client.closed
     assert client.ask("broker", "auth") == []
 
 
-def test_messages_behind_the_auth_in_one_block_are_served(farm: Farm) -> None:
+def test_messages_behind_the_auth_in_one_block_are_served(farm: ElkoFarm) -> None:
     client = farm.connect()
     client.send(b'{to:"broker",op:"auth"}{to:"broker",op:"ping"}\n\n')
     assert client.take() == [{"to": "broker", "op": "pong"}]
 
 
-def test_messages_behind_what_closes_are_not(farm: Farm) -> None:
+def test_messages_behind_what_closes_are_not(farm: ElkoFarm) -> None:
     client = farm.connect()
     client.send(b'{to:"broker",op:"ping"}{to:"broker",op:"auth"}{to:"broker",op:"ping"}\n\n')
     assert client.closed
@@ -330,12 +330,12 @@ def test_messages_behind_what_closes_are_not(farm: Farm) -> None:
     assert farm.registry.providers() == []
 
 
-def test_the_text_says_what_to_do(farm: Farm) -> None:
+def test_the_text_says_what_to_do(farm: ElkoFarm) -> None:
     [diagnostic] = farm.connect().ask("broker", "ping")
     assert diagnostic["msg"] == "the first message must be auth, not 'ping'"
 
 
-def test_the_text_of_an_auth_to_nobody_makes_sense(farm: Farm) -> None:
+def test_the_text_of_an_auth_to_nobody_makes_sense(farm: ElkoFarm) -> None:
     [diagnostic] = farm.connect().ask("nobody", "auth")
     assert "nobody" in diagnostic["msg"]
 
@@ -347,7 +347,7 @@ TOLERANT = Policy(allow_before_auth=True)
 
 
 @pytest.fixture
-def stranger(farm: Farm) -> Client:
+def stranger(farm: ElkoFarm) -> Client:
     farm.client().offer(desc("bank", auth=PASSWORD))
     return farm.connect(TOLERANT)
 
@@ -364,7 +364,7 @@ def test_what_is_common_to_all_objects_is_served(stranger: Client, to: str) -> N
 
 
 @pytest.mark.parametrize("to", ["broker", "client"])
-def test_find_is_served_in_full_but_without_secrets(farm: Farm, stranger: Client, to: str) -> None:
+def test_find_is_served_in_full_but_without_secrets(farm: ElkoFarm, stranger: Client, to: str) -> None:
     assert stranger.ask(to, "find", service="bank") == [found(told("bank", 1), to=to)]
     assert stranger.ask(to, "find", service="none") == [nothing("none", to=to)]
     assert stranger.ask(to, "find", service="shop", wait=5, monitor=True) == []
@@ -408,7 +408,7 @@ ROLES = [message for message in MESSAGES if message[1] in ("willserve", "wontser
 @pytest.mark.parametrize("tolerant", [False, True])
 @pytest.mark.parametrize("other", [False, True])
 def test_an_operation_of_a_role_closes_those_without_it(
-    farm: Farm, to: str, op: str, parameters: dict[str, Any], tolerant: bool, other: bool
+    farm: ElkoFarm, to: str, op: str, parameters: dict[str, Any], tolerant: bool, other: bool
 ) -> None:
     client = farm.connect(Policy(allow_before_auth=tolerant))
     if other:  # the other role is of no help
@@ -436,7 +436,7 @@ def test_as_in_the_original_these_close_without_a_message(stranger: Client, mess
     assert stranger.take() == []
 
 
-def test_a_stranger_may_still_authenticate(farm: Farm, stranger: Client) -> None:
+def test_a_stranger_may_still_authenticate(farm: ElkoFarm, stranger: Client) -> None:
     stranger.say("broker", "ping")
     stranger.take()
     assert stranger.ask("broker", "auth", label="known") == []
@@ -444,7 +444,7 @@ def test_a_stranger_may_still_authenticate(farm: Farm, stranger: Client) -> None
     assert stranger.find("bank") == [found(told("bank", 1, auth=PASSWORD))], "now it is trusted: it is local"
 
 
-def test_the_waits_of_a_stranger_are_kept_and_bounded(farm: Farm) -> None:
+def test_the_waits_of_a_stranger_are_kept_and_bounded(farm: ElkoFarm) -> None:
     stranger = farm.connect(attrs.evolve(TOLERANT, waits=1))
     assert stranger.find("a", wait=5) == []
     [reply] = stranger.find("a", wait=5)

@@ -8,16 +8,16 @@ import pytest
 
 from broker.wires.elko.codec.blocks import MAX_BLOCK
 from broker.wires.elko.sessions.authentication import Policy
-from tests.wires.recording import Client, Farm, desc, found, told
+from tests.wires.recording import Client, ElkoFarm, desc, found, told
 
 
 @pytest.fixture
-def farm() -> Farm:
-    return Farm()
+def farm() -> ElkoFarm:
+    return ElkoFarm()
 
 
 @pytest.fixture
-def client(farm: Farm) -> Client:
+def client(farm: ElkoFarm) -> Client:
     """A peer with both roles, which offers a bank."""
     client = farm.client("me")
     client.say("admin", "auth")
@@ -59,7 +59,7 @@ def test_it_is_answered_with_what_was_wrong_and_the_rest_works(
 
 
 @pytest.mark.parametrize(("data", "reason"), [(row[1], row[2]) for row in BAD], ids=[row[0] for row in BAD])
-def test_without_diagnostics_it_is_only_counted(farm: Farm, data: bytes, reason: str) -> None:
+def test_without_diagnostics_it_is_only_counted(farm: ElkoFarm, data: bytes, reason: str) -> None:
     client = farm.client(policy=Policy(diagnostics=False))
     client.send(data)
     assert client.take() == []
@@ -77,7 +77,7 @@ def test_without_diagnostics_it_is_only_counted(farm: Farm, data: bytes, reason:
         (b"{\n" + b'"a":1,\n' * 150_000, "too-large"),
     ],
 )
-def test_what_cannot_be_read_on_closes(farm: Farm, diagnostics: bool, data: bytes, reason: str) -> None:
+def test_what_cannot_be_read_on_closes(farm: ElkoFarm, diagnostics: bool, data: bytes, reason: str) -> None:
     client = farm.client(policy=Policy(diagnostics=diagnostics))
     client.offer(desc("bank"))
     client.send(data)
@@ -107,7 +107,7 @@ def test_an_answer_does_not_repeat_what_is_long(client: Client, data: bytes) -> 
     assert len(diagnostic["msg"]) < 300
 
 
-def test_whoever_goes_on_is_closed(farm: Farm) -> None:
+def test_whoever_goes_on_is_closed(farm: ElkoFarm) -> None:
     client = farm.client(patience=3)
     for _ in range(5):
         client.send(b"{to}\n")
@@ -117,7 +117,7 @@ def test_whoever_goes_on_is_closed(farm: Farm) -> None:
     assert "too much is refused" in messages[-1]["msg"]
 
 
-def test_one_bad_peer_does_not_hurt_another(farm: Farm, client: Client) -> None:
+def test_one_bad_peer_does_not_hurt_another(farm: ElkoFarm, client: Client) -> None:
     other = farm.client()
     assert other.find("shop", wait=-1) == []
     for data in (b"{to}\n", b"\xff\n"):

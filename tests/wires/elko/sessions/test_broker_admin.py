@@ -8,14 +8,14 @@ import pytest
 
 from broker.core.model import BROKER, Auth, Launcher, Service
 from broker.wires.elko.sessions.authentication import Policy
-from tests.wires.recording import Client, Farm, desc, told
+from tests.wires.recording import Client, ElkoFarm, desc, told
 
 SECRET = {"type": "auth", "mode": "password", "code": "sesame"}
 
 
 @pytest.fixture
-def farm() -> Farm:
-    return Farm()
+def farm() -> ElkoFarm:
+    return ElkoFarm()
 
 
 def services(*descriptors: dict[str, Any], on: bool = True) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def loads(*descriptors: tuple[str, float, int]) -> dict[str, Any]:
 # servicedesc
 
 
-def test_servicedesc_tells_all_services_the_brokers_own_included(farm: Farm) -> None:
+def test_servicedesc_tells_all_services_the_brokers_own_included(farm: ElkoFarm) -> None:
     farm.registry.offer_own([Service("broker-admin", "h:9000", BROKER)])
     admin, one, two = farm.admin(), farm.client(), farm.client()
     one.offer(desc("bank", "h:1"), desc("bank", "h:2", protocol="http"))
@@ -47,7 +47,7 @@ def test_servicedesc_tells_all_services_the_brokers_own_included(farm: Farm) -> 
     assert admin.ask("admin", "servicedesc", protocol="http") == [expected], "protocol counts with a service only"
 
 
-def test_servicedesc_of_one_service(farm: Farm) -> None:
+def test_servicedesc_of_one_service(farm: ElkoFarm) -> None:
     admin, client = farm.admin(), farm.client()
     client.offer(desc("bank", "h:1"), desc("bank", "h:2", protocol="http"), desc("shop", "h:3"))
     assert admin.ask("admin", "servicedesc", service="bank") == [services(told("bank", 1, "h:1"))]
@@ -60,7 +60,7 @@ def test_servicedesc_of_one_service(farm: Farm) -> None:
 
 @pytest.mark.parametrize(("local", "code", "shown"), [(True, None, True), (False, None, False), (False, "pw", True)])
 def test_secrets_are_shown_to_the_trusted_only(local: bool, code: str | None, shown: bool) -> None:
-    farm = Farm()
+    farm = ElkoFarm()
     farm.registry.offer_own([Service("broker-admin", "h:9000", BROKER, auth=Auth("password", "sesame"))])
     admin = farm.connect(Policy(code=code), local)
     admin.say("admin", "auth", **({} if code is None else {"auth": {"mode": "password", "code": code}}))
@@ -73,7 +73,7 @@ def test_secrets_are_shown_to_the_trusted_only(local: bool, code: str | None, sh
 
 
 @pytest.fixture
-def servers(farm: Farm) -> dict[str, Client]:
+def servers(farm: ElkoFarm) -> dict[str, Client]:
     """Four servers: two of the same label, one that is named like another's id, and one that offers nothing."""
     clients = {name: farm.client(label) for name, label in {"a": "twin", "b": "twin", "c": "1", "d": "idle"}.items()}
     clients["a"].offer(desc("bank", "h:1"), desc("bank", "h:1"), desc("shop", "h:2", protocol="http"))
@@ -84,7 +84,7 @@ def servers(farm: Farm) -> dict[str, Client]:
     return clients
 
 
-def test_loaddesc_tells_all_providers_those_without_services_included(farm: Farm, servers: dict[str, Client]) -> None:
+def test_loaddesc_has_all_providers_also_those_without_services(farm: ElkoFarm, servers: dict[str, Client]) -> None:
     farm.client("new")
     expected = loads(("twin", 0.0, 1), ("twin", 1.0, 2), ("1", 2.0, 3), ("idle", 3.0, 4), ("new", 0.0, 5))
     assert farm.admin().ask("admin", "loaddesc") == [expected]
@@ -95,7 +95,7 @@ def test_loaddesc_tells_all_providers_those_without_services_included(farm: Farm
     [("twin", [1, 2]), ("idle", [4]), ("h:1", [1, 3]), ("h:3", [2]), ("2", [2]), ("1", [1, 3]), ("0", []), ("all", [])],
 )
 def test_loaddesc_by_server_is_by_label_hostport_or_id(
-    farm: Farm, servers: dict[str, Client], server: str, ids: list[int]
+    farm: ElkoFarm, servers: dict[str, Client], server: str, ids: list[int]
 ) -> None:
     [reply] = farm.admin().ask("admin", "loaddesc", server=server)
     assert [each["provider"] for each in reply["desc"]] == ids
@@ -103,13 +103,13 @@ def test_loaddesc_by_server_is_by_label_hostport_or_id(
 
 @pytest.mark.parametrize(("service", "ids"), [("bank", [1, 2]), ("shop", [1, 3]), ("none", []), ("twin", [])])
 def test_loaddesc_by_service_is_in_every_protocol(
-    farm: Farm, servers: dict[str, Client], service: str, ids: list[int]
+    farm: ElkoFarm, servers: dict[str, Client], service: str, ids: list[int]
 ) -> None:
     [reply] = farm.admin().ask("admin", "loaddesc", service=service)
     assert [each["provider"] for each in reply["desc"]] == ids
 
 
-def test_loaddesc_by_both_is_by_both(farm: Farm, servers: dict[str, Client]) -> None:
+def test_loaddesc_by_both_is_by_both(farm: ElkoFarm, servers: dict[str, Client]) -> None:
     [reply] = farm.admin().ask("admin", "loaddesc", service="shop", server="twin")
     assert [each["provider"] for each in reply["desc"]] == [1]
 
@@ -117,7 +117,7 @@ def test_loaddesc_by_both_is_by_both(farm: Farm, servers: dict[str, Client]) -> 
 # watch
 
 
-def test_watching_services_begins_with_all_of_them_and_goes_on_with_each(farm: Farm) -> None:
+def test_watching_services_begins_with_all_of_them_and_goes_on_with_each(farm: ElkoFarm) -> None:
     admin, client = farm.admin(), farm.client()
     client.offer(desc("bank", "h:1"))
     assert admin.ask("admin", "watch", services=True) == [services(told("bank", 1, "h:1"))]
@@ -129,7 +129,7 @@ def test_watching_services_begins_with_all_of_them_and_goes_on_with_each(farm: F
     assert admin.take() == [services(told("bank", 1, "h:1"), on=False)]
 
 
-def test_watching_loads_begins_with_all_of_them_and_goes_on_with_each(farm: Farm) -> None:
+def test_watching_loads_begins_with_all_of_them_and_goes_on_with_each(farm: ElkoFarm) -> None:
     admin, client = farm.admin(), farm.client("one")
     assert admin.ask("admin", "watch", load=True) == [loads(("one", 0.0, 1))]
     client.say("broker", "load", factor=0.5)
@@ -139,7 +139,7 @@ def test_watching_loads_begins_with_all_of_them_and_goes_on_with_each(farm: Farm
     assert admin.take() == [], "a load that goes is not told"
 
 
-def test_services_are_told_before_loads(farm: Farm) -> None:
+def test_services_are_told_before_loads(farm: ElkoFarm) -> None:
     farm.client("one").offer(desc("bank"))
     assert farm.admin().ask("admin", "watch", load=True, services=True) == [
         services(told("bank", 1)),
@@ -147,7 +147,7 @@ def test_services_are_told_before_loads(farm: Farm) -> None:
     ]
 
 
-def test_watching_again_tells_all_again_and_each_change_once(farm: Farm) -> None:
+def test_watching_again_tells_all_again_and_each_change_once(farm: ElkoFarm) -> None:
     admin, client = farm.admin(), farm.client("one")
     for _ in range(3):
         assert len(admin.ask("admin", "watch", services=True, load=True)) == 2
@@ -156,7 +156,7 @@ def test_watching_again_tells_all_again_and_each_change_once(farm: Farm) -> None
     assert admin.take() == [services(told("bank", 1)), loads(("one", 1.0, 1))]
 
 
-def test_each_kind_is_unwatched_alone_and_what_is_not_said_stays(farm: Farm) -> None:
+def test_each_kind_is_unwatched_alone_and_what_is_not_said_stays(farm: ElkoFarm) -> None:
     admin, client = farm.admin(), farm.client("one")
     admin.ask("admin", "watch", services=True, load=True)
     assert admin.ask("admin", "watch", services=False) == []
@@ -173,7 +173,7 @@ def test_each_kind_is_unwatched_alone_and_what_is_not_said_stays(farm: Farm) -> 
     assert admin.take() == []
 
 
-def test_an_unwatch_is_the_own_one_only(farm: Farm) -> None:
+def test_an_unwatch_is_the_own_one_only(farm: ElkoFarm) -> None:
     stays, goes, client = farm.admin(), farm.admin(), farm.client("one")
     for admin in (stays, goes):
         admin.ask("admin", "watch", services=True, load=True)
@@ -185,7 +185,7 @@ def test_an_unwatch_is_the_own_one_only(farm: Farm) -> None:
     assert len(stays.take()) == 2
 
 
-def test_an_administrator_hears_of_its_own_doings(farm: Farm) -> None:
+def test_an_administrator_hears_of_its_own_doings(farm: ElkoFarm) -> None:
     both = farm.client("both")
     both.say("admin", "auth", label="both")
     both.ask("admin", "watch", services=True, load=True)
@@ -195,7 +195,7 @@ def test_an_administrator_hears_of_its_own_doings(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("goodbye", ["drop", "disconnect", "end of input"])
-def test_a_watcher_that_goes_is_told_nothing_more(farm: Farm, goodbye: str) -> None:
+def test_a_watcher_that_goes_is_told_nothing_more(farm: ElkoFarm, goodbye: str) -> None:
     admin, client = farm.admin(), farm.client("one")
     admin.ask("admin", "watch", services=True, load=True)
     if goodbye == "drop":
@@ -209,7 +209,7 @@ def test_a_watcher_that_goes_is_told_nothing_more(farm: Farm, goodbye: str) -> N
     assert admin.take() == []
 
 
-def test_each_watcher_is_told_what_it_may_see(farm: Farm) -> None:
+def test_each_watcher_is_told_what_it_may_see(farm: ElkoFarm) -> None:
     trusted, stranger, again = farm.admin(), farm.admin(local=False), farm.admin()
     for admin in (trusted, stranger, again):
         admin.ask("admin", "watch", services=True)
@@ -226,7 +226,7 @@ def test_each_watcher_is_told_what_it_may_see(farm: Farm) -> None:
     ]
 
 
-def test_a_notice_is_encoded_once_for_all_who_may_see_the_same(farm: Farm) -> None:
+def test_a_notice_is_encoded_once_for_all_who_may_see_the_same(farm: ElkoFarm) -> None:
     admins = [farm.admin(local=number % 2 == 0) for number in range(6)]
     for admin in admins:
         admin.ask("admin", "watch", services=True, load=True)
@@ -264,7 +264,7 @@ def asked(servers: dict[str, Client]) -> dict[str, list[dict[str, Any]]]:
 )
 @pytest.mark.parametrize("op", ["reinit", "shutdown"])
 def test_the_servers_that_are_meant_are_told_and_the_administrator_is_not(
-    farm: Farm, servers: dict[str, Client], op: str, server: str | None, names: str
+    farm: ElkoFarm, servers: dict[str, Client], op: str, server: str | None, names: str
 ) -> None:
     admin = farm.admin()
     assert admin.ask("admin", op, server=server) == []
@@ -272,7 +272,7 @@ def test_the_servers_that_are_meant_are_told_and_the_administrator_is_not(
     assert farm.control.calls == []
 
 
-def test_servers_are_told_in_the_name_that_they_authenticated_to(farm: Farm) -> None:
+def test_servers_are_told_in_the_name_that_they_authenticated_to(farm: ElkoFarm) -> None:
     servers = {name: farm.client(name=name) for name in ("broker", "client")}
     servers["broker"].ask("client", "ping")
     admin = farm.admin()
@@ -283,7 +283,7 @@ def test_servers_are_told_in_the_name_that_they_authenticated_to(farm: Farm) -> 
     }
 
 
-def test_a_server_with_both_roles_is_told_as_a_client(farm: Farm) -> None:
+def test_a_server_with_both_roles_is_told_as_a_client(farm: ElkoFarm) -> None:
     both = farm.admin("both")
     both.say("client", "auth", label="both")
     both.say("admin", "reinit", server="both")
@@ -291,13 +291,13 @@ def test_a_server_with_both_roles_is_told_as_a_client(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("kill", [True, False, None])
-def test_kill_is_told_where_it_is_meant(farm: Farm, servers: dict[str, Client], kill: bool | None) -> None:
+def test_kill_is_told_where_it_is_meant(farm: ElkoFarm, servers: dict[str, Client], kill: bool | None) -> None:
     farm.admin().say("admin", "shutdown", server="idle", kill=kill)
     expected = {"to": "broker", "op": "shutdown", **({"kill": True} if kill else {})}
     assert asked(servers) == {"d": [expected]}
 
 
-def test_servers_that_are_gone_are_not_told(farm: Farm, servers: dict[str, Client]) -> None:
+def test_servers_that_are_gone_are_not_told(farm: ElkoFarm, servers: dict[str, Client]) -> None:
     servers["d"].drop()
     servers["a"].session.input_ended()
     servers["a"].take()
@@ -318,13 +318,13 @@ def test_servers_that_are_gone_are_not_told(farm: Farm, servers: dict[str, Clien
         ("shutdown", {}, []),
     ],
 )
-def test_the_broker_itself(farm: Farm, op: str, parameters: dict[str, Any], calls: list[Any]) -> None:
+def test_the_broker_itself(farm: ElkoFarm, op: str, parameters: dict[str, Any], calls: list[Any]) -> None:
     assert farm.admin().ask("admin", op, **parameters) == []
     assert farm.control.calls == calls
 
 
 @pytest.mark.parametrize("op", ["reinit", "shutdown"])
-def test_the_broker_comes_after_the_servers(farm: Farm, servers: dict[str, Client], op: str) -> None:
+def test_the_broker_comes_after_the_servers(farm: ElkoFarm, servers: dict[str, Client], op: str) -> None:
     told: list[str] = []
     farm.control.then = lambda: told.extend(asked(servers))
     farm.admin().say("admin", op, server="all", self_=True)
@@ -344,19 +344,19 @@ TABLE = [
 
 
 @pytest.fixture
-def launching() -> Farm:
-    farm = Farm(launchers=TABLE, missing=["nowhere"])
+def launching() -> ElkoFarm:
+    farm = ElkoFarm(launchers=TABLE, missing=["nowhere"])
     for label in ("twin", "idle"):
         farm.client(label).offer(desc("x", f"{label}:1"))
     return farm
 
 
-def switched_on(farm: Farm) -> list[str]:
+def switched_on(farm: ElkoFarm) -> list[str]:
     [reply] = farm.admin().ask("admin", "launcherdesc")
     return [launcher["name"] for launcher in reply["launchers"] if launcher["on"]]
 
 
-def test_the_table_is_told_in_full(launching: Farm) -> None:
+def test_the_table_is_told_in_full(launching: ElkoFarm) -> None:
     [reply] = launching.admin().ask("admin", "launcherdesc")
     assert (reply["to"], reply["op"], list(reply)[2:]) == ("admin", "launcherdesc", ["launchers"])
     assert reply["launchers"][0] == {"type": "launcher", "name": "twin", "script": "run twin", "on": True}
@@ -370,11 +370,11 @@ def test_the_table_is_told_in_full(launching: Farm) -> None:
     assert reply["launchers"][4]["on"] is False
 
 
-def test_without_launchers_the_table_is_empty(farm: Farm) -> None:
+def test_without_launchers_the_table_is_empty(farm: ElkoFarm) -> None:
     assert farm.admin().ask("admin", "launcherdesc") == [{"to": "admin", "op": "launcherdesc", "launchers": []}]
 
 
-def test_launching(launching: Farm) -> None:
+def test_launching(launching: ElkoFarm) -> None:
     admin = launching.admin()
     assert admin.ask("admin", "launch", name="idle") == [{"to": "admin", "op": "launch", "status": "start idle"}]
     assert launching.spawned == [("idle", ["run", "idle", "--now"])]
@@ -401,7 +401,7 @@ def test_launching(launching: Farm) -> None:
     ],
 )
 def test_a_shutdown_switches_the_launcher_of_that_name_off(
-    launching: Farm, parameters: dict[str, Any], off: list[str]
+    launching: ElkoFarm, parameters: dict[str, Any], off: list[str]
 ) -> None:
     before = switched_on(launching)
     launching.admin().say("admin", "shutdown", **parameters)
@@ -409,12 +409,12 @@ def test_a_shutdown_switches_the_launcher_of_that_name_off(
     assert launching.switched == [(name, False) for name in off]
 
 
-def test_a_reinit_switches_nothing_off(launching: Farm) -> None:
+def test_a_reinit_switches_nothing_off(launching: ElkoFarm) -> None:
     launching.admin().say("admin", "reinit", server="twin")
     assert launching.switched == []
 
 
-def test_the_names_of_ops_are_case_sensitive(farm: Farm) -> None:
+def test_the_names_of_ops_are_case_sensitive(farm: ElkoFarm) -> None:
     admin = farm.admin()
     [diagnostic] = admin.ask("admin", "ServiceDesc")
     assert diagnostic["op"] == "debug"

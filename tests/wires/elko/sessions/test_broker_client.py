@@ -10,21 +10,21 @@ from broker.core.model import MAX_NAME, MAX_TEXT, Auth, Rights, Service
 from broker.core.waits import MAX_WAITS
 from broker.wires.elko.sessions.authentication import Policy
 from broker.wires.elko.sessions.broker import MAX_PROBLEMS_SHOWN, MAX_WAIT
-from tests.wires.recording import Client, Farm, desc, found, nothing, remembered, told
+from tests.wires.recording import Client, ElkoFarm, desc, found, nothing, remembered, told
 
 SECRET = {"type": "auth", "mode": "password", "code": "sesame"}
 
 
 @pytest.fixture
-def farm() -> Farm:
-    return Farm()
+def farm() -> ElkoFarm:
+    return ElkoFarm()
 
 
 # common to all objects
 
 
 @pytest.mark.parametrize("to", ["broker", "client", "admin", "error"])
-def test_ping_is_answered_in_the_name_that_it_used(farm: Farm, to: str) -> None:
+def test_ping_is_answered_in_the_name_that_it_used(farm: ElkoFarm, to: str) -> None:
     client = farm.client()
     assert client.ask(to, "ping") == [{"to": to, "op": "pong"}]
     assert client.ask(to, "ping", tag="x1") == [{"to": to, "op": "pong", "tag": "x1"}]
@@ -33,7 +33,7 @@ def test_ping_is_answered_in_the_name_that_it_used(farm: Farm, to: str) -> None:
 
 
 @pytest.mark.parametrize("to", ["broker", "client", "admin", "error"])
-def test_pong_and_debug_are_not_answered(farm: Farm, to: str) -> None:
+def test_pong_and_debug_are_not_answered(farm: ElkoFarm, to: str) -> None:
     client = farm.client("me")
     assert client.ask(to, "pong", tag="x") == []
     assert client.ask(to, "debug", msg="a line") == []
@@ -42,7 +42,7 @@ def test_pong_and_debug_are_not_answered(farm: Farm, to: str) -> None:
 
 
 @pytest.mark.parametrize("to", ["broker", "client", "admin", "error"])
-def test_disconnect_closes_without_a_word(farm: Farm, to: str) -> None:
+def test_disconnect_closes_without_a_word(farm: ElkoFarm, to: str) -> None:
     client = farm.client()
     client.offer(desc("bank"))
     client.say(to, "disconnect")
@@ -52,7 +52,7 @@ def test_disconnect_closes_without_a_word(farm: Farm, to: str) -> None:
 
 
 @pytest.mark.parametrize("invalid", [-1, "many", [1], {"a": {}}, 1e300, True])
-def test_a_load_with_invalid_details_counts_without_them(farm: Farm, invalid: object) -> None:
+def test_a_load_with_invalid_details_counts_without_them(farm: ElkoFarm, invalid: object) -> None:
     client = farm.client("one")
     client.say("broker", "load", factor=0.25, requests=7)
     [diagnostic] = client.ask("broker", "load", factor=0.5, requests=8, errors=invalid)
@@ -61,7 +61,7 @@ def test_a_load_with_invalid_details_counts_without_them(farm: Farm, invalid: ob
     assert (load.load, load.details) == (0.5, None)
 
 
-def test_what_was_answered_before_a_disconnect_is_delivered_and_nothing_after_it(farm: Farm) -> None:
+def test_what_was_answered_before_a_disconnect_is_delivered_and_nothing_after_it(farm: ElkoFarm) -> None:
     client = farm.client()
     client.send(b'{"to":"broker","op":"ping"}\n{"to":"broker","op":"disconnect"}\n{"to":"broker","op":"ping"}\n')
     assert client.take() == [{"to": "broker", "op": "pong"}]
@@ -70,7 +70,7 @@ def test_what_was_answered_before_a_disconnect_is_delivered_and_nothing_after_it
 # providers
 
 
-def test_each_client_is_a_provider_with_the_next_id(farm: Farm) -> None:
+def test_each_client_is_a_provider_with_the_next_id(farm: ElkoFarm) -> None:
     clients = [farm.client(label) for label in ("a", "b")]
     farm.admin("c")
     assert [(p.id, p.label, p.wire) for p in farm.registry.providers()] == [(1, "a", "elko"), (2, "b", "elko")]
@@ -79,7 +79,7 @@ def test_each_client_is_a_provider_with_the_next_id(farm: Farm) -> None:
     assert [(p.id, p.label) for p in farm.registry.providers()] == [(2, "b"), (3, "<anonymous>")]
 
 
-def test_a_load_below_zero_is_none(farm: Farm) -> None:
+def test_a_load_below_zero_is_none(farm: ElkoFarm) -> None:
     client = farm.client("a")
     for factor, load in ((0.25, 0.25), (3, 3.0), (-1, 0.0), (-1e-9, 0.0)):
         assert client.ask("broker", "load", factor=factor) == []
@@ -89,7 +89,7 @@ def test_a_load_below_zero_is_none(farm: Farm) -> None:
 # offering
 
 
-def test_what_is_offered_is_found(farm: Farm) -> None:
+def test_what_is_offered_is_found(farm: ElkoFarm) -> None:
     provider, finder = farm.client("one"), farm.client()
     auth = {"type": "auth", "mode": "password", "code": "c", "id": "i"}
     provider.offer(desc("bank", "h:1", label="The Bank", auth=auth))
@@ -102,13 +102,13 @@ def test_what_is_offered_is_found(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("auth", [{"mode": "open"}, {"mode": "open", "code": "c"}, None])
-def test_open_is_not_told(farm: Farm, auth: Any) -> None:
+def test_open_is_not_told(farm: ElkoFarm, auth: Any) -> None:
     provider = farm.client()
     provider.offer(desc("bank", auth=auth))
     assert provider.find("bank") == [found(told("bank", 1))]
 
 
-def test_a_service_without_protocol_is_tcp(farm: Farm) -> None:
+def test_a_service_without_protocol_is_tcp(farm: ElkoFarm) -> None:
     client = farm.client()
     client.offer(desc("a"), desc("b", protocol="tcp"), desc("c", protocol="http"), desc("d", protocol=None))
     assert client.find("a", protocol="tcp") == [found(told("a", 1))]
@@ -119,14 +119,14 @@ def test_a_service_without_protocol_is_tcp(farm: Farm) -> None:
     assert client.find("a", protocol="null") == [nothing("a")]
 
 
-def test_a_find_gets_all_of_that_name_and_protocol_in_one_reply(farm: Farm) -> None:
+def test_a_find_gets_all_of_that_name_and_protocol_in_one_reply(farm: ElkoFarm) -> None:
     one, two = farm.client(), farm.client()
     one.offer(desc("bank", "h:1"), desc("bank", "h:2", protocol="http"), desc("shop", "h:3"))
     two.offer(desc("bank", "h:4"), desc("bank", "h:4"))
     assert two.find("bank") == [found(told("bank", 1, "h:1"), told("bank", 2, "h:4"), told("bank", 2, "h:4"))]
 
 
-def test_descriptors_with_failure_are_skipped(farm: Farm) -> None:
+def test_descriptors_with_failure_are_skipped(farm: ElkoFarm) -> None:
     client = farm.client()
     client.offer(desc("a", None, failure=""), desc("b", failure="no"), desc("c", failure=""), desc("d"))
     assert [service.name for service in farm.registry.services()] == ["d"]
@@ -134,7 +134,7 @@ def test_descriptors_with_failure_are_skipped(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("misspelt", [{}, {"hostPort": "h:2"}, {"hostport": None}])
-def test_a_descriptor_without_hostport_is_left_out_with_a_diagnostic(farm: Farm, misspelt: dict[str, Any]) -> None:
+def test_a_descriptor_without_hostport_is_left_out_with_a_diagnostic(farm: ElkoFarm, misspelt: dict[str, Any]) -> None:
     client = farm.client()
     client.offer(desc("a"), {"service": "b", **misspelt}, desc("c"))
     assert [service.name for service in farm.registry.services()] == ["a", "c"]
@@ -146,20 +146,20 @@ def test_a_descriptor_without_hostport_is_left_out_with_a_diagnostic(farm: Farm,
 
 @pytest.mark.parametrize("op", ["willserve", "wontserve"])
 @pytest.mark.parametrize("services", [[], None])
-def test_an_offer_of_nothing_is_nothing(farm: Farm, services: Any, op: str) -> None:
+def test_an_offer_of_nothing_is_nothing(farm: ElkoFarm, services: Any, op: str) -> None:
     client = farm.client()
     assert client.ask("broker", op, services=services) == []
     assert client.peer.refusals == []
 
 
-def test_a_withdrawal_without_services_is_nothing_as_with_the_original(farm: Farm) -> None:
+def test_a_withdrawal_without_services_is_nothing_as_with_the_original(farm: ElkoFarm) -> None:
     client = farm.client()
     assert client.ask("broker", "wontserve") == []
     assert client.peer.refusals == []
 
 
 @pytest.mark.parametrize("parameters", [{}, {"service": [desc("a")]}, {"Services": [desc("a")]}])
-def test_an_offer_with_a_misspelt_parameter_is_answered(farm: Farm, parameters: dict[str, Any]) -> None:
+def test_an_offer_with_a_misspelt_parameter_is_answered(farm: ElkoFarm, parameters: dict[str, Any]) -> None:
     client = farm.client()
     client.offer(desc("bank"))
     [diagnostic] = client.ask("broker", "willserve", **parameters)
@@ -168,14 +168,14 @@ def test_an_offer_with_a_misspelt_parameter_is_answered(farm: Farm, parameters: 
     assert client.find("bank") == [found(told("bank", 1))]
 
 
-def test_a_descriptor_without_service_costs_the_whole_offer(farm: Farm) -> None:
+def test_a_descriptor_without_service_costs_the_whole_offer(farm: ElkoFarm) -> None:
     client = farm.client()
     client.offer(desc("a"), {"hostport": "h:1"})
     assert client.reasons == ["parameter"]
     assert list(farm.registry.services()) == []
 
 
-def test_a_provider_id_costs_its_element_and_the_rest(farm: Farm) -> None:
+def test_a_provider_id_costs_its_element_and_the_rest(farm: ElkoFarm) -> None:
     client = farm.client()
     client.offer(desc("a"), desc("b", provider=-1), desc("c", provider=7), desc("d"))
     assert [service.name for service in farm.registry.services()] == ["a", "b"]
@@ -184,7 +184,7 @@ def test_a_provider_id_costs_its_element_and_the_rest(farm: Farm) -> None:
     assert "provider" in diagnostic["msg"]
 
 
-def test_wontserve_withdraws_all_protocols_of_the_own_services_only(farm: Farm) -> None:
+def test_wontserve_withdraws_all_protocols_of_the_own_services_only(farm: ElkoFarm) -> None:
     one, two = farm.client(), farm.client()
     one.offer(desc("bank"), desc("bank", protocol="http"), desc("shop"))
     two.offer(desc("bank"))
@@ -193,14 +193,14 @@ def test_wontserve_withdraws_all_protocols_of_the_own_services_only(farm: Farm) 
     assert one.peer.refusals == []
 
 
-def test_all_names_may_be_offered_by_default_but_the_brokers_own(farm: Farm) -> None:
+def test_all_names_may_be_offered_by_default_but_the_brokers_own(farm: ElkoFarm) -> None:
     client = farm.client()
     client.offer(desc("director-provider"), desc("elkobroker.services"), desc("broker-admin"))
     assert [service.name for service in farm.registry.services()] == ["director-provider", "broker-admin"]
     assert client.reasons == ["name-not-allowed"]
 
 
-def test_names_that_the_listener_does_not_allow_are_left_out_and_named(farm: Farm) -> None:
+def test_names_that_the_listener_does_not_allow_are_left_out_and_named(farm: ElkoFarm) -> None:
     client = farm.client(policy=Policy(rights=Rights(offer=("workshop-*",))))
     client.offer(desc("workshop-1"), desc("director-provider"), desc("workshop-2"))
     assert [service.name for service in farm.registry.services()] == ["workshop-1", "workshop-2"]
@@ -209,7 +209,7 @@ def test_names_that_the_listener_does_not_allow_are_left_out_and_named(farm: Far
     assert not client.closed
 
 
-def test_of_many_refused_services_the_first_are_told_and_the_number_of_the_others(farm: Farm) -> None:
+def test_of_many_refused_services_the_first_are_told_and_the_number_of_the_others(farm: ElkoFarm) -> None:
     client = farm.client(policy=Policy(rights=Rights(offer=())))
     client.offer(*(desc(f"s{number}") for number in range(10)))
     [diagnostic] = client.take()
@@ -219,7 +219,7 @@ def test_of_many_refused_services_the_first_are_told_and_the_number_of_the_other
     assert len(client.peer.refusals) == 1
 
 
-def test_a_peer_has_its_share_of_services(farm: Farm) -> None:
+def test_a_peer_has_its_share_of_services(farm: ElkoFarm) -> None:
     client = farm.client(policy=Policy(rights=Rights(services=2)))
     client.offer(desc("a"), desc("b"), desc("c"))
     assert [service.name for service in farm.registry.services()] == ["a", "b"]
@@ -239,7 +239,7 @@ def test_a_peer_has_its_share_of_services(farm: Farm) -> None:
         desc("a", auth={"mode": "m" * (MAX_TEXT + 1)}),
     ],
 )
-def test_texts_over_their_limit_are_refused(farm: Farm, descriptor: dict[str, Any]) -> None:
+def test_texts_over_their_limit_are_refused(farm: ElkoFarm, descriptor: dict[str, Any]) -> None:
     client = farm.client()
     client.offer(descriptor, desc("good"))
     assert [service.name for service in farm.registry.services()] == ["good"]
@@ -247,7 +247,7 @@ def test_texts_over_their_limit_are_refused(farm: Farm, descriptor: dict[str, An
     assert len(client.take()[0]["msg"]) < 500
 
 
-def test_texts_at_their_limits_are_taken(farm: Farm) -> None:
+def test_texts_at_their_limits_are_taken(farm: ElkoFarm) -> None:
     client = farm.client("l" * (MAX_TEXT + 1))
     secret = {"mode": "m" * MAX_TEXT, "code": "c" * MAX_TEXT, "id": "i" * MAX_TEXT}
     offered = desc("n" * MAX_NAME, "h" * MAX_TEXT, protocol="p" * MAX_NAME, label="l" * MAX_TEXT, auth=secret)
@@ -261,7 +261,7 @@ def test_texts_at_their_limits_are_taken(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 40])
-def test_many_of_one_name_come_in_the_order_of_their_offers_and_as_they_are_now(farm: Farm, count: int) -> None:
+def test_many_of_one_name_come_in_the_order_of_their_offers_and_as_they_are_now(farm: ElkoFarm, count: int) -> None:
     client = farm.client()
     client.offer(*(desc("bank", f"h:{number}", label="\u00e9\U0001f600") for number in range(count)))
     client.say("broker", "find", service="bank")
@@ -276,7 +276,7 @@ def test_many_of_one_name_come_in_the_order_of_their_offers_and_as_they_are_now(
     assert client.find("bank") == [found(*(told("bank", 1, f"h:{number}") for number in range(count)))]
 
 
-def test_one_who_may_see_secrets_does_not_show_them_to_the_next(farm: Farm) -> None:
+def test_one_who_may_see_secrets_does_not_show_them_to_the_next(farm: ElkoFarm) -> None:
     provider, stranger = farm.client(), farm.client(local=False)
     provider.offer(desc("bank", auth=SECRET))
     for _ in range(2):
@@ -285,7 +285,7 @@ def test_one_who_may_see_secrets_does_not_show_them_to_the_next(farm: Farm) -> N
 
 
 @pytest.mark.parametrize("name", ["broker", "client"])
-def test_a_find_is_answered_in_the_name_that_it_used(farm: Farm, name: str) -> None:
+def test_a_find_is_answered_in_the_name_that_it_used(farm: ElkoFarm, name: str) -> None:
     client = farm.client(name="broker")
     client.offer(desc("bank"))
     assert client.ask(name, "find", service="bank") == [found(told("bank", 1), to=name)]
@@ -295,7 +295,7 @@ def test_a_find_is_answered_in_the_name_that_it_used(farm: Farm, name: str) -> N
 @pytest.mark.parametrize(
     "parameters", [{}, {"wait": 0}, {"wait": None}, {"wait": 0.9}, {"wait": -0.9}, {"wait": 0, "monitor": False}]
 )
-def test_a_find_that_does_not_wait_fails_at_once_and_is_over(farm: Farm, parameters: dict[str, Any]) -> None:
+def test_a_find_that_does_not_wait_fails_at_once_and_is_over(farm: ElkoFarm, parameters: dict[str, Any]) -> None:
     finder, provider = farm.client(), farm.client()
     assert finder.find("bank", **parameters) == [nothing("bank")]
     provider.offer(desc("bank"))
@@ -303,7 +303,7 @@ def test_a_find_that_does_not_wait_fails_at_once_and_is_over(farm: Farm, paramet
 
 
 @pytest.mark.parametrize("parameters", [{}, {"wait": 0}, {"wait": 5}, {"wait": -1}, {"wait": 0, "monitor": False}])
-def test_what_is_known_is_the_only_answer_without_monitor(farm: Farm, parameters: dict[str, Any]) -> None:
+def test_what_is_known_is_the_only_answer_without_monitor(farm: ElkoFarm, parameters: dict[str, Any]) -> None:
     provider, finder = farm.client(), farm.client()
     provider.offer(desc("bank"))
     assert finder.find("bank", **parameters) == [found(told("bank", 1))]
@@ -313,7 +313,7 @@ def test_what_is_known_is_the_only_answer_without_monitor(farm: Farm, parameters
 
 
 @pytest.mark.parametrize("tag", ["", "t", "\U0001f600", "t" * (MAX_TEXT + 1)])
-def test_the_tag_comes_back(farm: Farm, tag: str) -> None:
+def test_the_tag_comes_back(farm: ElkoFarm, tag: str) -> None:
     client = farm.client()
     assert client.find("bank", tag=tag) == [nothing("bank", tag=tag)]
 
@@ -321,7 +321,7 @@ def test_the_tag_comes_back(farm: Farm, tag: str) -> None:
 # waiting
 
 
-def waits(farm: Farm, parameters: dict[str, Any]) -> tuple[Client, Client]:
+def waits(farm: ElkoFarm, parameters: dict[str, Any]) -> tuple[Client, Client]:
     """A client that waits for the bank, and a provider."""
     finder, provider = farm.client(), farm.client()
     assert finder.find("bank", tag="t", **parameters) == []
@@ -329,7 +329,7 @@ def waits(farm: Farm, parameters: dict[str, Any]) -> tuple[Client, Client]:
 
 
 @pytest.mark.parametrize("wait", [5, -1, 1.9, 10**12, 2**63, 1e300, -1e300])
-def test_a_wait_gets_the_first_that_comes_and_is_over(farm: Farm, wait: float) -> None:
+def test_a_wait_gets_the_first_that_comes_and_is_over(farm: ElkoFarm, wait: float) -> None:
     finder, provider = waits(farm, {"wait": wait})
     provider.offer(desc("shop"))
     assert finder.take() == []
@@ -341,7 +341,7 @@ def test_a_wait_gets_the_first_that_comes_and_is_over(farm: Farm, wait: float) -
     assert farm.clock.getDelayedCalls() == []
 
 
-def test_a_wait_takes_the_service_in_any_protocol(farm: Farm) -> None:
+def test_a_wait_takes_the_service_in_any_protocol(farm: ElkoFarm) -> None:
     finder, provider = waits(farm, {"wait": 5, "protocol": "http"})
     provider.offer(desc("bank"))
     assert finder.take() == [found(told("bank", 2), tag="t")]
@@ -350,7 +350,7 @@ def test_a_wait_takes_the_service_in_any_protocol(farm: Farm) -> None:
 @pytest.mark.parametrize(("wait", "seconds"), [(5, 5), (5.9, 5), (1.5, 1)])
 @pytest.mark.parametrize("monitor", [False, True])
 def test_a_wait_without_answer_fails_when_its_whole_seconds_are_over(
-    farm: Farm, wait: float, seconds: int, monitor: bool
+    farm: ElkoFarm, wait: float, seconds: int, monitor: bool
 ) -> None:
     finder, provider = waits(farm, {"wait": wait, "monitor": monitor})
     farm.clock.advance(seconds - 0.01)
@@ -363,7 +363,7 @@ def test_a_wait_without_answer_fails_when_its_whole_seconds_are_over(
 
 
 @pytest.mark.parametrize("wait", [-1, -1000, -1.5])
-def test_a_negative_wait_is_for_ever(farm: Farm, wait: float) -> None:
+def test_a_negative_wait_is_for_ever(farm: ElkoFarm, wait: float) -> None:
     finder, provider = waits(farm, {"wait": wait})
     farm.clock.advance(10**9)
     assert finder.take() == []
@@ -375,7 +375,7 @@ def test_a_negative_wait_is_for_ever(farm: Farm, wait: float) -> None:
 
 
 @pytest.mark.parametrize("wait", [5, -1])
-def test_a_monitor_gets_each_that_comes_in_a_message_of_its_own(farm: Farm, wait: int) -> None:
+def test_a_monitor_gets_each_that_comes_in_a_message_of_its_own(farm: ElkoFarm, wait: int) -> None:
     finder, provider = waits(farm, {"wait": wait, "monitor": True})
     provider.offer(desc("bank", "h:1"), desc("shop"), desc("bank", "h:2", protocol="http"))
     assert finder.take() == [
@@ -387,7 +387,7 @@ def test_a_monitor_gets_each_that_comes_in_a_message_of_its_own(farm: Farm, wait
 
 
 @pytest.mark.parametrize(("wait", "ends"), [(0, False), (-1, False), (5, True), (None, False), (0.5, False)])
-def test_a_monitor_of_what_is_known_goes_on(farm: Farm, wait: float | None, ends: bool) -> None:
+def test_a_monitor_of_what_is_known_goes_on(farm: ElkoFarm, wait: float | None, ends: bool) -> None:
     provider, finder = farm.client(), farm.client()
     provider.offer(desc("bank", "h:1"))
     assert finder.find("bank", wait=wait, monitor=True) == [found(told("bank", 1, "h:1"))]
@@ -399,7 +399,7 @@ def test_a_monitor_of_what_is_known_goes_on(farm: Farm, wait: float | None, ends
     assert finder.take() == ([] if ends else [found(told("bank", 1, "h:3"))])
 
 
-def test_a_monitor_of_what_is_known_ends_without_a_word_even_if_nothing_came(farm: Farm) -> None:
+def test_a_monitor_of_what_is_known_ends_without_a_word_even_if_nothing_came(farm: ElkoFarm) -> None:
     client = farm.client()
     client.offer(desc("bank"))
     assert client.find("bank", wait=5, monitor=True) == [found(told("bank", 1))]
@@ -407,14 +407,14 @@ def test_a_monitor_of_what_is_known_ends_without_a_word_even_if_nothing_came(far
     assert client.take() == []
 
 
-def test_a_monitor_that_does_not_wait_for_what_is_not_known_is_over_at_once(farm: Farm) -> None:
+def test_a_monitor_that_does_not_wait_for_what_is_not_known_is_over_at_once(farm: ElkoFarm) -> None:
     finder, provider = farm.client(), farm.client()
     assert finder.find("bank", wait=0, monitor=True) == [nothing("bank")]
     provider.offer(desc("bank"))
     assert finder.take() == []
 
 
-def test_a_monitor_that_was_answered_ends_without_a_word(farm: Farm) -> None:
+def test_a_monitor_that_was_answered_ends_without_a_word(farm: ElkoFarm) -> None:
     finder, provider = waits(farm, {"wait": 5, "monitor": True})
     provider.offer(desc("bank"))
     assert len(finder.take()) == 1
@@ -423,7 +423,7 @@ def test_a_monitor_that_was_answered_ends_without_a_word(farm: Farm) -> None:
     assert finder.take() == []
 
 
-def test_a_monitor_hears_nothing_of_withdrawals(farm: Farm) -> None:
+def test_a_monitor_hears_nothing_of_withdrawals(farm: ElkoFarm) -> None:
     finder, provider = waits(farm, {"wait": -1, "monitor": True})
     provider.offer(desc("bank"))
     finder.take()
@@ -432,21 +432,21 @@ def test_a_monitor_hears_nothing_of_withdrawals(farm: Farm) -> None:
     assert finder.take() == []
 
 
-def test_a_monitor_answers_in_the_name_that_the_find_used(farm: Farm) -> None:
+def test_a_monitor_answers_in_the_name_that_the_find_used(farm: ElkoFarm) -> None:
     finder, provider = farm.client(name="broker"), farm.client()
     finder.say("client", "find", service="bank", wait=-1, monitor=True)
     provider.offer(desc("bank"))
     assert finder.take() == [found(told("bank", 2), to="client")]
 
 
-def test_a_peer_may_find_what_it_offers_itself(farm: Farm) -> None:
+def test_a_peer_may_find_what_it_offers_itself(farm: ElkoFarm) -> None:
     client = farm.client()
     assert client.find("bank", wait=-1, monitor=True) == []
     client.offer(desc("bank"))
     assert client.take() == [found(told("bank", 1))]
 
 
-def test_several_finds_of_one_peer_are_answered_each(farm: Farm) -> None:
+def test_several_finds_of_one_peer_are_answered_each(farm: ElkoFarm) -> None:
     finder, provider = farm.client(), farm.client()
     for tag in ("1", "2", "3"):
         finder.find("bank", wait=-1, tag=tag, monitor=tag == "2")
@@ -459,7 +459,7 @@ def test_several_finds_of_one_peer_are_answered_each(farm: Farm) -> None:
     ]
 
 
-def test_waits_hear_of_each_service_before_the_watchers_do(farm: Farm) -> None:
+def test_waits_hear_of_each_service_before_the_watchers_do(farm: ElkoFarm) -> None:
     both = farm.client()
     both.say("admin", "auth")
     both.say("admin", "watch", services=True)
@@ -478,7 +478,7 @@ def test_waits_hear_of_each_service_before_the_watchers_do(farm: Farm) -> None:
 # limits of waiting
 
 
-def test_a_peer_has_its_share_of_waits_and_the_others_are_answered(farm: Farm) -> None:
+def test_a_peer_has_its_share_of_waits_and_the_others_are_answered(farm: ElkoFarm) -> None:
     finder = farm.client(policy=Policy(waits=2))
     assert finder.find("a", wait=-1) == []
     assert finder.find("a", wait=5, monitor=True) == []
@@ -491,7 +491,7 @@ def test_a_peer_has_its_share_of_waits_and_the_others_are_answered(farm: Farm) -
     assert not finder.closed
 
 
-def test_a_monitor_too_many_of_what_is_known_is_answered_and_then_refused(farm: Farm) -> None:
+def test_a_monitor_too_many_of_what_is_known_is_answered_and_then_refused(farm: ElkoFarm) -> None:
     finder = farm.client(policy=Policy(waits=1))
     finder.find("none", wait=-1)
     finder.offer(desc("bank"))
@@ -501,7 +501,7 @@ def test_a_monitor_too_many_of_what_is_known_is_answered_and_then_refused(farm: 
     assert finder.find("bank") == [found(told("bank", 1))]
 
 
-def test_a_limit_of_no_waits_allows_none(farm: Farm) -> None:
+def test_a_limit_of_no_waits_allows_none(farm: ElkoFarm) -> None:
     finder = farm.client(policy=Policy(waits=0))
     [reply] = finder.find("bank", wait=-1)
     assert "waiting finds" in reply["desc"][0]["failure"]
@@ -509,7 +509,7 @@ def test_a_limit_of_no_waits_allows_none(farm: Farm) -> None:
 
 @pytest.mark.parametrize("ending", ["answer", "expiry"])
 @pytest.mark.parametrize("monitor", [False, True])
-def test_a_wait_that_ended_makes_room(farm: Farm, ending: str, monitor: bool) -> None:
+def test_a_wait_that_ended_makes_room(farm: ElkoFarm, ending: str, monitor: bool) -> None:
     finder, provider = farm.client(policy=Policy(waits=1)), farm.client()
     finder.find("bank", wait=5, monitor=monitor)
     if ending == "answer":
@@ -522,7 +522,7 @@ def test_a_wait_that_ended_makes_room(farm: Farm, ending: str, monitor: bool) ->
     assert finder.peer.refusals == []
 
 
-def test_a_wait_with_a_name_or_tag_over_its_limit_is_refused(farm: Farm) -> None:
+def test_a_wait_with_a_name_or_tag_over_its_limit_is_refused(farm: ElkoFarm) -> None:
     finder = farm.client()
     bad: list[dict[str, Any]] = [
         {"service": "n" * (MAX_NAME + 1), "wait": 5},
@@ -539,7 +539,7 @@ def test_a_wait_with_a_name_or_tag_over_its_limit_is_refused(farm: Farm) -> None
 
 
 @pytest.mark.parametrize("monitor", [False, True])
-def test_a_wait_with_a_name_and_a_tag_at_their_limits_is_kept(farm: Farm, monitor: bool) -> None:
+def test_a_wait_with_a_name_and_a_tag_at_their_limits_is_kept(farm: ElkoFarm, monitor: bool) -> None:
     finder, provider = farm.client(), farm.client()
     name, tag = "n" * MAX_NAME, "t" * MAX_TEXT
     assert finder.find(name, tag=tag, wait=-1, monitor=monitor) == []
@@ -549,7 +549,7 @@ def test_a_wait_with_a_name_and_a_tag_at_their_limits_is_kept(farm: Farm, monito
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_the_last_wait_of_the_share_is_kept_and_the_next_one_is_not(farm: Farm, most: int) -> None:
+def test_the_last_wait_of_the_share_is_kept_and_the_next_one_is_not(farm: ElkoFarm, most: int) -> None:
     finder, provider = farm.client(policy=Policy(waits=most)), farm.client()
     for number in range(most):
         assert finder.find(f"bank{number}", wait=-1) == []
@@ -561,7 +561,7 @@ def test_the_last_wait_of_the_share_is_kept_and_the_next_one_is_not(farm: Farm, 
 
 @pytest.mark.parametrize(("wait", "timers"), [(MAX_WAIT - 1, 1), (MAX_WAIT, 1), (MAX_WAIT + 1, 0), (MAX_WAIT + 0.9, 1)])
 @pytest.mark.parametrize("monitor", [False, True])
-def test_only_a_wait_over_the_longest_one_is_for_ever(farm: Farm, wait: float, timers: int, monitor: bool) -> None:
+def test_only_a_wait_over_the_longest_one_is_for_ever(farm: ElkoFarm, wait: float, timers: int, monitor: bool) -> None:
     finder = farm.client()
     finder.find("bank", wait=wait, monitor=monitor)
     calls = farm.clock.getDelayedCalls()
@@ -573,7 +573,7 @@ def test_only_a_wait_over_the_longest_one_is_for_ever(farm: Farm, wait: float, t
     ("refused", "more"),
     [(MAX_PROBLEMS_SHOWN, ""), (MAX_PROBLEMS_SHOWN + 1, "; and 1 more"), (MAX_PROBLEMS_SHOWN + 5, "; and 5 more")],
 )
-def test_the_first_refused_services_of_an_offer_are_told(farm: Farm, refused: int, more: str) -> None:
+def test_the_first_refused_services_of_an_offer_are_told(farm: ElkoFarm, refused: int, more: str) -> None:
     client = farm.client(policy=Policy(rights=Rights(("good*",))))
     client.offer(desc("good"), *(desc(f"bad{number}") for number in range(refused)))
     text = client.take()[0]["msg"]
@@ -584,13 +584,13 @@ def test_the_first_refused_services_of_an_offer_are_told(farm: Farm, refused: in
     ]
 
 
-def fill_waits(farm: Farm) -> None:
+def fill_waits(farm: ElkoFarm) -> None:
     for _ in range(MAX_WAITS):
         farm.registry.monitor("other", None, lambda service: None, lambda: None)
 
 
 @pytest.mark.parametrize("monitor", [False, True])
-def test_a_find_that_the_full_broker_cannot_keep_is_answered_and_counted(farm: Farm, monitor: bool) -> None:
+def test_a_find_that_the_full_broker_cannot_keep_is_answered_and_counted(farm: ElkoFarm, monitor: bool) -> None:
     fill_waits(farm)
     finder = farm.client()
     [reply] = finder.find("bank", wait=5, monitor=monitor)
@@ -612,7 +612,7 @@ def test_a_find_that_the_full_broker_cannot_keep_is_answered_and_counted(farm: F
 )
 @pytest.mark.parametrize("find", ["at once", "wait", "monitor"])
 def test_auth_is_shown_to_the_trusted_only(policy: Policy, local: bool, shown: bool, find: str) -> None:
-    farm = Farm()
+    farm = ElkoFarm()
     provider, finder = farm.client(), farm.connect(policy, local)
     finder.say("broker", "auth", **({} if policy.code is None else {"auth": {"mode": "password", "code": "pw"}}))
     if find != "at once":
@@ -627,7 +627,7 @@ def test_auth_is_shown_to_the_trusted_only(policy: Policy, local: bool, shown: b
 
 
 def test_a_plain_find_is_answered_from_before_the_restart_and_says_so() -> None:
-    farm = Farm([remembered(3, ("bank", "h:1"))])
+    farm = ElkoFarm([remembered(3, ("bank", "h:1"))])
     local, remote = farm.client(), farm.client(local=False)
     marked = told("bank", 3, auth={"type": "auth", "mode": "password", "code": "secret"}, restored=True)
     assert local.find("bank") == [found(marked)]
@@ -638,7 +638,7 @@ def test_a_plain_find_is_answered_from_before_the_restart_and_says_so() -> None:
 
 @pytest.mark.parametrize("parameters", [{"wait": -1}, {"wait": 5}, {"wait": -1, "monitor": True}])
 def test_waits_and_monitors_hear_of_what_is_live_only(parameters: dict[str, Any]) -> None:
-    farm = Farm([remembered(3, ("bank", "h:1"))])
+    farm = ElkoFarm([remembered(3, ("bank", "h:1"))])
     finder, provider = farm.client(), farm.client("old")
     assert finder.find("bank", **parameters) == []
     provider.offer(desc("bank", "h:1"))
@@ -646,12 +646,12 @@ def test_waits_and_monitors_hear_of_what_is_live_only(parameters: dict[str, Any]
 
 
 def test_a_monitor_without_wait_is_not_answered_from_before_the_restart() -> None:
-    farm = Farm([remembered(3, ("bank", "h:1"))])
+    farm = ElkoFarm([remembered(3, ("bank", "h:1"))])
     assert farm.client().find("bank", monitor=True) == [nothing("bank")]
 
 
 def test_who_is_back_takes_the_place_of_what_was_remembered() -> None:
-    farm = Farm([remembered(3, ("bank", "h:1"), label="old"), remembered(4, ("bank", "h:2"), label="other")])
+    farm = ElkoFarm([remembered(3, ("bank", "h:1"), label="old"), remembered(4, ("bank", "h:2"), label="other")])
     finder, provider = farm.client(), farm.client("old")
     provider.offer(desc("bank", "h:99"))
     [reply] = finder.find("bank")
@@ -663,7 +663,7 @@ def test_who_is_back_takes_the_place_of_what_was_remembered() -> None:
 
 
 def test_listings_and_watches_know_nothing_of_it() -> None:
-    farm = Farm([remembered(3, ("bank", "h:1"))])
+    farm = ElkoFarm([remembered(3, ("bank", "h:1"))])
     admin = farm.admin()
     assert admin.ask("admin", "servicedesc") == [{"to": "admin", "op": "servicedesc", "desc": [], "on": True}]
     assert admin.ask("admin", "servicedesc", service="bank")[0]["desc"] == []
@@ -677,7 +677,7 @@ def test_listings_and_watches_know_nothing_of_it() -> None:
 # going away
 
 
-def test_a_lost_connection_takes_its_services_at_once(farm: Farm) -> None:
+def test_a_lost_connection_takes_its_services_at_once(farm: ElkoFarm) -> None:
     provider, finder = farm.client(), farm.client()
     provider.offer(desc("bank"))
     provider.drop()
@@ -686,7 +686,7 @@ def test_a_lost_connection_takes_its_services_at_once(farm: Farm) -> None:
     provider.session.lost()
 
 
-def test_the_waits_of_a_closed_peer_are_freed(farm: Farm) -> None:
+def test_the_waits_of_a_closed_peer_are_freed(farm: ElkoFarm) -> None:
     finder, provider = farm.client(), farm.client()
     for number in range(100):
         finder.find("bank", wait=5 if number % 2 else -1, monitor=number % 3 == 0)
@@ -697,7 +697,7 @@ def test_the_waits_of_a_closed_peer_are_freed(farm: Farm) -> None:
     assert finder.peer.refusals == []
 
 
-def test_a_peer_that_closes_hears_nothing_more(farm: Farm) -> None:
+def test_a_peer_that_closes_hears_nothing_more(farm: ElkoFarm) -> None:
     finder, provider = farm.client(), farm.client()
     finder.find("bank", wait=-1)
     finder.say("broker", "disconnect")
@@ -708,14 +708,14 @@ def test_a_peer_that_closes_hears_nothing_more(farm: Farm) -> None:
 # the end of input
 
 
-def test_without_waits_the_end_of_input_is_the_end(farm: Farm) -> None:
+def test_without_waits_the_end_of_input_is_the_end(farm: ElkoFarm) -> None:
     client = farm.client()
     client.offer(desc("bank"))
     assert client.session.input_ended() is False
     assert farm.registry.providers() == []
 
 
-def test_finite_waits_are_still_answered_and_then_it_is_closed(farm: Farm) -> None:
+def test_finite_waits_are_still_answered_and_then_it_is_closed(farm: ElkoFarm) -> None:
     finder, provider = farm.client(), farm.client()
     finder.offer(desc("own"))
     finder.find("bank", wait=5, tag="1")
@@ -730,7 +730,7 @@ def test_finite_waits_are_still_answered_and_then_it_is_closed(farm: Farm) -> No
     assert finder.closed
 
 
-def test_endless_waits_are_dropped_at_the_end_of_input(farm: Farm) -> None:
+def test_endless_waits_are_dropped_at_the_end_of_input(farm: ElkoFarm) -> None:
     finder, provider = farm.client(), farm.client()
     for parameters in ({"wait": -1}, {"wait": -1, "monitor": True}, {"wait": 10**12}):
         finder.find("bank", **parameters)
@@ -739,7 +739,7 @@ def test_endless_waits_are_dropped_at_the_end_of_input(farm: Farm) -> None:
     assert finder.take() == []
 
 
-def test_of_both_the_finite_ones_stay(farm: Farm) -> None:
+def test_of_both_the_finite_ones_stay(farm: ElkoFarm) -> None:
     finder, provider = farm.client(), farm.client()
     finder.find("bank", wait=-1, tag="endless")
     finder.find("bank", wait=5, tag="finite")
@@ -749,7 +749,7 @@ def test_of_both_the_finite_ones_stay(farm: Farm) -> None:
     assert finder.closed
 
 
-def test_a_finite_monitor_goes_on_to_its_end(farm: Farm) -> None:
+def test_a_finite_monitor_goes_on_to_its_end(farm: ElkoFarm) -> None:
     finder, provider = farm.client(), farm.client()
     finder.find("bank", wait=5, monitor=True)
     assert finder.session.input_ended() is True
@@ -760,7 +760,7 @@ def test_a_finite_monitor_goes_on_to_its_end(farm: Farm) -> None:
     assert finder.closed
 
 
-def test_a_half_closed_peer_that_is_lost_is_freed(farm: Farm) -> None:
+def test_a_half_closed_peer_that_is_lost_is_freed(farm: ElkoFarm) -> None:
     finder = farm.client()
     finder.find("bank", wait=5)
     finder.session.input_ended()
@@ -768,7 +768,7 @@ def test_a_half_closed_peer_that_is_lost_is_freed(farm: Farm) -> None:
     assert farm.clock.getDelayedCalls() == []
 
 
-def test_the_brokers_own_services_are_found(farm: Farm) -> None:
+def test_the_brokers_own_services_are_found(farm: ElkoFarm) -> None:
     farm.registry.offer_own([Service("broker-client", "h:9000", 0, auth=Auth("password", "pw"))])
     [reply] = farm.client(local=False).find("broker-client")
     assert reply == found(told("broker-client", 0, "h:9000"))

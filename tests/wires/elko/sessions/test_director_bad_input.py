@@ -1,6 +1,6 @@
 """Bad input at the director: each class of it has its answer, and leaves the rest working.
 
-What is wrong with what servers report, or with names, is in the tests of those who say it.
+Bad reports of servers, and bad names, are in the tests of the operations.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def test_relays_go_to_the_other_servers_concerned(farm: DirectorFarm) -> None:
     assert servers["c"].take() == []
 
 
-# What is wrong
+# Bad input
 
 
 def test_reports_that_cannot_be_are_told_counted_and_change_nothing(farm: DirectorFarm) -> None:

@@ -156,7 +156,7 @@ def test_a_closed_gate_denies_with_its_reason(farm: DirectorFarm) -> None:
     assert "hostport" in reserve(user, "context-a")
 
 
-# What is wrong
+# Bad input
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_ill_typed_parameters_are_told(farm: DirectorFarm, parameters: dict[str,
     assert not client.closed
 
 
-# Who may, and the ops common to all objects
+# Roles, and the ops common to all objects
 
 
 @pytest.mark.parametrize("to", ["director", "provider", "session", "admin"])

@@ -20,12 +20,12 @@ from broker.core.model import Policy
 from broker.wires.elko.server_checks import ServerChecks
 from broker.wires.elko.sessions.director import DirectorWiring
 from tests.wires.elko.director_recording import DirectorFarm, opens, reserve
-from tests.wires.recording import Client, Farm
+from tests.wires.recording import Client, ElkoFarm
 
 RULE = CheckRule(("*",), CheckKind.PING, ("director",), interval=10.0, timeout=2.0, up=1, down=2, policy=Policy.HIDE)
 
 
-def pinged(farm: Farm, client: Client, name: str = "broker") -> tuple[list[Any], dict[str, Any]]:
+def pinged(farm: ElkoFarm, client: Client, name: str = "broker") -> tuple[list[Any], dict[str, Any]]:
     """Ping a client. Returns the list that gets the answer, and the message that the client got."""
     answers: list[Any] = []
     session = next(iter(farm.wiring.roster.values()))
@@ -36,7 +36,7 @@ def pinged(farm: Farm, client: Client, name: str = "broker") -> tuple[list[Any],
 
 @pytest.mark.parametrize("name", ["broker", "client"])
 def test_a_ping_is_in_the_name_of_the_object_that_the_peer_knows(name: str) -> None:
-    farm = Farm()
+    farm = ElkoFarm()
     client = farm.client("inn", name)
     answers, ping = pinged(farm, client)
     assert ping == {"to": name, "op": "ping", "tag": "check-1"}
@@ -48,7 +48,7 @@ def test_a_ping_is_in_the_name_of_the_object_that_the_peer_knows(name: str) -> N
 
 
 def test_only_the_answer_to_the_latest_ping_counts() -> None:
-    farm = Farm()
+    farm = ElkoFarm()
     client = farm.client("inn")
     first, _ = pinged(farm, client)
     second, _ = pinged(farm, client)
@@ -74,7 +74,7 @@ def test_recorded_servers_ask_for_the_same_form_of_pong_that_the_broker_takes() 
         if '"pong"' in block
     ]
     assert pongs
-    farm = Farm()
+    farm = ElkoFarm()
     for pong in pongs:
         client = farm.client()
         answers: list[Any] = []

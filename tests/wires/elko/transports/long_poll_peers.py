@@ -14,7 +14,7 @@ from tests.wires.elko.transports.virtual_links import CarriedLink, WordHub
 
 
 class Web:
-    """A listener of HTTP. What is answered is JSON in these tests: the words say it."""
+    """A listener of HTTP, whose answers are JSON in these tests."""
 
     def __init__(self, limits: TransportLimits | None = None, root: str = "/", origins: Iterable[str] = ()) -> None:
         self.hub = WordHub(limits)

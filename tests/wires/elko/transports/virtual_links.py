@@ -1,6 +1,6 @@
 """Connections below WebSockets, RTCP and HTTP in memory, and the words that `tests.net.words` speaks over them.
 
-What goes out ends as Elko's messages do, since that is where they are taken apart.
+Output ends as Elko's messages do: the end separates them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Pong, Request, TextMessage
 
 from broker.core.errors import Malformed
-from broker.net.interfaces.peer import Peer, Reader, Session
+from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineProtocol
 from broker.net.web_origins import Origins
 from broker.wires.elko.transports.limits import TransportLimits
@@ -67,7 +67,7 @@ class WordHub(Hub):
         super().__init__(self.limits, half_close, self.speak)
         self.factory.port = None  # a carrier keeps the port
 
-    def speak(self, peer: Peer) -> tuple[Reader, Session]:
+    def speak(self, peer: Peer) -> tuple[MessageReader, PeerSession]:
         """The reader and the session of a new peer."""
         ended: Any = _Ended(peer)
         return _AnyWords(), WordSession(ended, self.heard)
@@ -81,7 +81,7 @@ def web_hub(path: str = "/", origins: Iterable[str] = (), half_close: bool = Tru
     hub = WordHub(half_close=half_close)
     sockets = WebSockets(hub.speak, path, Origins(origins), hub.clock)
 
-    def converse(line: LineProtocol) -> tuple[Reader, Session]:
+    def converse(line: LineProtocol) -> tuple[MessageReader, PeerSession]:
         reader, session = sockets.converse(line)
         hub.sessions.append(session)
         return reader, session

@@ -150,7 +150,7 @@ def test_a_body_may_have_thousands_of_frames() -> None:
     assert result == Put(None, b"t", [], body)
 
 
-# What is no message
+# Malformed messages
 
 
 @pytest.mark.parametrize("sent", [[], [b""], [b"NOOP"], [LONG]])
@@ -420,7 +420,7 @@ def test_values_and_bodies_are_handed_on_without_a_copy() -> None:
     assert sent[8] is body
 
 
-# What is sent
+# Encoding
 
 
 def test_ok_has_exactly_the_frames_that_clients_look_for() -> None:

@@ -131,7 +131,7 @@ def test_any_response_is_decoded() -> None:
     assert ask("Connection.Authorize", members) == AuthorizeRequest("X", response)
 
 
-# What is answered
+# Refused requests
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_in_a_member_that_is_not_known_they_are_ignored(value: bytes) -> None:
     assert decode(b"Connection.Profile", b'{"profile":"test","unknown":%b}' % value) == ProfileRequest("test")
 
 
-# What is dropped
+# Dropped requests
 
 
 @pytest.mark.parametrize("command", [*GOOD, "Unknown", "x" * 100])

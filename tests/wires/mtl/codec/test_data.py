@@ -128,7 +128,7 @@ def test_a_body_of_content_is_passed_on(body: bytes) -> None:
     assert result.body is body
 
 
-# What is dropped
+# Dropped commands
 
 
 @pytest.mark.parametrize("frames", [[], [b"\x08"], [b"\x08", b"", b""], [b"\x08"] * 200])

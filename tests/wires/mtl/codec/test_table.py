@@ -177,7 +177,7 @@ def test_a_timestamp_cannot_be_changed() -> None:
         Timestamp(1).milliseconds = 2  # type: ignore[misc]
 
 
-# What is not taken
+# Malformed tables
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from tests.wires.mtl.profiles_recording import (
     rejected,
     summon,
 )
-from tests.wires.recording import Farm, desc, found, nothing, told
+from tests.wires.recording import ElkoFarm, desc, found, nothing, told
 
 ADDRESS = "192.0.2.7"
 """The address of the peers of these tests."""
@@ -42,7 +42,7 @@ class RegistryFarm:
     """MTL and Elko over one registry."""
 
     def __init__(self, settings: MtlSettings | None = None, **bounds: int) -> None:
-        self.elko = Farm()
+        self.elko = ElkoFarm()
         self.core = self.elko.registry
         self.mtl = ProfilesFarm(registry=self.core, settings=settings, bounds=Bounds(registry=RegistryBounds(**bounds)))
         self.profile = self.mtl.registry

@@ -37,7 +37,7 @@ from tests.wires.mtl.profiles_recording import (
     rejected,
     summon,
 )
-from tests.wires.recording import Farm, found
+from tests.wires.recording import ElkoFarm, found
 
 ADDRESS = "192.0.2.7"
 """The address of the peers of these tests."""
@@ -47,7 +47,7 @@ class ServiceFarm:
     """MTL, and Elko over the same registry."""
 
     def __init__(self, settings: MtlSettings | None = None, **bounds: int) -> None:
-        self.elko = Farm()
+        self.elko = ElkoFarm()
         self.core = self.elko.registry
         self.mtl = ProfilesFarm(
             registry=self.core,

@@ -8,7 +8,7 @@ from broker.net.connection import REFUSALS_A_SECOND, REFUSALS_AT_ONCE
 from broker.net.rate_limits import Bucket
 
 
-class Patience:
+class RefusalLimit:
     """Rate limit for refusals of a connection that is no `StreamConnection`, which counts its own."""
 
     __slots__ = ("_bucket", "_seconds")
@@ -17,7 +17,7 @@ class Patience:
         self._seconds = seconds
         self._bucket = Bucket(REFUSALS_AT_ONCE, seconds())
 
-    def lasts(self) -> bool:
+    def admit(self) -> bool:
         """Count a refusal. Returns False if the rate limit is exceeded."""
         return self._bucket.take(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self._seconds())
 

@@ -1,0 +1,145 @@
+"""Rights that end while a peer stays connected: its standing finds and watches end with the refusal of the wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from twisted.internet.task import Clock
+
+from broker.access.password_backoff import GuessLimit
+from broker.wires.elko.codec.blocks import BlockReader
+from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.codec.director import VOCABULARY as DIRECTOR
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.broker import BrokerSession
+from broker.wires.elko.sessions.director import DirectorSession
+from tests.access.test_users_access import Rig
+from tests.access.users import FILE
+from tests.wires.elko.director_recording import DirectorFarm, opens, policy
+from tests.wires.recording import Client, ElkoFarm, RecordingPeer, desc, told
+
+BOB = {"mode": "password", "id": "bob", "code": "crayon"}
+ANN = {"mode": "password", "id": "ann", "code": "pencil"}
+
+NO_NAMES = FILE.replace('"{user}-*", ', "")
+"""Bob may find and offer the name "shared" only."""
+NO_VIEW = FILE.replace('users = ["ann"]\noperations = ["*"]', 'users = ["ann"]\noperations = ["admin.*"]')
+"""Ann may administer, but not view."""
+
+
+@attrs.define
+class Scene:
+    """A broker with a users file."""
+
+    farm: ElkoFarm
+    rig: Rig
+
+    def login(self, to: str, auth: dict[str, str]) -> Client:
+        """Connect and authenticate."""
+        client = Client(
+            lambda to: (BlockReader(VOCABULARY), BrokerSession(self.farm.wiring, self.access, to)), RecordingPeer()
+        )
+        client.say(to, "auth", auth=auth)
+        assert client.take() == []
+        return client
+
+    @property
+    def access(self) -> AccessControl:
+        """The access control of a listener."""
+        return access(self.rig, Policy(users=True))
+
+
+def access(rig: Rig, policy: Policy) -> AccessControl:
+    """Return the access control of a listener, which reviews its sessions when the users file changes."""
+    control = AccessControl(attrs.evolve(policy, users=True), GuessLimit(Clock().seconds), rig.access, "elko")
+    rig.access.changed.append(control.review)
+    return control
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(ElkoFarm(), Rig(tmp_path / "users.toml"))
+
+
+def forbidden(name: str, **more: Any) -> dict[str, Any]:
+    """The answer to a find that ends because the user lost the right to it."""
+    failure = f"bob has no right to find {name!r} here"
+    return {
+        "to": "client",
+        "op": "find",
+        "desc": [{"type": "servicedesc", "service": name, "failure": failure}],
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    "how", [{"wait": 60}, {"wait": -1}, {"wait": 60, "monitor": True}, {"wait": -1, "monitor": True}]
+)
+def test_a_standing_find_ends_with_the_right_to_the_name(scene: Scene, how: dict[str, Any]) -> None:
+    bob = scene.login("client", BOB)
+    assert bob.ask("client", "find", service="bob-1", tag="t", **how) == []
+    assert bob.ask("client", "find", service="shared", **how) == []
+    scene.rig.change(NO_NAMES)
+    assert bob.take() == [forbidden("bob-1", tag="t")]
+    assert bob.reasons == ["forbidden"]
+    scene.farm.client().offer(desc("bob-1", "h:1"), desc("shared", "h:2"))
+    [answer] = bob.take()
+    assert answer["desc"][0]["service"] == "shared"
+    assert not bob.closed
+
+
+def test_a_monitor_that_was_answered_ends_with_the_right_to_the_name(scene: Scene) -> None:
+    scene.farm.client().offer(desc("bob-1", "h:1"))
+    bob = scene.login("client", BOB)
+    [answer] = bob.ask("client", "find", service="bob-1", wait=-1, monitor=True)
+    assert answer["desc"] == [told("bob-1", 1, "h:1")]
+    scene.rig.change(NO_NAMES)
+    assert bob.take() == [forbidden("bob-1")]
+    scene.farm.client().offer(desc("bob-1", "h:2"))
+    assert bob.take() == []
+
+
+def test_a_half_closed_connection_closes_after_its_last_forbidden_find(scene: Scene) -> None:
+    bob = scene.login("client", BOB)
+    bob.say("client", "find", service="bob-1", wait=60)
+    assert bob.session.input_ended()
+    scene.rig.change(NO_NAMES)
+    assert bob.take() == [forbidden("bob-1")]
+    assert bob.closed
+
+
+def test_the_watches_of_an_administrator_end_with_the_right_to_view(scene: Scene) -> None:
+    ann = scene.login("admin", ANN)
+    ann.say("admin", "watch", services=True, load=True)
+    ann.take()
+    scene.rig.change(NO_VIEW)
+    [diagnostic] = ann.take()
+    assert diagnostic["msg"] == "ann has no right to view here"
+    provider = scene.farm.client()
+    provider.offer(desc("bank", "h:1"))
+    provider.say("client", "load", factor=0.5)
+    assert ann.take() == []
+    assert not ann.closed
+    scene.rig.change(NO_VIEW + "# a comment\n")
+    assert ann.take() == []
+
+
+def test_the_watches_of_the_directors_administrator_end_with_the_right_to_view(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "users.toml")
+    farm = DirectorFarm()
+    control = access(rig, policy())
+    ann = Client(lambda to: (BlockReader(DIRECTOR), DirectorSession(farm.wiring, control, to)), RecordingPeer())
+    ann.say("admin", "auth", auth=ANN)
+    ann.say("admin", "watch", context="context-a")
+    ann.say("admin", "watch", user="user-joe")
+    ann.take()
+    rig.change(NO_VIEW)
+    [diagnostic] = ann.take()
+    assert diagnostic["msg"] == "ann has no right to view here"
+    opens(farm.server("one"), "context-a", "user-joe")
+    farm.settle()
+    assert ann.take() == []
+    assert not ann.closed
