@@ -43,6 +43,9 @@ ECHO_GOAL = 1.2
 VISIT_GOAL = 1.3
 """The most that the broker may cost, as a ratio to the bare server."""
 
+REGISTER_GOAL = 1.7
+"""The most that a visit may cost, as a ratio to the plain registry, which has none of the broker's guarantees."""
+
 HALF = 0.5
 """The most that it may cost on one pipelined connection, as a ratio to the original."""
 
@@ -237,6 +240,24 @@ ROWS = [
         None,
         1,
         VISIT_GOAL,
+    ),
+    Row(
+        "visit-register",
+        "connect, auth, willserve, ping, close; 20 at once",
+        "register",
+        cpu(visits(20)),
+        None,
+        1,
+        REGISTER_GOAL,
+    ),
+    Row(
+        "visit-packets-register",
+        "the same, a packet for each message; 20 at once",
+        "register",
+        cpu(visits(20, True)),
+        None,
+        1,
+        REGISTER_GOAL,
     ),
     Row("memory-2000", "memory for an idle provider, of 2,000", "answer", memory(2_000), 21_000.0, unit="B"),
     Row("memory-10000", "memory for an idle provider, of 10,000", "answer", memory(10_000), 21_000.0, unit="B"),

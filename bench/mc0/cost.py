@@ -47,6 +47,9 @@ ACKNOWLEDGED_GOAL = 0.8
 EARLIER_GOAL = 0.7
 """The most that a message may cost where there is one at a time, as a ratio to the earlier version."""
 
+NEVER = 3_600.0
+"""Seconds between the NOOPs of the bare protocol: none in a run."""
+
 RATE = 1_000
 """Messages a second whose latency is measured."""
 
@@ -262,6 +265,14 @@ ROWS = [
         EARLIER_GOAL,
         reference="earlier",
     ),
+    Row(
+        "bare-ack-1",
+        "bare Twisted protocol: PUT and OK, window 1",
+        cpu(acknowledged(1)),
+        None,
+        None,
+        subject="bare",
+    ),
     *(
         Row(
             f"txzmq-{count}",
@@ -355,6 +366,8 @@ def started(kind: str, sealing: str | None, before: Path | None) -> AbstractCont
         return mc0_servers.broker(keys, sealing=sealing)
     if kind == "earlier":
         return mc0_servers.broker(keys, checkout=before)
+    if kind == "bare":
+        return mc0_servers.bare(NEVER)
     return mc0_servers.reference(kind, keys)
 
 

@@ -89,19 +89,23 @@ class EventSources:
 
     def _changed(self, change: Change) -> None:
         service = change.subject
-        if not isinstance(service, Service) or service.provider == BROKER:
+        if change.provider == BROKER:
             return
-        if change.kind is Kind.CHECKED:
-            self._checked(service, change.why)
-        elif change.kind is Kind.OFFERED:
-            self._leaving.pop(service.name, None)
-            if self._gone.pop(service.name, self) is None:
-                self._notifications.event("service-back", service.name, _about(service))
-        else:
+        assert isinstance(service, Service)
+        if change.kind is Kind.OFFERED:
+            name = service.name
+            if name in self._leaving:
+                del self._leaving[name]
+            if name in self._gone:
+                del self._gone[name]
+                self._notifications.event("service-back", name, _about(service))
+        elif change.kind is Kind.WITHDRAWN:
             if self._failing:
                 self._failing.discard(_key(service))
             if not self._registry.protocols(service.name):
                 self._leave(service.name, change.why)
+        else:
+            self._checked(service, change.why)
 
     def _checked(self, service: Service, state: str) -> None:
         key = _key(service)

@@ -437,6 +437,7 @@ class Registry:
 
     def _remove(self, provider: int, services: Sequence[Service], why: str = "withdrawn") -> list[Change]:
         judged: dict[ServiceGroup, None] = {}
+        changes: list[Change] = []
         for service in services:
             key = (service.name, service.protocol)
             same = self._index[key]
@@ -446,8 +447,8 @@ class Registry:
             if same.remove(service):
                 del self._index[key]
                 self._forget_protocol(*key)
+            changes.append(self._watches.record(Kind.WITHDRAWN, provider, service, why))
         self._service_count -= len(services)
-        changes = [self._watches.record(Kind.WITHDRAWN, provider, service, why) for service in services]
         for same in judged:
             self._note(same)
             changes += self._settle(same)

@@ -131,14 +131,15 @@ class TcpStream(_Stream, tcp.Server):
         if self.producer is not None:
             self.producer.stopProducing()
             self.producer = None
+        sock, protocol = self.socket, self.protocol
         with suppress(OSError):  # the peer has reset the connection
-            if isinstance(reason.value, ConnectionAborted):
-                self.socket.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
-            else:
-                self.socket.shutdown(SHUT_RDWR)
-        with suppress(OSError):
-            self.socket.close()
-        protocol = self.protocol
+            try:
+                if isinstance(reason.value, ConnectionAborted):
+                    sock.setsockopt(SOL_SOCKET, SO_LINGER, _RESET)
+                else:
+                    sock.shutdown(SHUT_RDWR)
+            finally:
+                sock.close()
         del self.protocol, self.socket, self.fileno
         protocol.connectionLost(reason)
 
