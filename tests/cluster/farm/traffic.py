@@ -64,9 +64,11 @@ class QueueTraffic:
 
     def counts(self) -> tuple[int, int]:
         """Return the numbers of messages that were confirmed, and of those that were read more than once."""
-        read = sum(len(load.seen) for load in self._loads)
-        once = sum(len({name for _, name in list(load.seen)}) for load in self._loads)
-        return sum(len(load.confirmed) for load in self._loads), read - once
+        again = 0
+        for load in self._loads:
+            names = [name for _, name in list(load.seen)]
+            again += len(names) - len(set(names))
+        return sum(len(load.confirmed) for load in self._loads), again
 
     def mark(self) -> None:
         """Have `waiting` wait for all that is confirmed by now."""
