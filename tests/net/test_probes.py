@@ -533,7 +533,7 @@ class TestEnds(Probing):
         await turn()  # the reactor opens some of its own
         before = descriptors()
         for _ in range(MOST + 50):
-            self.ask(server.port, 2 * SHORT)
+            self.ask(server.port)
         await until(there_are(MOST, server.messages))
         self.probes.close()
         self.probes.close()

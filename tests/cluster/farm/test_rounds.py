@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,17 @@ def rounds(directory: Path, *options: str) -> list[dict[str, Any]]:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
     logs = {each.parent.name: each.read_text(errors="replace")[-3000:] for each in directory.glob("?/log")}
     assert ended.returncode == 0, (ended.stdout, ended.stderr[-3000:], logs)
+    assert running(directory) == []
     return [line for line in map(json.loads, ended.stdout.splitlines()) if "round" in line]
+
+
+def running(directory: Path) -> list[bytes]:
+    """Return the command lines of all processes that name the directory."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(each.read_bytes())
+    return [line for line in found if str(directory).encode() in line]
 
 
 def test_after_each_round_of_faults_all_registries_are_equal(tmp_path: Path) -> None:
