@@ -32,7 +32,7 @@ PORTS = range(23000, 24000)
 its own ones free."""
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     found: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         with socket.socket() as probe:
@@ -170,7 +170,7 @@ class Etcd:
         healthy: bool = True,
     ) -> None:
         scheme = "http" if tls is None else "https"
-        ports = iter(_free_ports(2 * members))
+        ports = iter(free_ports(2 * members))
         self.members = [
             Member(
                 f"etcd{number}",
