@@ -127,6 +127,10 @@ class ConnectionFactory(Factory):
             self.complaints.add(self.wire, connection.host, Refusal(Reason.TOO_MANY_CONNECTIONS, text))
             self.port.stopReading()
 
+    def room(self) -> int:
+        """Return the number of connections that may be accepted in one turn of the reactor, at least one."""
+        return max(1, self.limits.connections - len(self.connections))
+
     def tap(self, wanted: Callable[[StreamConnection], bool], seen: TapSeen) -> None:
         """Report the messages of the connections that ``wanted`` selects, present and later ones, until `untap`.
 

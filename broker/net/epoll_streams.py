@@ -184,6 +184,7 @@ class Streams:
     def __init__(self, reactor: Any, port: Any) -> None:
         self._reactor = reactor
         self._port = port
+        self._room: Callable[[], int] = getattr(port.factory, "room", lambda: ACCEPTS)
         self._epoll = epoll()
         self._members: dict[int, Any] = {}
         self._events: dict[int, int] = {}
@@ -211,8 +212,9 @@ class Streams:
             try:
                 why = None
                 if member is self._port:
-                    # Twisted raises this number by 20 with each turn that reaches it.
-                    member.numberAccepts = min(member.numberAccepts, ACCEPTS)
+                    # Twisted raises this number by 20 with each turn that reaches it. It cannot be lowered within a
+                    # turn: a port that stops reading at the connection limit would go on accepting.
+                    member.numberAccepts = min(member.numberAccepts, ACCEPTS, self._room())
                 readable = event & ~EPOLLOUT  # includes errors and hang-ups: the read determines the cause
                 if readable:
                     why = member.doRead() if events[fd] & EPOLLIN else CONNECTION_LOST
