@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,10 +25,13 @@ KEPT = Provider(7, "kept", "dbp", "127.0.0.1", 0.0, 0.0, (SERVICE,))
 
 
 def free_port() -> int:
-    with socket.socket() as tcp:
-        tcp.bind(("127.0.0.1", 0))
-        port: int = tcp.getsockname()[1]
-        return port
+    """Return a port that is free for TCP and UDP, below those that the kernel hands out to other tests meanwhile."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, suppress(OSError):
+            tcp.bind(("127.0.0.1", port))
+            udp.bind(("127.0.0.1", port))
+            return port
 
 
 def accepts(port: int) -> bool:
@@ -61,9 +66,9 @@ def test_nothing_is_accepted_before_what_is_known_is_restored(stage: Any) -> Non
 
 
 def test_a_bind_that_fails_leaves_neither_socket_bound_and_may_be_tried_again(stage: Any) -> None:
+    port = free_port()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-        udp.bind(("127.0.0.1", 0))
-        port = udp.getsockname()[1]
+        udp.bind(("127.0.0.1", port))
         listener = stage.make(port)
         with pytest.raises(CannotListen, match=f"cannot listen on udp 127.0.0.1:{port}: "):
             listener.bind("dbp")
