@@ -210,21 +210,16 @@ class Instances:
         if known is None:
             return
         for service in self._registry.services(known.name, known.offer.protocol):
-            holder = self._registry.provider(service.provider)
-            if (
-                holder is not None
-                and holder.broker
-                and (holder.wire, service.hostport) == (WIRE, known.offer.hostport)
-                and _may_be(holder, known.owner)
-            ):
+            holder = self._holder_elsewhere(service)
+            if holder is not None and service.hostport == known.offer.hostport and _may_be(holder, known.owner):
                 self._end(known, "moved")
                 return
 
     def _offered(self, service: Service) -> None:
         if service.provider in self._by_provider or not self._by_provider:
             return
-        holder = self._registry.provider(service.provider)
-        if holder is None or not holder.broker or holder.wire != WIRE:
+        holder = self._holder_elsewhere(service)
+        if holder is None:
             return
         same = {
             self._by_provider[each.provider]: None
@@ -243,11 +238,14 @@ class Instances:
     def _check_elsewhere(self, name: str, instance: str, owner: str) -> None:
         """Raise `Refusal` NAME_TAKEN if another owner has the instance at another broker."""
         for service in self._registry.services(name):
-            holder = self._registry.provider(service.provider)
-            if holder is None or not holder.broker or (holder.wire, holder.label) != (WIRE, f"{name}/{instance}"):
-                continue
-            if not _may_be(holder, owner):
+            holder = self._holder_elsewhere(service)
+            if holder is not None and holder.label == f"{name}/{instance}" and not _may_be(holder, owner):
                 raise Refusal(Reason.NAME_TAKEN, f"the instance {instance!r} of {name!r} has another owner")
+
+    def _holder_elsewhere(self, service: Service) -> Provider | None:
+        """Return the provider of a service if it is an instance at another broker."""
+        holder = self._registry.provider(service.provider)
+        return holder if holder is not None and holder.broker and holder.wire == WIRE else None
 
     def _end(self, instance: Instance, event: str) -> None:
         """Remove an instance from this table and the registry, and count that as ``event``."""
