@@ -87,6 +87,13 @@ def message(frames: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
+def begin(frame_size: int, more: bool) -> bytes:
+    """Return the flags and the size of a frame; ``more`` is True if another frame of the message follows."""
+    if frame_size < SHORT:
+        return _MORE[frame_size] if more else _LAST[frame_size]
+    return _long(MORE | LONG if more else LONG, frame_size)
+
+
 def pieces(frames: Sequence[bytes]) -> tuple[bytes, bytes]:
     """Return the octets of one message in two pieces: the second is the last frame itself, which is not copied."""
     *head, last = frames
