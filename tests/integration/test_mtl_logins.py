@@ -44,7 +44,9 @@ from tests.integration.mtl_peers import (
 )
 from tests.patience import takes_less_than
 
-HEARTBEAT = 0.5
+HEARTBEAT = 2.0
+"""Seconds. A reader that does not answer during a login lives for three of them, and a login takes long on a busy
+machine; the test of silence takes as long."""
 
 LEASE = 1.0
 """Seconds in which a lease must be used here."""
