@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -37,28 +36,25 @@ from broker.admin.listener_views import listeners as listeners_view
 from broker.admin.page import files as page
 from broker.admin.plan_views import plan_view
 from broker.admin.registry_views import views as registry_views
-from broker.app import readiness
+from broker.app import descriptors, readiness
 from broker.app.access import OpenAccess, open_access
 from broker.app.api import OperatorsApi, Sources
-from broker.app.checks import HealthChecks, connections_of
+from broker.app.checks import HealthChecks
 from broker.app.console import ConsoleListener
 from broker.app.core import Core, build, launchers_of
 from broker.app.counters import COUNTERS
 from broker.app.draining import Draining
-from broker.app.event_sources import EventSources, report_plan
+from broker.app.event_reports import EventReports
 from broker.app.journal import JournalWriter, open_journal
 from broker.app.loop_lag import LoopLag
-from broker.app.member_events import MemberEvents
-from broker.app.notifications import Notifications
 from broker.app.operations import Operations
 from broker.app.readiness import Readiness
 from broker.app.reloading import Reloader
 from broker.app.signals import fail_at_exit, reload_on_hangup, stop_once
 from broker.app.status import status, version
-from broker.app.wires import RunningWires, descriptors, streams
+from broker.app.wires import RunningWires
 from broker.config import values
 from broker.config.cluster import effective_name
-from broker.config.notify import Notify, NotifyRule
 from broker.config.schema import Config
 from broker.core.counters import Counters
 from broker.core.database import StateError, StateFull
@@ -73,20 +69,12 @@ from broker.net.listener_retry import Openings
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.tls import Certificates
 from broker.net.traces import Traces
-from broker.net.webhooks import Webhooks
 from broker.web.endpoint import Endpoint
 from broker.wires.counter import Documentation
 from broker.wires.interface import Context
 
 if TYPE_CHECKING:
     from broker.app.cluster import Membership
-
-DESCRIPTORS = 65_536
-"""File descriptors requested, within the limit of the system: one for each connection, and some more."""
-
-SPARE_DESCRIPTORS = 150
-"""Descriptors besides those of connections: console, store, listeners, pipes of launched programs. On a system with few
-descriptors, new connections wait in the accept queue instead of being accepted and dropped."""
 
 COLLECT_AFTER = (20_000, 20, 1_000)
 """Thresholds of the garbage collector. Closed connections leave no cycles, and a full collection stalls the reactor for
@@ -142,7 +130,6 @@ class Daemon(TwistedService):
         self._documentation = COUNTERS
         self._expiries = CertificateWatch(self._certificates, reactor)
         self.traces = Traces(reactor, self._carriers, self.wires.udp_sockets)
-        self.notifications = Notifications(reactor, self._notify, config.broker.service or self._host())
         self.operations = Operations(
             Reloader(lambda: self._config, read_config, self._certificates, self._apply),
             self.draining,
@@ -179,7 +166,7 @@ class Daemon(TwistedService):
 
     def _start(self) -> None:
         self._started = self._reactor.seconds()
-        self._descriptors = _raise_descriptor_limit()
+        self._descriptors = descriptors.raise_limit()
         gc.freeze()
         gc.set_threshold(*COLLECT_AFTER)
         snapshot = self._open_store()
@@ -229,12 +216,15 @@ class Daemon(TwistedService):
 
     def _serve(self, snapshot: Snapshot) -> None:
         """Make the wires, and open the listeners. Raises `StartFailed` with some of them open."""
+        name = self._config.broker.service or self._host()
+        self._events = EventReports(name, self.core, self.plan, self._reactor, self.openings.states, self._unwritten)
         self._listen(snapshot)
         self.counters.include(self._counts)
         self._logs.follow(lambda: self.core.scheduler.conversation)
         self.counters.include(self.checks.schedule.counts)
         self.counters.include(self.api.counts)
-        self._begin_to_notify()
+        self.counters.include(self._events.notifications.counts)
+        self._events.start(self._config.notify)
         self.api.start()
         self._serving = True
         if self.membership is not None:
@@ -258,8 +248,6 @@ class Daemon(TwistedService):
         self.traces.stop()
         if self._serving:
             self._events.stop()
-            self._member_events.stop()
-            self.notifications.stop()
             self.api.stop()
         self._expiries.stop()
         console = [] if self.console is None else [self.console]
@@ -434,7 +422,7 @@ class Daemon(TwistedService):
             complaints=core.complaints,
             clock=self._reactor,
             in_thread=core.in_thread,
-            room=self._room(),
+            room=descriptors.room(self._config, self._descriptors),
             descriptors=self._descriptors,
             control=self.operations,
             offer_own=self._offer_own,
@@ -448,31 +436,6 @@ class Daemon(TwistedService):
             links=core.links,
             **({} if self.membership is None else {"join_topics": self.membership.join_topics}),
         )
-
-    def _begin_to_notify(self) -> None:
-        """Begin to report events to the rules of the configuration."""
-        self.counters.include(self.notifications.counts)
-        self._webhooks = Webhooks(self._reactor)
-        registry = self.core.registry
-        self._events = EventSources(
-            self.notifications, registry, self._reactor, registry.check_of, self.openings.states, self._unwritten
-        )
-        self._use_notify(self._config.notify)
-        self.plan.watch(partial(report_plan, self.notifications))
-        self._reactor.callWhenRunning(self._events.start)
-        self._member_events = MemberEvents(self.notifications, self.core.members)
-        self._reactor.callWhenRunning(self._member_events.start)
-
-    def _use_notify(self, config: Notify) -> None:
-        self.notifications.use(config.rules)
-        self._events.settle = config.settle
-
-    async def _notify(self, rule: NotifyRule, body: bytes) -> None:
-        """Send one notification."""
-        if rule.url is not None:
-            await self._webhooks.post(rule.url, body, rule.secret, rule.timeout)
-        else:
-            await self.core.programs.run(rule.name, list(rule.command), body, rule.timeout)
 
     def _listeners_changed(self) -> None:
         """Handle a change of a listener's state: register the open ones as services, report the others to systemd."""
@@ -495,11 +458,6 @@ class Daemon(TwistedService):
         journal, self.journal = self.journal, None
         return succeed(None) if journal is None else journal.stop()
 
-    def _room(self) -> int:
-        """Return the connections that each listener may have, so that there are descriptors for all."""
-        spare = SPARE_DESCRIPTORS + descriptors(self._config, self._descriptors) + connections_of(self._config.checks)
-        return max(1, (self._descriptors - spare) // max(1, streams(self._config)))
-
     def _shown(self) -> Shown:
         """Return the state for operators."""
         own = [
@@ -511,7 +469,7 @@ class Daemon(TwistedService):
             counters_view(self.counters.all, self._documentation),
             certificates(self._certificates, self._reactor),
             plan_view(self.plan, self._reactor),
-            self.notifications.view(),
+            self._events.notifications.view(),
         ]
         return Shown(
             self.counters.all,
@@ -593,17 +551,7 @@ class Daemon(TwistedService):
         self._access.reload(config.access)
         self.plan.use(config.plan.file)
         self._logs.use(config.log.format, config.log.level, {each.name: each.level for each in config.log.levels})
-        self._use_notify(config.notify)
+        self._events.use(config.notify)
         self.core.restored.last(config.broker.grace)
         self._config = config
         self._offer_own()
-
-
-def _raise_descriptor_limit() -> int:
-    """Raise the limit on file descriptors as far as allowed and needed. Returns the limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted

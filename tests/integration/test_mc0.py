@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import zmq
 
-from broker.app.daemon import SPARE_DESCRIPTORS
+from broker.app.descriptors import SPARE
 from broker.core.store import DATABASE
 from broker.wires.mc0.validation import MC0_RANGES
 from tests.integration.daemon import ROOT, Daemon, environment, twistd
@@ -619,7 +619,7 @@ def test_where_descriptors_are_few_the_console_has_some_left(tmp_path: Path) -> 
             "off",
             "--http-port",
             "off",
-            descriptors=SPARE_DESCRIPTORS + 2 * room,
+            descriptors=SPARE + 2 * room,
         ) as daemon,
         clients_of(daemon) as clients,
     ):
@@ -661,7 +661,7 @@ def test_without_keys_no_more_come_in_than_there_is_room_for(tmp_path: Path) -> 
             "off",
             "--http-port",
             "off",
-            descriptors=SPARE_DESCRIPTORS + 2 * room,
+            descriptors=SPARE + 2 * room,
         ) as daemon,
         clients_of(daemon) as clients,
     ):
@@ -675,11 +675,11 @@ def test_without_keys_no_more_come_in_than_there_is_room_for(tmp_path: Path) -> 
 def test_clients_of_mc0_take_no_descriptors_from_the_console(tmp_path: Path) -> None:
     with (
         Daemon(
-            tmp_path, "--dbp-port", "off", "--mtl-port", "off", "--http-port", "off", descriptors=SPARE_DESCRIPTORS + 40
+            tmp_path, "--dbp-port", "off", "--mtl-port", "off", "--http-port", "off", descriptors=SPARE + 40
         ) as daemon,
         clients_of(daemon) as clients,
     ):
-        for _ in range(SPARE_DESCRIPTORS + 50):
+        for _ in range(SPARE + 50):
             clients.new()
         daemon.wait_for("too-many-connections")
         assert "  mc0 sessions [PATTERN]\n" in console(daemon, "help", patience=1.0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.app.daemon import SPARE_DESCRIPTORS
+from broker.app.descriptors import SPARE
 from tests.config.certificates import certificate
 from tests.integration.daemon import ROOT, Daemon, Peer, environment, twistd
 from tests.patience import PATIENCE
@@ -272,7 +272,7 @@ def test_where_descriptors_are_few_connections_wait_instead_of_being_dropped(tmp
         "off",
         "--http-port",
         "off",
-        descriptors=SPARE_DESCRIPTORS + room,
+        descriptors=SPARE + room,
     ) as running:
         running.wait_for(f"'main' takes {room} connections")
         peers = [running.connect() for _ in range(room)]
