@@ -44,8 +44,8 @@ class Provider:
     """One provider. ``place`` identifies it; ``holder`` is the broker at which it is registered, None if none.
 
     ``last_holder`` is the last one, ``previous_holder`` the one before.
-    ``since`` is the time of its registration there, ``lost`` that at which it lost its last one, ``first`` that of the
-    first one of all.
+    ``since`` is the time of its registration there, ``lost`` that at which its last one ended, ``first`` that of the
+    first one of all. The one that ended had lasted for ``held`` seconds; ``left`` is True if the provider ended it.
     """
 
     wire = ""
@@ -56,7 +56,8 @@ class Provider:
         self.place = f"192.0.2.{number % 250}:{number + 1000}"
         self.holder: str | None = None
         self.last_holder = self.previous_holder = ""
-        self.since = self.lost = self.first = 0.0
+        self.since = self.lost = self.held = self.first = 0.0
+        self.left = self._leaving = False
         self.moves = 0
         self._brokers = list(brokers)
         self._rng = rng
@@ -75,6 +76,11 @@ class Provider:
 
     def leave(self) -> None:
         """End the registration without a farewell, and come back at another broker."""
+        self._leaving = self.holder is not None
+        self.end()
+
+    def end(self) -> None:
+        """End the session."""
         raise NotImplementedError
 
     def registered(self) -> None:
@@ -91,6 +97,8 @@ class Provider:
         if self.holder is not None:
             self.holder = None
             self.lost = time.monotonic()
+            self.held = self.lost - self.since
+            self.left, self._leaving = self._leaving, False
 
     def start(self) -> None:
         """Begin."""
@@ -166,7 +174,7 @@ class ElkoProvider(Provider):
     def _failed(self, _failure: Any) -> None:
         self.lost_connection()
 
-    def leave(self) -> None:
+    def end(self) -> None:
         if self.connection is not None:
             self.connection.transport.abortConnection()
 
@@ -217,7 +225,7 @@ class HttpProvider(Provider):
         await answer.content()
         return int(answer.code)
 
-    def leave(self) -> None:
+    def end(self) -> None:
         # The next PUT goes to another broker: no instance ends before its TTL.
         self.gone()
         self.next_broker()
@@ -278,7 +286,7 @@ class MtlProvider(Provider):
             offer.load(round(self._rng.random(), 3)).addErrback(lambda _: None)
             reactor.callLater(1.0, self._report, client, offer)
 
-    def leave(self) -> None:
+    def end(self) -> None:
         if self.client is not None:
             self._move(self.client)
 
@@ -307,7 +315,7 @@ class DbpProvider(Provider):
     socket: Any = None
     heard = 0.0
     spoke = 0.0
-    _leaving = False
+    _ending = False
 
     def __init__(self, number: int, brokers: Sequence[Broker], rng: random.Random) -> None:
         super().__init__(number, brokers, rng)
@@ -316,8 +324,8 @@ class DbpProvider(Provider):
     def start(self) -> None:
         DbpThread.add(self)
 
-    def leave(self) -> None:
-        self._leaving = True
+    def end(self) -> None:
+        self._ending = True
 
     def stop(self) -> None:
         self._ended = True
@@ -352,8 +360,8 @@ class DbpProvider(Provider):
                     self.registered()
                 case b"</3" | b"(O_O)":
                     return False
-        if self._leaving:
-            self._leaving = False
+        if self._ending:
+            self._ending = False
             return False
         if now - self.spoke > 0.4 and self.holder is not None:
             self.spoke = now

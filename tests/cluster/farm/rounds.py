@@ -145,19 +145,23 @@ class Farm:
         return self.queues.waiting() or (self.topic.waiting() if self.topic.is_alive() else "")
 
     def check(self, finder: Finder) -> None:
-        """Note what a finder misses that it must see."""
+        """Note what a finder misses that it must see.
+
+        The answer is of a moment between the request and its arrival: a broker that is paused answers later.
+        """
         self.looks += 1
-        asked = finder.asked
-        if asked - finder.up < FRESH or not self._in_touch(finder.broker.name, asked):
+        asked, seen = finder.asked, finder.seen
+        name = finder.broker.name
+        if asked - finder.up < FRESH or not (self._in_touch(name, asked) and self._in_touch(name, seen)):
             return
         found = {(name, place) for name, place, _ in finder.services}
         for key, each in self.by_place.items():
-            if key not in found and self._required(each, asked):
-                reactor.callLater(NOTICE, self._confirm, finder, each, asked)
+            if key not in found and self._required(each, asked) and self._required(each, seen):
+                reactor.callLater(NOTICE, self._confirm, finder, each, asked, seen)
 
-    def _confirm(self, finder: Finder, each: Provider, asked: float) -> None:
+    def _confirm(self, finder: Finder, each: Provider, asked: float, seen: float) -> None:
         """Count a miss, unless the provider has noticed by now that its broker had ended its session at that time."""
-        if self._required(each, asked):
+        if self._required(each, asked) and self._required(each, seen):
             self.missed.append(f"{finder.broker.name} misses {_named(each)} at {asked:.2f}")
 
     def _required(self, each: Provider, now: float) -> bool:
@@ -165,6 +169,8 @@ class Farm:
         if each.first == 0.0 or now - each.first < FRESH or self._unsure > now:
             return False
         if each.holder is None or each.since > now - FRESH:
+            if each.left or each.held < FRESH:
+                return False  # it ended its session itself, or that may not have been published before the kill
             # A session that ends at a living broker takes its services along. If its broker was killed, they stay until
             # the lease ends, and the provider is back before.
             killed = self._killed.get(each.last_holder if each.holder is None else each.previous_holder, -1e9)
