@@ -3,7 +3,8 @@
 Rules:
 - At the connection limit, one connection is aborted: of those that are closing, else idle, else with an incomplete
   request, the `EXAMINED` oldest are compared, and the address with the most connections loses one, the oldest of
-  equals. So neither idle nor slow peers lock others out, and a crowd of a few addresses replaces its own connections.
+  equals. So neither idle nor slow peers lock others out. If the newcomer's address has more connections than that, the
+  newcomer is aborted: a crowd of a few addresses replaces its own connections, also while all of them are being served.
 - Answers that wait are bounded, all together and for each address; further ones are refused by 503.
 - A request with a malformed target or query is a problem 400.
 - When the listener ends, requests that wait are answered by 503, and streams end.
@@ -161,10 +162,14 @@ class HttpFactory(ConnectionFactory):
         self.limit(limits.connections)
 
     def connected(self, connection: StreamConnection, authenticated: bool = False) -> None:
+        evicted = None
         if connection.turned_away is None and len(self.connections) + 1 >= self.limits.connections:
-            self._make_room(connection)
+            evicted = self._to_evict(connection)
         # There is no deadline for a login: each request has its own credentials.
         super().connected(connection, authenticated=True)
+        if evicted is not None:
+            self.evicted += 1
+            evicted.abort()
 
     def log(self, request: HttpRequest) -> None:
         """Write no access log. Twisted calls this after each answer."""
@@ -210,16 +215,22 @@ class HttpFactory(ConnectionFactory):
     def _bounds(self) -> RequestBounds:
         return self.http.requests
 
-    def _make_room(self, newcomer: object) -> None:
+    def _to_evict(self, newcomer: StreamConnection) -> Any:
+        """Return the connection that makes room: another one, the newcomer, or None if all others are being served."""
         deadlines = self.deadlines
         for each in (deadlines.leaving, deadlines.idle, deadlines.arriving):
             oldest = [connection for connection in each.oldest(EXAMINED) if connection is not newcomer]
             if oldest:
-                self.evicted += 1
-                evicted = max(oldest, key=lambda connection: self._by_address.get(connection.source, 0))
+                evicted = max(oldest, key=self._crowd)
+                if each is not deadlines.leaving and self._crowd(evicted) < self._crowd(newcomer):
+                    return newcomer
                 each.discard(evicted)  # it is lost in a later turn, and further peers may be accepted before
-                evicted.abort()
-                return
+                return evicted
+        return None
+
+    def _crowd(self, connection: Any) -> int:
+        """Return the number of connections of the same address. A newcomer is not counted yet."""
+        return self._by_address.get(connection.source, 0)
 
 
 def _asked(channel: Channel, request: HttpRequest) -> Request:

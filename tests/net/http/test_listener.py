@@ -266,6 +266,19 @@ def test_a_crowd_of_one_address_makes_room_by_its_own_connections() -> None:
     assert good.answer().status == 200
 
 
+def test_a_crowd_that_is_being_served_makes_room_by_its_newcomers() -> None:
+    site = Site(
+        lambda request: Deferred() if request.path == "/wait" else Response(), ConnectionLimits(connections=20, rate=0)
+    )
+    good = site.connect("192.0.2.2")
+    for _ in range(100):
+        site.connect("198.51.100.1").ask("GET /wait")
+    assert site.factory.evicted >= 80
+    assert not good.wire.aborted
+    good.ask("GET /good")
+    assert good.answer().status == 200
+
+
 def test_slow_connections_make_room_where_none_is_idle() -> None:
     site = Site(connections=ConnectionLimits(connections=3))
     site.factory.port = Port()
