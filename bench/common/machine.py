@@ -13,6 +13,9 @@ _ALL_TIME = 2
 """The kernel's clock of a process is the inverse of its number, three bits up, and these say what counts: all that it
 ran. /proc says the same, but only to a hundredth of a second."""
 
+A_SECOND = 200
+"""Ticks of two processors in a second: of less time, a share says nothing."""
+
 
 def describe() -> dict[str, str]:
     """The environment of a measurement: processor, cores, versions, and how busy the machine is with other work."""
@@ -31,8 +34,11 @@ def describe() -> dict[str, str]:
 
 
 def load_average() -> str:
-    """Processes that ran or wanted to, over the last 1, 5 and 15 minutes."""
-    return " ".join(f"{value:.2f}" for value in os.getloadavg())
+    """Processes that ran or wanted to, over the last 1, 5 and 15 minutes; and the share of the processors' time that a
+    hypervisor took since this module was imported: above a few percent, no share of answers in time can be trusted."""
+    stolen, every = (now - start for now, start in zip(_processors(), _AT_START, strict=True))
+    load = " ".join(f"{value:.2f}" for value in os.getloadavg())
+    return f"{load}, {stolen / every:.0%} stolen" if every > A_SECOND else load
 
 
 def cpu_seconds(pid: int) -> float:
@@ -72,6 +78,12 @@ def raise_descriptor_limit() -> int:
     return hard
 
 
+def _processors() -> tuple[int, int]:
+    """The ticks of all processors that were stolen, and all ticks, since the system was started."""
+    ticks = [int(field) for field in _lines("/proc/stat")[0].split()[1:9]]
+    return ticks[7], sum(ticks)
+
+
 def _status(pid: int, name: str) -> int:
     return _number(pid, name) * 1024
 
@@ -85,3 +97,6 @@ def _number(pid: int, name: str) -> int:
 
 def _lines(path: str) -> list[str]:
     return Path(path).read_text().splitlines()
+
+
+_AT_START = _processors()
