@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from bench.common.machine import describe
 from bench.common.report import table
@@ -60,6 +60,7 @@ def _run(given: argparse.Namespace) -> int:
     rows = [
         ["rounds", str(len(rounds))],
         ["faults", ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))],
+        ["CPU time that the hypervisor took", f"{mean(line['stolen'] for line in rounds):.0%}" if rounds else "-"],
         ["minutes", f"{(time.monotonic() - began) / 60:.0f}"],
         ["moves of providers", str(sum(line["moves"] for line in rounds))],
         ["looks at whole registries during the rounds", str(sum(line["looks"] for line in rounds))],
