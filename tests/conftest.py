@@ -1,6 +1,7 @@
 """Settings of all tests.
 
-- How long Hypothesis tries: HYPOTHESIS_PROFILE is ``everyday`` (the default) or ``long``.
+- How many examples Hypothesis tries: HYPOTHESIS_PROFILE is ``everyday`` (the default), ``complete`` (that with
+  ``--long``) or ``long``.
 - How long a test may take: as long for trial's TestCases as for the others (``timeout`` in pyproject.toml).
 - Tests marked ``long`` run with ``--long`` only, as `make test LONG=1` passes it: so the everyday run stays short.
 - Which tests run in the same process where there are several, and which of them first.
@@ -29,9 +30,9 @@ FIRST = ("tests/spark/", "tests/cluster/", "tests/integration/", "tests/client/"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # No deadline: a busy machine is no defect.
-settings.register_profile("everyday", deadline=None)
+settings.register_profile("everyday", deadline=None, max_examples=25)
+settings.register_profile("complete", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=10_000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,7 +41,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have trial end a test that waits for ever, with a traceback, a little before pytest ends the process."""
+    """Choose the examples. Have trial end a test that waits for ever, with a traceback, a little before pytest ends the
+    process."""
+    profile = "complete" if config.getoption("--long") else "everyday"
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
     util.DEFAULT_TIMEOUT_DURATION = 0.9 * float(config.getini("timeout"))
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.integration.forked_daemons import ForkedProcess, start
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -44,8 +45,11 @@ class Daemon:
     """A running daemon in its own directory; ``log`` is what it printed so far.
 
     ``descriptors`` limits its file descriptors. With ``full`` it cannot write to any file, as on a full disk;
-    ``disk`` is how its command line begins (`tests.full_disk.small_disk`).
+    ``disk`` is how its command line begins (`tests.full_disk.small_disk`). Without these, the daemon is forked.
     """
+
+    forked = True
+    """False in tests of the start itself, which run the program (`executed`)."""
 
     def __init__(
         self,
@@ -71,24 +75,39 @@ class Daemon:
             options = ("--http-port", "0", *options)
         if "--mtl-port" not in options and not _has(options, "[mtl]"):
             options = ("--mtl-port", "0", *options)
-        command = [twistd(), "-n", "--pidfile=", "elkobroker", "--console-port", console, *options]
+        arguments = ["-n", "--pidfile=", "elkobroker", "--console-port", console, *options]
         if "STATE_DIRECTORY" not in (env or {}) and "--state" not in options:
-            command += ["--state", str(directory / "state")]
+            arguments += ["--state", str(directory / "state")]
+        self.process: subprocess.Popen[str] | ForkedProcess
+        if self.forked and descriptors is None and not full and not disk:
+            self.process = start(arguments, directory, environment(**(env or {})))
+        else:
+            self.process = self._executed(arguments, env, descriptors, full, disk)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _executed(
+        self,
+        arguments: Sequence[str],
+        env: dict[str, str] | None,
+        descriptors: int | None,
+        full: bool,
+        disk: Sequence[str],
+    ) -> subprocess.Popen[str]:
+        command = [twistd(), *arguments]
         if descriptors is not None:
             command = ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh", *command]
         if full:
             command = ["sh", "-c", 'ulimit -S -f 0; exec "$@"', "sh", *command]
-        self.process = subprocess.Popen(
+        return subprocess.Popen(
             [*disk, *command],
-            cwd=directory,
+            cwd=self.directory,
             env=environment(**(env or {})),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
     def __enter__(self) -> Daemon:
         return self

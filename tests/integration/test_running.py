@@ -18,6 +18,8 @@ from tests.config.certificates import certificate
 from tests.integration.daemon import ROOT, Daemon, Peer, environment, twistd
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.usefixtures("executed")
+
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
