@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,9 @@ lease was up to a quarter of the TTL before, and the clients' own detection take
 
 NOTICE = 2.0
 """Seconds within which a provider notices the end of its session."""
+
+ELECTION = 4.0
+"""Seconds after which etcd has a leader again, and brokers that had lost it are members again."""
 
 MOVING = 0.2
 """Share of the providers that change their broker in a round."""
@@ -243,8 +247,9 @@ class Farm:
             self._out[broker] = time.monotonic()
         if fault.kind == "kill broker":
             self._killed[broker] = time.monotonic()
-        if "etcd" in fault.kind or fault.kind == "kill leader":
-            self._unsure = time.monotonic() + fault.lasts + 4.0
+        of_etcd = "etcd" in fault.kind or fault.kind == "kill leader"
+        if of_etcd:
+            self._unsure = max(self._unsure, time.monotonic() + fault.lasts + ELECTION)
         await deferToThread(begin)
         await deferLater(reactor, fault.lasts)
         await deferToThread(end)
@@ -253,8 +258,18 @@ class Farm:
             now = time.monotonic()
             if now - self._out.pop(broker) > self.ttl - MARGIN - 2.0:
                 self._back[broker] = now
-        if "etcd" in fault.kind or fault.kind == "kill leader":
-            self._unsure = time.monotonic() + 4.0
+        if of_etcd:
+            self._unsure = time.monotonic() + START
+            await wait(self._quorum, START, "a quorum of etcd", threaded=True)
+            self._unsure = time.monotonic() + ELECTION
+
+    def _quorum(self) -> bool:
+        """Return True if most members of etcd have a leader."""
+        healthy = 0
+        for member in self.hosts.etcds.values():
+            with suppress(AssertionError):  # another fault has killed it
+                healthy += member.healthy()
+        return 2 * healthy > len(self.hosts.etcds)
 
     def _faults(self, fault: Fault) -> tuple[Callable[[], object], Callable[[], object]]:
         """Return the functions that begin and end a fault."""
