@@ -36,7 +36,7 @@ class Mirrors:
     def _changed(self, name: str, change: Change) -> None:
         if change.provider == BROKER:
             return
-        self._waiting.append((name, change.provider, change.why, list(self.registries[name].replaces(change.provider))))
+        self._waiting.append((name, change.provider, change.why, _replaced(self.registries[name], change.provider)))
         if self.mirroring:
             self.clock.callLater(LATE, self.mirror)
 
@@ -51,3 +51,16 @@ class Mirrors:
                 here.mirror((), [(old, "left") for old in replaced])
             else:
                 other.mirror((), [(id, why)])
+
+
+def _replaced(registry: ClusterRegistry, id: int) -> list[int]:
+    """Return the providers of the other broker with all their services at the places of a provider."""
+    places = _places(registry, id)
+    return [old for old in registry.mirrored() if places.issuperset(_places(registry, old))]
+
+
+def _places(registry: ClusterRegistry, id: int) -> set[tuple[str, str, str, str]]:
+    provider = registry.provider(id)
+    if provider is None:
+        return set()
+    return {(provider.wire, each.name, each.protocol, each.hostport) for each in provider.services}

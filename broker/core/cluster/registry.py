@@ -294,16 +294,6 @@ class ClusterRegistry(Registry):
         """See `IMirror`."""
         return [id for id, each in self._mirrors.items() if broker is None or each.entry.broker == broker]
 
-    def replaces(self, provider: int) -> Sequence[int]:
-        """Return the mirrored providers that an own provider replaces: those with all their services at its
-        endpoints."""
-        places = set(self._places_of(provider))
-        found: dict[int, None] = {}
-        for place in places:
-            for id in self._places.get(place, ()):
-                found[id] = None
-        return [id for id in found if places.issuperset(self._endpoints(self._mirrors[id]))]
-
     # inside
 
     def _announce_to_some(self, change: Change) -> None:
