@@ -5,7 +5,7 @@ PORT ?= 9000
 ARGS ?=
 # The program etcd of `make cluster`; empty: the one of the system.
 ETCD ?=
-WORKERS ?= 2
+WORKERS ?= 3
 # Not empty: run the long tests as well.
 LONG ?=
 
@@ -18,7 +18,7 @@ help:
 	@echo 'make run    sets up everything, then runs a broker on port $(PORT) (PORT=9100, ARGS="--bind 0.0.0.0")'
 	@echo 'make cluster  sets up everything, then runs an etcd and three brokers on this machine (PORT=9000, ETCD=/path/to/etcd)'
 	@echo 'make plan   sets up everything, Java included, then plans for a generated month (ARGS="--out DIR")'
-	@echo 'make test   sets up everything, then runs the checks and tests, two at a time (WORKERS=4, ARGS="tests/core")'
+	@echo 'make test   sets up everything, then runs the checks and tests, three at a time (WORKERS=4, ARGS="tests/core")'
 	@echo '            LONG=1 runs the tests marked long as well'
 	@echo 'make check  the checks alone: style, types, import rules'
 	@echo 'make install  installs the broker under systemd on Debian, as root (PREFIX=/opt/elkobroker)'

@@ -32,6 +32,7 @@ def test_check_is_that_of_the_daemon(tmp_path: Path) -> None:
     assert ctl("check", tmp_path / "missing.toml", **PYTHON).exit_code == 1
 
 
+@pytest.mark.long
 def test_check_tries_ports_if_asked(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

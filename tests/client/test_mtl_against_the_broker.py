@@ -86,6 +86,7 @@ def test_logging_in_by_scram_as_a_user(farm: Farm) -> None:
             client.open(PATIENCE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("farm", [USERS], indirect=True)
 def test_a_user_who_is_taken_away_loses_the_flows_and_comes_back_with_another_password(farm: Farm) -> None:
     with farm.client(Password("ben", "pencil")) as client:
@@ -419,6 +420,7 @@ def test_the_example_of_a_queue(farm: Farm) -> None:
     end(worker)
 
 
+@pytest.mark.long
 def test_the_example_of_the_farm(farm: Farm) -> None:
     watcher = example(farm, "mtl_farm.py", "--service", "bank")
     said(watcher, "watching the farm: 0 services")

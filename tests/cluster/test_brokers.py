@@ -47,6 +47,7 @@ def test_a_client_that_comes_back_through_another_broker_is_found_once(brokers: 
         brokers.see("bank", "10.0.0.1:80")
 
 
+@pytest.mark.long
 def test_a_restart_within_the_ttl_is_no_gap_at_the_other_broker(brokers: Brokers) -> None:
     with brokers["a"].server("bank-1", "bank", "10.0.0.1:80"):
         brokers.see("bank", "10.0.0.1:80")
@@ -57,6 +58,7 @@ def test_a_restart_within_the_ttl_is_no_gap_at_the_other_broker(brokers: Brokers
         brokers.see("bank", "10.0.0.1:80")
 
 
+@pytest.mark.long
 def test_the_second_broker_with_a_name_ends_with_a_sentence(brokers: Brokers) -> None:
     second = brokers.launch("a", directory="second")
     assert second.ended() == 1
@@ -65,6 +67,7 @@ def test_the_second_broker_with_a_name_ends_with_a_sentence(brokers: Brokers) ->
     assert brokers["a"].members() == ["a", "b"]
 
 
+@pytest.mark.long
 def test_a_broker_without_etcd_waits_with_closed_listeners(tmp_path: Path) -> None:
     with Brokers(tmp_path) as brokers:
         brokers.etcd.members[0].stop()
@@ -114,6 +117,7 @@ def test_a_drain_is_visible_at_the_other_broker(brokers: Brokers) -> None:
     until(lambda: draining() == [], "the end of the drain is visible")
 
 
+@pytest.mark.long
 def test_a_service_that_fails_at_its_holder_is_hidden_at_the_other_broker(tmp_path: Path) -> None:
     checks = (
         '[checks]\nnetworks = ["127.0.0.0/8"]\n[[checks.rules]]\nservices = ["bank"]\nkind = "tcp"\n'

@@ -81,6 +81,7 @@ def test_an_http_instance(brokers: tuple[Daemon, Daemon]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long
 def test_an_elko_server_that_connects_to_the_other_broker(brokers: tuple[Daemon, Daemon]) -> None:
     a, b = brokers
     with offer(a):

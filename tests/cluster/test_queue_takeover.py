@@ -72,6 +72,7 @@ class Pair:
         assert len(load.confirmed) == len(set(load.confirmed))
 
 
+@pytest.mark.long
 def test_no_confirmed_message_is_lost_or_comes_again_when_owners_are_killed(
     brokers: Brokers, postgres: Postgres
 ) -> None:

@@ -23,6 +23,9 @@ from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
+READ_AT_START = frozenset({"PYTHONPATH", "LD_PRELOAD"})
+"""Variables that a forked process would ignore."""
+
 
 def twistd() -> str:
     """The twistd of this very Python."""
@@ -45,7 +48,8 @@ class Daemon:
     """A running daemon in its own directory; ``log`` is what it printed so far.
 
     ``descriptors`` limits its file descriptors. With ``full`` it cannot write to any file, as on a full disk;
-    ``disk`` is how its command line begins (`tests.full_disk.small_disk`). Without these, the daemon is forked.
+    ``disk`` is how its command line begins (`tests.full_disk.small_disk`). Without these, and without
+    variables that the interpreter reads at its start, the daemon is forked.
     """
 
     forked = True
@@ -79,7 +83,8 @@ class Daemon:
         if "STATE_DIRECTORY" not in (env or {}) and "--state" not in options:
             arguments += ["--state", str(directory / "state")]
         self.process: subprocess.Popen[str] | ForkedProcess
-        if self.forked and descriptors is None and not full and not disk:
+        special = not READ_AT_START.isdisjoint(env or {}) or descriptors is not None or full or bool(disk)
+        if self.forked and not special:
             self.process = start(arguments, directory, environment(**(env or {})))
         else:
             self.process = self._executed(arguments, env, descriptors, full, disk)

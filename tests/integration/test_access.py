@@ -336,6 +336,7 @@ def test_a_trace_shows_the_lines_of_the_console_without_credentials(tmp_path: Pa
         assert not any("pencil" in line or "x1y2" in line for line in daemon.log)
 
 
+@pytest.mark.long
 def test_the_console_is_for_those_with_a_right_to_it(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
         with console(daemon) as operator:

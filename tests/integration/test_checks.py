@@ -172,6 +172,7 @@ def test_a_stopped_server_is_not_found_until_it_continues(tmp_path: Path) -> Non
         assert "one:1" in {reserve(user, f"inn-{number}") for number in range(20, 32)}
 
 
+@pytest.mark.long
 def test_a_server_that_does_not_know_pings_is_found_as_before(tmp_path: Path) -> None:
     with daemon(tmp_path) as running, Operator(running) as operator:
         client = running.connect()
@@ -198,6 +199,7 @@ def test_a_stopped_broker_finds_nobody_failing(tmp_path: Path) -> None:
         assert not any("failing" in line for line in running.log)
 
 
+@pytest.mark.long
 def test_a_reload_ends_checks_and_begins_them(tmp_path: Path) -> None:
     with (
         daemon(tmp_path) as running,
@@ -239,6 +241,7 @@ class Answers(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+@pytest.mark.long
 def test_http_checks_follow_the_status(tmp_path: Path) -> None:
     more = 'path = "/health?deep=1"\nstatuses = [200, 299]'
     with (
@@ -263,6 +266,7 @@ def test_http_checks_follow_the_status(tmp_path: Path) -> None:
             web.shutdown()
 
 
+@pytest.mark.long
 def test_tcp_checks_notice_a_closed_port(tmp_path: Path) -> None:
     with daemon(tmp_path, "tcp", "last") as running, Operator(running) as operator:
         client = running.connect()

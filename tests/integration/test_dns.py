@@ -302,6 +302,7 @@ def test_ipv6(tmp_path: Path) -> None:
         ends_in_order(daemon)
 
 
+@pytest.mark.long
 def test_check_says_where_it_is(tmp_path: Path) -> None:
     assert "\ndns:" not in run_to_its_end(tmp_path, "--check").stdout
     checked = run_to_its_end(tmp_path, "--dns-port", "9053", "--check")

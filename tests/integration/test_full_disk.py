@@ -87,6 +87,7 @@ def test_a_first_start_on_a_full_disk_serves_all_wires_and_keeps_messages_when_t
     assert sealed
 
 
+@pytest.mark.long
 def test_a_disk_that_a_durable_queue_has_filled_has_room_again_when_it_is_drained(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     options = ("--config", configured(tmp_path, '[[mtl.queues]]\nqueues = ["q"]\ndurable = true\nsize = 100_000_000'))

@@ -125,6 +125,7 @@ def provider(daemon: Daemon, *names: str, label: str = "bank 1") -> Peer:
 # what is told
 
 
+@pytest.mark.long
 def test_what_peers_of_both_wires_do_is_in_the_journal(tmp_path: Path) -> None:
     journal = tmp_path / "state" / "journal"
     with Daemon(tmp_path, *configured(tmp_path, dbp=True)) as daemon, Nodes(daemon) as nodes:
@@ -248,6 +249,7 @@ def test_a_directory_that_cannot_be_used_is_named_and_nothing_starts(tmp_path: P
     assert "Traceback" not in ended.stdout
 
 
+@pytest.mark.long
 def test_a_journal_has_one_broker(tmp_path: Path) -> None:
     options = configured(tmp_path, 'directory = "shared"')
     with Daemon(tmp_path, *options) as daemon:
@@ -261,6 +263,7 @@ def test_a_journal_has_one_broker(tmp_path: Path) -> None:
     assert [r["service"] for r in events(sealed(tmp_path / "shared"), "register")] == ["bank"]
 
 
+@pytest.mark.long
 def test_a_journal_that_is_removed_under_the_running_broker_begins_again(tmp_path: Path) -> None:
     journal = tmp_path / "state" / "journal"
     options = configured(tmp_path)

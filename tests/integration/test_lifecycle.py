@@ -72,6 +72,7 @@ def test_a_stopping_broker_accepts_nobody_while_it_still_has_connections(tmp_pat
             socket.create_connection(("127.0.0.1", port), PATIENCE)
 
 
+@pytest.mark.long
 def test_signals_during_the_stop_change_nothing(tmp_path: Path) -> None:
     with Daemon(tmp_path, *_reloadable(tmp_path)) as daemon, daemon.connect() as lazy:
         lazy.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
@@ -109,6 +110,7 @@ def _reloadable(directory: Path) -> tuple[str, str]:
     return "--config", str(config)
 
 
+@pytest.mark.long
 def test_signals_that_come_together_stop_it_once(tmp_path: Path) -> None:
     with Daemon(tmp_path, *_reloadable(tmp_path)) as daemon, daemon.connect() as peer:
         peer.done()
@@ -420,6 +422,7 @@ def test_a_socket_that_systemd_did_not_pass_is_named(tmp_path: Path) -> None:
     assert "systemd passed no such socket" in ended.stdout
 
 
+@pytest.mark.long
 def test_launched_programs_and_their_switches_survive_a_restart(tmp_path: Path) -> None:
     config = tmp_path / "elkobroker.toml"
     program = tmp_path / "program.py"

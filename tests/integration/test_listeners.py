@@ -277,6 +277,7 @@ def test_listeners_in_another_order_are_announced_where_they_are(tmp_path: Path)
         assert told == {name: f"127.0.0.1:{port}" for name, port in ports.items()}
 
 
+@pytest.mark.long
 def test_a_check_of_the_ports_names_each_that_cannot_be_bound(tmp_path: Path) -> None:
     with ExitStack() as foreign:
         ports = {name: foreign.enter_context(taken()) for name in (*KINDS[:-1], "data", "http")}

@@ -449,6 +449,7 @@ def test_who_sends_too_long_a_frame_is_cut_off_and_may_come_again(clients: Clien
     assert rude.heard() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("noise", "within"),
     [
@@ -533,6 +534,7 @@ def test_it_serves_mc0_in_the_background(tmp_path: Path) -> None:
     assert "Traceback" not in log.read_text()
 
 
+@pytest.mark.long
 def test_a_client_that_does_not_read_does_not_delay_the_stop(tmp_path: Path) -> None:
     with Daemon(tmp_path, *configured(tmp_path, "high_water = 10")) as daemon, clients_of(daemon) as clients:
         slow = clients.subscribed(b"slow", "flood", rcvhwm=1, rcvbuf=10_000)

@@ -135,6 +135,7 @@ def test_a_waiting_client_gets_in_by_itself_when_its_key_is_allowed(farm: Farm, 
     assert newcomer.hear() == "OK|ID|s"
 
 
+@pytest.mark.long
 def test_the_sessions_of_a_key_that_is_taken_away_end_and_begin_again_when_it_is_back(
     farm: Farm, clients: Clients, bystander: Client
 ) -> None:
@@ -193,6 +194,7 @@ def test_a_client_without_keys_stays_out(farm: Farm, clients: Clients, bystander
     assert plain.hears_nothing(0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "noise",
     [

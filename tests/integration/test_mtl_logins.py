@@ -483,6 +483,7 @@ def test_E10_X01_frames_that_are_neither_are_dropped_on_one_socket_too(peers: Pe
 # silence
 
 
+@pytest.mark.long
 def test_D09_H06_H07_H08_K11_silence(house: House, peers: Peers) -> None:
     """All at once, since silence takes its time: a lease, and readers that answer Pings, or do not."""
     control = let_in(house, peers, "alice", "queue")

@@ -272,6 +272,7 @@ def test_a_session_of_rtcp_outlives_its_connection(daemon: Daemon) -> None:
         assert peer.receive()["tag"] == "after"
 
 
+@pytest.mark.long
 def test_a_session_of_rtcp_that_is_not_resumed_ends(daemon: Daemon) -> None:
     with daemon.connect("admin") as admin, RtcpPeer(daemon.port("rtcp")) as peer:
         admin.ask(to="admin", op="watch", services=True)

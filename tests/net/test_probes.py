@@ -578,6 +578,7 @@ class TestEnds(Probing):
         await self.answers(server)
         self.assertEqual((self.told, self.open()), ([False], 0))
 
+    @pytest.mark.long
     async def test_hundreds_that_are_answered_or_not_leave_no_descriptor(self) -> None:
         server, silent = self.echo(), self.serve()
         await self.answer(server.port)

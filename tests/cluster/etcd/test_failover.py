@@ -75,6 +75,7 @@ class FailoverTests(ClientCase):
             [[last]] = (await client.txn([], [Get(b"/n")])).found
             assert done <= int(last.value) <= done + unknown
 
+    @pytest.mark.long
     async def test_a_member_without_a_quorum_refuses_at_once_and_ends_its_watches(self) -> None:
         """Only with the header hasleader: without it calls hang for seven seconds, and watches are silent."""
         with Etcd(self.directory, members=3) as etcd:
@@ -100,6 +101,7 @@ class FailoverTests(ClientCase):
             reason, _text = await again.is_ended()
             assert reason is Ended.FAILED
 
+    @pytest.mark.long
     async def test_a_paused_member_costs_one_timeout(self) -> None:
         with Etcd(self.directory, members=3) as etcd:
             paused = etcd.followers()[0]

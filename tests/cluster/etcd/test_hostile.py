@@ -7,6 +7,7 @@ import json
 import tracemalloc
 from typing import Any
 
+import pytest
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
@@ -127,6 +128,7 @@ class CallTests(HostileCase):
             error = await self.fails(self.client(server.url).txn([], [Put(b"/", b"", 0)]), Unavailable)
             assert error.unknown
 
+    @pytest.mark.long
     async def test_silence_ends_in_time_with_headers_or_without(self) -> None:
         """treq's own timeout ends with the headers."""
         for data in (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"):
@@ -140,6 +142,7 @@ class CallTests(HostileCase):
             assert error.unknown
             await until_lost(server)
 
+    @pytest.mark.long
     async def test_memory_is_bounded(self) -> None:
         head = b"HTTP/1.1 200 OK\r\n"
         for first, piece in (
@@ -360,6 +363,7 @@ class WatchTests(HostileCase):
         reason, text = await watcher.is_ended()
         assert (reason, "HTTP status 404" in text) == (Ended.FAILED, True)
 
+    @pytest.mark.long
     async def test_no_confirmation(self) -> None:
         server, watcher = self.server(lambda conversation, _: conversation.chunked()), Recorder()
         self.client(server.url).watch(b"/", b"0", 0, watcher)

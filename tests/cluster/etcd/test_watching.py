@@ -151,6 +151,7 @@ class FaultsTests(ClientCase):
             assert reason is Ended.COMPACTED
             assert "replaced" in text
 
+    @pytest.mark.long
     async def test_an_end_in_order_and_a_kill_end_the_watch(self) -> None:
         with Etcd(self.directory) as etcd:
             client = self.client(etcd.url)
@@ -179,6 +180,7 @@ class FaultsTests(ClientCase):
             etcd.put("/s/2")
             await watcher.until(lambda: watcher.keys == [b"/s/1", b"/s/2"])
 
+    @pytest.mark.long
     async def test_a_paused_etcd_does_not_confirm_a_watch(self) -> None:
         with Etcd(self.directory) as etcd:
             client, watcher = self.client(etcd.url), Recorder()

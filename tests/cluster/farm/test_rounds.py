@@ -49,12 +49,14 @@ def running(directory: Path) -> list[bytes]:
     return [line for line in found if str(directory).encode() in line]
 
 
+@pytest.mark.long
 def test_after_each_round_of_faults_all_registries_are_equal(tmp_path: Path) -> None:
     done = rounds(tmp_path, "--seed", "6", "--rounds", "2", "--providers", "60", "--ttl", "5")
     assert len(done) == 2
     assert all(line["looks"] and line["moves"] and line["confirmed"] and line["received"] for line in done)
 
 
+@pytest.mark.long
 def test_nothing_depends_on_the_clocks_of_the_brokers(tmp_path: Path) -> None:
     """One broker is three hours ahead, and its clock is too fast; another one is two days behind."""
     done = rounds(tmp_path, "--seed", "7", "--rounds", "1", "--providers", "24", "--ttl", "5", "--skew")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import pytest
 from nacl.bindings import crypto_box_keypair
 
 from broker import curve
@@ -36,6 +37,7 @@ class OtherProcess(LinksRig):
         assert node.links.send(name, "tight", [body])
         await until(lambda: [body] in node.tight.of(name))
 
+    @pytest.mark.long
     async def test_a_stopped_broker_is_noticed_and_linked_again_when_it_goes_on(self) -> None:
         b = self.node("b")
         for name in ("a", "c"):  # one that connects, and one that listens

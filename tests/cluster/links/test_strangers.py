@@ -6,6 +6,7 @@ import os
 import struct
 
 import attrs
+import pytest
 from nacl.bindings import crypto_box_keypair
 from twisted.internet.task import Clock
 
@@ -73,6 +74,7 @@ class Strangers(LinksRig):
             await raw.wait_closed()
         await self.still_works(b, c)
 
+    @pytest.mark.long
     async def test_a_key_is_refused_once_its_member_is_gone(self) -> None:
         b, c = await self.good()
         pair = Pair.new()

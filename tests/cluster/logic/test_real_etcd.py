@@ -60,6 +60,7 @@ class RealEtcdTests(ClientCase):
         self.addCleanup(cluster.stop, False)
         return cluster, registry
 
+    @pytest.mark.long
     async def test_members_share_a_registry_over_restarts_and_faults_of_etcd(self) -> None:
         def register(registry: ClusterRegistry, place: str) -> int:
             id = registry.join("server", "elko", "10.0.0.1:5")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from broker.core.errors import Reason
 from broker.net.interfaces.router import Sent
 from broker.net.router.backlog import ANSWERS, BACKLOG, LARGE
@@ -311,6 +313,7 @@ for _, text in result.errors + result.failures:
 """
 
 
+@pytest.mark.long
 def test_a_message_that_waits_for_many_peers_is_in_memory_once() -> None:
     assert LARGE < MEBIBYTE
     for size, count in ((MEBIBYTE, 100), (16 * MEBIBYTE, 2)):

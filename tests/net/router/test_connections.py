@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
@@ -323,6 +324,7 @@ class OtherKeys(Rig):
         await until(lambda: server.ends)
         await self.known(server, b"mine", Pair.new())
 
+    @pytest.mark.long
     async def test_a_refused_key_is_told_nothing_and_logged_once(self) -> None:
         allowed = Allowed({Pair.new().shown: "web1"})
         server = self.serve(keys=allowed, limits=ConnectionLimits(authenticate_within=1.0))

@@ -218,6 +218,7 @@ class Lengths(Rig):
         (peer,) = server.router.connections
         self.assertIs(peer.transport.crowd, server.router.turns)
 
+    @pytest.mark.long
     async def test_a_message_that_is_begun_and_not_continued_is_closed(self) -> None:
         server = self.serve(limits=ConnectionLimits(stalled_after=0.2))
         good = await self.known(server, b"good")

@@ -137,6 +137,7 @@ KINDS = {
 """Kinds of series that the forecasts were not made for."""
 
 
+@pytest.mark.long
 def test_on_other_kinds_of_series_the_promises_are_kept_as_well():
     rng = np.random.default_rng(77)
     walks = {}
