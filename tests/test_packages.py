@@ -43,6 +43,7 @@ def run(folder: Path) -> tuple[int, str]:
     return ended.returncode, ended.stdout + ended.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noted", [True, False])
 def test_a_skip_for_a_package_fails_the_run_unless_it_cannot_be_had(tmp_path: Path, noted: bool) -> None:
     if noted:

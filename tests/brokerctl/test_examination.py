@@ -17,6 +17,7 @@ from tests.integration.daemon import ROOT
 PYTHON = {"PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.long
 def test_check_is_that_of_the_daemon(tmp_path: Path) -> None:
     good = tmp_path / "good.toml"
     good.write_text("[mc0]\nenabled = false\n")

@@ -233,6 +233,7 @@ class RecorderTests(SynchronousTestCase):
         self.successResultOf(self.stopped(self.run_))
         assert self.start(self.run_.directory).recorder.next_id() == 4
 
+    @pytest.mark.long
     def test_every_id_is_reserved_before_it_is_given_out_however_slow_the_thread(self) -> None:
         for every in (1, RESERVE // 4, RESERVE, 10**9):  # the thread does one job after so many ids
             run = self.start(os.path.join(self.directory, f"every-{every}"))

@@ -518,6 +518,7 @@ def test_the_text_says_that_the_table_of_the_broker_is_full(full: tuple[Registry
     assert str(FREE.services) not in refused[0].text
 
 
+@pytest.mark.long
 def test_what_goes_makes_room_for_all(full: tuple[Registry, int, tuple[Refusal, ...]]) -> None:
     registry, id, _ = full
     other = join(registry)

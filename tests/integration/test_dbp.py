@@ -195,6 +195,7 @@ def test_everybody_knows_in_time_that_a_node_was_killed(daemon: Daemon) -> None:
         takes_less_than(LATEST, known_after)
 
 
+@pytest.mark.long
 def test_a_node_whose_datagrams_are_lost_stays_while_it_answers(daemon: Daemon, nodes: Nodes) -> None:
     with Answering() as own:
         node = nodes.dealer().registered("fallen back", **{**FAST, "port": own.port})

@@ -121,6 +121,7 @@ def test_signals_that_come_together_stop_it_once(tmp_path: Path) -> None:
         assert not any("Traceback" in line for line in daemon.log)
 
 
+@pytest.mark.long
 def test_a_signal_after_an_administrators_shutdown_changes_nothing(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon, daemon.connect("admin") as admin, daemon.connect("admin") as other:
         other.done()

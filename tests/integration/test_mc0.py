@@ -158,6 +158,7 @@ def test_two_are_sent_what_a_third_publishes_and_one_of_them_comes_back(daemon: 
 # the life of a session
 
 
+@pytest.mark.long
 def test_noops_come_at_half_the_ttl_until_a_silent_session_ends(daemon: Daemon, clients: Clients) -> None:
     before = counters(daemon)
     node = clients.subscribed(b"silent in the end", "t")

@@ -144,6 +144,7 @@ sys.stdout.write("no newline")
             "z" * MAX_LINE + f" ... ({3000000 - MAX_LINE} bytes more)",
         ]
 
+    @pytest.mark.long
     async def test_a_flood_is_counted_and_not_logged(self) -> None:
         count = 300_000
         began = self.clock.seconds()

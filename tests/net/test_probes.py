@@ -345,6 +345,7 @@ class TestNoAnswers(Probing):
         await until(lambda: self.told)
         self.assertEqual(self.told, [False])
 
+    @pytest.mark.long
     async def test_an_endless_answer_is_bounded_and_none(self) -> None:
         for piece in (part(bytes(60_000)), part(b"") * 10_000, PING_COMMAND * 10_000, command(b"\x05OTHER") * 10_000):
             raw = await self.asked()

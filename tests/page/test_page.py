@@ -166,6 +166,7 @@ def test_a_phone_shows_a_service_in_two_lines(farm: Farm, tabs: Tabs) -> None:
         expect(page.get_by_role("navigation")).to_be_hidden()
 
 
+@pytest.mark.long
 def test_the_colour_scheme_is_that_of_the_system_or_the_chosen_one(farm: Farm, tabs: Tabs) -> None:
     page = tabs(farm.url(), color_scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"

@@ -59,6 +59,7 @@ class EventsTests(ClientCase):
         client.watch(b"/n/", b"/n0", 0, unborn).cancel()
         assert (unborn.calls, unborn.end) == ([], None)
 
+    @pytest.mark.long
     async def test_a_long_backlog_comes_in_fragments_but_a_revision_in_one_call(self) -> None:
         """etcd begins a new fragment at 2 MiB, in the middle of a revision."""
         client, watcher = self.client(self.etcd.url), Recorder()

@@ -38,6 +38,7 @@ def told(spark):
     return pd.DataFrame(job.toPandas()).sort_values(["service", "h"]).set_index("service")
 
 
+@pytest.mark.long
 def test_each_service_has_a_row_for_each_hour_to_come(told):
     assert set(told.index) == {"steady", "young", "gone", "holes", "o'; <b>", "nothing"}
     start = pd.Timestamp(hour(DAYS * 24)).tz_localize(None)

@@ -245,6 +245,7 @@ def test_a_receiver_that_is_behind_and_goes_is_forgotten(farm: DirectorFarm) -> 
     assert not farm.clock.getDelayedCalls()
 
 
+@pytest.mark.long
 def test_only_so_many_answers_may_be_asked_for(farm: DirectorFarm) -> None:
     large(farm)
     admin = farm.admin()
@@ -281,6 +282,7 @@ def test_a_receiver_that_goes_does_not_keep_the_others_waiting(farm: DirectorFar
     assert len(waiting.take()) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["half-close", "disconnect"])
 def test_who_says_good_bye_is_still_answered(farm: DirectorFarm, end: str) -> None:
     large(farm)
@@ -298,6 +300,7 @@ def test_who_says_good_bye_is_still_answered(farm: DirectorFarm, end: str) -> No
     assert admin.closed
 
 
+@pytest.mark.long
 def test_a_defect_costs_the_answers_of_one_receiver_only(farm: DirectorFarm) -> None:
     large(farm)
     one, other = farm.admin(), farm.admin()

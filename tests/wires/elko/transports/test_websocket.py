@@ -372,6 +372,7 @@ def test_a_page_and_who_comes_through_a_proxy_are_not_local(header: str) -> None
     assert [socket.local for socket in hub.sessions] == [True, False]
 
 
+@pytest.mark.long
 def test_a_closed_connection_leaves_nothing_for_the_garbage_collector(hub: WordHub) -> None:
     def run() -> None:
         for word in ("close", "hello", "??"):
