@@ -47,8 +47,8 @@ class QueueLoad:
         self._going = True
         self._client = Client(list(endpoints), settings=settings)
         self._readers = [self._client.read("queue", [queue], confirm="full", window=20) for _ in range(readers)]
-        self._writing = [threading.Thread(target=self._write, args=(number,)) for number in range(writers)]
-        self._reading = [threading.Thread(target=self._read, args=(reader,)) for reader in self._readers]
+        self._writing = [threading.Thread(target=self._write, args=(number,), daemon=True) for number in range(writers)]
+        self._reading = [threading.Thread(target=self._read, args=(reader,), daemon=True) for reader in self._readers]
         for thread in (*self._writing, *self._reading):
             thread.start()
 
