@@ -182,6 +182,12 @@ class IRegistry(Interface):
     def providers() -> Sequence[Provider]:
         """Return all providers but the broker itself, in order of their ids."""
 
+    def named(name: str) -> Sequence[int]:
+        """Return the ids of the providers with that label, with a service at that host:port, or with that id.
+
+        No values are made, so that 10,000 providers with ten services each cost some 10 ms.
+        """
+
     def watch(changed: Callable[[Change], None], kinds: Collection[Kind] = ..., own: bool = ...) -> IWait:
         """Call ``changed`` with every later change of these kinds (by default all), in order, until cancelled.
 

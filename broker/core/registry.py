@@ -48,6 +48,9 @@ from broker.core.service_group import PANIC, ServiceGroup
 from broker.core.waits import Waits
 from broker.core.watches import Watches
 
+ID_DIGITS = 16
+"""Digits of the greatest id: ids are exact in JSON."""
+
 MAX_SERVICES = 200_000
 """Limit of services in all: 20 for each of 10,000 providers, ten times the largest known farms; about 100 MB when
 full."""
@@ -172,6 +175,22 @@ class Registry:
 
     def providers(self) -> Sequence[Provider]:
         return [member.value() for member in self._members.values() if member.id != BROKER]
+
+    def named(self, name: str) -> Sequence[int]:
+        found = []
+        for member in self._members.values():
+            if member.label == name:
+                found.append(member.id)
+                continue
+            for service in member.services:
+                if service.hostport == name:
+                    found.append(member.id)
+                    break
+        if len(name) <= ID_DIGITS and name.isdecimal():
+            id = int(name)
+            if str(id) == name and id in self._members and id not in found:
+                found.append(id)
+        return [id for id in found if id != BROKER]
 
     def sizes(self) -> dict[str, int]:
         """Return the numbers of ``providers``, ``services`` (the broker's own included) and ``waits``."""

@@ -123,6 +123,19 @@ def test_a_label_is_cut_at_its_limit() -> None:
     assert provider.label == "y" * MAX_TEXT
 
 
+def test_a_provider_is_named_by_label_endpoint_or_id() -> None:
+    registry = make()
+    registry.offer_own([Service("broker-elko", "h:9", BROKER)])
+    first, second, third = (join(registry, label) for label in ("bank", "2", "shop"))
+    offer(registry, third, "one", "two")
+    assert registry.named("bank") == [first]
+    assert registry.named("two:1") == [third]
+    assert registry.named("2") == [second], "whose label is its id, too"
+    assert registry.named("3") == [third]
+    for unknown in ("", "h:9", "0", "03", "4", "٣", "9" * 5_000):
+        assert registry.named(unknown) == []
+
+
 def test_leaving_twice_is_harmless() -> None:
     registry = make()
     id = join(registry)

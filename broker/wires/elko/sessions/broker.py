@@ -24,7 +24,7 @@ from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import IControl, ILaunchers, IRegistry, IWait
-from broker.core.model import MAX_NAME, MAX_TEXT, Provider, Service, load_details
+from broker.core.model import MAX_NAME, MAX_TEXT, Service, load_details
 from broker.net.interfaces.peer import Peer
 from broker.wires.elko.codec import broker as wire
 from broker.wires.elko.codec.blocks import encode
@@ -329,7 +329,7 @@ class BrokerSession(ElkoSession):
         registry = self._wiring.registry
         loads = registry.loads()
         if message.server is not None:
-            wanted = {provider.id for provider in self._matching(message.server)}
+            wanted = set(registry.named(message.server))
             loads = [load for load in loads if load.provider in wanted]
         if message.service is not None:
             wanted = {service.provider for service in registry.services(message.service)}
@@ -384,16 +384,6 @@ class BrokerSession(ElkoSession):
 
     # Internals
 
-    def _matching(self, server: str) -> list[Provider]:
-        """Return the providers that ``server`` names: by label, by the hostport of a service, or by id."""
-        return [
-            provider
-            for provider in self._wiring.registry.providers()
-            if provider.label == server
-            or str(provider.id) == server
-            or any(service.hostport == server for service in provider.services)
-        ]
-
     def _sessions(self, op: str, server: str | None) -> list[BrokerSession]:
         """Return the Elko providers that an order is for. Raises `Refusal` as `_reached` does."""
         roster = self._wiring.roster
@@ -401,7 +391,7 @@ class BrokerSession(ElkoSession):
             return []
         if server == ALL:
             return list(roster.values())
-        sessions = [roster[provider.id] for provider in self._matching(server) if provider.id in roster]
+        sessions = [roster[id] for id in self._wiring.registry.named(server) if id in roster]
         self._reached(op, server, len(sessions))
         return sessions
 
