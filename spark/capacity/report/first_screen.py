@@ -22,6 +22,7 @@ from spark.capacity.report.markup import (
     when,
 )
 from spark.capacity.report.service_section import ServiceRows, marked, missed_before, short_from
+from spark.capacity.report.trend_chart import limit_of
 
 LEGEND = (
     ("Providers now", "servers that offered the service in the last full hour, by the time that each was up"),
@@ -124,24 +125,25 @@ def glance(services: Sequence[ServiceRows], pages: bool = False) -> str:
         rows.append(
             [
                 f'<a href="{link}">{bdi(service.name)}</a>',
+                # First what is to be done: the others may be beyond the edge of a phone.
+                DASH if add is None else f"+{plain(add, 0)}" if add else "none",
+                short_from(service)[0],
                 plain(now, 0),
                 marked(number_of(plan, "need_now"), now),
                 marked(number_of(plan, "need_horizon"), now),
-                DASH if add is None else f"+{plain(add, 0)}" if add else "none",
                 plain(number_of(plan, "spare"), 0),
-                short_from(service)[0],
                 _trend(service),
                 missed_before(plan),
             ]
         )
     heads = (
         "Service",
+        "To add",
+        "Too few from",
         "Providers now",
         "Needed now",
         "Needed in the horizon",
-        "To add",
         "Spare in that",
-        "Too few from",
         "By the trend",
         "Bound missed before",
     )
@@ -155,7 +157,8 @@ def _trend(service: ServiceRows) -> str:
     if date is not None:
         issued = time_of(service.plan, "issued")
         return "already" if issued is not None and date <= issued else f"{date:%Y-%m-%d}"
-    return DASH if number_of(service.plan, "growth_per_week") is None else "not in 13 weeks"
+    claimed = number_of(service.plan, "growth_per_week") is not None and limit_of(service.plan) is not None
+    return "not in 13 weeks" if claimed else DASH
 
 
 def _pooled(services: Sequence[ServiceRows]) -> str:

@@ -37,7 +37,7 @@ def trend_figure(ident: str, service: str, plan: Row) -> str:
             f"trend x {HEADROOM}", "bound", [(at, HEADROOM * value) for at, value in drawn if at >= issued.timestamp()]
         ),
     ]
-    if limit := _limit(plan):
+    if limit := limit_of(plan):
         lines.append(Line("the providers carry", "capacity", [(drawn[0][0], limit), (drawn[-1][0], limit)]))
     marks = [("now", "now", issued), ("too few by the trend", "crossed", time_of(plan, "exhaust_trend"))]
     said = _said(plan)
@@ -62,7 +62,7 @@ def _begin(issued: datetime, week: int) -> float:
     return (issued + week * WEEK).timestamp()
 
 
-def _limit(plan: Row) -> float | None:
+def limit_of(plan: Row) -> float | None:
     """Return the load up to which the providers of now are enough, spares included."""
     providers, full_load, target = (
         number_of(plan, name) for name in ("providers_now", "full_load", "target_utilisation")
@@ -76,7 +76,7 @@ def _said(plan: Row) -> str:
     """Say when the trend exceeds what the providers carry."""
     share, issued, short = number_of(plan, "growth_per_week"), time_of(plan, "issued"), time_of(plan, "exhaust_trend")
     grows = f"The peaks change by {percent(share)} of their level a week."
-    if _limit(plan) is None:
+    if limit_of(plan) is None:
         return f"{grows} Without a full load nothing is claimed about when the providers are too few."
     if short is None:
         return f"{grows} By this trend the providers are enough for {WEEKS} weeks."

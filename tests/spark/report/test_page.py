@@ -300,6 +300,14 @@ def test_the_trend_says_when_the_providers_are_too_few(members, said):
     assert said in told
 
 
+@pytest.mark.parametrize(("full_load", "said"), [(100.0, "not in 13 weeks"), (None, "\N{EN DASH}")])
+def test_the_first_screen_claims_no_more_of_the_trend_than_the_figure(full_load, said):
+    one = trended(full_load=full_load, exhaust_trend=None)
+    glance = section(parsed(render({"gold_service_1h": hours("a", 2), "gold_plan": [one]})), "At a glance")
+    [row] = [row for row in glance.iter("tr") if text(row[0]) == "a"]
+    assert text(row[7]) == said
+
+
 def test_a_trend_of_too_few_weeks_is_not_drawn():
     drawn, told = drawings(trended(trend_level=None, growth_per_week=None))
     assert len(drawn) == 1
@@ -338,7 +346,8 @@ def test_need_rule_and_the_achieved_rates_stand_together(page):
     ):
         assert said in own
     [auth] = [row for row in section(page, "At a glance").iter("tr") if text(row).startswith("auth")]
-    assert [text(cell) for cell in auth][1:5] == ["8", "7", "11", "+3"]
+    cells = [text(cell) for cell in auth]
+    assert (cells[1], cells[3:6]) == ("+3", ["8", "7", "11"])
     # Both needs are marked by what there is, spares included.
     assert [one.get("class") for one in auth.iter("strong")] == ["good", "bad"]
 
