@@ -18,6 +18,7 @@ caption { text-align: left; color: var(--faint); padding: .2rem 0; }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--rule); text-align: right; vertical-align: top; }
 th:first-child, .name { text-align: left; } thead th { background: var(--soft); font-weight: 600; }
 tbody th { font-weight: 500; min-width: 10rem; } td.name { min-width: 6rem; }
+@media (max-width: 40rem) { tbody th { min-width: 6rem; } td:not(.name) { white-space: nowrap; } }
 .facts { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .5rem 1rem; }
 .facts div { background: var(--soft); padding: .4rem .7rem; border-radius: .4rem; }
 dt { color: var(--faint); font-size: .8rem; } dd { margin: 0; font-weight: 600; overflow-wrap: anywhere; }
