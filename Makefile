@@ -5,7 +5,8 @@ PORT ?= 9000
 ARGS ?=
 # The program etcd of `make cluster`; empty: the one of the system.
 ETCD ?=
-WORKERS ?= 3
+# Tests wait for most of their time. Those of faults, which are long, bear less beside them.
+WORKERS ?= $(if $(LONG),2,3)
 # Not empty: run the long tests as well.
 LONG ?=
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import itertools
 import json
+import os
 import random
 import shutil
 import signal
@@ -122,6 +123,8 @@ class Member:
         """Stop it (SIGSTOP): its connections stay, silent."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        # On a busy machine its threads stop a little later, and may answer a request meanwhile.
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Have it go on (SIGCONT)."""

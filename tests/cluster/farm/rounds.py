@@ -44,6 +44,9 @@ FRESH = 3.0
 """Seconds after which a registration must be known everywhere, and a broker that was started must know all others. In a
 healthy farm it takes less than a tenth of a second; a transaction may wait for etcd's leader."""
 
+LATE = 0.5
+"""Seconds by which this process may be late: where it is later, the machine has too much to do for the times here."""
+
 MARGIN = 2.5
 """Seconds before the end of the TTL from which on entries of a broker out of touch may be gone: its last renewal of the
 lease was up to a quarter of the TTL before, and the clients' own detection takes as long."""
@@ -82,11 +85,14 @@ class Farm:
         """Brokers that were out of touch for about the TTL or longer, with the time of their return."""
         self._killed: dict[str, float] = {}
         """Brokers that were killed, with the time of the last kill."""
+        self._late = 0.0
+        """Time at which this process was late for the last time."""
         self._unsure = 0.0
         """Time until which etcd may have no leader: then nothing new is known anywhere."""
 
     async def start(self) -> None:
         """Start etcd, the brokers and the providers; returns when all registries are equal and complete."""
+        self._measure(time.monotonic())
         members = list(self.hosts.etcds.values())
         for member in members:
             member.start()
@@ -148,6 +154,13 @@ class Farm:
                 return f"{finder.broker.name} and {first.broker.name} differ, such as {unlike[:3]}"
         return self.queues.waiting() or (self.topic.waiting() if self.topic.is_alive() else "")
 
+    def _measure(self, due: float) -> None:
+        """Note whether this process is late."""
+        now = time.monotonic()
+        if now - due > LATE:
+            self._late = now
+        reactor.callLater(LATE, self._measure, now + LATE)
+
     def check(self, finder: Finder) -> None:
         """Note what a finder misses that it must see.
 
@@ -156,6 +169,8 @@ class Farm:
         self.looks += 1
         asked, seen = finder.asked, finder.seen
         name = finder.broker.name
+        if seen - self._late < FRESH + NOTICE:
+            return
         if asked - finder.up < FRESH or not (self._in_touch(name, asked) and self._in_touch(name, seen)):
             return
         found = {(name, place) for name, place, _ in finder.services}
