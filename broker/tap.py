@@ -201,6 +201,10 @@ def state_directory(options: Options, config: Config, environ: dict[str, str]) -
 
 def makeService(options: Options) -> IService:
     """Return the daemon, not started: nothing is opened here, since twistd may fork afterwards."""
+    from broker.net.reactor import install
+
+    install()
+
     from twisted.internet import reactor
 
     from broker.app.daemon import Daemon

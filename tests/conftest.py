@@ -6,6 +6,7 @@
 - Tests marked ``long`` run with ``--long`` only, as `make test LONG=1` passes it: so the everyday run stays short.
 - Which tests run in the same process where there are several, and which of them first.
 - Tests that are skipped for want of a package make the run fail (tests/packages.py).
+- The reactor is the broker's own, as under twistd.
 - The collector does not look at the thousands of tests again and again.
 """
 
@@ -19,9 +20,12 @@ import pytest
 from hypothesis import settings
 from twisted.trial import util
 
+from broker.net.reactor import install
 from tests.packages import pytest_sessionfinish, pytest_terminal_summary
 
 __all__ = ["pytest_sessionfinish", "pytest_terminal_summary"]
+
+install()
 
 FIRST = ("tests/spark/", "tests/cluster/", "tests/integration/", "tests/client/")
 """The longest, and those that wait for most of their time."""

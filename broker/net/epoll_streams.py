@@ -1,15 +1,14 @@
-"""Event dispatcher for accepted connections: an epoll set that the reactor treats as one reader.
+"""Listening ports and accepted connections that the broker's reactor calls directly.
 
-The reactor wraps each event of each descriptor in a context for the log, which costs more than the read itself: ten
-nested calls, while each connection of a reconnecting farm has four events. `Streams` takes all events of a listener's
-connections in one event of the reactor, and calls `doRead` and `doWrite` itself.
+Twisted's reactors wrap each event of each descriptor in a context for the log, which costs more than the read itself:
+ten nested calls, while each connection of a reconnecting farm has four events. `Streams` is the part of
+`broker.net.reactor.Reactor` that calls `doRead` and `doWrite` of its members itself.
 
 Rules:
-- Only public seams of Twisted are used: the ``transport`` and ``reactor`` of a listening port, `IReadDescriptor` and
-  `IReactorFDSet`.
+- Towards a port and a connection, only public seams of Twisted are used: the ``transport`` and ``reactor`` of a
+  listening port, and `IReactorFDSet`.
 - Semantics match the reactor: readiness is level-triggered, a descriptor is read before it is written, and an exception
   from a method is logged and ends that connection alone.
-- The port itself is in the set, too. A closed port without connections leaves nothing behind.
 - A descriptor about to be closed is not removed from the set: the kernel removes it, which saves a system call.
 """
 
@@ -25,16 +24,16 @@ from twisted.internet import tcp, unix
 from twisted.internet.abstract import FileDescriptor
 from twisted.internet.address import IPv6Address
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IHalfCloseableProtocol, IReactorFDSet, IReadDescriptor
+from twisted.internet.interfaces import IHalfCloseableProtocol, IReactorFDSet
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 try:
-    from select import EPOLLIN, EPOLLOUT, epoll
+    from select import EPOLLIN, EPOLLOUT
 except ImportError:  # epoll exists on Linux only
-    EPOLLIN, EPOLLOUT, epoll = 1, 4, None  # type: ignore[misc, assignment]
+    EPOLLIN, EPOLLOUT = 1, 4  # type: ignore[misc]
 
 _DONE, _LOST = Failure(ConnectionDone()), Failure(ConnectionLost())
 """Preallocated: constructing a failure costs more than a read."""
@@ -175,49 +174,62 @@ class UnixStream(_Stream, unix.Server):
     """An accepted connection over a unix socket."""
 
 
-@implementer(IReadDescriptor, IReactorFDSet)
+class _Accepting:
+    """A port in the set. One turn of the reactor accepts a bounded number of its connections."""
+
+    def __init__(self, port: Any) -> None:
+        self.port = port
+        self.fileno = port.fileno
+        self.connectionLost = port.connectionLost
+        self._room: Callable[[], int] = getattr(port.factory, "room", lambda: ACCEPTS)
+
+    def doRead(self) -> Any:
+        port = self.port
+        # Twisted raises this number by 20 with each turn that reaches it. It cannot be lowered within a turn: a port
+        # that stops reading at the connection limit would go on accepting.
+        port.numberAccepts = min(port.numberAccepts, ACCEPTS, self._room())
+        return port.doRead()
+
+
+@implementer(IReactorFDSet)
 class Streams:
-    """A listening port and its connections. The reactor sees one descriptor; each connection sees a reactor."""
+    """Ports and their connections in the epoll set of a reactor. Each of them sees it as a reactor."""
 
     log = Logger()
 
-    def __init__(self, reactor: Any, port: Any) -> None:
-        self._reactor = reactor
-        self._port = port
-        self._room: Callable[[], int] = getattr(port.factory, "room", lambda: ACCEPTS)
-        self._epoll = epoll()
+    def __init__(self, poller: Any, call_later: Callable[..., Any]) -> None:
+        self._epoll = poller
         self._members: dict[int, Any] = {}
         self._events: dict[int, int] = {}
         """Registered events by descriptor: EPOLLIN, EPOLLOUT or both."""
         self._dispatching = False
         self._at_end: list[Callable[[], object]] = []
-        self.fileno = self._epoll.fileno
-        self.callLater = reactor.callLater
+        self.callLater = call_later
 
     # to the reactor
 
-    def logPrefix(self) -> str:
-        return "streams"
+    def __len__(self) -> int:
+        return len(self._members)
 
-    def doRead(self) -> None:
-        """Dispatch all ready events, then make the calls requested by `at_end`."""
+    def dispatch(self, ready: list[tuple[int, int]], other: Callable[[int, int], bool]) -> None:
+        """Serve the ready members, then make the calls requested by `at_end`.
+
+        ``other`` serves a descriptor that is no member, and returns False if it does not know it either.
+        """
         self._dispatching = True
-        members, events = self._members, self._events
-        for fd, event in self._epoll.poll(0, len(members) or 1):
+        members, registered = self._members, self._events
+        for fd, event in ready:
             member = members.get(fd)
             if member is None:
-                with suppress(OSError):  # closed by an earlier member, or failed and never closed
-                    self._epoll.unregister(fd)
+                if not other(fd, event):
+                    with suppress(OSError):  # closed by an earlier member, or failed and never closed
+                        self._epoll.unregister(fd)
                 continue
             try:
                 why = None
-                if member is self._port:
-                    # Twisted raises this number by 20 with each turn that reaches it. It cannot be lowered within a
-                    # turn: a port that stops reading at the connection limit would go on accepting.
-                    member.numberAccepts = min(member.numberAccepts, ACCEPTS, self._room())
                 readable = event & ~EPOLLOUT  # includes errors and hang-ups: the read determines the cause
                 if readable:
-                    why = member.doRead() if events[fd] & EPOLLIN else CONNECTION_LOST
+                    why = member.doRead() if registered[fd] & EPOLLIN else CONNECTION_LOST
                 if why is None and event & EPOLLOUT and fd in members:  # the read may have closed it
                     readable = 0
                     why = member.doWrite()
@@ -233,14 +245,6 @@ class Streams:
                     call()
                 except Exception:
                     self.log.failure("a call at the end of a turn failed")
-
-    def connectionLost(self, reason: Failure) -> None:
-        """Close all members when the reactor stops."""
-        for member in self.removeAll():
-            try:
-                member.connectionLost(reason)
-            except Exception as error:
-                self._failed(member, error)
 
     # to a member
 
@@ -269,13 +273,13 @@ class Streams:
         members = list(self._members.values())
         for member in members:
             self._remove(member, EPOLLIN | EPOLLOUT)
-        return members
+        return [_registrant(member) for member in members]
 
     def getReaders(self) -> list[Any]:
-        return [self._members[fd] for fd, events in self._events.items() if events & EPOLLIN]
+        return [_registrant(self._members[fd]) for fd, events in self._events.items() if events & EPOLLIN]
 
     def getWriters(self) -> list[Any]:
-        return [self._members[fd] for fd, events in self._events.items() if events & EPOLLOUT]
+        return [_registrant(self._members[fd]) for fd, events in self._events.items() if events & EPOLLOUT]
 
     def forget(self, member: Any) -> None:
         """Forget a member that is closed at once: the close removes its descriptor from the set."""
@@ -288,9 +292,7 @@ class Streams:
         events = self._events.get(fd)
         if events is None:
             self._epoll.register(fd, event)
-            if not self._members:
-                self._reactor.addReader(self)
-            self._members[fd] = member
+            self._members[fd] = _Accepting(member) if isinstance(member, tcp.Port) else member
             self._events[fd] = event
         elif not events & event:
             self._epoll.modify(fd, events | event)
@@ -311,8 +313,6 @@ class Streams:
     def _leave(self, fd: int) -> None:
         if self._members.pop(fd, None) is not None:
             del self._events[fd]
-            if not self._members:
-                self._reactor.removeReader(self)
 
     def _disconnect(self, member: Any, why: Any, reading: bool) -> None:
         """Disconnect a member for the reason that its method returned, as the reactor does."""
@@ -332,14 +332,20 @@ class Streams:
             self.log.failure("a connection failed while it was closed")
 
 
-def dispatch(reactor: Any, port: Any) -> None:
-    """Move a port, and its future connections, to a common dispatcher.
+def _registrant(member: Any) -> Any:
+    """Return the descriptor that was added to the set."""
+    return member.port if isinstance(member, _Accepting) else member
 
-    On systems without epoll, the reactor keeps dispatching them.
+
+def dispatch(reactor: Any, port: Any) -> None:
+    """Move a port, and its future connections, to the streams of the reactor.
+
+    A reactor of Twisted's has none, and keeps dispatching them.
     """
-    if epoll is None:
+    streams = getattr(reactor, "streams", None)
+    if streams is None:
         return
     port.stopReading()
-    port.reactor = Streams(reactor, port)
+    port.reactor = streams
     port.transport = UnixStream if isinstance(port, unix.Port) else TcpStream
     port.startReading()

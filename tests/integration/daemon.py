@@ -49,7 +49,8 @@ class Daemon:
 
     ``descriptors`` limits its file descriptors. With ``full`` it cannot write to any file, as on a full disk;
     ``disk`` is how its command line begins (`tests.full_disk.small_disk`). Without these, and without
-    variables that the interpreter reads at its start, the daemon is forked.
+    variables that the interpreter reads at its start, the daemon is forked. ``twistd_options`` are those of twistd
+    itself.
     """
 
     forked = True
@@ -65,6 +66,7 @@ class Daemon:
         descriptors: int | None = None,
         full: bool = False,
         disk: Sequence[str] = (),
+        twistd_options: Sequence[str] = (),
     ) -> None:
         self.directory = directory
         self.log: list[str] = []
@@ -79,7 +81,7 @@ class Daemon:
             options = ("--http-port", "0", *options)
         if "--mtl-port" not in options and not _has(options, "[mtl]"):
             options = ("--mtl-port", "0", *options)
-        arguments = ["-n", "--pidfile=", "elkobroker", "--console-port", console, *options]
+        arguments = ["-n", "--pidfile=", *twistd_options, "elkobroker", "--console-port", console, *options]
         if "STATE_DIRECTORY" not in (env or {}) and "--state" not in options:
             arguments += ["--state", str(directory / "state")]
         self.process: subprocess.Popen[str] | ForkedProcess

@@ -40,6 +40,16 @@ def test_what_one_server_offers_another_finds(daemon: Daemon) -> None:
         assert found["hostport"] == "bank.example.com:7000"
 
 
+def test_it_runs_on_the_reactor_of_the_broker_unless_another_is_chosen(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.wait_for(r"reactor class: broker\.net\.reactor\.Reactor")
+    with Daemon(tmp_path, twistd_options=["--reactor=poll"]) as other:
+        other.wait_for(r"reactor class: .*PollReactor")
+        with other.connect() as provider, other.connect() as customer:
+            provider.send(to="client", op="willserve", services=offer("bank"))
+            provider.done()
+            assert len(customer.ask(to="client", op="find", service="bank")["desc"]) == 1
+
+
 def test_a_waiting_find_is_answered_when_the_service_comes(daemon: Daemon) -> None:
     with daemon.connect() as customer, daemon.connect() as provider:
         customer.send(to="broker", op="find", service="late", wait=-1, tag="w")

@@ -1,4 +1,4 @@
-"""Accepted connections in the set of their listener, over real sockets and the real reactor."""
+"""Ports and accepted connections in the set of the reactor, over real sockets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from twisted.internet import tcp
 from twisted.internet.defer import Deferred, DeferredQueue, maybeDeferred, succeed
 from twisted.internet.endpoints import TCP4ServerEndpoint
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IHalfCloseableProtocol, IReactorFDSet, IReadDescriptor
-from twisted.internet.main import CONNECTION_LOST
+from twisted.internet.interfaces import IHalfCloseableProtocol, IReactorFDSet
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
@@ -24,7 +23,7 @@ from zope.interface.verify import verifyObject
 
 from broker.config import endpoint
 from broker.net.endpoints import listen
-from broker.net.epoll_streams import ACCEPTS, CROWDED_READ, Streams
+from broker.net.epoll_streams import ACCEPTS, CROWDED_READ
 
 LARGE = 8 * 1024 * 1024
 """Bytes that no pair of sockets takes at once."""
@@ -217,29 +216,20 @@ class OverSockets(TestCase):
         self.assertEqual(await again.events.get(), b"new")
 
     async def test_a_closed_port_leaves_nothing_with_the_reactor(self) -> None:
+        streams = self.reactor.streams
+        before = streams.getReaders()
         port: Any = listen(self.reactor, endpoint.parse("tcp:0:interface=127.0.0.1"), self.factory)
         client, accepted = await self.connected(port)
-        streams = port.reactor
-        self.assertIn(streams, self.reactor.getReaders())
+        self.assertEqual(set(streams.getReaders()) - set(before), {port, accepted.transport})
         await maybeDeferred(port.stopListening)
         client.send(b"still here")
         self.assertEqual(await accepted.events.get(), b"still here")
+        self.assertEqual(set(streams.getReaders()) - set(before), {accepted.transport})
         client.close()
         self.assertEqual(await accepted.events.get(), "end of input")
         accepted.transport.loseConnection()  # type: ignore[union-attr]
         await accepted.lost()
-        self.assertNotIn(streams, self.reactor.getReaders())
-
-    async def test_the_end_of_the_reactor_ends_all_connections(self) -> None:
-        port = self.listening()
-        _, first = await self.connected(port)
-        _, second = await self.connected(port)
-        streams = port.reactor
-        self.assertEqual(len(streams.getReaders()), 3)
-        streams.connectionLost(Failure(CONNECTION_LOST))
-        for accepted in (first, second):
-            self.assertIs(await accepted.lost(), ConnectionLost)
-        self.assertEqual(streams.getReaders(), [])
+        self.assertEqual(set(streams.getReaders()), set(before))
 
     async def test_a_burst_of_connections_is_accepted_over_several_turns(self) -> None:
         port = self.listening()
@@ -247,7 +237,7 @@ class OverSockets(TestCase):
             for _ in range(3 * ACCEPTS):
                 stack.enter_context(socket.create_connection(("127.0.0.1", port.getHost().port)))
             for turn in range(1, 4):
-                port.reactor.doRead()
+                self.reactor.doIteration(0)
                 self.assertEqual(len(self.factory.accepted.pending), turn * ACCEPTS)
             while self.factory.accepted.pending:
                 accepted = await self.factory.accepted.get()
@@ -261,10 +251,10 @@ class OverSockets(TestCase):
         with contextlib.ExitStack() as stack:
             for _ in range(2 * ACCEPTS):
                 stack.enter_context(socket.create_connection(("127.0.0.1", port.getHost().port)))
-            port.reactor.doRead()
+            self.reactor.doIteration(0)
             self.assertEqual(len(self.factory.accepted.pending), 7)
             room = 2
-            port.reactor.doRead()
+            self.reactor.doIteration(0)
             self.assertEqual(len(self.factory.accepted.pending), 9)
             while self.factory.accepted.pending:
                 accepted = await self.factory.accepted.get()
@@ -272,9 +262,7 @@ class OverSockets(TestCase):
                 await accepted.lost()
 
     def test_it_is_what_it_stands_for(self) -> None:
-        streams = Streams(self.reactor, self.listening())
-        verifyObject(IReactorFDSet, streams)
-        verifyObject(IReadDescriptor, streams)
+        verifyObject(IReactorFDSet, self.listening().reactor)
 
     async def test_a_connection_is_what_twisted_makes_of_it(self) -> None:
         """`TcpStream` sets all that `tcp.Server` sets, but for the texts, which are the same."""

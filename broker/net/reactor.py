@@ -1,0 +1,61 @@
+"""The reactor of the broker: Twisted's for epoll, which calls ports and accepted connections directly.
+
+All other descriptors (clients, processes, UDP, wake-ups) are served by Twisted's own method, in a context for the log.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from twisted.internet.main import installReactor
+from twisted.python import log
+
+from broker.net.epoll_streams import Streams
+
+try:
+    from twisted.internet.epollreactor import EPollReactor
+except ImportError:  # epoll exists on Linux only
+    EPollReactor = None  # type: ignore[assignment, misc]
+
+
+def install() -> bool:
+    """Install the reactor, unless one is installed (by ``twistd --reactor``), or the system has no epoll.
+
+    Returns True if it was installed.
+    """
+    if "twisted.internet.reactor" in sys.modules or EPollReactor is None:
+        return False
+    installReactor(Reactor())
+    return True
+
+
+if EPollReactor is not None:
+
+    class Reactor(EPollReactor):
+        """`EPollReactor` with `Streams` in its epoll set."""
+
+        def __init__(self) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self.streams = Streams(self._poller, self.callLater)
+
+        def doIteration(self, timeout: float | None) -> None:
+            """Wait for events for ``timeout`` seconds at most, and serve them."""
+            known = len(self._selectables) + len(self.streams)
+            self.streams.dispatch(self._poller.poll(-1 if timeout is None else timeout, known or 1), self._serve)
+
+        def removeAll(self) -> list[Any]:
+            return [*super().removeAll(), *self.streams.removeAll()]  # type: ignore[no-untyped-call]
+
+        def getReaders(self) -> list[Any]:
+            return [*super().getReaders(), *self.streams.getReaders()]  # type: ignore[no-untyped-call]
+
+        def getWriters(self) -> list[Any]:
+            return [*super().getWriters(), *self.streams.getWriters()]  # type: ignore[no-untyped-call]
+
+        def _serve(self, fd: int, event: int) -> bool:
+            selectable = self._selectables.get(fd)
+            if selectable is None:
+                return False
+            log.callWithLogger(selectable, self._doReadOrWrite, selectable, fd, event)
+            return True
