@@ -21,7 +21,7 @@ enum { MORE = 1, LONG = 2, SHORT = 256, BOX = 16, MAC = 16, OVERHEAD = BOX + MAC
 static const unsigned char MARK[8] = "\007MESSAGE";
 
 /* To be raised with each change of what the functions take: sealing.py refuses a helper with another number. */
-int64_t elkobroker_sealing_interface(void) { return 1; }
+int64_t elkobroker_sealing_interface(void) { return 2; }
 
 static uint64_t get64(const unsigned char *at) {
     uint64_t value = 0;
@@ -70,13 +70,15 @@ int64_t elkobroker_open(box_function open, struct direction *from, const unsigne
     return count;
 }
 
-/* Seals one message, given as the frames of NULL, for `count` connections. Each gets `stride` bytes at out: the caller
- * knows how many they are. Where numbers are given, the 8 bytes from `place` on in the first frame are replaced by the
- * connection's own, in network order. Returns 0, or -1 before anything is done where a counter is used up. */
+/* Seals one message, given as the frames of NULL, for `count` connections. Each has room for `stride` bytes at out, at
+ * least OVERHEAD + 7 more for each frame than the message has. Where numbers are given, the 8 bytes from `place` on in the
+ * first frame are replaced by the connection's own, in network order. Returns the bytes that each connection got, or -1
+ * before anything is done where a counter is used up. */
 int64_t elkobroker_seal(box_function seal, struct direction **to, int64_t count, const unsigned char *message,
                         uint64_t size, uint64_t frames, const uint64_t *numbers, uint64_t place, unsigned char *out,
                         uint64_t stride) {
     unsigned char nonce[24];
+    int64_t written = 0;
     for (int64_t peer = 0; peer < count; peer++)
         if (to[peer]->counter > UINT64_MAX - frames * (uint64_t)count) return -1;
     for (int64_t peer = 0; peer < count; peer++, out += stride) {
@@ -106,6 +108,7 @@ int64_t elkobroker_seal(box_function seal, struct direction **to, int64_t count,
             next += length + 1 + MAC;
             at = (uint64_t)(body - message) + length;
         }
+        written = next - out;
     }
-    return 0;
+    return written;
 }

@@ -17,13 +17,13 @@ from typing import Any
 from broker.net.zmtp import frames as plain
 from broker.net.zmtp.boxes import SODIUM, ffi, open_address, seal_address
 from broker.net.zmtp.curve_frames import OVERHEAD, CurveDecoder, PythonSealing, Sealing, check_numbers
-from broker.net.zmtp.frames import MORE, SHORT, Decoded, Encoder
+from broker.net.zmtp.frames import MORE, Decoded, Encoder
 from broker.net.zmtp.limits import FRAME_COST, FrameLimits
 
 VARIABLE = "ELKOBROKER_SEALING"
 """Environment variable: ``python`` or ``compiled``. Unset, it selects the compiled helper if available."""
 
-INTERFACE = 1
+INTERFACE = 2
 """The interface version that sealing.c must report. A helper of another source version is refused."""
 
 BATCH = 256
@@ -35,6 +35,9 @@ ROOM = 65_536
 OUTPUT = 262_144
 """Upper bound of bytes sealed in one call, unless a single connection's part is longer."""
 
+GROWTH = OVERHEAD + 7
+"""Bytes by which a sealed frame exceeds the frame in NULL encoding, at most: its size may need seven bytes more."""
+
 _OPEN = (
     "int64_t(*)(void *, uint64_t *, unsigned char *, uint64_t *, uint64_t, uint64_t, void *, uint64_t, void *, int64_t)"
 )
@@ -43,6 +46,8 @@ _SEAL = (
     " unsigned char *, uint64_t)"
 )
 """The functions of sealing.c, with ``struct direction`` as seven numbers of 64 bits."""
+
+_NULL = ffi.NULL
 
 _COUNTER = 6
 """The index of the counter in them."""
@@ -87,20 +92,21 @@ def _direction(key: bytes, prefix: bytes, counter: int) -> Any:
 class CompiledEncoder:
     """Encoder of one connection."""
 
-    __slots__ = ("_sealing", "direction")
+    __slots__ = ("_sealing", "alone", "direction")
 
     def __init__(self, sealing: CompiledSealing, direction: Any) -> None:
         self._sealing = sealing
         self.direction = direction
+        self.alone = ffi.new("uint64_t *[]", [direction])
+        """The argument of sealing.c for this connection alone, kept since a message for one is the common case."""
 
     def message(self, frames: Sequence[bytes]) -> bytes:
         """See `Encoder`."""
-        return self._sealing.seal_all((self,), frames)[0]
+        return self._sealing.seal_one(self, plain.message(frames), len(frames))
 
     def command(self, name: bytes, data: bytes) -> bytes:
         """See `Encoder`."""
-        body = bytes((len(name),)) + name + data
-        return self._sealing.seal((self,), plain.command(name, data), [len(body)])[0]
+        return self._sealing.seal_one(self, plain.command(name, data), 1)
 
 
 class CompiledDecoder(CurveDecoder):
@@ -212,14 +218,17 @@ class CompiledSealing:
 
     def seal_all(self, encoders: Sequence[Encoder], frames: Sequence[bytes]) -> list[bytes]:
         """See `Sealing`."""
-        return self.seal(encoders, plain.message(frames), [len(frame) for frame in frames])
+        message = plain.message(frames)
+        if len(encoders) == 1:
+            return [self.seal_one(encoders[0], message, len(frames))]  # type: ignore[arg-type]
+        return self.seal(encoders, message, len(frames))
 
     def seal_each(
         self, encoders: Sequence[Encoder], frame: bytes, at: int, numbers: Sequence[int], body: bytes
     ) -> list[bytes]:
         """See `Sealing`."""
         check_numbers(encoders, frame, at, numbers)
-        return self.seal(encoders, plain.message((frame, body)), [len(frame), len(body)], numbers, at)
+        return self.seal(encoders, plain.message((frame, body)), 2, numbers, at)
 
     def open(self, direction: Any, data: bytes, position: int, end: int, longest: int) -> tuple[int, bytes, list[int]]:
         """Open frames of ``data`` from ``position`` on. Returns the position after them, their content, and a table.
@@ -235,19 +244,24 @@ class CompiledSealing:
         table = self._table_view[: 3 * count].tolist()
         return self._position[0], self._content_view[: table[-1]], table
 
+    def seal_one(self, encoder: CompiledEncoder, message: bytes, frames: int) -> bytes:
+        """Seal a message in NULL encoding for one connection. Raises as `seal`."""
+        size = len(message)
+        stride = size + frames * GROWTH
+        if stride > OUTPUT:
+            return self.seal((encoder,), message, frames)[0]
+        written = self._seal(self._box_seal, encoder.alone, 1, message, size, frames, _NULL, 0, self._output, stride)
+        if written < 0:
+            raise _exhausted()
+        sealed: bytes = self._output_view[:written]
+        return sealed
+
     def seal(
-        self,
-        encoders: Sequence[Encoder],
-        message: bytes,
-        sizes: Sequence[int],
-        numbers: Sequence[int] = (),
-        at: int = 0,
+        self, encoders: Sequence[Encoder], message: bytes, frames: int, numbers: Sequence[int] = (), at: int = 0
     ) -> list[bytes]:
-        """Seal a message in NULL encoding with frames of these sizes. Raises OverflowError if a counter is
-        exhausted."""
-        stride = 0
-        for size in sizes:
-            stride += size + OVERHEAD + (2 if size + OVERHEAD < SHORT else 9)
+        """Seal a message in NULL encoding, of so many frames. Raises OverflowError if a counter is exhausted."""
+        size = len(message)
+        stride = size + frames * GROWTH
         output, view = self._output, self._output_view
         each = OUTPUT // stride
         if not each:
@@ -259,10 +273,13 @@ class CompiledSealing:
             part = encoders[first : first + each]
             count = len(part)
             directions = ffi.new("uint64_t *[]", [encoder.direction for encoder in part])  # type: ignore[attr-defined]
-            own = ffi.new("uint64_t[]", numbers[first : first + each]) if numbers else ffi.NULL
-            if self._seal(
-                self._box_seal, directions, count, message, len(message), len(sizes), own, at, output, stride
-            ):
-                raise OverflowError("the counter of a connection is used up")
-            sealed += [view[start : start + stride] for start in range(0, count * stride, stride)]
+            own = ffi.new("uint64_t[]", numbers[first : first + each]) if numbers else _NULL
+            written = self._seal(self._box_seal, directions, count, message, size, frames, own, at, output, stride)
+            if written < 0:
+                raise _exhausted()
+            sealed += [view[start : start + written] for start in range(0, count * stride, stride)]
         return sealed
+
+
+def _exhausted() -> OverflowError:
+    return OverflowError("the counter of a connection is used up")
