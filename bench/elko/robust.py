@@ -418,7 +418,10 @@ def main() -> int:
         options.json,
         about,
         scenarios=[attrs.asdict(o) for o in outcomes],
-        doors=[attrs.asdict(each) | {"kept": each.kept} for each in shares],
+        # Without the functions that make the peers: they have no form in JSON.
+        doors=[
+            attrs.asdict(each, filter=lambda _, value: not callable(value)) | {"kept": each.kept} for each in shares
+        ],
         restart=restart and attrs.asdict(restart),
     )
     missed = [each.misses() for each in outcomes] + [each.misses() for each in shares]
