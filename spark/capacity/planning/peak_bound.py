@@ -108,9 +108,12 @@ def upper_limit(missed: int, trials: int, level: float = LEVEL) -> float:
     """Return the highest rate with which so few misses are not rarer than 1 - level; 1 where nothing was tried."""
     if missed >= trials:
         return 1.0
+    # Logarithms: the binomial coefficients of some thousand trials are larger than a float can be.
+    counts = np.arange(missed + 1)
+    ways = np.concatenate(([0.0], np.cumsum(np.log((trials - counts[:-1]) / counts[1:]))))
     low, high = 0.0, 1.0
     for _ in range(60):
         rate = (low + high) / 2.0
-        few = sum(math.comb(trials, k) * rate**k * (1.0 - rate) ** (trials - k) for k in range(missed + 1))
+        few = float(np.exp(ways + counts * math.log(rate) + (trials - counts) * math.log1p(-rate)).sum())
         low, high = (rate, high) if few > 1.0 - level else (low, rate)
     return high
