@@ -1,19 +1,16 @@
-"""Charts over time as SVG text, to stand in an HTML page.
+"""Charts over time: the places of lines, ticks and labels, which the template ``chart.html`` makes SVG of.
 
 Rules:
-- The text is well-formed XML, and all that comes from outside goes through `escape`.
 - Colours are classes, which the page's style sheet gives meaning; so a chart is light or dark as its page is.
-- Each chart has a title and a description for those who do not see it, and its axes say their units.
 - A value that is missing breaks its line. Nothing is drawn that was not measured or forecast.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from xml.sax.saxutils import escape as _escape
 
 import attrs
 
@@ -69,51 +66,65 @@ class Mark:
     at: float
 
 
-def escape(text: object) -> str:
-    """Make text harmless in elements and attributes. A character that XML does not allow becomes a replacement
-    character."""
-    kept = "".join(character if _allowed(character) else "\ufffd" for character in str(text))
-    return _escape(kept, {'"': "&quot;", "'": "&#39;"})
+@attrs.frozen
+class Path:
+    """A line or an area of the drawing; `kind` is its class, `d` what SVG calls so."""
+
+    kind: str
+    d: str
 
 
-def _allowed(character: str) -> bool:
-    code = ord(character)
-    return code in (9, 10, 13) or 0x20 <= code < 0x7F or 0xA0 <= code < 0xD800 or 0xE000 <= code not in (0xFFFE, 0xFFFF)
+@attrs.frozen
+class Label:
+    """A text of the drawing."""
+
+    text: str
+    x: float
+    y: float
+    anchor: str = "start"
 
 
-def chart(
-    ident: str,
-    title: str,
-    description: str,
-    unit: str,
-    lines: Sequence[Line],
-    bands: Sequence[Band] = (),
-    marks: Sequence[Mark] = (),
-) -> str:
-    """Draw the chart. ``ident`` is unique in the page and our own; texts may be anything."""
+@attrs.frozen
+class Drawing:
+    """A chart as places on a plane of `width` and `height`."""
+
+    grid: Sequence[str]
+    ticks: Sequence[Label]
+    bands: Sequence[Path]
+    lines: Sequence[Path]
+    marks: Sequence[tuple[Path, Label]]
+    legend: Sequence[tuple[Path, Label]]
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = LEFT
+    right: int = WIDTH - RIGHT
+    top: int = TOP
+    bottom: int = HEIGHT - BOTTOM
+
+
+def chart(lines: Sequence[Line], bands: Sequence[Band] = (), marks: Sequence[Mark] = ()) -> Drawing | None:
+    """Return the drawing; None where there is nothing to draw."""
     lines = [line for line in lines if any(value is not None for _, value in line.points)]
     bands = [band for band in bands if band.points]
     times = [at for line in lines for at, _ in line.points] + [point[0] for band in bands for point in band.points]
     values = [value for line in lines for _, value in line.points if value is not None]
     values += [point[2] for band in bands for point in band.points]
     if not times or not values:
-        return ""
+        return None
     first, last = min(times), max(times)
     if last <= first:
         last = first + HOUR
     top, step = _scale(max(values) * HEADROOM)
     frame = _Frame(first, last, top)
-    parts = [
-        f'<svg role="img" aria-labelledby="{ident}-t {ident}-d" viewBox="0 0 {WIDTH} {HEIGHT}">',
-        f'<title id="{ident}-t">{escape(title)}</title><desc id="{ident}-d">{escape(description)}</desc>',
-        *_axes(frame, step, unit),
-        *(_band(frame, band) for band in bands),
-        *(_line(frame, line) for line in lines),
-        *_marks(frame, marks),
-        *_legend([*bands, *lines]),
-        "</svg>",
-    ]
-    return "\n".join(parts)
+    grid, ticks = _axes(frame, step)
+    return Drawing(
+        grid,
+        ticks,
+        [_band(frame, band) for band in bands],
+        [_line(frame, line) for line in lines],
+        list(_marks(frame, marks)),
+        list(_legend([*bands, *lines])),
+    )
 
 
 @attrs.frozen
@@ -141,12 +152,14 @@ def _scale(highest: float) -> tuple[float, float]:
     return math.ceil(highest / step * 0.999999) * step, step
 
 
-def _axes(frame: _Frame, step: float, unit: str) -> Iterable[str]:
+def _axes(frame: _Frame, step: float) -> tuple[list[str], list[Label]]:
+    """Return the lines of the grid, and the values and times beside them."""
     bottom = HEIGHT - BOTTOM
+    grid, ticks = [], []
     for number in range(round(frame.top / step) + 1):
         y = frame.y(number * step)
-        yield f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
-        yield f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{number * step:g}</text>'
+        grid.append(f"M{LEFT} {y:.1f}H{WIDTH - RIGHT}")
+        ticks.append(Label(f"{number * step:g}", LEFT - 6, round(y + 4, 1), "end"))
     span = frame.last - frame.first
     steps = (HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY)
     between = next((size for size in steps if span / size <= TICKS), math.ceil(span / TICKS / DAY) * DAY)
@@ -154,24 +167,17 @@ def _axes(frame: _Frame, step: float, unit: str) -> Iterable[str]:
     while at <= frame.last:
         x = frame.x(at)
         form = "%d %b" if between >= DAY else "%d %b %H:%M"
-        name = datetime.fromtimestamp(at, UTC).strftime(form)
-        yield f'<path class="grid" d="M{x:.1f} {TOP}V{bottom + 4}"/>'
-        yield f'<text class="tick" x="{x:.1f}" y="{bottom + 17}" text-anchor="middle">{name}</text>'
+        grid.append(f"M{x:.1f} {TOP}V{bottom + 4}")
+        ticks.append(Label(datetime.fromtimestamp(at, UTC).strftime(form), round(x, 1), bottom + 17, "middle"))
         at += between
-    middle = (TOP + bottom) / 2
-    yield f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"/>'
-    yield (
-        f'<text class="unit" transform="translate(14 {middle:.0f}) rotate(-90)" text-anchor="middle">'
-        f"{escape(unit)}</text>"
-    )
-    yield f'<text class="unit" x="{WIDTH - RIGHT}" y="{HEIGHT - 8}" text-anchor="end">time (UTC)</text>'
+    return grid, ticks
 
 
 def _path(frame: _Frame, points: Iterable[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{frame.x(at):.1f} {frame.y(value):.1f}" for at, value in points)
 
 
-def _line(frame: _Frame, line: Line) -> str:
+def _line(frame: _Frame, line: Line) -> Path:
     runs = [
         [(at, value) for at, value in run if value is not None]
         for there, run in groupby(line.points, lambda point: point[1] is not None)
@@ -179,33 +185,31 @@ def _line(frame: _Frame, line: Line) -> str:
     ]
     length = LONE * (frame.last - frame.first)
     runs = [run if len(run) > 1 else [run[0], (run[0][0] + length, run[0][1])] for run in runs]
-    return f'<path class="{line.kind}" d="{"".join(_path(frame, run) for run in runs)}"/>'
+    return Path(line.kind, "".join(_path(frame, run) for run in runs))
 
 
-def _band(frame: _Frame, band: Band) -> str:
+def _band(frame: _Frame, band: Band) -> Path:
     upper = [(at, high) for at, _, high in band.points]
     lower = [(at, low) for at, low, _ in reversed(band.points)]
-    return f'<path class="{band.kind}" d="{_path(frame, upper + lower)}Z"/>'
+    return Path(band.kind, f"{_path(frame, upper + lower)}Z")
 
 
-def _marks(frame: _Frame, marks: Sequence[Mark]) -> Iterable[str]:
+def _marks(frame: _Frame, marks: Sequence[Mark]) -> Iterator[tuple[Path, Label]]:
     inside = sorted((mark for mark in marks if frame.first <= mark.at <= frame.last), key=lambda mark: mark.at)
     for row, mark in enumerate(inside):
         x = frame.x(mark.at)
         fits = x + LABEL < WIDTH - RIGHT
         place, anchor = (x + 4, "start") if fits else (x - 4, "end")
-        yield f'<path class="{mark.kind}" d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
         yield (
-            f'<text class="label" x="{place:.1f}" y="{TOP + 11 + row * ROW}" text-anchor="{anchor}">'
-            f"{escape(mark.label)}</text>"
+            Path(mark.kind, f"M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"),
+            Label(mark.label, round(place, 1), TOP + 11 + row * ROW, anchor),
         )
 
 
-def _legend(shown: Sequence[Line | Band]) -> Iterable[str]:
+def _legend(shown: Sequence[Line | Band]) -> Iterator[tuple[Path, Label]]:
     x = LEFT
     for one in shown:
         shape = f"M{x} 9h22v8h-22Z" if isinstance(one, Band) else f"M{x} 13h22"
-        yield f'<path class="{one.kind}" d="{shape}"/>'
-        yield f'<text class="tick" x="{x + 27}" y="17">{escape(one.label)}</text>'
+        yield Path(one.kind, shape), Label(one.label, x + 27, 17)
         # Wide enough for any of our own labels: no font is known here.
         x += 27 + 14 + round(6.4 * len(one.label))

@@ -35,7 +35,7 @@ from typing import Any
 from spark.capacity.planning.plan import need
 from spark.capacity.report.files import FORMULA, replace
 from spark.capacity.report.rows_by_service import RowsByService
-from spark.capacity.report.service_section import by_service
+from spark.capacity.report.service_rows import by_service
 
 VERSION = 1
 
