@@ -100,6 +100,7 @@ def test_every_record_is_there_once_and_the_loss_is_the_truth(spark: SparkSessio
     assert "rollup   2 dates" in said
     assert tables.state() == State()
     assert (out / "report.html").stat().st_size > 0
+    assert list(out.glob(".new-*")) == []
 
     deliver(journal)
     said = run(spark, journal, out, 2)

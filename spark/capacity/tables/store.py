@@ -248,12 +248,17 @@ class Tables:
         return new
 
     def replace(self, table: Table, day: date, staged: Path) -> None:
-        """Put staged files in the place of a date. A run that is cut off in between makes the date again (`State`)."""
+        """Put staged files in the place of a date; without files the date goes.
+
+        A run that is cut off in between makes the date again (`State`).
+        """
         place = self._folder(table, day)
         place.parent.mkdir(exist_ok=True)
         shutil.rmtree(place, ignore_errors=True)
         if any(staged.iterdir()):
             staged.rename(place)
+        else:
+            staged.rmdir()
         sync(place.parent)
 
     def _folder(self, table: Table, day: date) -> Path:
