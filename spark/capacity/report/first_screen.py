@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import attrs
 
 from spark.capacity.planning.peak_bound import upper_limit
-from spark.capacity.report.row_values import Row, number_of, time_of
+from spark.capacity.report.row_values import number_of, time_of
 from spark.capacity.report.service_rows import Misses, ServiceRows, Shortage, missed_before, shortage
 from spark.capacity.report.trend_chart import Outlook, outlook
 
@@ -70,12 +70,10 @@ def urgency(service: ServiceRows) -> tuple[int, float, float, str]:
     add = number_of(plan, "add")
     if not add:
         return (2 if add is None else 3, 0.0, 0.0, service.name)
-    need_now, now, date = number_of(plan, "need_now") or 0.0, number_of(plan, "providers_now") or 0.0, _date(plan)
-    return (0 if need_now > now else 1, date.timestamp() if date else float("inf"), -add, service.name)
-
-
-def _date(plan: Row) -> datetime | None:
-    return time_of(plan, "exhaust_bound")
+    since = shortage(plan)
+    if since.kind == "now":
+        return (0, 0.0, -add, service.name)
+    return (1, since.at.timestamp() if since.at else float("inf"), -add, service.name)
 
 
 def verdict(services: Sequence[ServiceRows]) -> Verdict:

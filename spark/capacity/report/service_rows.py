@@ -125,21 +125,26 @@ def services_of(tables: Tables) -> list[ServiceRows]:
 
 
 def shortage(plan: Row) -> Shortage:
-    """Return the shortage by the bound of the hours."""
+    """Return the shortage by the bound of the hours, and by the last full hour."""
     if not plan:
         return UNCLAIMED
-    at = time_of(plan, "exhaust_bound")
     if (number_of(plan, "need_now") or 0) > (number_of(plan, "providers_now") or 0):
         return Shortage("now")
-    if at is None and (number_of(plan, "add") or 0) > 0:
-        return Shortage("peak")
-    return Shortage("never") if at is None else Shortage("date", at)
+    since = _from(plan, "exhaust_bound")
+    return Shortage("peak") if since.kind == "never" and (number_of(plan, "add") or 0) > 0 else since
 
 
 def shortage_by_p50(plan: Row) -> Shortage:
     """Return the shortage by the median of the forecast."""
-    at = time_of(plan, "exhaust_p50")
-    return Shortage("never") if at is None else Shortage("date", at)
+    return _from(plan, "exhaust_p50")
+
+
+def _from(plan: Row, name: str) -> Shortage:
+    """Return the shortage from a time of the plan; the hour in which the plan was issued is now."""
+    at, issued = time_of(plan, name), time_of(plan, "issued")
+    if at is None:
+        return Shortage("never")
+    return Shortage("now") if issued is not None and at <= issued else Shortage("date", at)
 
 
 def missed_before(row: Row) -> Misses | None:

@@ -291,7 +291,7 @@ def test_the_trend_meets_the_limit_in_the_week_that_the_plan_names():
     ("members", "said"),
     [
         ({"exhaust_trend": None}, "By this trend the providers are enough for 13 weeks."),
-        ({"exhaust_trend": NOW}, "By this trend the providers are too few already."),
+        ({"exhaust_trend": NOW}, "By this trend the providers are too few already now."),
         ({"full_load": None}, "Without a full load nothing is claimed about when the providers are too few."),
     ],
 )
@@ -377,6 +377,7 @@ CLAIMED = "without a full load, or without a plan."
         ),
         ({"exhaust_bound": NOW + timedelta(hours=40)}, "a first, tomorrow 16:00 UTC: add 3."),
         ({"need_now": 9}, "a first, already now: add 3."),
+        ({"exhaust_bound": NOW}, "a first, already now: add 3."),
         ({"exhaust_bound": None}, "a first, at its highest peak: add 3."),
         ({"add": 0}, "None of 1 service is short of providers."),
     ],
@@ -384,6 +385,17 @@ CLAIMED = "without a full load, or without a plan."
 def test_the_verdict_has_a_date_in_words(members, said):
     found = parsed(render({"gold_plan": [plan("a", **members)]}))
     assert said in text(next(one for one in found.iter("p") if one.get("class") == "verdict"))
+
+
+@pytest.mark.parametrize("members", [{"need_now": 9}, {"exhaust_bound": NOW}, {"need_now": 9, "exhaust_bound": None}])
+def test_a_shortage_of_now_has_one_wording(members):
+    one = trended(exhaust_p50=NOW, exhaust_trend=NOW, **members)
+    found = parsed(render({"gold_service_1h": hours("a", 2), "gold_plan": [one]}))
+    [row] = [row for row in section(found, "At a glance").iter("tr") if text(row[0]) == "a"]
+    assert (text(row[2]), text(row[7])) == ("already now", "already now")
+    own = text(section(found, "Service a"))
+    for said in ("by the boundalready now", "by p50already now", "reaches the limit: already now."):
+        assert said in own
 
 
 def test_the_worst_service_stands_first():
