@@ -3,6 +3,8 @@
 Rules:
 - Colours are classes, which the page's style sheet gives meaning; so a chart is light or dark as its page is.
 - A value that is missing breaks its line. Nothing is drawn that was not measured or forecast.
+- A chart is as wide as its page. Only lines and areas are stretched; texts keep their size, and stand at a share of the
+  width. On a narrow page every second tick of the time axis is left out, or four of five where they have hours.
 """
 
 from __future__ import annotations
@@ -14,20 +16,20 @@ from itertools import groupby
 
 import attrs
 
-WIDTH, HEIGHT = 900, 300
-"""Of the drawing; the page scales it."""
-
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 34, 44
-"""Margins: room for the axes, and above for the legend."""
+WIDTH, HEIGHT = 1000, 222
+"""Of the plane of lines and areas: a stretched unit, and pixels."""
 
 TICKS = 9
 """At most so many days are named on the axis; more would touch each other."""
 
-LABEL = 110
-"""Room that a label beside a mark needs; nearer to the edge it stands on the other side."""
+EDGE = 8
+"""Percent of the width: nearer to the end the name of a time stands before its tick, for want of room after it."""
 
-LONE = 0.003
-"""Length of a line of one point, as a share of the time axis: shorter, it would be invisible."""
+BESIDE = 4
+"""Pixels between a mark or the edge of the plane and a text beside it."""
+
+LONE = 0.012
+"""Length of a line of one point, as a share of the time axis: three pixels of a phone, so that it is seen."""
 
 ROW = 14
 """Height of a line of text; the labels of several marks stand below each other."""
@@ -76,30 +78,32 @@ class Path:
 
 @attrs.frozen
 class Label:
-    """A text of the drawing."""
+    """A text of the drawing, at `x` percent of the width and so many pixels (`dx`) beside it.
+
+    A `minor` one is left out on a narrow page.
+    """
 
     text: str
     x: float
     y: float
-    anchor: str = "start"
+    anchor: str
+    dx: int = 0
+    minor: bool = False
 
 
 @attrs.frozen
 class Drawing:
-    """A chart as places on a plane of `width` and `height`."""
+    """A chart: paths on a plane of `width` and `height`, texts around it, and a legend with a swatch for each line."""
 
     grid: Sequence[str]
-    ticks: Sequence[Label]
+    values: Sequence[Label]
+    times: Sequence[Label]
     bands: Sequence[Path]
     lines: Sequence[Path]
     marks: Sequence[tuple[Path, Label]]
-    legend: Sequence[tuple[Path, Label]]
+    legend: Sequence[tuple[Path, str]]
     width: int = WIDTH
     height: int = HEIGHT
-    left: int = LEFT
-    right: int = WIDTH - RIGHT
-    top: int = TOP
-    bottom: int = HEIGHT - BOTTOM
 
 
 def chart(lines: Sequence[Line], bands: Sequence[Band] = (), marks: Sequence[Mark] = ()) -> Drawing | None:
@@ -116,14 +120,17 @@ def chart(lines: Sequence[Line], bands: Sequence[Band] = (), marks: Sequence[Mar
         last = first + HOUR
     top, step = _scale(max(values) * HEADROOM)
     frame = _Frame(first, last, top)
-    grid, ticks = _axes(frame, step)
+    values_grid, value_names = _value_axis(frame, step)
+    times_grid, time_names = _time_axis(frame)
     return Drawing(
-        grid,
-        ticks,
+        [*values_grid, *times_grid],
+        value_names,
+        time_names,
         [_band(frame, band) for band in bands],
         [_line(frame, line) for line in lines],
         list(_marks(frame, marks)),
-        list(_legend([*bands, *lines])),
+        [(Path(band.kind, "M0 1h22v8h-22Z"), band.label) for band in bands]
+        + [(Path(line.kind, "M0 5h22"), line.label) for line in lines],
     )
 
 
@@ -136,10 +143,14 @@ class _Frame:
     top: float
 
     def x(self, at: float) -> float:
-        return LEFT + (at - self.first) / (self.last - self.first) * (WIDTH - LEFT - RIGHT)
+        return (at - self.first) / (self.last - self.first) * WIDTH
 
     def y(self, value: float) -> float:
-        return HEIGHT - BOTTOM - value / self.top * (HEIGHT - TOP - BOTTOM)
+        return HEIGHT - value / self.top * HEIGHT
+
+    def share(self, at: float) -> float:
+        """Return the place of a time in percent of the width."""
+        return round(self.x(at) * 100 / WIDTH, 2)
 
 
 def _scale(highest: float) -> tuple[float, float]:
@@ -152,25 +163,33 @@ def _scale(highest: float) -> tuple[float, float]:
     return math.ceil(highest / step * 0.999999) * step, step
 
 
-def _axes(frame: _Frame, step: float) -> tuple[list[str], list[Label]]:
-    """Return the lines of the grid, and the values and times beside them."""
-    bottom = HEIGHT - BOTTOM
-    grid, ticks = [], []
+def _value_axis(frame: _Frame, step: float) -> tuple[list[str], list[Label]]:
+    """Return the lines of the grid, and the values beside them."""
+    grid, names = [], []
     for number in range(round(frame.top / step) + 1):
         y = frame.y(number * step)
-        grid.append(f"M{LEFT} {y:.1f}H{WIDTH - RIGHT}")
-        ticks.append(Label(f"{number * step:g}", LEFT - 6, round(y + 4, 1), "end"))
+        grid.append(f"M0 {y:.1f}H{WIDTH}")
+        names.append(Label(f"{number * step:g}", 0, round(y + 4, 1), "end", -BESIDE))
+    return grid, names
+
+
+def _time_axis(frame: _Frame) -> tuple[list[str], list[Label]]:
+    """Return the lines of the grid, and the times below them."""
+    grid: list[str] = []
+    names: list[Label] = []
     span = frame.last - frame.first
     steps = (HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY)
     between = next((size for size in steps if span / size <= TICKS), math.ceil(span / TICKS / DAY) * DAY)
+    form, major = ("%d %b", 2) if between >= DAY else ("%d %b %H:%M", 5)
     at = math.ceil(frame.first / between) * between
     while at <= frame.last:
-        x = frame.x(at)
-        form = "%d %b" if between >= DAY else "%d %b %H:%M"
-        grid.append(f"M{x:.1f} {TOP}V{bottom + 4}")
-        ticks.append(Label(datetime.fromtimestamp(at, UTC).strftime(form), round(x, 1), bottom + 17, "middle"))
+        share = frame.share(at)
+        grid.append(f"M{frame.x(at):.1f} 0V{HEIGHT + BESIDE}")
+        anchor = "end" if share > 100 - EDGE else "middle"
+        name = datetime.fromtimestamp(at, UTC).strftime(form)
+        names.append(Label(name, share, HEIGHT + 20, anchor, minor=len(names) % major > 0))
         at += between
-    return grid, ticks
+    return grid, names
 
 
 def _path(frame: _Frame, points: Iterable[tuple[float, float]]) -> str:
@@ -183,9 +202,14 @@ def _line(frame: _Frame, line: Line) -> Path:
         for there, run in groupby(line.points, lambda point: point[1] is not None)
         if there
     ]
+    return Path(line.kind, "".join(_path(frame, run if len(run) > 1 else _dash(frame, *run[0])) for run in runs))
+
+
+def _dash(frame: _Frame, at: float, value: float) -> list[tuple[float, float]]:
+    """Return the line of one point: from it on, or up to the end of the axis."""
     length = LONE * (frame.last - frame.first)
-    runs = [run if len(run) > 1 else [run[0], (run[0][0] + length, run[0][1])] for run in runs]
-    return Path(line.kind, "".join(_path(frame, run) for run in runs))
+    begin = min(at, frame.last - length)
+    return [(begin, value), (begin + length, value)]
 
 
 def _band(frame: _Frame, band: Band) -> Path:
@@ -197,19 +221,10 @@ def _band(frame: _Frame, band: Band) -> Path:
 def _marks(frame: _Frame, marks: Sequence[Mark]) -> Iterator[tuple[Path, Label]]:
     inside = sorted((mark for mark in marks if frame.first <= mark.at <= frame.last), key=lambda mark: mark.at)
     for row, mark in enumerate(inside):
-        x = frame.x(mark.at)
-        fits = x + LABEL < WIDTH - RIGHT
-        place, anchor = (x + 4, "start") if fits else (x - 4, "end")
+        share = frame.share(mark.at)
+        # Towards the wider side: there is room for a label on half of any page.
+        anchor, dx = ("start", BESIDE) if share <= 50 else ("end", -BESIDE)
         yield (
-            Path(mark.kind, f"M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"),
-            Label(mark.label, round(place, 1), TOP + 11 + row * ROW, anchor),
+            Path(mark.kind, f"M{frame.x(mark.at):.1f} 0V{HEIGHT}"),
+            Label(mark.label, share, 11 + row * ROW, anchor, dx),
         )
-
-
-def _legend(shown: Sequence[Line | Band]) -> Iterator[tuple[Path, Label]]:
-    x = LEFT
-    for one in shown:
-        shape = f"M{x} 9h22v8h-22Z" if isinstance(one, Band) else f"M{x} 13h22"
-        yield Path(one.kind, shape), Label(one.label, x + 27, 17)
-        # Wide enough for any of our own labels: no font is known here.
-        x += 27 + 14 + round(6.4 * len(one.label))

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark.capacity.report.chart import Band, Line, Mark, chart
+from spark.capacity.report.chart import HEIGHT, WIDTH, Band, Line, Mark, chart
 from spark.capacity.report.files import table_csv
 from spark.capacity.report.page import render, write
 
@@ -170,6 +170,10 @@ def section(page: ElementTree.Element, heading: str) -> ElementTree.Element:
     return next(one for one in page.iter("section") if text(one[0]) == heading)
 
 
+def charts(node: ElementTree.Element) -> list[ElementTree.Element]:
+    return [one for one in node.iter("svg") if one.get("role") == "img"]
+
+
 @pytest.fixture(scope="module")
 def html() -> str:
     return render(full())
@@ -184,7 +188,7 @@ def test_every_service_has_its_section_and_chart(page):
     shown = HOSTILE.replace("\x00", "\ufffd")
     for name in ("auth", shown, "free"):
         own = section(page, " ".join(f"Service {name}".split()))
-        assert len(list(own.iter("svg"))) == 1
+        assert len(charts(own)) == 1
         assert name in text(section(page, "At a glance"))
 
 
@@ -212,7 +216,7 @@ def test_no_name_breaks_the_page(name):
     }
     found = render(tables)
     found.encode()
-    assert len(list(parsed(found).iter("svg"))) == 1
+    assert len(charts(parsed(found))) == 1
 
 
 def test_nothing_outside_of_the_page_is_referred_to(html, page):
@@ -226,14 +230,16 @@ def test_nothing_outside_of_the_page_is_referred_to(html, page):
 def test_ids_are_given_once_and_charts_are_named_for_those_who_do_not_see_them(page):
     ids = [one.get("id") for one in page.iter() if one.get("id")]
     assert len(ids) == len(set(ids))
-    for drawing in page.iter("svg"):
-        assert drawing.get("role") == "img"
+    for drawing in charts(page):
         named = drawing.get("aria-labelledby", "").split()
         assert [one.get("id") for one in drawing[:2]] == named
         assert [one.tag for one in drawing[:2]] == ["title", "desc"]
         labels = [text(one) for one in drawing.iter("text")]
         assert "load (as reported)" in labels
         assert "time (UTC)" in labels
+    # All others are a part of a chart, or beside the text of the legend.
+    parts = [id(one) for drawing in charts(page) for one in drawing.iter("svg")]
+    assert all(id(one) in parts or one.get("aria-hidden") == "true" for one in page.iter("svg"))
     for own in page.iter("section"):
         assert not list(own.iter("svg")) or list(own.iter("details"))
 
@@ -262,13 +268,12 @@ def trended(**members) -> Record:
 
 def drawings(one: Record) -> tuple[list[ElementTree.Element], str]:
     own = section(parsed(render({"gold_service_1h": hours("a", 2), "gold_plan": [one]})), "Service a")
-    return list(own.iter("svg")), text(own)
+    return charts(own), text(own)
 
 
 def ends(drawing: ElementTree.Element, kind: str) -> list[tuple[float, float]]:
-    """Points of the last line of a kind that is no legend."""
-    paths = [one.get("d", "") for one in drawing.iter("path") if one.get("class") == kind]
-    last = [path for path in paths if "h22" not in path][-1]
+    """Points of the last line of a kind."""
+    last = [one.get("d", "") for one in drawing.iter("path") if one.get("class") == kind][-1]
     return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", last)]
 
 
@@ -537,9 +542,9 @@ def test_charts_of_any_size_stay_in_their_frame(values):
     assert drawn is not None
     for path in (*drawn.bands, *drawn.lines, *(path for path, _ in drawn.marks)):
         for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path.d):
-            assert 0 <= float(x) <= 900
-            assert 0 <= float(y) <= 300
-    ticks = [one.text for one in drawn.ticks if one.anchor == "end"]
+            assert 0 <= float(x) <= WIDTH
+            assert 0 <= float(y) <= HEIGHT
+    ticks = [one.text for one in drawn.values]
     assert 2 <= len(ticks) == len(set(ticks)) <= 7
     assert float(ticks[0]) == 0
 
