@@ -3,7 +3,7 @@
 Rules:
 - Time is UTC everywhere. The workers are this very Python: Spark would take the first `python3` of the path.
 - On one machine nothing listens on the network, and the page that shows the jobs is off.
-- What is set here gives way to spark-submit: there the master and the memory are already chosen.
+- These settings give way to spark-submit: there the master and the memory are already chosen.
 - Without a usable Java there is one sentence, and no page of Java's and Python's complaints.
 """
 

@@ -273,7 +273,7 @@ def _session(
 
 
 def _misses(chance: np.random.Generator, count: int, ratio: float) -> NDArray[np.bool_]:
-    """Which of the beats are missed: each with a chance of ``ratio``, and never `MISSED` in a row."""
+    """Return a mask of missed beats: each with a chance of ``ratio``, and never `MISSED` in a row."""
     missed = np.zeros(count, dtype=np.bool_)
     if not ratio or not count:
         return missed

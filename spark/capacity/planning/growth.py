@@ -19,7 +19,7 @@ import numpy as np
 WEEK = timedelta(weeks=1)
 
 WEEKS = 13
-"""A quarter of a year, back and ahead: what is further away nobody buys for, and the slope does not hold for longer."""
+"""A quarter of a year, back and ahead: no purchase is made for later, and the slope does not hold for longer."""
 
 FEWEST = 4
 """Of three weeks, one is a third of the slope."""

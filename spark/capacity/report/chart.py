@@ -70,7 +70,7 @@ class Mark:
 
 @attrs.frozen
 class Path:
-    """A line or an area of the drawing; `kind` is its class, `d` what SVG calls so."""
+    """A line or an area of the drawing; `kind` is its class, `d` its course in the notation of SVG."""
 
     kind: str
     d: str

@@ -1,4 +1,4 @@
-"""The quality of the data: what was read, quarantined or lost, and the times of brokers."""
+"""The quality of the data: read, quarantined and lost records, and the times of brokers."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
 """The report: HTML that needs nothing else, and two tables as CSV.
 
-It is made of the small tables, as rows. It measures nothing and decides nothing: what it says was decided by the jobs,
-and stands in the tables.
+It is made of the small tables, as rows. It measures nothing and decides nothing: its claims were decided by the jobs,
+and stand in the tables.
 
 Rules:
 - A page opens offline: no script, no reference to anything outside of it but to pages of the same report.
 - With more than `PAGED` services the report is an index, and each service has a page of its own.
 - The modules beside this make frozen values of the rows; the templates hold all HTML and sentences.
 - Every text from the journal is hostile until it is escaped, and is kept apart from the text around it (``bdi``), so
-  that a name can neither be markup nor turn the direction of what follows.
+  that a name can neither be markup nor turn the direction of the text that follows.
 - A number that is not known is a dash, and an empty table says why it is empty. Zero is said only where zero was found.
 - A time without a zone is UTC. The page has no time of its own, so that the same tables give the same bytes.
-- A promise stands beside what became of it.
+- A promise stands beside its outcome.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def write(out: Path, tables: Tables, paged: int = PAGED) -> list[Path]:
         pages.mkdir(exist_ok=True)
         html = rendered("service.html", section=section_of(service))
         replace(pages / f"{service.ident}.html", html, lasting=False)
-    # The index last: what it links to is there.
+    # The index last: its pages are there.
     replace(out / "report.html", _render(tables, services, len(services) > paged))
     for old in set(pages.glob("*.html")) - {pages / f"{service.ident}.html" for service in wanted}:
         old.unlink()

@@ -1,4 +1,4 @@
-"""Past forecasts beside what was measured, and the services of which something is not claimed."""
+"""Past forecasts beside the measured load, and the services of which something is not claimed."""
 
 from __future__ import annotations
 

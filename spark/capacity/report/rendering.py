@@ -21,7 +21,7 @@ FORBIDDEN = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U00
 """Characters that XML does not allow or advises against."""
 
 ROWS = 50
-"""Rows of a table that could be long; what is left out is counted below it. All of it is in the tables."""
+"""Rows of a table that could be long; the others are counted below it. All are in the tables."""
 
 
 def rendered(name: str, **values: Any) -> str:

@@ -20,7 +20,7 @@ from spark.capacity.report.row_values import Row, number_of, time_of
 
 @attrs.frozen
 class Outlook:
-    """The time at which the trend exceeds what the providers carry.
+    """The time at which the trend exceeds the load that the providers carry.
 
     Of services without a trend or a full load nothing is claimed. `week` is set for a date only.
     """

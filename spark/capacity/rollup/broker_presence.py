@@ -3,7 +3,7 @@
 Rules:
 - Any record is a sign. Signs of a broker's start more than 90 s apart (docs/export.md), and midnight, divide its
   up-spans: the times in which it lived. There are few, so they are made here and not by Spark.
-- Who asks for signs need not have each record: unbroken rows of records, none more than 90 s after the one before, tell
+- A search for signs does not need each record: unbroken rows of records, none more than 90 s after the one before, tell
   as much by their ends.
 - A stay is the time for which providers could be with a start of the broker: its up-spans, without the midnights.
 - A broker is all its starts together.

@@ -2,11 +2,11 @@
 
 Rules:
 - The order of a start's records is that of their numbers. If a record shows an earlier time than one before it, the
-  clock was set back between the two. Less than a second is what keeps a clock right, and is not told.
+  clock was set back between the two. Less than a second is the ordinary correction of a clock, and is not told.
 - A drop record has the time at which it was written, and those behind it may have happened before that: they are not
   compared with it.
 - A clock that was set forward looks like a broker that was not there (`broker_presence`).
-- What is told changes no figure: five minutes that were there twice count once (`rollup`).
+- The finding changes no figure: five minutes that were there twice count once (`rollup`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -116,6 +116,6 @@ def sentences(told: Iterable[Mapping[str, Any]]) -> list[str]:
         by.setdefault(row["broker"], []).append(row["before"] - row["after"])
     return [
         f"the clock of broker {broker!r} was set back {'once' if len(mine) == 1 else f'{len(mine):,} times'}, by "
-        f"{max(mine).total_seconds():,.0f} s at most: what it showed twice counts once"
+        f"{max(mine).total_seconds():,.0f} s at most: times that it showed twice count once"
         for broker, mine in sorted(by.items())
     ]

@@ -1,13 +1,13 @@
-"""Hidden time: what the journal lost of a broker's start, as a part of its time.
+"""Hidden time: lost records of a broker's start, as a part of its time.
 
 Rules:
 - The records of a start are numbered in their order. If numbers are missing, nothing is known of the time from the
   record before them to the one after: it is hidden. So one record that is lost among many hides a fraction of a second,
   and n of them, where r come each second, hide n / r seconds.
-- Who was there before is there in hidden time too. No beat is expected in it, and nobody's life runs out in it.
+- A provider that was there before is there in hidden time too. No beat is expected in it, and no life runs out in it.
 - Of a silence that is longer than the broker's own nothing need be hidden: it counts as the broker's. Nor is any time
   hidden where the clock was set back.
-- What was lost before a start's first record, and after its last, hides nothing: then nobody is known to be there.
+- Losses before a start's first record, and after its last, hide nothing: no provider is known to be there then.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ class Gap(NamedTuple):
 
 
 def joined(loss: Iterable[Missing]) -> list[Missing]:
-    """Join what follows each other: of one gap, a part may be known and another not."""
+    """Join gaps that follow each other: of one gap, a part may be known and another not."""
     found: list[Missing] = []
     for row in sorted(loss):
         last = found[-1] if found and found[-1][:2] == row[:2] else None

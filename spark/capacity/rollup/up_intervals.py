@@ -1,9 +1,9 @@
 """Pieces: the time after breaks, divided by the times in which the broker was there.
 
 Rules:
-- What a break says holds until the next record, and no longer than the broker's start lives.
-- Who beats is up for three intervals of known time after its last record, any other all the time. After more than 90 s
-  without a broker, life is counted from the broker's return.
+- The state of a break holds until the next record, and no longer than the broker's start lives.
+- A provider that beats is up for three intervals of known time after its last record, any other all the time. After
+  more than 90 s without a broker, life is counted from the broker's return.
 - Beats are expected in all of it; after such a return from a minute later on.
 """
 
@@ -33,7 +33,7 @@ class Pieces:
 
 
 def pieces_of(lives: Lived, names: Names, spans: Sequence[Span], hidden: Hidden) -> Pieces:
-    """Divide what follows the breaks; the `spans` of a start are in order and apart."""
+    """Divide the time after the breaks; the `spans` of a start are in order and apart."""
     records = lives.records
     breaks = np.flatnonzero(~lives.short & (records.ended == OPEN))
     at = records.at[breaks]

@@ -38,7 +38,7 @@ FAR = 2**60
 """A time in microseconds that is after everything."""
 
 DIGITS = 6
-"""Decimals of what is stored. The last bits of a sum depend on the order of its terms; these do not."""
+"""Decimals of stored numbers. The last bits of a sum depend on the order of its terms; these do not."""
 
 
 def midnight(day: date) -> int:

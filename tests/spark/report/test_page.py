@@ -358,7 +358,7 @@ def test_need_rule_and_the_achieved_rates_stand_together(page):
 
 
 def test_promises_stand_beside_what_came_true(page):
-    rows = [[text(cell) for cell in row] for row in section(page, "Promises and what became of them").iter("tr")]
+    rows = [[text(cell) for cell in row] for row in section(page, "Promises and outcomes").iter("tr")]
     assert rows[1] == ["auth", "4", "6.1 %", "93 %", "91.4 %", "34 %", "25 % of 4", "1.31 x"]
     # A service without past forecasts has what the same rule would have said.
     assert ["free", "12 by back-test", "\u2013", "\u2013", "93 %", "34 %", "8.3 % of 12", "1.31 x"] in rows
@@ -458,7 +458,7 @@ def test_the_quality_of_the_data_is_told(page):
         "A broker's clock was set back",
         "4,711",
         "7 min",
-        "What such a clock showed twice counts once",
+        "Times that such a clock showed twice count once",
     ):
         assert said in own
 
@@ -470,7 +470,7 @@ def test_clocks_that_were_not_set_back_are_told_of_where_that_is_known():
 
 
 def test_what_is_not_claimed_has_its_reason(page):
-    items = [text(one) for one in section(page, "What is not claimed").iter("li")]
+    items = [text(one) for one in section(page, "Limits of the report").iter("li")]
     assert any("no full load" in one and "free" in one and "auth" not in one for one in items)
     assert any("flag" in one and "alert" in one for one in items)
     assert any("1 provider promised no heartbeats" in one for one in items)
@@ -486,7 +486,7 @@ def test_empty_tables_are_explained(tmp_path):
         ("At a glance", "There are no services"),
         ("Flaky providers", "No provider has been judged yet"),
         ("Unbalanced services", "No service has been compared yet"),
-        ("Promises and what became of them", "No past forecast can be judged yet"),
+        ("Promises and outcomes", "No past forecast can be judged yet"),
         ("Quality of the data", "No segment has been read"),
     ):
         assert said in text(section(page, heading))
