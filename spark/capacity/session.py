@@ -51,7 +51,7 @@ class NoJavaError(Exception):
 
 
 def find_java(home: str | None, bundled: Path = BUNDLED_JAVA) -> Path:
-    """Tell which `java` Spark would run: that of JAVA_HOME, the one of the path, or the one that was set up for us."""
+    """Return the `java` that Spark would run: that of JAVA_HOME, that of the path, or the one that was set up here."""
     if home:
         java = Path(home) / "bin" / "java"
         if not os.access(java, os.X_OK):

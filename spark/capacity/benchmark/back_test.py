@@ -269,7 +269,7 @@ def walk_all(folder: Path, tell: Callable[[int, int], None] = lambda done, total
 
 
 def _why_no_steps(trace: Trace) -> str:
-    """Say why a series cannot be walked through."""
+    """Return the reason for which a series cannot be walked through."""
     days = len(trace.values) / trace.day
     if days >= models.SEASONS + 1:
         return f"has too few hours of which anything is known, in {days:.0f} days"

@@ -201,7 +201,7 @@ def make(folder: Path, scale: Scale, progress: Progress) -> Farms:
 
 
 def _told(step: Tell, number: int, of: int) -> Callable[[int, int], None]:
-    """Tell how far the farm of one seed is, as a part of them all."""
+    """Report the progress of the farm of one seed, as a part of them all."""
     return lambda done, total: step((number + done / total) / of, f"farm {number + 1} of {of}")
 
 

@@ -122,7 +122,7 @@ def moment(text: str) -> float:
 
 
 def _reads(read: Callable[[str], float], text: str) -> bool:
-    """Tell whether a text is of the kind that it is read as."""
+    """Return True if a text is of the kind that it is read as."""
     try:
         read(text)
     except (ValueError, OverflowError):
@@ -131,7 +131,7 @@ def _reads(read: Callable[[str], float], text: str) -> bool:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """Tell which column has the times, and which the values, by the first lines."""
+    """Return the column of the times and that of the values, by the first lines."""
     names = [cell.strip().lower() for cell in rows[0]] if rows else []
     when = next((names.index(name) for name in TIMES if name in names), None)
     what = next((names.index(name) for name in VALUES if name in names), None)
@@ -159,7 +159,7 @@ def _dated(text: str) -> float:
 
 
 def _counts(rows: Sequence[Sequence[str]], column: int) -> bool:
-    """Tell whether a column does nothing but number the lines."""
+    """Return True if a column does nothing but number the lines."""
     cells = [row[column] for row in rows if len(row) > column and _reads(float, row[column])]
     return len(cells) > 2 and {float(later) - float(cell) for cell, later in pairwise(cells)} == {1.0}
 

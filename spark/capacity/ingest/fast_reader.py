@@ -130,7 +130,7 @@ def read(path: str, earliest: int, latest: int) -> pa.Table | None:
 
 
 def good(table: pa.Table, earliest: int, latest: int) -> bool:
-    """Tell whether every record is one of this version: the same as `line_reader.why_bad`, for all of them at once."""
+    """Return True if all records are of this version: the same as `line_reader.why_bad`, for all of them at once."""
     if any(table[name].null_count for name in REQUIRED):
         return False
     event = table["event"]

@@ -169,7 +169,7 @@ def look(path: str) -> Look:
 
 
 def reach(path: str) -> Reach | None:
-    """Return how far the records of a damaged segment reach, by the last lines that can be decompressed."""
+    """Return the reach of the records of a damaged segment, by the last lines that can be decompressed."""
     unpack, tail = zlib.decompressobj(wbits=31), b""
     with open(path, "rb") as file:
         try:

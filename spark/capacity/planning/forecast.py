@@ -105,7 +105,7 @@ def _or_none(value: float, length: int) -> list[float | None]:
 
 
 def _quiet(series: models.Floats) -> str:
-    """Say how long nothing was heard, if it is long."""
+    """Return a sentence about the time without reports, if it is long."""
     known = np.flatnonzero(~np.isnan(series))
     silent = len(series) - 1 - int(known[-1]) if len(known) else len(series)
     return f"nothing known of the last {silent} hours" if silent >= QUIET else ""

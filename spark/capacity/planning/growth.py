@@ -1,4 +1,4 @@
-"""Growth: how the weekly peaks of a service develop, and when the providers of now are too few if it goes on.
+"""Growth: the trend of the weekly peaks of a service, and the week from which the providers of now are too few by it.
 
 Rules:
 - A week's peak is its highest five-minute window; weeks are counted back from the time of the plan.

@@ -1,4 +1,4 @@
-"""Job: how many providers each service needs, now and for the horizon, and when those that it has are too few.
+"""Job: the providers that each service needs, now and for the horizon, and the time at which those of now are too few.
 
 Rules:
 - Nothing is claimed about capacity where nothing says when a provider is full: no `full_load`, no number, and a note.
@@ -79,7 +79,7 @@ class Options:
     events: tuple[Event, ...] = ()
 
     def factor(self, service: str, hour: datetime | None = None) -> float:
-        """Return how many times the demand is as high: in an hour, or where none is given without any event."""
+        """Return the factor of the demand: in an hour, or where none is given without any event."""
         mine = [
             event.factor
             for event in self.events

@@ -107,7 +107,7 @@ def glance(services: Sequence[ServiceRows], pages: bool = False) -> list[GlanceR
 
 
 def pooled(services: Sequence[ServiceRows]) -> Misses | None:
-    """Return how the bound did at the past moments of all services together."""
+    """Return the record of the bound at the past moments of all services together."""
     trials = int(sum(number_of(service.plan, "bound_trials") or 0 for service in services))
     missed = int(sum(number_of(service.plan, "bound_missed") or 0 for service in services))
     return Misses(missed, trials, upper_limit(missed, trials)) if trials else None

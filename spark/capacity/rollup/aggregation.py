@@ -158,7 +158,7 @@ def _stretches(lives: Lived, pieces: Pieces, names: Names, before: Sequence[Carr
 
 
 def _before(names: Names, before: Sequence[Carried]) -> Stretches:
-    """Return how far the registrations of the day before were up."""
+    """Return the stretches of the registrations of the day before."""
     made = []
     for one in before:
         to, how = one.at, one.ended

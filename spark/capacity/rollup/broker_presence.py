@@ -1,4 +1,4 @@
-"""Presence: when each broker was there, by its records.
+"""Presence: the times of each broker, by its records.
 
 Rules:
 - Any record is a sign. Signs of a broker's start more than 90 s apart (docs/export.md), and midnight, divide its
@@ -104,7 +104,7 @@ def signs_of(brokers: Iterable[Span], first: int, last: int) -> list[tuple[str, 
 
 
 def broker_down(signs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Tell when brokers were not there, from rows of the table of signs: broker, start, end."""
+    """Return the times without a broker, from rows of the table of signs: broker, start, end."""
     found = []
     ordered = sorted(signs, key=lambda row: (row["broker"], row["first"]))
     for before, after in pairwise(ordered):

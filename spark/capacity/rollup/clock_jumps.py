@@ -1,4 +1,4 @@
-"""Clocks: where a broker's clock was set back, by its records.
+"""Clocks: the places in a broker's records at which its clock was set back.
 
 Rules:
 - The order of a start's records is that of their numbers. If a record shows an earlier time than one before it, the
@@ -82,7 +82,7 @@ def within(start: Ints, seq: Ints, at: Ints, names: Sequence[tuple[str, str]]) -
 
 
 def set_back(pieces: Iterable[Piece], found: Iterable[SetBack]) -> list[SetBack]:
-    """Return where clocks were set back: as was found within pieces, and from one piece to the next.
+    """Return the places at which clocks were set back: found within pieces, and from one piece to the next.
 
     If records are divided at random, several pieces find the same jump.
     """

@@ -6,8 +6,8 @@ The records of a date are scanned as a whole first (`date_survey`), then aggrega
 Rules:
 - From a record to one that is earlier by the clock no time passes. No five minutes have more than 300 s, and no more
   than the broker was up, whatever the clock did.
-- A date is counted from the broker's first sign on it to its last. So a date is a function of its own records, of what
-  was lost, and of the state before it. Of the minute or less that this leaves out nothing is expected either.
+- A date is counted from the broker's first sign on it to its last. So a date is a function of its own records, of
+  losses, and of the state before it. Of the minute or less that this leaves out nothing is expected either.
 - A registration is open from its first record (a beat proves one that was lost) until it is withdrawn, left or expired,
   or its broker's start ends. It is connected while it is open and the broker is up.
 - It is up while it is connected and gives signs of life: a provider with an interval for 3 intervals after its last

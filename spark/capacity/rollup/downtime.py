@@ -1,4 +1,4 @@
-"""Absences: when an instance was down, which is seen by when it was up.
+"""Absences: the times in which an instance was down, found by those in which it was up.
 
 Rules:
 - An instance is down from the end of its up-time under all its registrations until it is up again, for a day at most;

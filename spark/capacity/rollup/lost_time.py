@@ -62,7 +62,7 @@ def beside(loss: Iterable[Missing]) -> dict[Start, list[int]]:
 def find_gaps(
     loss: Iterable[Missing], times: Mapping[tuple[str, str, int], int], before: Mapping[Start, int]
 ) -> list[Gap]:
-    """Tell which times are hidden.
+    """Return the hidden times.
 
     `loss` is joined; `times` tells when the records `beside` it were. The record before it may be of the day before;
     then it was the last one, and `before` tells when that was.
@@ -96,7 +96,7 @@ class Clock:
         self._lost = np.cumsum(np.concatenate(([0], self._to - self._from)))
 
     def lost(self, at: Ints) -> Ints:
-        """Return how much is hidden until some times."""
+        """Return the hidden time until some times."""
         gap = np.searchsorted(self._from, at, side="right") - 1
         inside = np.minimum(at, self._to[gap]) - self._from[gap]
         return np.where(gap < 0, 0, self._lost[gap] + inside)
@@ -118,7 +118,7 @@ class Hidden:
         self._clocks = {number: Clock(mine[start]) for number, start in enumerate(starts) if start in mine}
 
     def lost(self, start: Ints, at: Ints) -> Ints:
-        """Return how much is hidden of each row's start until a time."""
+        """Return the hidden time of each row's start until a time."""
         made = np.zeros_like(at)
         for number, clock in self._clocks.items():
             rows = slice(*np.searchsorted(start, (number, number + 1)))
@@ -126,7 +126,7 @@ class Hidden:
         return made
 
     def when(self, start: Ints, known: Ints) -> Ints:
-        """Return when the clock of each row's start has got so far."""
+        """Return the time at which the clock of each row's start has got so far."""
         made = known.copy()
         for number, clock in self._clocks.items():
             rows = slice(*np.searchsorted(start, (number, number + 1)))

@@ -75,7 +75,7 @@ class Names:
         return made * len(self._providers) + provider
 
     def of(self, batch: pa.RecordBatch) -> tuple[Flags, Ints]:
-        """Tell which records are of the part, and the pairs of these."""
+        """Return a mask of the records of the part, and the pairs of these."""
         (broker, brokers), (boot, boots) = codes(batch["broker"]), codes(batch["boot"])
         starts = np.array([[self._starts.get((one, other), -1) for other in boots] for one in brokers], np.int64)
         start = starts[broker, boot]

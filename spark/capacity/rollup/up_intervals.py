@@ -52,7 +52,7 @@ def pieces_of(lives: Lived, names: Names, spans: Sequence[Span], hidden: Hidden)
 
 
 def _crossed(start: Ints, at: Ints, to: Ints, names: Names, spans: Sequence[Span]) -> tuple[Ints, Ints]:
-    """Return which times touch which spans of their start, as two arrays of rows."""
+    """Return pairs of times and the spans of their start that they touch, as two arrays of rows."""
     first, count = np.zeros_like(at), np.zeros_like(at)
     begin, end = (np.array([one[place] for one in spans], np.int64) for place in (2, 3))
     mine: dict[tuple[str, str], list[int]] = {}

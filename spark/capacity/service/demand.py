@@ -8,11 +8,11 @@ Rules:
   alike: five instances of a minute each, one after the other, are one provider.
 - An instance that is known but reports no load (it is down, or it came back and has not reported yet) is filled in for
   a day at most. An instance that withdrew has no rows and is not filled in.
-- The filled load is the mean of the others at that time, times what the instance used to carry in relation to that
+- The filled load is the mean of the others at that time, times the load that the instance carried in relation to that
   mean just before it fell silent. So it follows the day's rise and fall. If no other reports, it is the instance's own
   last load.
-- The share which the others took over is left out: the rise of the sum of those who were there before and after, or
-  are new, when it fell silent (from 15 to 10 minutes before until 10 minutes after), over what was lost in that moment,
+- The share which the others took over is left out: the rise of the sum of those that were there before and after, or
+  are new, when it fell silent (from 15 to 10 minutes before until 10 minutes after), over the load lost in that moment,
   between nothing and all. Demand that rises by itself in these minutes is taken for that too; the error is less than
   one provider's load, and the larger the service, the less that is.
 - An instance that never comes back, and beside whose end a new one appeared, is replaced by it: a rolling deployment.

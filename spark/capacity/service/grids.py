@@ -53,7 +53,7 @@ class Share:
     of: int
 
     def has(self, service: str) -> bool:
-        """Tell whether a service is in it."""
+        """Return True if a service is in it."""
         return crc32(service.encode()) % self.of == self.number
 
 

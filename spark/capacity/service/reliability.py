@@ -1,4 +1,4 @@
-"""Reliability: how well each provider kept up on each day, by its beats or, where none were agreed, its connection.
+"""Reliability: a score of each provider on each day, by its beats or, where none were agreed, its connection.
 
 Rules:
 - The miss ratio is the share of the expected beats that did not come, over the time in which the provider was

@@ -155,11 +155,11 @@ class Tables:
         return self.out / table.name
 
     def exists(self, table: Table) -> bool:
-        """Tell whether a table was ever written."""
+        """Return True if a table was ever written."""
         return self.path(table).is_dir()
 
     def dates(self, table: Table) -> list[date]:
-        """Tell which dates a dated table has."""
+        """Return the dates of a dated table."""
         names = (folder.name.removeprefix("date=") for folder in self.path(table).glob("date=????-??-??"))
         return sorted(date.fromisoformat(name) for name in names)
 
