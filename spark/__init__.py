@@ -1,1 +1,1 @@
-"""Jobs that run on Spark. They read what the broker writes, and import nothing from it."""
+"""Jobs that run on Spark. They read the broker's journal, and import nothing from it."""

@@ -95,7 +95,7 @@ def wheel_of_the_checkout(folder: Path, compiler: str) -> list[str]:
     for file in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     leave_out = shutil.ignore_patterns("__pycache__", "dropin.cache*", "_sealing.*")
-    for name in ("broker", "twisted", "tests", "etc", "examples", "docs", "bench"):
+    for name in ("broker", "spark", "twisted", "tests", "etc", "examples", "docs", "bench"):
         # The wheel must leave most of them out, and can only if they are there.
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, source / name, ignore=leave_out)
@@ -107,13 +107,15 @@ def wheel_of_the_checkout(folder: Path, compiler: str) -> list[str]:
 
 
 @pytest.mark.parametrize("compiler", ["cc", "false"])
-def test_a_wheel_has_the_broker_and_the_plugin_and_nothing_else(tmp_path: Path, compiler: str) -> None:
+def test_a_wheel_has_the_broker_the_jobs_and_the_plugin_and_nothing_else(tmp_path: Path, compiler: str) -> None:
     names = wheel_of_the_checkout(tmp_path, compiler)
-    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "broker").rglob("*.py")}
+    modules = {str(path.relative_to(ROOT)) for root in ("broker", "spark") for path in (ROOT / root).rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == {*modules, "twisted/plugins/elkobroker_plugin.py"}
-    assert all(name.startswith("broker/") or name == "twisted/plugins/elkobroker_plugin.py" for name in names)
-    page = {str(path.relative_to(ROOT)) for path in (ROOT / "broker/admin/page/static").iterdir()}
-    assert page < set(names)
+    assert all(
+        name.startswith(("broker/", "spark/")) or name == "twisted/plugins/elkobroker_plugin.py" for name in names
+    )
+    for folder in ("broker/admin/page/static", "spark/capacity/report/templates"):
+        assert {str(path.relative_to(ROOT)) for path in (ROOT / folder).iterdir()} < set(names)
     helper = {f"broker/net/zmtp/_sealing{sysconfig.get_config_var('EXT_SUFFIX')}"}
     found = {name for name in names if "_sealing." in name}
     # Without a compiler the broker is installed, and seals in Python.

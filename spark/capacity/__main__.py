@@ -122,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--days", type=float, default=DEMO_DAYS, help=f"days ({DEMO_DAYS})")
     made.add_argument("--seed", type=int, default=1, help="chance begins here (1)")
     made.add_argument("--faults", action="store_true", help="with everything that can go wrong")
-    known = commands.add_parser("evaluate", help="forecast and judge what is known, and compare")
+    known = commands.add_parser("evaluate", help="forecast and judge known series, and compare")
     known.add_argument("--traces", type=Path, required=True, help="a folder of CSV files: a time and a value a line")
     known.add_argument("--out", type=Path, help="write the tables to this file as well")
     known.add_argument("--only-traces", action="store_true", help="make no journals, and start no Spark")
@@ -179,7 +179,7 @@ def demo(arguments: argparse.Namespace, progress: Progress) -> None:
 
 
 def ask(arguments: argparse.Namespace) -> None:
-    """Print the last plan beside what it would be with other assumptions."""
+    """Print the last plan beside that of other assumptions."""
     tables = Tables(None, arguments.out)
     options = Options(
         target=arguments.target,
@@ -235,7 +235,7 @@ def folder_for(kept: Path | None) -> Iterator[Path]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line says."""
+    """Run the command of the command line."""
     arguments = parser().parse_args(argv)
     progress = Progress()
     commands: dict[str, Callable[[], None]] = {

@@ -5,7 +5,7 @@ Rules:
   another, and for the hours of services the two dates after (an absence is filled in from before it).
 - The dates are noted until all their tables are written: a run that was cut off is made up for by the next.
 - A run's `now` is given, or is the hour of the last record. The same journal and the same `now` give the same tables.
-- Of each date the forecast and the plan that were made last stay, to be compared with what came: those of hourly runs
+- Of each date the forecast and the plan that were made last stay, to be compared with the outcome: those of hourly runs
   overlap so far that their outcomes are not independent, and would make the tables 24 times as large.
 """
 
@@ -158,7 +158,7 @@ class Pipeline:
             self._progress.note(f"{len(done.strange):,} files are no segments, {done.strange[0]!r} for one: left alone")
         if done.lost:
             known = f"{done.lost_known:,} of the lost records were told of by the broker"
-            self._progress.note(f"{known}; of what came after a boot's last readable record at least these are lost")
+            self._progress.note(f"{known}; after a boot's last readable record at least these are lost")
         if done.damaged:
             segments = f"{done.damaged:,} damaged segment" + ("" if done.damaged == 1 else "s")
             self._progress.note(f"{segments}: their records are lost until they come again; each run tries them")
@@ -258,7 +258,7 @@ class Pipeline:
             for day in days:
                 mine = [_in_utc(row) for row in rows if row["date"] == day]
                 tables.put_date(EVALUATION, pa.Table.from_pylist(mine, arrow_schema(EVALUATION.schema)), day)
-            step(1.0, f"{len(rows):,} past forecasts compared with what came")
+            step(1.0, f"{len(rows):,} past forecasts compared with the outcome")
         load.unpersist()
 
     def _shared(self) -> dict[str, int]:
@@ -271,7 +271,7 @@ class Pipeline:
         return dict(Counter(service for services in offers.values() if len(services) > 1 for service in services))
 
     def _document(self, now: datetime, rows: Mapping[str, Any]) -> dict[str, Any]:
-        """Make plan.json of this run, with what it was made of."""
+        """Make plan.json of this run, with its inputs."""
         dates = self._tables.dates(BRONZE_RECORDS)
         inputs = {
             "journal": self._settings.named,

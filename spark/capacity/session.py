@@ -3,7 +3,7 @@
 Rules:
 - Time is UTC everywhere. The workers are this very Python: Spark would take the first `python3` of the path.
 - On one machine nothing listens on the network, and the page that shows the jobs is off.
-- What is set here gives way to spark-submit: there the master and the memory are already chosen.
+- These settings give way to spark-submit: there the master and the memory are already chosen.
 - Without a usable Java there is one sentence, and no page of Java's and Python's complaints.
 """
 
@@ -51,7 +51,7 @@ class NoJavaError(Exception):
 
 
 def find_java(home: str | None, bundled: Path = BUNDLED_JAVA) -> Path:
-    """Tell which `java` Spark would run: that of JAVA_HOME, the one of the path, or the one that was set up for us."""
+    """Return the `java` that Spark would run: that of JAVA_HOME, that of the path, or the one that was set up here."""
     if home:
         java = Path(home) / "bin" / "java"
         if not os.access(java, os.X_OK):

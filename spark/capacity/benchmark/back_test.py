@@ -3,16 +3,16 @@
 Rules:
 - The horizon is a week where there are `WEEKLY_FROM` weeks at least, else a day. The first forecast is made after four
   weeks, or four days (three, if there is no more); the next ones a horizon later each.
-- At each of these moments the model is chosen anew, by what was known then. Forecasts are never fitted to the later
+- At each of these moments the model is chosen anew, by the data known then. Forecasts are never fitted to the later
   values. If nothing was known, there is no forecast to be judged.
 - Errors are divided by the seasonal naive model's within the history (MASE), so that series of any size can be
   averaged: within a group over series, and in all over groups.
 - The bound is missed if the true peak of a horizon, of the finest data that the series has, is above the peak bound:
-  that is what a plan is made on. `at its hour` is stricter: the bound of the hour of the peak was lower.
+  a plan is made on that. `at its hour` is stricter: the bound of the hour of the peak was lower.
 - Rules were chosen on the first `CHOSEN_ON` of each series. A horizon that ends before that is of the part that was
   seen; one that begins after it is held out. One between the two counts in all, and in neither.
-- Each horizon is given to the rules of others as well (`rival_rules`), and what the record of the bound promised is
-  kept beside what came.
+- Each horizon is given to the rules of others as well (`rival_rules`), and the promise of the bound's record is
+  kept beside the outcome.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MOST_MISSED = 0.15
 
 @attrs.frozen
 class Step:
-    """One forecast and what came of it."""
+    """One forecast and its outcome."""
 
     mase: float
     mase_naive: float
@@ -115,7 +115,7 @@ class Walked:
 
     walks: Walks
     left_out: tuple[tuple[str, str], ...]
-    """Which files were not used, and why."""
+    """The files that were not used, each with the reason."""
     strange: tuple[tuple[str, str], ...]
     """Return the description of the files that were used."""
 
@@ -192,7 +192,7 @@ def judge(
     day: int = DAY,
     peaks: Floats | None = None,
 ) -> Step:
-    """Compare a forecast with what came. Both the history and what came have something that is known.
+    """Compare a forecast with the outcome. Both the history and the outcome have a known value.
 
     ``actual`` are means, ``peaks`` the highest values of the same hours where they are known.
     """
@@ -269,7 +269,7 @@ def walk_all(folder: Path, tell: Callable[[int, int], None] = lambda done, total
 
 
 def _why_no_steps(trace: Trace) -> str:
-    """Say why a series cannot be walked through."""
+    """Return the reason for which a series cannot be walked through."""
     days = len(trace.values) / trace.day
     if days >= models.SEASONS + 1:
         return f"has too few hours of which anything is known, in {days:.0f} days"
@@ -277,7 +277,7 @@ def _why_no_steps(trace: Trace) -> str:
 
 
 def summary(walks: Mapping[str, Sequence[Sequence[Step]]]) -> Result:
-    """Sum up what was achieved, group by group and in all."""
+    """Sum up the results, group by group and in all."""
     groups = tuple(_group(name, walks[name]) for name in sorted(walks))
     total = _group("all", [steps for name in sorted(walks) for steps in walks[name]])
     total = attrs.evolve(
@@ -290,7 +290,7 @@ def summary(walks: Mapping[str, Sequence[Sequence[Step]]]) -> Result:
 
 
 def markdown(result: Result) -> str:
-    """Return the table of what was achieved."""
+    """Return the table of the results."""
     lines = [
         "| group | series | forecasts | MASE | MASE of naive | ratio | naive, a day ago | replaced | p95 covers |"
         " peaks above the bound | at its hour | bound / peak |",

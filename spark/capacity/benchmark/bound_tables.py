@@ -1,13 +1,13 @@
-"""Tables of the peak bound on recorded series: misses and costs beside other rules, and what was promised of misses.
+"""Tables of the peak bound on recorded series: misses and costs beside other rules, and promised misses.
 
 Rules:
 - `seen` are the horizons in the first part of each series, on which the rules were chosen; `held out` are the others.
 - Misses stand with the interval that 95 % of such counts have (Clopper and Pearson), as if horizons were independent.
 - Bound by peak is shown as median and mean; the mean takes no ratio for more than `MOST`, which a series of little but
   one spike can have.
-- The whole cost is what is bought over what the peak would need at full load: headroom, target utilisation and spares,
-  for a service whose peak is `FARM` full loads.
-- Calibration: horizons by what the record printed at most; what was missed must not be more.
+- The whole cost is the providers bought over those that the peak needs at full load: headroom, target utilisation and
+  spares, for a service whose peak is `FARM` full loads.
+- Calibration: horizons by the rate that the record printed at most; the rate of misses must not be higher.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def costs(steps: Sequence[Step]) -> str:
 
 
 def calibration(steps: Sequence[Step]) -> str:
-    """Return the table of what was promised, and what came."""
+    """Return the table of promises and outcomes."""
     lines = [
         "| part | printed: missed at most | horizons | printed, mean | came: missed |",
         "|---|---|--:|--:|--:|",

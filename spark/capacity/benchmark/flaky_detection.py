@@ -1,12 +1,12 @@
-"""Detection of planted flaky providers: the verdict of the jobs on each provider's days, beside what was planted.
+"""Detection of planted flaky providers: the verdict of the jobs on each provider's days, beside the planted kind.
 
 Rules:
-- What is judged is a day of a provider, for that is what the table of providers' days has.
+- A day of a provider is judged, for the table of providers' days has a row for each.
 - Planted is a provider that was made to miss beats, on every day; and one that comes and goes, on days with `LONG` of
-  it at least. Its days with less of it are not judged: nobody could say what they should be called.
+  it at least. Its days with less of it are not judged: there is no right name for them.
 - All others are good ones: their own outages, the broker's, and the few beats that any of them misses, are no reason to
   call them flaky.
-- Recall is the share of what was planted that was found. Precision is the share of what was found that was planted; a
+- Recall is the share of the planted days that were found. Precision is the share of the found days that were planted; a
   row of the table, of those that miss as much, has all false alarms of its interval against it.
 """
 
@@ -35,7 +35,7 @@ Found = Mapping[tuple[date, str, str], bool]
 
 @attrs.frozen
 class Judged:
-    """A day of a provider: what it was made to be, and whether it was called flaky."""
+    """A day of a provider: the kind that it was made of, and the verdict of the jobs."""
 
     kind: str
     """`GOOD`, `FLAPPING`, or the ratio of beats that it was made to miss."""
@@ -68,7 +68,7 @@ class Score:
 
     @property
     def precision(self) -> float | None:
-        """The share of what was found that was planted."""
+        """The share of the found days that were planted."""
         return self.found / (self.found + self.false) if self.found + self.false else None
 
 
@@ -79,7 +79,7 @@ def days_of(truth: Truth) -> list[date]:
 
 
 def judge(truth: Truth, intervals: Mapping[str, float | None], found: Found) -> list[Judged]:
-    """Set what was said of each day of each provider beside what it was made to be. The intervals are the services'."""
+    """Set the verdict on each day of each provider beside its kind. The intervals are the services'."""
     sizes = {service.service: len(service.instances) for service in truth.services}
     judged = []
     for provider in truth.providers:
@@ -102,7 +102,7 @@ def judge(truth: Truth, intervals: Mapping[str, float | None], found: Found) -> 
 
 
 def _kind(provider: ProviderTruth, start: int) -> str | None:
-    """Tell what a provider was made to be on the day that begins then; None if that is a matter of taste."""
+    """Return the kind of which a provider was made on the day that begins then; None if that is a matter of taste."""
     if provider.flaky:
         return f"{provider.ratio:.0%}"
     spent = sum(max(0, min(to, start + DAY) - max(since, start)) for since, to in provider.episodes)
@@ -112,7 +112,7 @@ def _kind(provider: ProviderTruth, start: int) -> str | None:
 
 
 def score(days: Iterable[Judged]) -> Score:
-    """Count what was found of some days."""
+    """Count planted and found days among some."""
     days = list(days)
     return Score(
         planted=sum(day.planted for day in days),
@@ -122,7 +122,7 @@ def score(days: Iterable[Judged]) -> Score:
 
 
 def goals(days: Sequence[Judged]) -> tuple[tuple[str, bool], ...]:
-    """Return what is promised, and whether it was kept."""
+    """Return each promise, and whether it was kept."""
     all_ = score(days)
     missing = [day for day in days if day.kind not in (GOOD, FLAPPING)]
     least = score(day for day in missing if day.ratio == min(one.ratio for one in missing)) if missing else None
@@ -134,7 +134,7 @@ def goals(days: Sequence[Judged]) -> tuple[tuple[str, bool], ...]:
 
 
 def markdown(days: Sequence[Judged]) -> str:
-    """Return the table of what was planted and found."""
+    """Return the table of planted and found days."""
     lines = [
         "| planted | beats a day | days | planted | found | recall | false alarms | precision |",
         "|---|--:|--:|--:|--:|--:|--:|--:|",

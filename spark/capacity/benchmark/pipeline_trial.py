@@ -1,4 +1,4 @@
-"""A trial of all jobs: journals of which the truth is known go through the pipeline, and what it says is compared.
+"""A trial of all jobs: journals of which the truth is known go through the pipeline, and its tables are compared.
 
 Rules:
 - Each seed makes two farms, of a broker each, in one journal. One is of a few days of heartbeats, with flaky and good
@@ -102,7 +102,7 @@ class Measured:
     hours: int
     error: float
     hours_down: int
-    """Hours in which a provider was down: what it would have carried is filled in by the jobs."""
+    """Hours in which a provider was down: the jobs fill in the load that it would have carried."""
     error_down: float
     bias_down: float
     """The same with its sign: demand must not look as if it fell."""
@@ -201,7 +201,7 @@ def make(folder: Path, scale: Scale, progress: Progress) -> Farms:
 
 
 def _told(step: Tell, number: int, of: int) -> Callable[[int, int], None]:
-    """Tell how far the farm of one seed is, as a part of them all."""
+    """Report the progress of the farm of one seed, as a part of them all."""
     return lambda done, total: step((number + done / total) / of, f"farm {number + 1} of {of}")
 
 
@@ -234,7 +234,7 @@ def run(spark: SparkSession, farms: Farms, out: Path, progress: Progress) -> Out
 
 
 def compare(tables: Tables, farms: Farms) -> Outcome:
-    """Set what the tables say beside the truth."""
+    """Set the tables beside the truth."""
     told = _by_service(tables.read(GOLD_FORECAST).where(F.col("issued") == F.lit(END)))
     seen = _by_service(tables.read(GOLD_SERVICE_1H).where(F.col("h") < F.lit(END)))
     steps = tuple(

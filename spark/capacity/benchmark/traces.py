@@ -13,7 +13,7 @@ Rules:
 - The group of a series is its file's name up to the first part, between underscores, that has a digit or is upper case
   (a ticker): "ec2_cpu_utilization_24ae8d" is of "ec2_cpu_utilization". The first part belongs to it, but for a number
   after a dash, or that ends the whole name: "exchange-2_cpc_results" is of "exchange", "input12" of "input".
-- Whatever a file holds, there is a series or one sentence that says why not.
+- A file gives a series, or one sentence with the reason why not.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LONGEST_SERIES = 200_000
 """Steps. 23 years of hours; a series that is longer has a timestamp that is wrong."""
 
 MOST_LINES = 10_000_000
-"""Four months of seconds. A file of more would fill the memory with what becomes a few thousand hours."""
+"""Four months of seconds. A file of more would fill the memory, for a few thousand hours."""
 
 LONGEST_LINE = 65_536
 """Characters: a file that is no text may be one line without an end. A longer one is taken for several."""
@@ -122,7 +122,7 @@ def moment(text: str) -> float:
 
 
 def _reads(read: Callable[[str], float], text: str) -> bool:
-    """Tell whether a text is what it is read as."""
+    """Return True if a text is of the kind that it is read as."""
     try:
         read(text)
     except (ValueError, OverflowError):
@@ -131,7 +131,7 @@ def _reads(read: Callable[[str], float], text: str) -> bool:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """Tell which column has the times, and which the values, by the first lines."""
+    """Return the column of the times and that of the values, by the first lines."""
     names = [cell.strip().lower() for cell in rows[0]] if rows else []
     when = next((names.index(name) for name in TIMES if name in names), None)
     what = next((names.index(name) for name in VALUES if name in names), None)
@@ -159,14 +159,14 @@ def _dated(text: str) -> float:
 
 
 def _counts(rows: Sequence[Sequence[str]], column: int) -> bool:
-    """Tell whether a column does nothing but number the lines."""
+    """Return True if a column does nothing but number the lines."""
     cells = [row[column] for row in rows if len(row) > column and _reads(float, row[column])]
     return len(cells) > 2 and {float(later) - float(cell) for cell, later in pairwise(cells)} == {1.0}
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[TextIO]:
-    """Open a file as text, whether it is compressed or not; what is no text has strange characters."""
+    """Open a file as text, compressed or not; bytes that are no text become strange characters."""
     with path.open("rb") as plain:
         raw = gzip.GzipFile(fileobj=plain) if plain.peek(2)[:2] == GZIPPED else plain
         wide = raw.peek(2)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -6,12 +6,12 @@ to ``truth.json`` beside the journal.
 
 | module | subject |
 |---|---|
-| `farm` | what is made: services, and what goes wrong with the broker and the files |
-| `truth` | what is known of it |
+| `farm` | services, and faults of the broker and the files |
+| `truth` | the truth as values |
 | `broker_lives` | units, and the broker's lives |
 | `records` | records, before they have numbers |
-| `demand` | how much load a service has |
-| `behaviour` | providers: when they are there, which beats they miss |
+| `demand` | the load of a service |
+| `behaviour` | providers: times of presence, missed beats |
 | `faults` | records that are strange or lost, and numbers |
 | `segments` | the files |
 

@@ -1,4 +1,4 @@
-"""Providers: when they are there, which beats they miss, and how much of the load each of them has.
+"""Providers: their times of presence, their missed beats, and the share of each in the load.
 
 Rules:
 - A service's demand is shared out among its providers by their weights. Without `Service.failover` the share of a
@@ -140,7 +140,7 @@ def _generation(service: Service, first: str, generation: int) -> str:
 
 
 def _switches(service: Service, index: int, since: int, until: int) -> list[int]:
-    """Return when the instance in a provider's place is replaced."""
+    """Return the times at which the instance in a provider's place is replaced."""
     times = [
         since + (until - since) * (number + 1) // (service.deployments + 1) + int(index * service.deploy_step * SECOND)
         for number in range(service.deployments)
@@ -273,7 +273,7 @@ def _session(
 
 
 def _misses(chance: np.random.Generator, count: int, ratio: float) -> NDArray[np.bool_]:
-    """Which of the beats are missed: each with a chance of ``ratio``, and never `MISSED` in a row."""
+    """Return a mask of missed beats: each with a chance of ``ratio``, and never `MISSED` in a row."""
     missed = np.zeros(count, dtype=np.bool_)
     if not ratio or not count:
         return missed

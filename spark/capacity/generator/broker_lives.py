@@ -2,8 +2,8 @@
 
 Rules:
 - Times are microseconds since 1970.
-- A killed broker leaves no last record, and what it had not acknowledged is not there. Everybody registers again within
-  `RETURN` after it is back.
+- A killed broker leaves no last record, and its unacknowledged records are not there. All providers register again
+  within `RETURN` after it is back.
 """
 
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ ALIVE = 60
 """Seconds between two signs of life of the broker."""
 
 RETURN = 30
-"""Seconds within which everybody has registered again after the broker came back."""
+"""Seconds within which all providers have registered again after the broker came back."""
 
 
 @attrs.frozen

@@ -4,7 +4,7 @@ Rules:
 - Demand is level x (1 + daily wave) x (weekend factor) x (1 + trend), all of it known beforehand, times noise that
   lasts for hours.
 - A service stays the same when another is added to the farm: its chance is its own.
-- The noise goes on after the end: a forecast is judged by what came, not by what could be known of it.
+- The noise goes on after the end: a forecast is judged by the outcome, not by the part of it that could be known.
 """
 
 import math
@@ -94,7 +94,7 @@ class Demand:
 
 
 def demand_of(seed: int, service: Service, number: int, start: int, until: int) -> tuple[Demand, np.random.Generator]:
-    """Make the demand of a farm's service of that number, and return what its providers' chance comes from."""
+    """Make the demand of a farm's service of that number, and return the source of its providers' chance."""
     chance = np.random.default_rng([seed, number])
     since = start if service.hours is None else max(start, until - int(service.hours * HOUR))
     return Demand(service, chance, np.random.default_rng([seed, number, 1]), since, start, until), chance

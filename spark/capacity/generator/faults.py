@@ -1,7 +1,7 @@
 """Unknown and lost records: records of unknown kinds, and the numbers of all the others.
 
 Rules:
-- What is added or taken away is listed in the truth.
+- Added and removed records are listed in the truth.
 - Only records of times at which the broker is there have numbers.
 """
 

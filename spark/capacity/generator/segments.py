@@ -51,7 +51,7 @@ def _pieces(got: Numbered, boots: Sequence[Boot]) -> Iterator[tuple[Boot, int, I
 def write(
     stream: Stream, chance: np.random.Generator, directory: Path, faults: Faults, told: Told | None
 ) -> dict[str, Any]:
-    """Write the segments and break what is to break. Returns the rest of the truth."""
+    """Write the segments, damaged ones among them. Returns the rest of the truth."""
     got = number(stream, chance, faults)
     pieces = list(_pieces(got, stream.boots))
     inner = chance.permutation(np.arange(1, max(1, len(pieces) - 1))).tolist()
@@ -66,7 +66,7 @@ def write(
         boot.name: [text.replace('"boot":"BOOT"', f'"boot":"{boot.name}"', 1) for text in stream.templates]
         for boot in stream.boots
     }
-    # The provider's clock is some milliseconds behind what the broker's shows.
+    # The provider's clock is some milliseconds behind the broker's.
     sent = got.at - got.at % 7919 - 500
     for done, (boot, count, where) in enumerate(pieces):
         texts = known[boot.name]
@@ -146,7 +146,7 @@ def _merged(lost: list[Loss]) -> Iterator[Loss]:
 
 
 def _put(path: Path, data: bytes) -> None:
-    """As the broker does it: under a name that nobody reads, until it is whole."""
+    """As the broker does it: under a name that is not read, until it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name("." + path.name)
     hidden.write_bytes(data)

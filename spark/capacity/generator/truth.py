@@ -41,7 +41,7 @@ class ServiceTruth:
     future: tuple[float, ...]
     """The same for the hours after the end, without any noise."""
     came: tuple[float, ...]
-    """The same as it came, with the noise of hours: what a forecast of them can be judged by."""
+    """The same as it came, with the noise of hours: the measure of a forecast."""
     over_target: int | None
     """The first hour after the end in which demand exceeds `farm.TARGET` of the capacity."""
     over_capacity: int | None
@@ -50,7 +50,7 @@ class ServiceTruth:
 
 @attrs.frozen
 class Loss:
-    """Records that were written by nobody, or that nobody can read."""
+    """Records that were never written, or that cannot be read."""
 
     broker: str
     boot: str
@@ -86,7 +86,7 @@ class Truth:
     lost: tuple[Loss, ...]
     bad: tuple[Bad, ...]
     unacknowledged: int
-    """Records of the last seconds before kills. Nobody can see that they are missing."""
+    """Records of the last seconds before kills. Their absence cannot be seen."""
     clock_jumps: tuple[tuple[int, int, int], ...]
     """From, to, by how many microseconds the clock was wrong."""
     unknown_members: int

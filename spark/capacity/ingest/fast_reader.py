@@ -2,7 +2,7 @@
 
 Nearly all segments are whole. Arrow reads one several times as fast as Spark reads its lines, and writes it as Parquet
 where it was read, so that no record passes between Python and Java. It says of a segment only that it is whole, or that
-it is not; then Spark reads its lines, one by one (`line_reader`), and tells what is wrong with which.
+it is not; then Spark reads its lines, one by one (`line_reader`), and tells the fault of each.
 
 Rules:
 - Whole: each line is one JSON object, every member is known and has its type, and no record has anything that
@@ -42,7 +42,7 @@ from spark.capacity.ingest.segments import Look, digest, look
 from spark.capacity.tables.schema import BRONZE_RECORDS, EVENTS, RECORD, VERSIONS, arrow_schema
 
 LARGEST = 512 << 20
-"""Bytes of a segment, unpacked, that are taken into memory at once: eight times what a broker puts into one."""
+"""Bytes of a segment, unpacked, that are taken into memory at once: eight times the size of a broker's."""
 
 RUNS = 1000
 """Runs of numbers in a whole segment: a writer that is in order makes one for each start of a broker and date."""
@@ -130,7 +130,7 @@ def read(path: str, earliest: int, latest: int) -> pa.Table | None:
 
 
 def good(table: pa.Table, earliest: int, latest: int) -> bool:
-    """Tell whether every record is one of this version: the same as `line_reader.why_bad`, for all of them at once."""
+    """Return True if all records are of this version: the same as `line_reader.why_bad`, for all of them at once."""
     if any(table[name].null_count for name in REQUIRED):
         return False
     event = table["event"]

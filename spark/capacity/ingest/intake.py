@@ -1,4 +1,4 @@
-"""Ingest: new segments of the journal become bronze records, once each; what is no record is put aside with its reason.
+"""Ingest: new segments of the journal become bronze records, once each; other lines are put aside with their reason.
 
 Rules:
 - A segment is new when the ledger does not have its name, or has another digest of its file. A file of the same size
@@ -11,9 +11,9 @@ Rules:
 - The staged files then move into bronze by renames. If numbers of records overlap (a segment came twice, or a run
   was cut off while it moved files) the dates in question are written again, each record once by (broker, boot, seq).
 - A segment that cannot be decompressed is put aside whole, and the rest goes on.
-- Before files move, the state notes the dates; the ledger is written last. So whatever a crash leaves, the next run
-  reads the same segments again, and takes out what it finds twice.
-- What is lost is told by the numbers (`loss`).
+- Before files move, the state notes the dates; the ledger is written last. So after a crash the next run
+  reads the same segments again, and takes out records that it finds twice.
+- Losses are told by the numbers (`loss`).
 """
 
 import shutil
@@ -231,7 +231,7 @@ class Intake:
         return lines
 
     def _see(self, seen: Seen) -> bool:
-        """Note what a segment is; tell whether it is to be read line by line."""
+        """Note the kind of a segment; tell whether it is to be read line by line."""
         if seen.look is None:
             self._runs += seen.runs
             self._counts[seen.name] = Counts(seen.digest, good=sum(run.records for run in seen.runs))
@@ -314,7 +314,7 @@ class Intake:
         return ((run.date, run.broker, run.boot, run.seq_from, run.seq_to, run.dropped) for run in self._runs)
 
     def _quarantine(self, bad: DataFrame | None) -> None:
-        """Put bad lines aside, and whole segments; a segment that is read again replaces what it had there."""
+        """Put bad lines aside, and whole segments; a segment that is read again replaces its lines there."""
         rows = [(name, 0, why, None, self._run) for name, why in self._damaged.items()]
         whole = self._spark.createDataFrame(rows, QUARANTINE.schema)
         firsts = [(name, counts.first) for name, counts in self._counts.items() if counts.bad]
@@ -354,7 +354,7 @@ class Intake:
         self._tables.write(UNKNOWN_MEMBERS, old.union(new))
 
     def _note(self, new: Sequence[Segment], ledger: pd.DataFrame) -> None:
-        """Note in the ledger what was read; a segment that came again with other bytes replaces its line."""
+        """Note the read segments in the ledger; one that came again with other bytes replaces its line."""
         rows = []
         for one in new:
             counts = self._counts[one.name]

@@ -1,4 +1,4 @@
-"""Lines: segments that are not whole, read by Spark record by record; what is no record is told with its reason.
+"""Lines: segments that are not whole, read by Spark record by record; other lines are told with their reason.
 
 Rules:
 - Segments are parsed once: by the fixed schema, good and bad records to a staging folder in one pass.
@@ -28,7 +28,7 @@ from spark.capacity.tables.schema import BRONZE_RECORDS, EVENTS, RECORD, TYPES, 
 from spark.capacity.tables.store import url
 
 RAW_LIMIT = 2000
-"""Letters of a bad line that are kept: enough to see what it is."""
+"""Letters of a bad line that are kept: enough to recognise it."""
 
 OPEN = 64 << 10
 """Bytes that to open a file counts for: Spark's own 4 MB makes one core wait for the other."""
@@ -44,7 +44,7 @@ NOTHING = date(1970, 1, 1)
 
 
 def why_bad(latest: datetime) -> Column:
-    """Tell what is wrong with a parsed line, or null."""
+    """Return the fault of a parsed line, or null."""
     reason = F.when(~F.col("v").isin(*VERSIONS), F.concat(F.lit("unknown version "), F.col("v")))
     reason = reason.when(F.col(CORRUPT).isNotNull(), "no JSON object, or a member of a wrong type")
     for member in REQUIRED:
@@ -63,7 +63,7 @@ def why_bad(latest: datetime) -> Column:
 
 
 def parse(lines: DataFrame, latest: datetime) -> DataFrame:
-    """Make staged rows of parsed lines: the columns of bronze, and what tells about bad lines.
+    """Make staged rows of parsed lines: the columns of bronze, and those about bad lines.
 
     `row` grows along each segment, so that `seq - row` is the same in an unbroken run of records. `members` is how many
     members were understood.
@@ -83,7 +83,7 @@ def parse(lines: DataFrame, latest: datetime) -> DataFrame:
         "instance": F.coalesce("endpoint", "label", F.concat(F.lit("provider-"), F.col("provider"))),
     }
     columns = [made.get(name, F.col(name)).alias(name) for name in BRONZE_RECORDS.schema.names]
-    # The line itself is there only where it did not parse; else what was understood of it is shown.
+    # The line itself is there only where it did not parse; else its parsed members are shown.
     line = F.coalesce(CORRUPT, F.to_json(F.struct(*RECORD.names)))
     raw = F.when(~good, F.left(line, F.lit(RAW_LIMIT))).alias("raw")
     members = sum((F.col(name).isNotNull().cast("int") for name in RECORD.names), F.lit(0)).alias("members")
@@ -109,7 +109,7 @@ def segment_of() -> Column:
 
 
 def stage(spark: SparkSession, paths: Sequence[Path], latest: datetime, place: Path) -> None:
-    """Read segments, and write what they hold to a folder."""
+    """Read segments, and write their rows to a folder."""
     total = sum(path.stat().st_size for path in paths)
     share = max(SHARE, total // (2 * spark.sparkContext.defaultParallelism))
     spark.conf.set("spark.sql.files.openCostInBytes", str(OPEN))

@@ -1,10 +1,10 @@
-"""Loss: which numbers of records are there, and which are missing.
+"""Loss: numbers of records that are there, and those that are missing.
 
 Numbers are told as runs (`fast_reader.Run`), of which a journal has few, so they are handled here and not by Spark.
 
 Rules:
-- Loss is a gap in the numbers of one boot of a broker, over all dates: a late segment fills its gap. Of what was lost
-  after a boot's last record, or of a whole boot, that part is counted which damaged segments show (`reach`).
+- Loss is a gap in the numbers of one boot of a broker, over all dates: a late segment fills its gap. Of losses
+  after a boot's last record, or of a whole boot, the part is counted that damaged segments show (`reach`).
 - A drop record tells how many records before it the broker itself gave up: that part of the gap is known.
 - A number may be there twice where runs overlap, or where one has holes that were not counted.
 """
@@ -40,7 +40,7 @@ def exact(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def held(runs: pd.DataFrame) -> pd.DataFrame:
-    """Leave what drop records tell out; put the runs in order, and beside each the highest number before it."""
+    """Leave out runs of drop records; put the others in order, and beside each the highest number before it."""
     held = runs[runs["dropped"].isna()].sort_values([*START, "seq_from", "seq_to"], ignore_index=True)
     reached = held.groupby(START)["seq_to"].cummax()
     held["before"] = reached.groupby([held["broker"], held["boot"]]).shift(fill_value=0)
@@ -113,7 +113,7 @@ def exact_runs(records: DataFrame) -> pd.DataFrame:
 
 
 def drops(records: DataFrame) -> DataFrame:
-    """Tell what drop records say, in the form of runs."""
+    """Return the losses that drop records count, in the form of runs."""
     return records.where((F.col("event") == "drop") & F.col("dropped").isNotNull()).select(
         "date", *START, F.col("seq").alias("seq_from"), F.col("seq").alias("seq_to"), "dropped"
     )

@@ -22,10 +22,10 @@ CHUNK = 1 << 20
 CUT_OFF = "the file is cut off"
 
 TAIL = 1 << 16
-"""Bytes at the end of what can be read of a damaged segment in which its last records are looked for."""
+"""Bytes at the end of the readable part of a damaged segment in which its last records are looked for."""
 
 MORSEL = 512
-"""Bytes of a damaged segment that are decompressed at a time: what an error makes unreadable is that much."""
+"""Bytes of a damaged segment that are decompressed at a time: an error makes that much unreadable."""
 
 JUMP = 1_000_000
 """From a record to the next one: a number that is higher by more is taken for damaged itself."""
@@ -78,7 +78,7 @@ def find_segments(
         for folder in root.glob("*/*"):
             if folder.is_dir() and not folder.name.startswith((".", "_")):
                 place = folder.relative_to(root).as_posix()
-                # Its state before it is listed: what comes meanwhile changes it.
+                # Its state before it is listed: a file that comes meanwhile changes it.
                 key = place if len(journals) == 1 else folder.as_posix()
                 hours.setdefault(place, []).append((root, key, folder.stat().st_mtime_ns))
     found = Found([], [], {})
@@ -169,7 +169,7 @@ def look(path: str) -> Look:
 
 
 def reach(path: str) -> Reach | None:
-    """Return how far the records of a damaged segment reach, by the last lines that can be decompressed."""
+    """Return the reach of the records of a damaged segment, by the last lines that can be decompressed."""
     unpack, tail = zlib.decompressobj(wbits=31), b""
     with open(path, "rb") as file:
         try:

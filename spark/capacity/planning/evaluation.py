@@ -1,4 +1,4 @@
-"""Job: what became of past forecasts, beside what they promised.
+"""Job: past forecasts, outcome beside promise.
 
 Rules:
 - A forecast is compared with the hours of its horizon that are over at ``now`` and of which the demand is known;

@@ -1,4 +1,4 @@
-"""Job: what each service's demand will be, hour by hour, from what it was.
+"""Job: the demand of each service to come, hour by hour, from its past demand.
 
 Rules:
 - The history of a service is `demand_mean` of its hours before ``now``, from the first to the last full hour, and for
@@ -100,12 +100,12 @@ def hourly(hours: pd.Series, values: pd.Series, end: pd.Timestamp) -> models.Flo
 
 
 def _or_none(value: float, length: int) -> list[float | None]:
-    """Return a column of the value; what is not known is null, and no NaN, which is more than any number to Spark."""
+    """Return a column of the value; an unknown one is null, and no NaN, which is more than any number to Spark."""
     return [None if np.isnan(value) else value] * length
 
 
 def _quiet(series: models.Floats) -> str:
-    """Say how long nothing was heard, if it is long."""
+    """Return a sentence about the time without reports, if it is long."""
     known = np.flatnonzero(~np.isnan(series))
     silent = len(series) - 1 - int(known[-1]) if len(known) else len(series)
     return f"nothing known of the last {silent} hours" if silent >= QUIET else ""

@@ -1,4 +1,4 @@
-"""Growth: how the weekly peaks of a service develop, and when the providers of now are too few if it goes on.
+"""Growth: the trend of the weekly peaks of a service, and the week from which the providers of now are too few by it.
 
 Rules:
 - A week's peak is its highest five-minute window; weeks are counted back from the time of the plan.
@@ -19,7 +19,7 @@ import numpy as np
 WEEK = timedelta(weeks=1)
 
 WEEKS = 13
-"""A quarter of a year, back and ahead: what is further away nobody buys for, and the slope does not hold for longer."""
+"""A quarter of a year, back and ahead: no purchase is made for later, and the slope does not hold for longer."""
 
 FEWEST = 4
 """Of three weeks, one is a third of the slope."""

@@ -6,17 +6,17 @@ Rules:
 - The season is a week where there are at least `SEASONS` weeks of history, else a day.
 - The floor is the seasonal naive model: the last season again. Another model replaces it only if it won on past folds
   of this very series: on `FEWEST_FOLDS` of them at least, by `MARGIN` in total, and in `WON` of the folds one by one.
-- What came since the last whole fold began is looked at as well, in *looks* that end with the history and begin at one
+- The load since the last whole fold began is looked at as well, in *looks* that end with the history and begin at one
   step of the folds after the other. A model that was worse than the floor there is not believed, whatever it did
   before: the load has become another.
 - The winner does not replace all of it: a `HEDGE` of every model is the floor. So it is judged, and so it speaks.
-- A fold is a moment of the past: the models see what was known then, and are judged by what came. Folds begin every
+- A fold is a moment of the past: the models see the data known then, and are judged by the outcome. Folds begin every
   day (every half day where the horizon is a day), and reach back `FOLD_DAYS` days.
 - With less than two horizons of history to judge by, the folds look less far ahead than the forecast; that is flagged.
-- p50 is the model's own forecast. p95 is p50 and the 95 % quantile of what the folds' steps exceeded it by.
-- What a forecast says of its own quality (MASE, coverage) was achieved on the past folds by which the model was chosen,
+- p50 is the model's own forecast. p95 is p50 and the 95 % quantile of the excess of the folds' steps.
+- The quality in a forecast (MASE, coverage) was achieved on the past folds by which the model was chosen,
   so it flatters a little. For p95 each fold was given only folds that had ended when it began.
-- What a plan is made on is not in here: `peak_bound`.
+- The bound on which a plan is made is not in here: `peak_bound`.
 - Under `SEASONS` seasons there is nothing to choose by: the seasonal naive model, flagged. Under one season: the last
   value, flagged. Both are better than no answer, and neither should be believed for long.
 - Gaps are filled from the same step of the season before, else by a line between their ends, for the models only: no
@@ -41,7 +41,7 @@ DAY = 24
 WEEK_DAYS = 7
 
 SEASONS = 3
-"""Fewer seasons than this leave, after what a model needs to begin with (two), none to be judged by."""
+"""Fewer seasons than this leave, after the two that a model needs to begin with, none to be judged by."""
 
 PROFILE_SEASONS = 4
 """Seasons in a mean profile: enough to halve the noise of one, and few enough to follow a farm that changes."""
@@ -62,7 +62,7 @@ made a series worse by more than 5 %."""
 
 MARGIN = 0.10
 """The part of the naive model's error by which another must be better. In back-tests the models differ by 5 to 9 % on
-average, which is what luck does on ten folds; with less than 10 % the choice is as often wrong as right."""
+average, which luck achieves on ten folds; with less than 10 % the choice is as often wrong as right."""
 
 WON = 0.6
 """The share of folds that the winner must have won one by one: one lucky fold, such as an outage, is not enough."""
@@ -121,7 +121,7 @@ class Forecast:
 
 @attrs.frozen(eq=False)
 class Fold:
-    """A moment of the past: what each model said then, and what came."""
+    """A moment of the past: the forecast of each model, and the outcome."""
 
     origin: int
     actual: Floats
@@ -163,7 +163,7 @@ def filled(series: Floats, day: int = DAY) -> Floats:
 
 
 def naive_scale(series: Floats, season: int) -> float:
-    """Return what errors are divided by: the seasonal naive model's mean error within the series, and never 0."""
+    """Return the divisor of errors: the seasonal naive model's mean error within the series, and never 0."""
     known = np.abs(series[~np.isnan(series)])
     size = float(known.mean()) if len(known) else 0.0
     for lag in (season, 1):
@@ -230,7 +230,7 @@ SEASONAL: Mapping[str, Callable[[Floats, int, int], Floats]] = {
 
 
 def candidates(full: Floats, season: int, horizon: int, day: int = DAY) -> dict[str, Floats]:
-    """Return what each model says after this history, by name: for the seasons of which there are two.
+    """Return the forecast of each model after this history, by name: for the seasons of which there are two.
 
     ``season`` is the floor's.
     """
@@ -253,7 +253,7 @@ def candidates(full: Floats, season: int, horizon: int, day: int = DAY) -> dict[
 
 
 def _fold_horizon(length: int, season: int, horizon: int, day: int) -> int:
-    """Return how far ahead folds look: the horizon, or what leaves room for several of them, in whole days."""
+    """Return the horizon of folds: that of the forecast, or one that leaves room for several folds, in whole days."""
     room = (length - 2 * season) // 2
     return min(horizon, max(day, room // day * day))
 
@@ -268,7 +268,7 @@ def past_folds(series: Floats, season: int, horizon: int, day: int = DAY) -> lis
 
 
 def latest_looks(series: Floats, season: int, horizon: int, day: int = DAY) -> list[Fold]:
-    """Return what was said since the last whole fold began, and what has come of it so far, oldest first."""
+    """Return the forecasts since the last whole fold began with the outcome so far, oldest first."""
     ahead = _fold_horizon(len(series), season, horizon, day)
     stride = _stride(ahead, day)
     first = max(2 * season, len(series) - ahead + stride)
@@ -315,12 +315,12 @@ def choose(folds: list[Fold], floor: str, looks: Sequence[Fold] = ()) -> str:
 
 
 def offset(folds: Sequence[Fold], model: str) -> float:
-    """Return what p95 is above p50, by what the folds' steps exceeded it by."""
+    """Return the distance of p95 from p50, by the excess of the folds' steps."""
     return max(0.0, float(np.quantile(np.concatenate([fold.excess(model) for fold in folds]), UPPER)))
 
 
 def coverage(folds: Sequence[Fold], model: str) -> float:
-    """Give each fold the p95 that the folds which had ended before it would have given, and look at what came."""
+    """Give each fold the p95 of the folds that had ended before it, and compare that with the outcome."""
     covered: list[float] = []
     for fold in folds:
         ended = [other for other in folds if other.origin + len(other.actual) <= fold.origin]
@@ -379,7 +379,7 @@ def _plain(model: str, said: Floats, season: int, seasons: float, flag: str) -> 
 
 
 def _flag(series: Floats, folds: list[Fold], horizon: int) -> str:
-    """Return what a reader of the forecast should know, or nothing."""
+    """Return a reason to trust the forecast less, or nothing."""
     known = series[~np.isnan(series)]
     flags = []
     if known.max() == known.min():

@@ -1,4 +1,4 @@
-"""The peak bound: what the demand of a service will hardly exceed, and how often it would have in the past.
+"""The peak bound: a load that the demand of a service hardly exceeds, with the number of past moments at which it did.
 
 Peaks are five-minute maxima: one value for each step (an hour, as the jobs use it), oldest first; NaN where nothing is
 known. Pure numpy: no Spark in here.
@@ -8,9 +8,9 @@ Rules:
   a service, so its past misses are those of a rule that did not see them.
 - The bound of an hour is made in the same way of the peaks of that hour of the week (of the day, while there are less
   than three weeks) and of the hours beside it. It serves schedules and dates, and is never above the bound.
-- The record of a service: the same rule at past moments, one horizon apart, each given only what was known then. With
+- The record of a service: the same rule at past moments, one horizon apart, each given only the data known then. With
   less than `FIRST` horizons of history the record looks a day ahead; with less than `FIRST` days there is none.
-- What the record promises is an upper limit: a rate of misses that is higher would have shown more of them on 19
+- The promise of the record is an upper limit: a rate of misses that is higher would have shown more of them on 19
   services of 20 (the one-sided limit of Clopper and Pearson).
 
 No rule with more in it was clearly better; docs/adr/0032 has the measurements.
@@ -108,9 +108,12 @@ def upper_limit(missed: int, trials: int, level: float = LEVEL) -> float:
     """Return the highest rate with which so few misses are not rarer than 1 - level; 1 where nothing was tried."""
     if missed >= trials:
         return 1.0
+    # Logarithms: the binomial coefficients of some thousand trials are larger than a float can be.
+    counts = np.arange(missed + 1)
+    ways = np.concatenate(([0.0], np.cumsum(np.log((trials - counts[:-1]) / counts[1:]))))
     low, high = 0.0, 1.0
     for _ in range(60):
         rate = (low + high) / 2.0
-        few = sum(math.comb(trials, k) * rate**k * (1.0 - rate) ** (trials - k) for k in range(missed + 1))
+        few = float(np.exp(ways + counts * math.log(rate) + (trials - counts) * math.log1p(-rate)).sum())
         low, high = (rate, high) if few > 1.0 - level else (low, rate)
     return high

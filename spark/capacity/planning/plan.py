@@ -1,11 +1,11 @@
-"""Job: how many providers each service needs, now and for the horizon, and when those that it has are too few.
+"""Job: the providers that each service needs, now and for the horizon, and the time at which those of now are too few.
 
 Rules:
 - Nothing is claimed about capacity where nothing says when a provider is full: no `full_load`, no number, and a note.
 - Providers for a demand = demand / (`full_load` * target utilisation), rounded up, and never less than one.
 - The demand of now is the highest five-minute window of the last full hour; that of the horizon is the peak bound.
 - Spare providers come on top: `SPARE`, or `SPARE_SHARE` of those needed if that is more. Every need has them, that of
-  now, that of the horizon, and that of an hour: what is short in one is short in all.
+  now, that of the horizon, and that of an hour: a service that is short in one is short in all.
 - Where providers report requests and their latency, or requests in flight, Erlang's formula says how many providers,
   each of which handles one request at a time, keep all but `WAIT_SHARE` of them from waiting; the larger number is
   taken. The traffic of the horizon is that of the last hour in proportion to the demand. If more requests are in
@@ -50,7 +50,7 @@ HOUR = 3600.0
 
 NO_FULL_LOAD = "full_load is not set for this service: nothing is claimed about its capacity"
 GONE = "no provider was there in the last full hour"
-RUNS_OUT = "the bound is above what the providers of now should carry"
+RUNS_OUT = "the bound is above the load that the providers of now should carry"
 SEVERAL = "providers handle several requests at a time: Erlang's formula is not used"
 
 
@@ -68,7 +68,7 @@ class Event:
 class Options:
     """Parameters of a plan; all but the target is for what-if questions.
 
-    ``growth`` multiplies the demand, ``full_load`` replaces what a provider carries, ``without`` takes so many
+    ``growth`` multiplies the demand, ``full_load`` replaces the load that a provider carries, ``without`` takes so many
     providers away, by service, and ``events`` are known beforehand.
     """
 
@@ -79,7 +79,7 @@ class Options:
     events: tuple[Event, ...] = ()
 
     def factor(self, service: str, hour: datetime | None = None) -> float:
-        """Return how many times the demand is as high: in an hour, or where none is given without any event."""
+        """Return the factor of the demand: in an hour, or where none is given without any event."""
         mine = [
             event.factor
             for event in self.events
@@ -261,7 +261,7 @@ def _short_week(
 
 
 def _rule(target: float, busy: int | None, by_load: int | None) -> str:
-    """Name what decided on the number of providers."""
+    """Name the rule that decided on the number of providers."""
     if busy is None:
         return "none"
     waits = by_load is None or busy > by_load

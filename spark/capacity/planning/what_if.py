@@ -1,7 +1,7 @@
 """What-if questions: the plan of the last run again, with other assumptions. It reads tables, and needs no Spark.
 
 Rules:
-- What is asked for stands beside the plan as it is: providers there, needs, and what is missing.
+- The plan of the question stands beside the plan as it is: providers there, needs, and missing providers.
 - Providers that are taken away are those with the given endpoint, host or label which were up in the last full hour.
 - A calendar is CSV: `from,to,factor` and, if not for all, `service`. Times are ISO 8601; without a zone they are UTC.
 """

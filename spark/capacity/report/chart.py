@@ -1,36 +1,35 @@
-"""Charts over time as SVG text, to stand in an HTML page.
+"""Charts over time: the places of lines, ticks and labels, which the template ``chart.html`` makes SVG of.
 
 Rules:
-- The text is well-formed XML, and all that comes from outside goes through `escape`.
 - Colours are classes, which the page's style sheet gives meaning; so a chart is light or dark as its page is.
-- Each chart has a title and a description for those who do not see it, and its axes say their units.
 - A value that is missing breaks its line. Nothing is drawn that was not measured or forecast.
+- A chart is as wide as its page. Only lines and areas are stretched; texts keep their size, and stand at a share of the
+  width. On a narrow page every second tick of the time axis is left out, or four of five where they have hours.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from xml.sax.saxutils import escape as _escape
 
 import attrs
 
-WIDTH, HEIGHT = 900, 300
-"""Of the drawing; the page scales it."""
-
-LEFT, RIGHT, TOP, BOTTOM = 62, 14, 34, 44
-"""Margins: room for the axes, and above for the legend."""
+WIDTH, HEIGHT = 1000, 222
+"""Of the plane of lines and areas: a stretched unit, and pixels."""
 
 TICKS = 9
 """At most so many days are named on the axis; more would touch each other."""
 
-LABEL = 110
-"""Room that a label beside a mark needs; nearer to the edge it stands on the other side."""
+EDGE = 8
+"""Percent of the width: nearer to the end the name of a time stands before its tick, for want of room after it."""
 
-LONE = 0.003
-"""Length of a line of one point, as a share of the time axis: shorter, it would be invisible."""
+BESIDE = 4
+"""Pixels between a mark or the edge of the plane and a text beside it."""
+
+LONE = 0.012
+"""Length of a line of one point, as a share of the time axis: three pixels of a phone, so that it is seen."""
 
 ROW = 14
 """Height of a line of text; the labels of several marks stand below each other."""
@@ -69,51 +68,70 @@ class Mark:
     at: float
 
 
-def escape(text: object) -> str:
-    """Make text harmless in elements and attributes. A character that XML does not allow becomes a replacement
-    character."""
-    kept = "".join(character if _allowed(character) else "\ufffd" for character in str(text))
-    return _escape(kept, {'"': "&quot;", "'": "&#39;"})
+@attrs.frozen
+class Path:
+    """A line or an area of the drawing; `kind` is its class, `d` its course in the notation of SVG."""
+
+    kind: str
+    d: str
 
 
-def _allowed(character: str) -> bool:
-    code = ord(character)
-    return code in (9, 10, 13) or 0x20 <= code < 0x7F or 0xA0 <= code < 0xD800 or 0xE000 <= code not in (0xFFFE, 0xFFFF)
+@attrs.frozen
+class Label:
+    """A text of the drawing, at `x` percent of the width and so many pixels (`dx`) beside it.
+
+    A `minor` one is left out on a narrow page.
+    """
+
+    text: str
+    x: float
+    y: float
+    anchor: str
+    dx: int = 0
+    minor: bool = False
 
 
-def chart(
-    ident: str,
-    title: str,
-    description: str,
-    unit: str,
-    lines: Sequence[Line],
-    bands: Sequence[Band] = (),
-    marks: Sequence[Mark] = (),
-) -> str:
-    """Draw the chart. ``ident`` is unique in the page and our own; texts may be anything."""
+@attrs.frozen
+class Drawing:
+    """A chart: paths on a plane of `width` and `height`, texts around it, and a legend with a swatch for each line."""
+
+    grid: Sequence[str]
+    values: Sequence[Label]
+    times: Sequence[Label]
+    bands: Sequence[Path]
+    lines: Sequence[Path]
+    marks: Sequence[tuple[Path, Label]]
+    legend: Sequence[tuple[Path, str]]
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+def chart(lines: Sequence[Line], bands: Sequence[Band] = (), marks: Sequence[Mark] = ()) -> Drawing | None:
+    """Return the drawing; None where there is nothing to draw."""
     lines = [line for line in lines if any(value is not None for _, value in line.points)]
     bands = [band for band in bands if band.points]
     times = [at for line in lines for at, _ in line.points] + [point[0] for band in bands for point in band.points]
     values = [value for line in lines for _, value in line.points if value is not None]
     values += [point[2] for band in bands for point in band.points]
     if not times or not values:
-        return ""
+        return None
     first, last = min(times), max(times)
     if last <= first:
         last = first + HOUR
     top, step = _scale(max(values) * HEADROOM)
     frame = _Frame(first, last, top)
-    parts = [
-        f'<svg role="img" aria-labelledby="{ident}-t {ident}-d" viewBox="0 0 {WIDTH} {HEIGHT}">',
-        f'<title id="{ident}-t">{escape(title)}</title><desc id="{ident}-d">{escape(description)}</desc>',
-        *_axes(frame, step, unit),
-        *(_band(frame, band) for band in bands),
-        *(_line(frame, line) for line in lines),
-        *_marks(frame, marks),
-        *_legend([*bands, *lines]),
-        "</svg>",
-    ]
-    return "\n".join(parts)
+    values_grid, value_names = _value_axis(frame, step)
+    times_grid, time_names = _time_axis(frame)
+    return Drawing(
+        [*values_grid, *times_grid],
+        value_names,
+        time_names,
+        [_band(frame, band) for band in bands],
+        [_line(frame, line) for line in lines],
+        list(_marks(frame, marks)),
+        [(Path(band.kind, "M0 1h22v8h-22Z"), band.label) for band in bands]
+        + [(Path(line.kind, "M0 5h22"), line.label) for line in lines],
+    )
 
 
 @attrs.frozen
@@ -125,10 +143,14 @@ class _Frame:
     top: float
 
     def x(self, at: float) -> float:
-        return LEFT + (at - self.first) / (self.last - self.first) * (WIDTH - LEFT - RIGHT)
+        return (at - self.first) / (self.last - self.first) * WIDTH
 
     def y(self, value: float) -> float:
-        return HEIGHT - BOTTOM - value / self.top * (HEIGHT - TOP - BOTTOM)
+        return HEIGHT - value / self.top * HEIGHT
+
+    def share(self, at: float) -> float:
+        """Return the place of a time in percent of the width."""
+        return round(self.x(at) * 100 / WIDTH, 2)
 
 
 def _scale(highest: float) -> tuple[float, float]:
@@ -141,71 +163,68 @@ def _scale(highest: float) -> tuple[float, float]:
     return math.ceil(highest / step * 0.999999) * step, step
 
 
-def _axes(frame: _Frame, step: float, unit: str) -> Iterable[str]:
-    bottom = HEIGHT - BOTTOM
+def _value_axis(frame: _Frame, step: float) -> tuple[list[str], list[Label]]:
+    """Return the lines of the grid, and the values beside them."""
+    grid, names = [], []
     for number in range(round(frame.top / step) + 1):
         y = frame.y(number * step)
-        yield f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
-        yield f'<text class="tick" x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{number * step:g}</text>'
+        grid.append(f"M0 {y:.1f}H{WIDTH}")
+        names.append(Label(f"{number * step:g}", 0, round(y + 4, 1), "end", -BESIDE))
+    return grid, names
+
+
+def _time_axis(frame: _Frame) -> tuple[list[str], list[Label]]:
+    """Return the lines of the grid, and the times below them."""
+    grid: list[str] = []
+    names: list[Label] = []
     span = frame.last - frame.first
     steps = (HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 14 * DAY, 28 * DAY)
     between = next((size for size in steps if span / size <= TICKS), math.ceil(span / TICKS / DAY) * DAY)
+    form, major = ("%d %b", 2) if between >= DAY else ("%d %b %H:%M", 5)
     at = math.ceil(frame.first / between) * between
     while at <= frame.last:
-        x = frame.x(at)
-        form = "%d %b" if between >= DAY else "%d %b %H:%M"
+        share = frame.share(at)
+        grid.append(f"M{frame.x(at):.1f} 0V{HEIGHT + BESIDE}")
+        anchor = "end" if share > 100 - EDGE else "middle"
         name = datetime.fromtimestamp(at, UTC).strftime(form)
-        yield f'<path class="grid" d="M{x:.1f} {TOP}V{bottom + 4}"/>'
-        yield f'<text class="tick" x="{x:.1f}" y="{bottom + 17}" text-anchor="middle">{name}</text>'
+        names.append(Label(name, share, HEIGHT + 20, anchor, minor=len(names) % major > 0))
         at += between
-    middle = (TOP + bottom) / 2
-    yield f'<path class="axis" d="M{LEFT} {TOP}V{bottom}H{WIDTH - RIGHT}"/>'
-    yield (
-        f'<text class="unit" transform="translate(14 {middle:.0f}) rotate(-90)" text-anchor="middle">'
-        f"{escape(unit)}</text>"
-    )
-    yield f'<text class="unit" x="{WIDTH - RIGHT}" y="{HEIGHT - 8}" text-anchor="end">time (UTC)</text>'
+    return grid, names
 
 
 def _path(frame: _Frame, points: Iterable[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{frame.x(at):.1f} {frame.y(value):.1f}" for at, value in points)
 
 
-def _line(frame: _Frame, line: Line) -> str:
+def _line(frame: _Frame, line: Line) -> Path:
     runs = [
         [(at, value) for at, value in run if value is not None]
         for there, run in groupby(line.points, lambda point: point[1] is not None)
         if there
     ]
+    return Path(line.kind, "".join(_path(frame, run if len(run) > 1 else _dash(frame, *run[0])) for run in runs))
+
+
+def _dash(frame: _Frame, at: float, value: float) -> list[tuple[float, float]]:
+    """Return the line of one point: from it on, or up to the end of the axis."""
     length = LONE * (frame.last - frame.first)
-    runs = [run if len(run) > 1 else [run[0], (run[0][0] + length, run[0][1])] for run in runs]
-    return f'<path class="{line.kind}" d="{"".join(_path(frame, run) for run in runs)}"/>'
+    begin = min(at, frame.last - length)
+    return [(begin, value), (begin + length, value)]
 
 
-def _band(frame: _Frame, band: Band) -> str:
+def _band(frame: _Frame, band: Band) -> Path:
     upper = [(at, high) for at, _, high in band.points]
     lower = [(at, low) for at, low, _ in reversed(band.points)]
-    return f'<path class="{band.kind}" d="{_path(frame, upper + lower)}Z"/>'
+    return Path(band.kind, f"{_path(frame, upper + lower)}Z")
 
 
-def _marks(frame: _Frame, marks: Sequence[Mark]) -> Iterable[str]:
+def _marks(frame: _Frame, marks: Sequence[Mark]) -> Iterator[tuple[Path, Label]]:
     inside = sorted((mark for mark in marks if frame.first <= mark.at <= frame.last), key=lambda mark: mark.at)
     for row, mark in enumerate(inside):
-        x = frame.x(mark.at)
-        fits = x + LABEL < WIDTH - RIGHT
-        place, anchor = (x + 4, "start") if fits else (x - 4, "end")
-        yield f'<path class="{mark.kind}" d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
+        share = frame.share(mark.at)
+        # Towards the wider side: there is room for a label on half of any page.
+        anchor, dx = ("start", BESIDE) if share <= 50 else ("end", -BESIDE)
         yield (
-            f'<text class="label" x="{place:.1f}" y="{TOP + 11 + row * ROW}" text-anchor="{anchor}">'
-            f"{escape(mark.label)}</text>"
+            Path(mark.kind, f"M{frame.x(mark.at):.1f} 0V{HEIGHT}"),
+            Label(mark.label, share, 11 + row * ROW, anchor, dx),
         )
-
-
-def _legend(shown: Sequence[Line | Band]) -> Iterable[str]:
-    x = LEFT
-    for one in shown:
-        shape = f"M{x} 9h22v8h-22Z" if isinstance(one, Band) else f"M{x} 13h22"
-        yield f'<path class="{one.kind}" d="{shape}"/>'
-        yield f'<text class="tick" x="{x + 27}" y="17">{escape(one.label)}</text>'
-        # Wide enough for any of our own labels: no font is known here.
-        x += 27 + 14 + round(6.4 * len(one.label))

@@ -1,16 +1,17 @@
 """The report: HTML that needs nothing else, and two tables as CSV.
 
-It is made of the small tables, as rows. It measures nothing and decides nothing: what it says was decided by the jobs,
-and stands in the tables.
+It is made of the small tables, as rows. It measures nothing and decides nothing: its claims were decided by the jobs,
+and stand in the tables.
 
 Rules:
 - A page opens offline: no script, no reference to anything outside of it but to pages of the same report.
 - With more than `PAGED` services the report is an index, and each service has a page of its own.
+- The modules beside this make frozen values of the rows; the templates hold all HTML and sentences.
 - Every text from the journal is hostile until it is escaped, and is kept apart from the text around it (``bdi``), so
-  that a name can neither be markup nor turn the direction of what follows.
+  that a name can neither be markup nor turn the direction of the text that follows.
 - A number that is not known is a dash, and an empty table says why it is empty. Zero is said only where zero was found.
 - A time without a zone is UTC. The page has no time of its own, so that the same tables give the same bytes.
-- A promise stands beside what became of it.
+- A promise stands beside its outcome.
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from spark.capacity.report.chart import escape
+from spark.capacity.report import data_quality, first_screen, promises, provider_sections
 from spark.capacity.report.files import replace, table_csv
-from spark.capacity.report.first_screen import glance, header
-from spark.capacity.report.markup import Row, Tables, time_of
+from spark.capacity.report.rendering import rendered
+from spark.capacity.report.row_values import Row, Tables, time_of
 from spark.capacity.report.rows_by_service import RowsByService
-from spark.capacity.report.sections import balance, promises, quality, reliability, unclaimed
-from spark.capacity.report.service_section import ServiceRows, service_section, services_of
-from spark.capacity.report.style import STYLE
+from spark.capacity.report.service_rows import ServiceRows, services_of
+from spark.capacity.report.service_section import section_of
 
 PAGED = 60
 """Services of one page: each takes some 45 kB with its chart and its numbers."""
@@ -44,13 +44,9 @@ def write(out: Path, tables: Tables, paged: int = PAGED) -> list[Path]:
     wanted = services if len(services) > paged else []
     for service in wanted:
         pages.mkdir(exist_ok=True)
-        back = '<p><a href="../report.html">All services</a></p>'
-        replace(
-            pages / f"{service.ident}.html",
-            _document(f"{service.name}: capacity plan", back + service_section(service)),
-            lasting=False,
-        )
-    # The index last: what it links to is there.
+        html = rendered("service.html", section=section_of(service))
+        replace(pages / f"{service.ident}.html", html, lasting=False)
+    # The index last: its pages are there.
     replace(out / "report.html", _render(tables, services, len(services) > paged))
     for old in set(pages.glob("*.html")) - {pages / f"{service.ident}.html" for service in wanted}:
         old.unlink()
@@ -64,17 +60,18 @@ def render(tables: Tables, paged: int = PAGED) -> str:
 
 
 def _render(tables: Tables, services: Sequence[ServiceRows], pages: bool) -> str:
-    body = [
-        header(services, _span(tables.get("gold_service_1h", ()))),
-        glance(services, pages),
-        *(() if pages else (service_section(service) for service in services)),
-        reliability(tables.get("gold_provider_day", ())),
-        balance(tables.get("gold_balance_day", ())),
-        promises(services),
-        quality(tables),
-        unclaimed(services, tables),
-    ]
-    return _document("Capacity plan", "".join(body))
+    return rendered(
+        "report.html",
+        head=first_screen.head(services, _span(tables.get("gold_service_1h", ()))),
+        rows=first_screen.glance(services, pages),
+        pooled=first_screen.pooled(services),
+        sections=() if pages else map(section_of, services),
+        reliability=provider_sections.reliability(tables.get("gold_provider_day", ())),
+        balance=provider_sections.balance(tables.get("gold_balance_day", ())),
+        promises=promises.promises(services),
+        quality=data_quality.quality(tables),
+        unclaimed=promises.unclaimed(services, tables),
+    )
 
 
 def _span(hours: Sequence[Row] | RowsByService) -> tuple[datetime, datetime] | None:
@@ -82,13 +79,3 @@ def _span(hours: Sequence[Row] | RowsByService) -> tuple[datetime, datetime] | N
         return hours.span("h")
     times = [at for row in hours if (at := time_of(row, "h"))]
     return (min(times), max(times)) if times else None
-
-
-def _document(title: str, body_html: str) -> str:
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8" />'
-        '<meta name="viewport" content="width=device-width, initial-scale=1" />'
-        '<meta name="color-scheme" content="light dark" />'
-        f"<title>{escape(title)}</title>\n"
-        f"<style>{STYLE}</style></head>\n<body>\n<main>\n{body_html}</main></body></html>\n"
-    )

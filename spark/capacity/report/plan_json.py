@@ -1,9 +1,9 @@
-"""plan.json: the plan for programs: the broker's pages and metrics, autoscalers, and whatever else reads JSON.
+"""plan.json: the plan for programs: the broker's pages and metrics, autoscalers, and other readers of JSON.
 
 Rules:
-- `version` is 1. Later versions may add members; a reader leaves what it does not know.
+- `version` is 1. Later versions may add members; a reader leaves those that it does not know.
 - Times are ISO 8601 in UTC, loads as providers report them, needs in providers with their spares.
-- What is not known is null. Nothing is said of capacity where `full_load` is null.
+- A value that is not known is null. Nothing is said of capacity where `full_load` is null.
 - `schedule` has a need for each hour of the week, 168 of them from Monday 00:00 UTC on; null beyond the horizon.
 - Each service has a line of its own.
 - The file is written under another name first, and takes its place by a rename: a reader sees the old or the new one.
@@ -35,7 +35,7 @@ from typing import Any
 from spark.capacity.planning.plan import need
 from spark.capacity.report.files import FORMULA, replace
 from spark.capacity.report.rows_by_service import RowsByService
-from spark.capacity.report.service_section import by_service
+from spark.capacity.report.service_rows import by_service
 
 VERSION = 1
 

@@ -7,22 +7,47 @@ the plan agree. A week is drawn at its begin.
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
+
+import attrs
 
 from spark.capacity.planning.growth import FEWEST, WEEK, WEEKS, Growth
 from spark.capacity.planning.peak_bound import HEADROOM
 from spark.capacity.planning.plan import carried
-from spark.capacity.report.chart import Line, Mark, chart, escape
-from spark.capacity.report.markup import Row, bdi, number_of, para, percent, time_of
+from spark.capacity.report.chart import Drawing, Line, Mark, chart
+from spark.capacity.report.row_values import Row, number_of, time_of
 
 
-def trend_figure(ident: str, service: str, plan: Row) -> str:
-    """Return the figure as HTML, from a row of gold_plan; a note in its place where fewer than four weeks are known."""
+@attrs.frozen
+class Outlook:
+    """The time at which the trend exceeds the load that the providers carry.
+
+    Of services without a trend or a full load nothing is claimed. `week` is set for a date only.
+    """
+
+    kind: Literal["unclaimed", "already", "date", "enough"]
+    week: datetime | None = None
+
+
+@attrs.frozen
+class Trend:
+    """The weekly growth as a share of the level, with its drawing; None for both where too few weeks are known."""
+
+    growth: float | None
+    drawing: Drawing | None
+    outlook: Outlook
+    fewest: int = FEWEST
+    """Weeks with a known load that a trend needs."""
+
+
+def trend_of(plan: Row) -> Trend | None:
+    """Return the trend from a row of gold_plan; None where the row has no weekly peaks."""
     issued, peaks = time_of(plan, "issued"), plan.get("weekly_peaks")
     if issued is None or not isinstance(peaks, list):
-        return ""
+        return None
     trend = _growth(plan)
     if trend is None:
-        return para(f"There is no 13-week trend: it needs {FEWEST} weeks with a known load.", "empty")
+        return Trend(None, None, outlook(plan))
     began = next(number for number, peak in enumerate(peaks, -WEEKS) if peak is not None)
     # Week 0 is the first of the coming ones; the level of the trend is that of the week before it.
     drawn = [(_begin(issued, week), trend.in_weeks(week + 1)) for week in range(began, WEEKS)]
@@ -40,17 +65,8 @@ def trend_figure(ident: str, service: str, plan: Row) -> str:
     if limit := limit_of(plan):
         lines.append(Line("the providers carry", "capacity", [(drawn[0][0], limit), (drawn[-1][0], limit)]))
     marks = [("now", "now", issued), ("too few by the trend", "crossed", time_of(plan, "exhaust_trend"))]
-    said = _said(plan)
-    figure = chart(
-        f"{ident}w",
-        f"Weekly peaks and trend of {service}",
-        f"Highest five minutes of each week, 13 weeks back and ahead. {said}",
-        "load (as reported)",
-        lines,
-        marks=[Mark(label, kind, at.timestamp()) for label, kind, at in marks if at],
-    )
-    caption = f"<figcaption>Weekly peaks of {bdi(service)} and their trend, 13 weeks ahead. {escape(said)}</figcaption>"
-    return f'<figure class="wide" tabindex="0">{figure}{caption}</figure>'
+    drawing = chart(lines, marks=[Mark(label, kind, at.timestamp()) for label, kind, at in marks if at])
+    return Trend(number_of(plan, "growth_per_week"), drawing, outlook(plan))
 
 
 def _growth(plan: Row) -> Growth | None:
@@ -72,14 +88,10 @@ def limit_of(plan: Row) -> float | None:
     return carried(int(providers), full_load * target)
 
 
-def _said(plan: Row) -> str:
-    """Say when the trend exceeds what the providers carry."""
-    share, issued, short = number_of(plan, "growth_per_week"), time_of(plan, "issued"), time_of(plan, "exhaust_trend")
-    grows = f"The peaks change by {percent(share)} of their level a week."
-    if limit_of(plan) is None:
-        return f"{grows} Without a full load nothing is claimed about when the providers are too few."
+def outlook(plan: Row) -> Outlook:
+    issued, short = time_of(plan, "issued"), time_of(plan, "exhaust_trend")
+    if number_of(plan, "growth_per_week") is None or limit_of(plan) is None:
+        return Outlook("unclaimed")
     if short is None:
-        return f"{grows} By this trend the providers are enough for {WEEKS} weeks."
-    if issued is not None and short <= issued:
-        return f"{grows} By this trend the providers are too few already."
-    return f"{grows} If that goes on, the providers are too few from the week of {short:%Y-%m-%d}."
+        return Outlook("enough")
+    return Outlook("already") if issued is not None and short <= issued else Outlook("date", short)

@@ -86,7 +86,7 @@ def write(day: Day, pairs: Sequence[Pair], before: Sequence[Carried], place: str
 
 
 def _add_records(lives: Lived, rows: FiveMinutes) -> None:
-    """Add what the records tell, and the time from each short one to the next, which may reach into the next window."""
+    """Add the records, and the time from each short one to the next, which may reach into the next window."""
     records, short = lives.records, lives.short
     w = window_of(records.at)
     length = np.where(short, lives.next - records.at, 0)
@@ -136,7 +136,7 @@ def _stretches(lives: Lived, pieces: Pieces, names: Names, before: Sequence[Carr
     another = np.append(False, records.registration[breaks][1:] == records.registration[breaks][:-1])[: len(breaks)]
     begin = np.where(another, np.append(0, breaks[:-1] + 1)[: len(breaks)], lives.first[breaks])
     began, withdrawn = records.at[begin], records.ended[breaks] == WITHDRAWN
-    # An end of which nothing before it is known says nothing of being up; a withdrawal says that nobody is down.
+    # An end of which nothing before it is known says nothing of being up; a withdrawal says that no provider is down.
     says = withdrawn | (records.ended[breaks] == OPEN) | (begin < breaks)
     # If the clock was set back, the same time is there twice, and no provider is down in it.
     open_ = (records.ended[breaks] == OPEN) & ~lives.last[breaks]
@@ -158,7 +158,7 @@ def _stretches(lives: Lived, pieces: Pieces, names: Names, before: Sequence[Carr
 
 
 def _before(names: Names, before: Sequence[Carried]) -> Stretches:
-    """Return how far the registrations of the day before were up."""
+    """Return the stretches of the registrations of the day before."""
     made = []
     for one in before:
         to, how = one.at, one.ended

@@ -1,9 +1,9 @@
-"""Presence: when each broker was there, by its records.
+"""Presence: the times of each broker, by its records.
 
 Rules:
 - Any record is a sign. Signs of a broker's start more than 90 s apart (docs/export.md), and midnight, divide its
   up-spans: the times in which it lived. There are few, so they are made here and not by Spark.
-- Who asks for signs need not have each record: unbroken rows of records, none more than 90 s after the one before, tell
+- A search for signs does not need each record: unbroken rows of records, none more than 90 s after the one before, tell
   as much by their ends.
 - A stay is the time for which providers could be with a start of the broker: its up-spans, without the midnights.
 - A broker is all its starts together.
@@ -104,7 +104,7 @@ def signs_of(brokers: Iterable[Span], first: int, last: int) -> list[tuple[str, 
 
 
 def broker_down(signs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Tell when brokers were not there, from rows of the table of signs: broker, start, end."""
+    """Return the times without a broker, from rows of the table of signs: broker, start, end."""
     found = []
     ordered = sorted(signs, key=lambda row: (row["broker"], row["first"]))
     for before, after in pairwise(ordered):

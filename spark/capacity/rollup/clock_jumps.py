@@ -1,12 +1,12 @@
-"""Clocks: where a broker's clock was set back, by its records.
+"""Clocks: the places in a broker's records at which its clock was set back.
 
 Rules:
 - The order of a start's records is that of their numbers. If a record shows an earlier time than one before it, the
-  clock was set back between the two. Less than a second is what keeps a clock right, and is not told.
+  clock was set back between the two. Less than a second is the ordinary correction of a clock, and is not told.
 - A drop record has the time at which it was written, and those behind it may have happened before that: they are not
   compared with it.
 - A clock that was set forward looks like a broker that was not there (`broker_presence`).
-- What is told changes no figure: five minutes that were there twice count once (`rollup`).
+- The finding changes no figure: five minutes that were there twice count once (`rollup`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -82,7 +82,7 @@ def within(start: Ints, seq: Ints, at: Ints, names: Sequence[tuple[str, str]]) -
 
 
 def set_back(pieces: Iterable[Piece], found: Iterable[SetBack]) -> list[SetBack]:
-    """Return where clocks were set back: as was found within pieces, and from one piece to the next.
+    """Return the places at which clocks were set back: found within pieces, and from one piece to the next.
 
     If records are divided at random, several pieces find the same jump.
     """
@@ -116,6 +116,6 @@ def sentences(told: Iterable[Mapping[str, Any]]) -> list[str]:
         by.setdefault(row["broker"], []).append(row["before"] - row["after"])
     return [
         f"the clock of broker {broker!r} was set back {'once' if len(mine) == 1 else f'{len(mine):,} times'}, by "
-        f"{max(mine).total_seconds():,.0f} s at most: what it showed twice counts once"
+        f"{max(mine).total_seconds():,.0f} s at most: times that it showed twice count once"
         for broker, mine in sorted(by.items())
     ]

@@ -1,4 +1,4 @@
-"""Rollup: from records to five minutes of each provider, and what must be known of a date to go on with the next.
+"""Rollup: from records to five minutes of each provider, and the state from which the next date goes on.
 
 The records of a date are scanned as a whole first (`date_survey`), then aggregated by partition (`partitioning`,
 `aggregation`): each partition is a Spark task.
@@ -6,18 +6,18 @@ The records of a date are scanned as a whole first (`date_survey`), then aggrega
 Rules:
 - From a record to one that is earlier by the clock no time passes. No five minutes have more than 300 s, and no more
   than the broker was up, whatever the clock did.
-- A date is counted from the broker's first sign on it to its last. So a date is a function of its own records, of what
-  was lost, and of the state before it. Of the minute or less that this leaves out nothing is expected either.
+- A date is counted from the broker's first sign on it to its last. So a date is a function of its own records, of
+  losses, and of the state before it. Of the minute or less that this leaves out nothing is expected either.
 - A registration is open from its first record (a beat proves one that was lost) until it is withdrawn, left or expired,
   or its broker's start ends. It is connected while it is open and the broker is up.
 - It is up while it is connected and gives signs of life: a provider with an interval for 3 intervals after its last
   record, any other all the time. After more than 90 s without a broker, life is counted from the broker's return.
 - Beats are expected of those with an interval, one for each interval of the connected time; after such a return,
   from its next record or after 60 s.
-- What the journal lost hides a part of the time (`lost_time`): no beat is expected in it, and no life runs out.
+- Records that the journal lost hide a part of the time (`lost_time`): no beat is expected in it, and no life runs out.
 - An instance has rows while it is down (`downtime`): `down_s` is that time, `outages` how many began.
-- Loads are weighted by time, not by reports: who reports often, or only what changed, is not counted more or less for
-  it. A load holds until the next report while the provider is up.
+- Loads are weighted by time, not by reports: a provider that reports often, or changes only, is not counted more or
+  less for it. A load holds until the next report while the provider is up.
 - An instance with two brokers is one: its times are added up and capped.
 """
 
@@ -62,9 +62,9 @@ SILVER_CARRY = Table(
     ),
     dated=True,
 )
-"""The last record of each registration at the end of a date, with what still holds of those before it: its time, how it
-ended the registration if it did (`CLOSED`, `WITHDRAWN`), the interval of beats, and the last sign of the broker's
-start. Times are microseconds, since 1970 where they are not lengths."""
+"""The last record of each registration at the end of a date, with the values of those before it that still hold: its
+time, the end of the registration if it is one (`CLOSED`, `WITHDRAWN`), the interval of beats, and the last sign of the
+broker's start. Times are microseconds, since 1970 where they are not lengths."""
 
 STATE = arrow_schema(SILVER_CARRY.schema)
 

@@ -1,4 +1,4 @@
-"""The survey: what must be known of all records of a date before any of them is counted.
+"""The survey: facts about all records of a date that the count of any of them needs.
 
 Every record is a sign of its broker's boot (`broker_presence`). The records beside lost ones give the lost time
 (`lost_time`), registrations that share an instance stay in one partition (`partitioning`), and records with times out
@@ -27,7 +27,7 @@ MINUTE = 60 * SECOND
 
 
 class Pair(NamedTuple):
-    """A registration, which is what a broker's start calls a provider of a service, and an instance that it is of.
+    """A registration, a provider of a service as a broker's start knows it, and an instance that it is of.
 
     Nearly all registrations are of one instance all the time.
     """
@@ -64,7 +64,7 @@ class Survey:
         return clock_jumps.set_back(self.pieces, self.within)
 
     def add(self, other: "Survey") -> None:
-        """Add what another part of the records says."""
+        """Add the survey of another part of the records."""
         for minute, (first, last) in other.minutes.items():
             mine = self.minutes.get(minute, (first, last))
             self.minutes[minute] = (min(mine[0], first), max(mine[1], last))

@@ -1,4 +1,4 @@
-"""Absences: when an instance was down, which is seen by when it was up.
+"""Absences: the times in which an instance was down, found by those in which it was up.
 
 Rules:
 - An instance is down from the end of its up-time under all its registrations until it is up again, for a day at most;
@@ -102,7 +102,7 @@ def _between(stretches: Stretches, brokers: Sequence[str], stays: Mapping[str, S
 
 
 def _due(up_to: Ints, to: Ints, stays: Sequence[Stay]) -> Ints:
-    """Return when who lost its broker should be back: a minute after the broker, if it stays for that long."""
+    """Return the time at which providers that lost a broker are due: a minute after it, if it stays for that long."""
     due = np.full_like(up_to, FAR)
     for stay in stays:
         back = np.maximum(stay.stay_from, up_to) + GRACE
@@ -111,7 +111,7 @@ def _due(up_to: Ints, to: Ints, stays: Sequence[Stay]) -> Ints:
 
 
 def _add(absent: Absent, rows_of: Ints, spans: Sequence[Span], rows: FiveMinutes) -> None:
-    """Add what of some absences lies in the up-spans of their broker, which are in order and apart."""
+    """Add the parts of some absences that lie in the up-spans of their broker, which are in order and apart."""
     if not len(rows_of) or not spans:
         return
     from_, to = absent.from_[rows_of], absent.to[rows_of]

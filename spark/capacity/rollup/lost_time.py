@@ -1,13 +1,13 @@
-"""Hidden time: what the journal lost of a broker's start, as a part of its time.
+"""Hidden time: lost records of a broker's start, as a part of its time.
 
 Rules:
 - The records of a start are numbered in their order. If numbers are missing, nothing is known of the time from the
   record before them to the one after: it is hidden. So one record that is lost among many hides a fraction of a second,
   and n of them, where r come each second, hide n / r seconds.
-- Who was there before is there in hidden time too. No beat is expected in it, and nobody's life runs out in it.
+- A provider that was there before is there in hidden time too. No beat is expected in it, and no life runs out in it.
 - Of a silence that is longer than the broker's own nothing need be hidden: it counts as the broker's. Nor is any time
   hidden where the clock was set back.
-- What was lost before a start's first record, and after its last, hides nothing: then nobody is known to be there.
+- Losses before a start's first record, and after its last, hide nothing: no provider is known to be there then.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ class Gap(NamedTuple):
 
 
 def joined(loss: Iterable[Missing]) -> list[Missing]:
-    """Join what follows each other: of one gap, a part may be known and another not."""
+    """Join gaps that follow each other: of one gap, a part may be known and another not."""
     found: list[Missing] = []
     for row in sorted(loss):
         last = found[-1] if found and found[-1][:2] == row[:2] else None
@@ -62,7 +62,7 @@ def beside(loss: Iterable[Missing]) -> dict[Start, list[int]]:
 def find_gaps(
     loss: Iterable[Missing], times: Mapping[tuple[str, str, int], int], before: Mapping[Start, int]
 ) -> list[Gap]:
-    """Tell which times are hidden.
+    """Return the hidden times.
 
     `loss` is joined; `times` tells when the records `beside` it were. The record before it may be of the day before;
     then it was the last one, and `before` tells when that was.
@@ -96,7 +96,7 @@ class Clock:
         self._lost = np.cumsum(np.concatenate(([0], self._to - self._from)))
 
     def lost(self, at: Ints) -> Ints:
-        """Return how much is hidden until some times."""
+        """Return the hidden time until some times."""
         gap = np.searchsorted(self._from, at, side="right") - 1
         inside = np.minimum(at, self._to[gap]) - self._from[gap]
         return np.where(gap < 0, 0, self._lost[gap] + inside)
@@ -118,7 +118,7 @@ class Hidden:
         self._clocks = {number: Clock(mine[start]) for number, start in enumerate(starts) if start in mine}
 
     def lost(self, start: Ints, at: Ints) -> Ints:
-        """Return how much is hidden of each row's start until a time."""
+        """Return the hidden time of each row's start until a time."""
         made = np.zeros_like(at)
         for number, clock in self._clocks.items():
             rows = slice(*np.searchsorted(start, (number, number + 1)))
@@ -126,7 +126,7 @@ class Hidden:
         return made
 
     def when(self, start: Ints, known: Ints) -> Ints:
-        """Return when the clock of each row's start has got so far."""
+        """Return the time at which the clock of each row's start has got so far."""
         made = known.copy()
         for number, clock in self._clocks.items():
             rows = slice(*np.searchsorted(start, (number, number + 1)))

@@ -1,9 +1,9 @@
-"""Parts: how the records of a date are divided, so that each part can be counted by itself, and fits into memory.
+"""Parts: the records of a date, divided so that each part can be counted by itself, and fits into memory.
 
 Rules:
-- Registrations of one instance are in one part, and so are the instances of one registration: what is done in one part
+- Registrations of one instance are in one part, and so are the instances of one registration: the work on one part
   says nothing about another.
-- The results do not depend on how many parts there are.
+- The results do not depend on the number of parts.
 """
 
 from collections.abc import Iterable, Mapping

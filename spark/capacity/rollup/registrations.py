@@ -1,7 +1,7 @@
-"""Registrations: what the records of each of them say, one after the other.
+"""Registrations: the records of each of them, one after the other.
 
-A *registration* is what a broker's start calls a provider of a service. Each of its records says what holds until the
-next one.
+A *registration* is a provider of a service, as a broker's start knows it. Each of its records holds until the next
+one.
 
 Rules:
 - Within a registration records are ordered by their number, and not by the clock, which may jump; a record that is
@@ -75,7 +75,7 @@ class Names:
         return made * len(self._providers) + provider
 
     def of(self, batch: pa.RecordBatch) -> tuple[Flags, Ints]:
-        """Tell which records are of the part, and the pairs of these."""
+        """Return a mask of the records of the part, and the pairs of these."""
         (broker, brokers), (boot, boots) = codes(batch["broker"]), codes(batch["boot"])
         starts = np.array([[self._starts.get((one, other), -1) for other in boots] for one in brokers], np.int64)
         start = starts[broker, boot]
@@ -145,7 +145,7 @@ class Carried:
 
 
 def read(files: Sequence[str], names: Names, carried: Sequence[Carried]) -> Records:
-    """Read the records of a part; what was carried over looks just like them."""
+    """Read the records of a part; those carried over look just like them."""
     parts = [_carried(names, carried), *(_of(batch, names) for batch in batches(files, COLUMNS) if len(batch))]
     return Records(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Records)))
 
@@ -204,7 +204,7 @@ def _of(batch: pa.RecordBatch, names: Names) -> Records:
 
 @dataclass(frozen=True)
 class Lived:
-    """Records in the order of their registrations and numbers, with what holds from each of them on.
+    """Records in the order of their registrations and numbers, with the state from each of them on.
 
     `first` is the row of the first record of the registration, `next` when the next record came, 0 where there is
     none; `lost` how much was hidden until the record, and `known` how much of the time until the next one was not.
@@ -220,7 +220,7 @@ class Lived:
 
 
 def lived(records: Records, hidden: Hidden) -> Lived:
-    """Put the records in order, and see what each of them says until the next one."""
+    """Put the records in order, and find the state from each of them until the next one."""
     records = records.take(np.lexsort((records.seq, records.registration)))
     same = records.registration[1:] == records.registration[:-1]
     again = np.append(same & (records.seq[1:] == records.seq[:-1]), False)
@@ -254,6 +254,6 @@ def lived(records: Records, hidden: Hidden) -> Lived:
 
 
 def _held(values: Any, told: Flags, first: Ints, missing: float) -> Any:
-    """Return what was told last in each registration, up to each row."""
+    """Return the last told value in each registration, up to each row."""
     row = np.maximum.accumulate(np.where(told, np.arange(len(values)), -1))
     return np.where(row >= first, values[row], missing).astype(values.dtype)

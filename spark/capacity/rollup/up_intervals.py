@@ -1,9 +1,9 @@
 """Pieces: the time after breaks, divided by the times in which the broker was there.
 
 Rules:
-- What a break says holds until the next record, and no longer than the broker's start lives.
-- Who beats is up for three intervals of known time after its last record, any other all the time. After more than 90 s
-  without a broker, life is counted from the broker's return.
+- The state of a break holds until the next record, and no longer than the broker's start lives.
+- A provider that beats is up for three intervals of known time after its last record, any other all the time. After
+  more than 90 s without a broker, life is counted from the broker's return.
 - Beats are expected in all of it; after such a return from a minute later on.
 """
 
@@ -33,7 +33,7 @@ class Pieces:
 
 
 def pieces_of(lives: Lived, names: Names, spans: Sequence[Span], hidden: Hidden) -> Pieces:
-    """Divide what follows the breaks; the `spans` of a start are in order and apart."""
+    """Divide the time after the breaks; the `spans` of a start are in order and apart."""
     records = lives.records
     breaks = np.flatnonzero(~lives.short & (records.ended == OPEN))
     at = records.at[breaks]
@@ -52,7 +52,7 @@ def pieces_of(lives: Lived, names: Names, spans: Sequence[Span], hidden: Hidden)
 
 
 def _crossed(start: Ints, at: Ints, to: Ints, names: Names, spans: Sequence[Span]) -> tuple[Ints, Ints]:
-    """Return which times touch which spans of their start, as two arrays of rows."""
+    """Return pairs of times and the spans of their start that they touch, as two arrays of rows."""
     first, count = np.zeros_like(at), np.zeros_like(at)
     begin, end = (np.array([one[place] for one in spans], np.int64) for place in (2, 3))
     mine: dict[tuple[str, str], list[int]] = {}

@@ -1,4 +1,4 @@
-"""Sums of five minutes: what all times and records of a part add to the five minutes of their sites, and the rows that
+"""Sums of five minutes: times and records of a part, added to the five minutes of their sites, and the rows that
 are made of that."""
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ NUMBERS: dict[str, Any] = {
     **dict.fromkeys((*TOLD, *MOST), np.nan),
     **dict.fromkeys(SIGNS, False),
 }
-"""All of them, and what stands for nothing."""
+"""All of them, and the one that stands for none."""
 
 WINDOWS = DAY // FIVE_MINUTES
 
@@ -54,7 +54,7 @@ class Groups:
         return np.add.reduceat(values[self._order], self._begin) if len(self.keys) else values
 
     def told(self, values: Floats) -> Floats:
-        """Add up what is known; of nothing the sum is not known."""
+        """Add up known values; of none the sum is not known."""
         known = ~np.isnan(values)
         if not known.any():
             return np.full(len(self.keys), np.nan)
@@ -87,7 +87,7 @@ class FiveMinutes:
         self._columns: dict[str, list[Any]] = {name: [] for name in NUMBERS}
 
     def add(self, site: Ints, w: Ints, **columns: Any) -> None:
-        """Add rows that are of one site and of five minutes each; what is not given is nothing."""
+        """Add rows that are of one site and of five minutes each; a value that is not given is nothing."""
         window = (w - self._begin) // FIVE_MINUTES
         here = (window >= 0) & (window < WINDOWS)
         self._keys.append((site * WINDOWS + window)[here])

@@ -1,8 +1,8 @@
-"""Balance: how evenly the load of a service lies on its providers, for each day.
+"""Balance: the spread of the load of a service over its providers, for each day.
 
 Rules:
-- An instance's share is its load over the mean of its service in the same five minutes, averaged over the day: who was
-  there at night only is not compared with who was there at noon.
+- An instance's share is its load over the mean of its service in the same five minutes, averaged over the day: a
+  provider of the night only is not compared with those of noon.
 - Only five minutes in which two instances or more reported a load count, and only instances with an hour of them.
 - An instance is hot when its share is one and a half times its even one. A service is unbalanced when it has a hot
   instance, or when the shares' standard deviation is 0.3 of their mean: then many are uneven, but none by much.
@@ -51,7 +51,7 @@ def balance(grid: Grid, day: date) -> list[dict[str, Any]]:
 
 
 def spread(values: Floats) -> dict[str, float | None]:
-    """Tell how far values lie apart: cov, max_mean and gini; nothing where there are none, or all are zero.
+    """Return the spread of values: cov, max_mean and gini; nothing where there are none, or all are zero.
 
     With the values x in order, the Gini coefficient is 2 sum(i x) / (n sum(x)) - (n + 1) / n, i from 1.
     """

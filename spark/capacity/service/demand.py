@@ -1,4 +1,4 @@
-"""Service load: the demand of each service and what was there to meet it, for each hour.
+"""Service load: the demand of each service and the providers that were there to meet it, for each hour.
 
 Demand is the sum of the loads of the service's instances. When one is down its load is not reported, which must not
 look like demand that fell; but if the others took its load over, it is in their reports, and must not be counted twice.
@@ -8,11 +8,11 @@ Rules:
   alike: five instances of a minute each, one after the other, are one provider.
 - An instance that is known but reports no load (it is down, or it came back and has not reported yet) is filled in for
   a day at most. An instance that withdrew has no rows and is not filled in.
-- The filled load is the mean of the others at that time, times what the instance used to carry in relation to that
+- The filled load is the mean of the others at that time, times the load that the instance carried in relation to that
   mean just before it fell silent. So it follows the day's rise and fall. If no other reports, it is the instance's own
   last load.
-- The share which the others took over is left out: the rise of the sum of those who were there before and after, or
-  are new, when it fell silent (from 15 to 10 minutes before until 10 minutes after), over what was lost in that moment,
+- The share which the others took over is left out: the rise of the sum of those that were there before and after, or
+  are new, when it fell silent (from 15 to 10 minutes before until 10 minutes after), over the load lost in that moment,
   between nothing and all. Demand that rises by itself in these minutes is taken for that too; the error is less than
   one provider's load, and the larger the service, the less that is.
 - An instance that never comes back, and beside whose end a new one appeared, is replaced by it: a rolling deployment.
@@ -36,7 +36,7 @@ LOOKBACK = timedelta(days=2)
 """Minutes needed of the time before: an absence lasts a day at most, and its beginning needs minutes before it."""
 
 REQUESTS = ("+requests", "+errors", "+busy_s", "+timed")
-"""Sums of what providers report of their requests."""
+"""Sums of the requests that providers report."""
 
 MEASURES = ("load_mean", "up_s", "down_s", "awaited_s", "full_load", "broker_up_s", *REQUESTS, "+in_flight")
 """Input columns."""
@@ -112,7 +112,7 @@ def presence(grid: Grid, *kinds: str) -> Floats:
 
 
 class Part:
-    """Some instances of a service, and what each of them says by itself."""
+    """Some instances of a service, each with its own reports."""
 
     def __init__(self, grid: Grid, replaced: Sequence[tuple[int, int]]) -> None:
         self.load, self.there, self.replaced = grid["load_mean"], grid.there, replaced
@@ -138,7 +138,7 @@ class Part:
         return np.nansum(rise, axis=0), np.where(self.first, share_of, 0.0).sum(axis=0)
 
     def filled(self, total: Floats, number: Floats, share: Floats) -> Floats:
-        """Return what each instance adds to the demand: what it reports, or else what is filled in."""
+        """Return the part of each instance in the demand: the reported load, or else the filled one."""
         mean = np.divide(total, number, out=np.full(len(total), np.nan), where=number > 0)
         others = total - np.where(self.told, self.carried, 0.0)
         relative = self.load * (number - self.up)
@@ -158,7 +158,7 @@ class Part:
 
 
 def demand_of(grid: Grid) -> Floats:
-    """Return the demand of each window: the sum of what is reported and filled in, NaN where nothing is known.
+    """Return the demand of each window: the sum of reported and filled loads, NaN where none is known.
 
     Some instances at a time, so that the memory is that of the grid and little more, whatever the service.
     """
@@ -225,7 +225,7 @@ def _known(values: Floats) -> Floats:
 
 
 def _mean(values: Floats, weight: Floats) -> float | None:
-    """Return the weighted mean of what is known."""
+    """Return the weighted mean of the known values."""
     known = ~np.isnan(values)
     return _rounded((values[known] * weight[known]).sum() / weight[known].sum()) if known.any() else None
 

@@ -47,13 +47,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class Share:
-    """Which services a task looks at: one of so many shares of them."""
+    """The services of a task: one of so many shares of them."""
 
     number: int
     of: int
 
     def has(self, service: str) -> bool:
-        """Tell whether a service is in it."""
+        """Return True if a service is in it."""
         return crc32(service.encode()) % self.of == self.number
 
 
@@ -108,7 +108,7 @@ def grids(files: Sequence[str], measures: Sequence[str], first: date, last: date
 
 
 def sum_known(values: Floats) -> Floats:
-    """Add up the rows of what is known; of nothing the sum is not known."""
+    """Add up the rows of known values; of none the sum is not known."""
     total: Floats = np.nansum(values, axis=0)
     return np.where(np.isnan(values).all(axis=0), np.nan, total)
 
@@ -126,7 +126,7 @@ def last(values: Floats) -> Floats:
 
 
 def mean_around(values: Floats, first: int, last: int) -> Floats:
-    """Return at each place of a row the mean of what is known from so many places on to so many."""
+    """Return at each place of a row the mean of the known values from so many places on to so many."""
     total, number = np.zeros_like(values), np.zeros_like(values)
     for step in range(first, last + 1):
         moved = _moved(values, step)

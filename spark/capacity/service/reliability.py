@@ -1,4 +1,4 @@
-"""Reliability: how well each provider kept up on each day, by its beats or, where none were agreed, its connection.
+"""Reliability: a score of each provider on each day, by its beats or, where none were agreed, its connection.
 
 Rules:
 - The miss ratio is the share of the expected beats that did not come, over the time in which the provider was
@@ -16,8 +16,8 @@ Rules:
   than four are compared with all providers that beat. Two tests must both agree:
   - the excess over the quartile is at least 0.8 % of the beats: of a provider that misses 2 % among others that miss up
     to 0.5 %, a day of beats each 30 s (2,880 of them) shows 1.3 % or more on 99 days of 100;
-  - the number is 3 standard deviations off what the quartile explains, by the square root that makes counts normal. It
-    decides where beats are few: three of 288 are no finding.
+  - the number is 3 standard deviations off the one that the quartile explains, by the square root that makes counts
+    normal. It decides where beats are few: three of 288 are no finding.
 """
 
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ FLAPPING = 30.0
 """Per cent of changes from which a provider flaps: three outages in an hour and three quarters, of two changes each."""
 
 EXCESS = 0.008
-"""The share of beats, over what the service misses anyway, from which a provider may be flaky."""
+"""The share of beats, over the share that the service misses anyway, from which a provider may be flaky."""
 
 SIGNIFICANT = 3.0
 """Standard deviations from which a number of missed beats is more than chance."""

@@ -52,13 +52,13 @@ def real(column: pa.Array) -> Floats:
 
 
 def is_one(column: pa.DictionaryArray, *wanted: str) -> Flags:
-    """Tell which rows have one of some names."""
+    """Return a mask of the rows that have one of some names."""
     numbers, names = codes(column)
     return np.append([name in wanted for name in names], [False])[numbers].astype(bool)
 
 
 def of_providers(batch: pa.RecordBatch) -> Flags:
-    """Tell which records are of a provider; all others are the broker's own."""
+    """Return a mask of the records of providers; all others are the broker's own."""
     named = pc.and_(
         pc.is_valid(batch["service"]), pc.and_(pc.is_valid(batch["provider"]), pc.is_valid(batch["instance"]))
     )

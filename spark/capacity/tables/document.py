@@ -2,7 +2,7 @@
 
 Rules:
 - A column of one name means the same in each table, unless `OF_TABLE` says otherwise.
-- A test holds docs/tables.md to what this prints, and every column of the schema to a meaning.
+- A test holds docs/tables.md to the output of this, and every column of the schema to a meaning.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ PURPOSES = {
     "gold_balance_day": "how evenly the load of a service lay on its providers on a day",
     "gold_forecast": "demand of the hours to come, by the run that forecast it",
     "gold_plan": "providers that each service needs, by the run that planned it",
-    "evaluation": "past forecasts, compared with what came",
+    "evaluation": "past forecasts, compared with the outcome",
     "silver_signs": "times in which a broker gave signs of life",
     "silver_set_back": "records that show that a broker's clock was set back",
     "silver_carry": "state of each registration at the end of a date, for the next date",
@@ -108,7 +108,7 @@ MEANINGS = {
     "max_mean": ("", "highest load of a provider by the mean"),
     "gini": ("", "Gini coefficient of the loads"),
     "service_s": ("s", "mean time that a request took"),
-    "judged": ("", "beats or connection: by what the provider is judged"),
+    "judged": ("", "beats or connection: the sign of life by which the provider is judged"),
     "miss_ratio": ("share", "share of the expected heartbeats that did not come"),
     "downtime_s": ("s", "time down"),
     "mtbf_s": ("s", "mean time up between outages"),
@@ -134,7 +134,7 @@ MEANINGS = {
     "bound_ahead_h": ("h", "horizon of those moments; 0: it was never tried"),
     "over_provision": ("", "bound by true peak at those moments, median"),
     "seasons": ("", "days or weeks of history"),
-    "flag": ("", "what a reader of the forecast should know"),
+    "flag": ("", "a reason to trust the forecast less, as a sentence"),
     "providers_now": ("providers", "providers of the last full hour"),
     "need_now": ("providers", "providers needed for the last full hour, spares included"),
     "need_horizon": ("providers", "providers needed for the peak bound, spares included"),
@@ -151,7 +151,7 @@ MEANINGS = {
     "target_utilisation": ("share", "part of the full load that is planned for"),
     "erlangs": ("requests", "mean number of requests in service in the last full hour"),
     "shared_providers": ("providers", "providers that offer other services as well: needs do not add up"),
-    "note": ("", "what a reader of the plan should know"),
+    "note": ("", "a restriction of the plan, as a sentence"),
     "horizon_h": ("h", "hours of the forecast that are over and known"),
     "mape": ("share", "mean absolute error of p50 by the mean demand"),
     "peak_missed": ("", "the highest five-minute demand was above the peak bound"),

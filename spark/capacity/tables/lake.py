@@ -1,4 +1,4 @@
-"""The lake: the tables of a run as Delta tables, for everybody who reads them while the next run is at work.
+"""The lake: the tables of a run as Delta tables, for readers while the next run is at work.
 
 The jobs work on plain Parquet, which they replace date by date; a reader of that may find a date missing for a moment.
 At its end a run publishes each table with one Delta commit (delta-rs, no Spark), so that pandas, DuckDB, Spark and
@@ -7,7 +7,7 @@ others read one version of a table as a whole, and older ones by number or time.
 Rules:
 - The files of the jobs become files of the lake by hard links: nothing is copied. If links cannot be made (another file
   system), they are copied.
-- The name of a linked file is made of its inode, time and size. So what is to be added and removed is found by names,
+- The name of a linked file is made of its inode, time and size. So files to add and to remove are found by names,
   and a run that was cut off here is made up for by the next.
 - A table of which nothing changed gets no commit.
 - Files that no version of the last `KEPT` hours needs are deleted.
@@ -127,7 +127,7 @@ def _add(place: Path, name: str, path: Path) -> AddAction:
 
 
 def _there(lake: DeltaTable) -> dict[str, RemoveAction]:
-    """List the files of the last version, each with what would remove it."""
+    """List the files of the last version, each with the action that would remove it."""
     files = pa.table(lake.get_add_actions(flatten=True)).to_pylist()
     now = int(time.time() * 1000)
     return {

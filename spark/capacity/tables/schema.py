@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 
 VERSIONS = (1, 2)
 """The versions of the records that these jobs read (docs/export.md). Version 2 adds `latency_ms`, and says that
-`requests`, `errors` and `in_flight` are what providers report."""
+`requests`, `errors` and `in_flight` are reported by providers."""
 
 EVENTS = ("register", "unregister", "expire", "hb", "load", "alive", "drop")
 """The events of version 1."""
@@ -147,7 +147,7 @@ BRONZE_RUNS = Table(
     "bronze_runs",
     columns(date="date", broker="string", boot="string", seq_from="long", seq_to="long", dropped="long"),
 )
-"""Which records a date holds, as unbroken runs of numbers; `dropped`: what the drop record at `seq_to` tells of."""
+"""The records of a date, as unbroken runs of numbers; `dropped`: those that the drop record at `seq_to` counts."""
 
 QUARANTINE = Table("quarantine", columns(segment="string", line="long", reason="string", raw="string", run="string"))
 """Lines that are no records, and why. Line 0 is a whole segment."""
@@ -213,7 +213,7 @@ SILVER_PROVIDER_5M = Table(
 """A provider's five-minute window, which starts at `w`: with the time that counts as down, the time for which it was
 awaited after its broker's return, the outages that began, and the longest silence of a provider judged by its beats.
 
-`requests` and `errors` are what it reported for that time. Of `timed` requests the latency is known: `busy_s` is the
+`requests` and `errors` are its reports for that time. Of `timed` requests the latency is known: `busy_s` is the
 sum of their service times in seconds. `in_flight` is the mean number of requests that it reported to be handling."""
 
 GOLD_SERVICE_1H = Table(
@@ -306,8 +306,8 @@ GOLD_FORECAST = Table(
     ),
     dated=True,
 )
-"""The demand of a service in the hours to come, as it was forecast at `issued`, with what past folds say of the model.
-`date` is that of `issued`.
+"""The demand of a service in the hours to come, as it was forecast at `issued`, with the record of the model on past
+folds. `date` is that of `issued`.
 
 `p50` and `p95` are of hourly means, `hour_bound` and `peak_bound` of five-minute peaks: of that hour, and of the whole
 horizon. The bound would have been missed at `bound_missed` of `bound_trials` past moments, `bound_ahead_h` hours ahead;
@@ -349,11 +349,12 @@ GOLD_PLAN = Table(
 """Number of providers that a service needs, spares included, the rule that decided, and the time from which on those of
 now are too few.
 
-`add` is what is missing, now or in the horizon. `growth_per_week` is that of the weekly peaks, as a share of them, from
-`trend_level` on, and `exhaust_trend` the week in which it makes the providers of now too few, within 13. `weekly_peaks`
-are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest five-minute window of the last full
-hour. `erlangs` is the mean number of requests in service in that hour, where providers report requests. So many
-`shared_providers` offer other services as well: their full load counts in each, and needs do not add up."""
+`add` is the number of missing providers, now or in the horizon. `growth_per_week` is that of the weekly peaks, as a
+share of them, from `trend_level` on, and `exhaust_trend` the week in which it makes the providers of now too few,
+within 13. `weekly_peaks` are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest
+five-minute window of the last full hour. `erlangs` is the mean number of requests in service in that hour, where
+providers report requests. So many `shared_providers` offer other services as well: their full load counts in each,
+and needs do not add up."""
 
 EVALUATION = Table(
     "evaluation",

@@ -1,9 +1,9 @@
-"""The out directory: reading and writing its tables, and what a run that was cut off left there.
+"""The out directory: reading and writing its tables, and repair after a run that was cut off.
 
 Rules:
 - A dated table is replaced date by date; the other dates stay as they are. A table without dates is written beside the
   old one, and takes its place by a rename.
-- Tables of a few rows, which tell of others (what was read, what is held, what is missing), are read and written here
+- Tables of a few rows, which tell of others (segments read, records held, records missing), are read and written here
   without Spark: to it each of them is as much work as a large one.
 - Names that begin with a dot are no tables; Spark does not see them.
 - Only one run at a time works on an out directory.
@@ -60,8 +60,8 @@ class OutError(Exception):
 class State:
     """Unfinished work of a run, by date.
 
-    `moving`: bronze may hold records twice, or records that nobody counted. `changed`: bronze has new records that the
-    tables made of it do not know.
+    `moving`: bronze may hold records twice, or records that were not counted. `changed`: bronze has new records that
+    the tables made of it do not know.
     """
 
     moving: set[str] = field(default_factory=set)
@@ -92,13 +92,13 @@ class Tables:
 
     @property
     def spark(self) -> SparkSession:
-        """The session; only what reads small tables does without."""
+        """The session; readers of small tables do without."""
         if self._spark is None:
             raise OutError(f"{self.out} was opened without Spark")
         return self._spark
 
     def open(self) -> None:
-        """Make the directory, keep other runs out, and finish what a run that was cut off has left."""
+        """Make the directory, keep other runs out, and finish the work of a run that was cut off."""
         try:
             self.out.mkdir(parents=True, exist_ok=True)
             self._lock = (self.out / ".lock").open("w")
@@ -155,11 +155,11 @@ class Tables:
         return self.out / table.name
 
     def exists(self, table: Table) -> bool:
-        """Tell whether a table was ever written."""
+        """Return True if a table was ever written."""
         return self.path(table).is_dir()
 
     def dates(self, table: Table) -> list[date]:
-        """Tell which dates a dated table has."""
+        """Return the dates of a dated table."""
         names = (folder.name.removeprefix("date=") for folder in self.path(table).glob("date=????-??-??"))
         return sorted(date.fromisoformat(name) for name in names)
 
@@ -216,7 +216,7 @@ class Tables:
         return sorted(path for path in folder.glob("*.parquet") if path.name[0] not in "._")
 
     def rows_of(self, table: Table, day: date | None = None, most: int | None = None) -> pa.Table:
-        """Read a date, or a table without dates, or the first rows of it; what is not there has none."""
+        """Read a date, or a table without dates, or the first rows of it; a missing one has none."""
         schema = arrow_schema(table.schema)
         parts, left = [schema.empty_table()], most
         for path in self.files(table, day):
@@ -248,12 +248,17 @@ class Tables:
         return new
 
     def replace(self, table: Table, day: date, staged: Path) -> None:
-        """Put staged files in the place of a date. A run that is cut off in between makes the date again (`State`)."""
+        """Put staged files in the place of a date; without files the date goes.
+
+        A run that is cut off in between makes the date again (`State`).
+        """
         place = self._folder(table, day)
         place.parent.mkdir(exist_ok=True)
         shutil.rmtree(place, ignore_errors=True)
         if any(staged.iterdir()):
             staged.rename(place)
+        else:
+            staged.rmdir()
         sync(place.parent)
 
     def _folder(self, table: Table, day: date) -> Path:
@@ -264,7 +269,7 @@ class Tables:
         pyarrow.parquet.write_table(rows, folder / "rows.parquet", compression="zstd", store_schema=False)
 
     def state(self) -> State:
-        """Tell what an earlier run has begun and not finished."""
+        """Return the work that an earlier run has begun and not finished."""
         try:
             told = json.loads((self.out / ".state.json").read_text())
         except FileNotFoundError:
@@ -272,7 +277,7 @@ class Tables:
         return State(set(told["moving"]), set(told["changed"]))
 
     def keep(self, state: State) -> None:
-        """Note, so that it outlives a crash, what is begun and not finished."""
+        """Note the work that is begun and not finished, so that it outlives a crash."""
         new = self.out / ".state.json.new"
         new.write_text(json.dumps({name: sorted(dates) for name, dates in asdict(state).items()}))
         sync(new)

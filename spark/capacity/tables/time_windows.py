@@ -38,11 +38,11 @@ FAR = 2**60
 """A time in microseconds that is after everything."""
 
 DIGITS = 6
-"""Decimals of what is stored. The last bits of a sum depend on the order of its terms; these do not."""
+"""Decimals of stored numbers. The last bits of a sum depend on the order of its terms; these do not."""
 
 
 def midnight(day: date) -> int:
-    """Return when a date begins."""
+    """Return the begin of a date."""
     return int(datetime.combine(day, time(), UTC).timestamp()) * SECOND
 
 
@@ -69,6 +69,6 @@ def repeated(counts: Ints) -> tuple[Ints, Ints]:
 
 
 def overlap(from_: Ints, to: Ints, w: Ints) -> Ints:
-    """Return how much of a time lies in the five minutes `w`."""
+    """Return the part of a time that lies in the five minutes `w`."""
     shared: Ints = np.minimum(to, w + FIVE_MINUTES) - np.maximum(from_, w)
     return np.maximum(shared, 0)

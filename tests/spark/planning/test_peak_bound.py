@@ -54,8 +54,17 @@ def test_a_short_history_is_tried_a_day_ahead_or_not_at_all():
 
 @pytest.mark.parametrize(
     ("missed", "trials", "most"),
-    # The last ones are of a table of Clopper and Pearson's limits.
-    [(0, 16, 1 - 0.05 ** (1 / 16)), (0, 0, 1.0), (3, 3, 1.0), (1, 10, 0.3942), (3, 86, 0.0878)],
+    [
+        (0, 16, 1 - 0.05 ** (1 / 16)),
+        (0, 0, 1.0),
+        (3, 3, 1.0),
+        # Of a table of Clopper and Pearson's limits.
+        (1, 10, 0.3942),
+        (3, 86, 0.0878),
+        # Many services together: mean + 1.645 standard deviations, to the first digits.
+        (300, 3_600, 0.0913),
+        (10_000, 120_000, 0.0847),
+    ],
 )
 def test_the_upper_limit_is_that_of_clopper_and_pearson(missed, trials, most):
     assert upper_limit(missed, trials) == pytest.approx(most, abs=2e-4)

@@ -111,8 +111,8 @@ def test_a_date_has_its_table_and_a_run_its_sentence(spark, tmp_path) -> None:
         ("c", 3, clock("10:01"), clock("09:59:30")),
     ]
     assert sentences(told) == [
-        "the clock of broker 'b' was set back 2 times, by 1,260 s at most: what it showed twice counts once",
-        "the clock of broker 'c' was set back once, by 90 s at most: what it showed twice counts once",
+        "the clock of broker 'b' was set back 2 times, by 1,260 s at most: times that it showed twice count once",
+        "the clock of broker 'c' was set back once, by 90 s at most: times that it showed twice count once",
     ]
 
 

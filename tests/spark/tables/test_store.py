@@ -9,7 +9,15 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.tables.schema import BRONZE_RECORDS, GOLD_BALANCE_DAY, GOLD_FORECAST, LEDGER, LOSS, TABLES
+from spark.capacity.tables.schema import (
+    BRONZE_RECORDS,
+    GOLD_BALANCE_DAY,
+    GOLD_FORECAST,
+    LEDGER,
+    LOSS,
+    TABLES,
+    arrow_schema,
+)
 from spark.capacity.tables.store import OutError, State, Tables
 from tests.spark.farm import put_dates
 
@@ -37,6 +45,14 @@ def test_a_dated_table_is_replaced_date_by_date(tables: Tables) -> None:
     assert tables.read(GOLD_BALANCE_DAY, []).count() == 0
     assert tables.dates(GOLD_BALANCE_DAY) == [first, second]
     assert tables.read(GOLD_BALANCE_DAY).schema == GOLD_BALANCE_DAY.schema
+
+
+def test_a_date_without_rows_goes_and_leaves_nothing_staged(tables: Tables) -> None:
+    day = date(2026, 3, 1)
+    days(tables, (day, 1.0))
+    tables.put_date(GOLD_BALANCE_DAY, arrow_schema(GOLD_BALANCE_DAY.schema).empty_table(), day)
+    assert tables.dates(GOLD_BALANCE_DAY) == []
+    assert list(tables.out.glob(".new-*")) == []
 
 
 def test_rows_that_were_put_are_those_that_spark_reads_and_the_other_way_round(tables: Tables) -> None:

@@ -1,0 +1,153 @@
+"""The rows of a service in all tables, and the claims that several parts of the report make of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import Literal
+
+import attrs
+
+from spark.capacity.report.row_values import Row, Tables, number_of, time_of, utc
+from spark.capacity.report.rows_by_service import RowsByService
+
+
+@attrs.frozen
+class Shortage:
+    """The time from which the providers are too few.
+
+    `peak` is a shortage at the highest peak, of which the hour is not known. `at` is set for a date only.
+    """
+
+    kind: Literal["unclaimed", "now", "date", "peak", "never"]
+    at: datetime | None = None
+
+
+UNCLAIMED = Shortage("unclaimed")
+
+
+@attrs.frozen
+class Misses:
+    """The bound at past moments: the number of misses, and the rate that they leave possible with 95 % confidence."""
+
+    missed: float
+    trials: float
+    most: float | None
+
+
+@attrs.frozen
+class ServiceRows:
+    """A service in the report. Its hours are looked up when they are asked for."""
+
+    name: str
+    ident: str
+    plan: Row
+    evaluations: list[Row]
+    _hours: Mapping[str, Sequence[Row]]
+    _steps: Mapping[str, Sequence[Row]]
+
+    @property
+    def history(self) -> list[Row]:
+        """Its hours, oldest first."""
+        return _ordered(self._hours, self.name)
+
+    @property
+    def forecast(self) -> list[Row]:
+        """The hours of the last forecast."""
+        return _ordered(self._steps, self.name)
+
+    @property
+    def measured(self) -> bool:
+        """True if any of its hours is known."""
+        return self.name in self._hours
+
+    @cached_property
+    def told(self) -> Row:
+        """The members that all rows of the forecast share."""
+        return next(iter(self.forecast), {})
+
+    @cached_property
+    def capacity(self) -> float | None:
+        """The last known capacity."""
+        known = (number_of(row, "capacity") for row in reversed(self.history))
+        return next((value for value in known if value is not None), None)
+
+    @property
+    def shortage(self) -> Shortage:
+        """The shortage by the bound; nothing is claimed of a service without a capacity."""
+        return UNCLAIMED if self.capacity is None else shortage(self.plan)
+
+
+def _ordered(rows: Mapping[str, Sequence[Row]], service: str) -> list[Row]:
+    """Return the rows of a service by their hours; a `RowsByService` has them in order, and of one issue."""
+    mine = rows.get(service, ())
+    return list(mine) if isinstance(rows, RowsByService) else in_time(latest(mine), "h")
+
+
+def latest(rows: Sequence[Row]) -> list[Row]:
+    """Those of the last issue."""
+    issues = [at for row in rows if (at := time_of(row, "issued")) is not None]
+    return [row for row in rows if time_of(row, "issued") == max(issues)] if issues else list(rows)
+
+
+def by_service(rows: Sequence[Row] | RowsByService) -> Mapping[str, Sequence[Row]]:
+    """Return the rows of each service."""
+    if isinstance(rows, RowsByService):
+        return rows
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(str(row.get("service")), []).append(row)
+    return found
+
+
+def in_time(rows: Sequence[Row], name: str) -> list[Row]:
+    return sorted((row for row in rows if time_of(row, name) is not None), key=lambda row: utc(row[name]))
+
+
+def services_of(tables: Tables) -> list[ServiceRows]:
+    history, forecast, plan, evaluation = (
+        by_service(tables.get(name, ())) for name in ("gold_service_1h", "gold_forecast", "gold_plan", "evaluation")
+    )
+    others = (by_service(tables.get(name, ())) for name in ("gold_provider_day", "gold_balance_day"))
+    names = sorted(set(history) | set(forecast) | set(plan) | {name for other in others for name in other})
+    return [
+        ServiceRows(
+            name,
+            f"s{number}",
+            (latest(plan.get(name, ())) or [{}])[-1],
+            in_time(evaluation.get(name, ()), "issued"),
+            history,
+            forecast,
+        )
+        for number, name in enumerate(names)
+    ]
+
+
+def shortage(plan: Row) -> Shortage:
+    """Return the shortage by the bound of the hours, and by the last full hour."""
+    if not plan:
+        return UNCLAIMED
+    if (number_of(plan, "need_now") or 0) > (number_of(plan, "providers_now") or 0):
+        return Shortage("now")
+    since = _from(plan, "exhaust_bound")
+    return Shortage("peak") if since.kind == "never" and (number_of(plan, "add") or 0) > 0 else since
+
+
+def shortage_by_p50(plan: Row) -> Shortage:
+    """Return the shortage by the median of the forecast."""
+    return _from(plan, "exhaust_p50")
+
+
+def _from(plan: Row, name: str) -> Shortage:
+    """Return the shortage from a time of the plan; the hour in which the plan was issued is now."""
+    at, issued = time_of(plan, name), time_of(plan, "issued")
+    if at is None:
+        return Shortage("never")
+    return Shortage("now") if issued is not None and at <= issued else Shortage("date", at)
+
+
+def missed_before(row: Row) -> Misses | None:
+    """Return the record of the bound; None where it was never tried."""
+    trials, missed = number_of(row, "bound_trials"), number_of(row, "bound_missed")
+    return Misses(missed, trials, number_of(row, "bound_miss_most")) if trials and missed is not None else None
