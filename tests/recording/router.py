@@ -174,12 +174,12 @@ class RecordingRouter:
         return failed
 
     def send_each(
-        self, receivers: Collection[N], frame: bytes, at: int, body: Part, now: float
+        self, receivers: Collection[N], before: bytes, after: bytes, body: Part, now: float
     ) -> list[tuple[N, Sent]]:
         failed: list[tuple[N, Sent]] = []
         for receiver in receivers:
             receiver.sequence += 1
-            header = frame[:at] + receiver.sequence.to_bytes(NUMBER) + frame[at + NUMBER :]
+            header = before + receiver.sequence.to_bytes(NUMBER) + after
             sent = self.send(receiver.identity, (header, body))
             if sent is Sent.SENT:
                 receiver.sent = now

@@ -107,13 +107,13 @@ class NumberingRouter(Router, Protocol):
     """A ROUTER socket that numbers fanned-out messages for each receiver."""
 
     def send_each(
-        self, receivers: Collection[N], frame: bytes, at: int, body: Part, now: float
+        self, receivers: Collection[N], before: bytes, after: bytes, body: Part, now: float
     ) -> list[tuple[N, Sent]]:
         """Fan out two frames, with each receiver's own next ``sequence`` as a number in the first.
 
-        The number replaces the `NUMBER` bytes of ``frame`` from ``at`` on. It is consumed also if the message is
-        refused, so that the receiver detects the loss. Sets ``sent`` of the receivers, and returns the failed
-        receivers, each with its outcome.
+        The first frame is ``before``, the number in `NUMBER` bytes, and ``after``. The number is consumed also if the
+        message is refused, so that the receiver detects the loss. Sets ``sent`` of the receivers, and returns the
+        failed receivers, each with its outcome.
         """
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.net.interfaces.router import Part
+from broker.net.interfaces.router import NUMBER, Part
 
 if TYPE_CHECKING:
     from broker.net.router.router import Router
@@ -32,12 +32,11 @@ def tap_output(router: Router, seen: Callable[[bytes, Sequence[Part]], object]) 
             seen(receiver.identity, frames)
         return type(router).send_all(router, receivers, frames, now)
 
-    def send_each(receivers: Collection[Any], frame: bytes, at: int, body: Part, now: float) -> Any:
+    def send_each(receivers: Collection[Any], before: bytes, after: bytes, body: Part, now: float) -> Any:
         for receiver in receivers:
-            # As in the ROUTER: the number of the message is inserted at that place of the frame.
-            number = (receiver.sequence + 1).to_bytes(8)
-            seen(receiver.identity, (frame[:at] + number + frame[at + len(number) :], body))
-        return type(router).send_each(router, receivers, frame, at, body, now)
+            number = (receiver.sequence + 1).to_bytes(NUMBER)
+            seen(receiver.identity, (before + number + after, body))
+        return type(router).send_each(router, receivers, before, after, body, now)
 
     kind = type(router)
     shadows = (to_one(kind.send.__get__(router)), to_one(kind.reply.__get__(router)), send_all, send_each)

@@ -222,10 +222,10 @@ class Router(ConnectionFactory):
         return self._fan_out.send_all(receivers, frames, now)
 
     def send_each(
-        self, receivers: Collection[N], frame: bytes, at: int, body: Part, now: float
+        self, receivers: Collection[N], before: bytes, after: bytes, body: Part, now: float
     ) -> list[tuple[N, Sent]]:
         """See `broker.net.interfaces.router.NumberingRouter`."""
-        return self._fan_out.send_each(receivers, frame, at, body, now)
+        return self._fan_out.send_each(receivers, before, after, body, now)
 
     def sender(self) -> Sender:
         """See `broker.net.interfaces.router.Router`."""

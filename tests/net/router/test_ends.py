@@ -61,7 +61,7 @@ class Ends(Rig):
         self.assertIs(server.router.reply(b"me", [b"x"]), Sent.GONE)
         receiver = To(b"me")
         self.assertEqual(server.router.send_all([receiver], [b"x"], 1.0), [(receiver, Sent.GONE)])
-        self.assertEqual(server.router.send_each([receiver], bytes(8), 0, b"x", 1.0), [(receiver, Sent.GONE)])
+        self.assertEqual(server.router.send_each([receiver], b"", b"", b"x", 1.0), [(receiver, Sent.GONE)])
         peer.close()
         await closed
 

@@ -9,14 +9,14 @@ from broker.net.router.backlog import LARGE
 from tests.net.router.rig import BULKY, MEBIBYTE, Rig, To, numbers
 from tests.net.waiting import until
 
-BLANK = bytes(NUMBER)
-FRAME = b"\x05" + BLANK + b"\x08resource"
+AROUND = (b"\x05", b"\x08resource")
+"""The first frame of a numbered message, before and after its number."""
 
 SIZES = (0, 1, 254, 255, 256, 4_095, 4_096, 4_097, 10_000, LARGE - 1, LARGE, 2 * LARGE, MEBIBYTE)
 
 
 def header(number: int) -> bytes:
-    return b"\x05" + number.to_bytes(NUMBER, "big") + b"\x08resource"
+    return number.to_bytes(NUMBER, "big").join(AROUND)
 
 
 class Sending(Rig):
@@ -66,7 +66,7 @@ class Sending(Rig):
         nobody: list[To] = []
         for size in (10, MEBIBYTE):
             self.assertEqual(server.router.send_all(nobody, [b"", bytes(size)], 1.0), [])
-            self.assertEqual(server.router.send_each(nobody, FRAME, 1, bytes(size), 1.0), [])
+            self.assertEqual(server.router.send_each(nobody, *AROUND, bytes(size), 1.0), [])
         await self.answers(server)
 
     async def test_all_ways_of_sending_keep_their_order(self) -> None:
@@ -80,7 +80,7 @@ class Sending(Rig):
             server.router.send_all(receivers, [b"%d" % (number + 1), body], 1.0)
             for identity in (b"0", b"1", b"2"):
                 server.router.reply(identity, [b"%d" % (number + 2), body])
-            server.router.send_each(receivers, b"%d " % (number + 3) + BLANK, len(b"%d " % (number + 3)), body, 1.0)
+            server.router.send_each(receivers, b"%d " % (number + 3), b"", body, 1.0)
         for peer in peers:
             received = await peer.receive(400)
             self.assertEqual(
@@ -100,7 +100,7 @@ class Sending(Rig):
             with self.assertRaises(TypeError):
                 server.router.send_all(receivers, [b"", wrong, body], 1.0)
         with self.assertRaises(TypeError):
-            server.router.send_each(receivers, FRAME, 1, wrong, 1.0)
+            server.router.send_each(receivers, *AROUND, wrong, 1.0)
         server.router.send(b"me", [b"", b"last"])
         self.assertEqual(await peer.receive(), [[b"", b"last"]])
 
@@ -116,7 +116,7 @@ class Sending(Rig):
         for size in SIZES:
             for count in (1, 2, 12):
                 body = bytes([size % 251]) * size
-                self.assertEqual(server.router.send_each(receivers[:count], FRAME, 1, body, 3.0), [])
+                self.assertEqual(server.router.send_each(receivers[:count], *AROUND, body, 3.0), [])
                 for number in range(count):
                     starts[number] += 1
                     expected[number].append([header(starts[number]), body])
@@ -129,15 +129,15 @@ class Sending(Rig):
         server = self.serve()
         peer = await self.known(server, b"me")
         receivers = [To(b"me", 258)]
-        given = [(BLANK, 0), (b"a" + b"\xff" * NUMBER + b"b", 1)]
+        given = [(b"", b""), (b"a", b"b")]
         for size in (247, 248, 256, 5_000, LARGE):
-            given += [(b"x" * size + BLANK, size), (BLANK + b"x" * size, 0), (b"x" * size + BLANK + b"y" * 300, size)]
+            given += [(b"x" * size, b""), (b"", b"x" * size), (b"x" * size, b"y" * 300)]
         expected = []
         for body in (b"", b"z" * 300, b"z" * LARGE):
-            for frame, at in given:
-                self.assertEqual(server.router.send_each(receivers, frame, at, body, 1.0), [])
+            for before, after in given:
+                self.assertEqual(server.router.send_each(receivers, before, after, body, 1.0), [])
                 number = receivers[0].sequence.to_bytes(NUMBER, "big")
-                expected.append([frame[:at] + number + frame[at + NUMBER :], body])
+                expected.append([before + number + after, body])
         self.assertEqual(await peer.receive(len(expected)), expected)
 
     async def test_those_that_miss_a_message_have_used_their_number(self) -> None:
@@ -148,7 +148,7 @@ class Sending(Rig):
             peer = await self.known(server, b"there")
             there, slow, gone = To(b"there"), To(b"slow"), To(b"gone")
             for _ in range(2):
-                failed = server.router.send_each([gone, slow, there], FRAME, 1, bytes(size), 5.0)
+                failed = server.router.send_each([gone, slow, there], *AROUND, bytes(size), 5.0)
                 self.assertEqual(failed, [(gone, Sent.GONE), (slow, Sent.FULL)])
             self.assertEqual([each.sent for each in (there, slow, gone)], [5.0, 0.0, 0.0])
             self.assertEqual([each.sequence for each in (there, slow, gone)], [2] * 3)
@@ -160,12 +160,12 @@ class Sending(Rig):
         receiver = To(b"slow")
         missed = 0
         while missed < 10:
-            missed += len(server.router.send_each([receiver], BLANK, 0, BULKY, 1.0))
+            missed += len(server.router.send_each([receiver], b"", b"", BULKY, 1.0))
             self.assertLess(receiver.sequence, 1_000)
         got = receiver.sequence - missed
         received = await slow.receive(got)
         self.assertEqual([int.from_bytes(frames[0], "big") for frames in received], list(range(1, got + 1)))
-        self.assertEqual(server.router.send_each([receiver], BLANK, 0, b"again", 1.0), [])
+        self.assertEqual(server.router.send_each([receiver], b"", b"", b"again", 1.0), [])
         last = (await slow.receive(got + 1))[-1]
         self.assertEqual(int.from_bytes(last[0], "big"), got + 11)
 

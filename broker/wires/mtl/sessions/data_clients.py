@@ -37,11 +37,8 @@ from broker.wires.mtl.sessions.profile_interface import Grant
 WIRE = "mtl"
 """The name of the wire in counters and logs."""
 
-_SEQUENCE_AT = 1
-"""Offset of the sequence in a header: it follows the type."""
-
-_UNNUMBERED = wire.content_header(0, b"")
-"""Header of a Content up to its tail. The transport replaces the sequence: one buffer serves all readers."""
+_TYPE = wire.content_header(0, b"")[:1]
+"""Header of a Content up to its sequence, which the transport inserts: the rest is made once for all readers."""
 
 
 class ClientTable(Protocol):
@@ -198,7 +195,7 @@ class DataOutbound:
 
     def fan_out(self, readers: Collection[ReaderFlow], tail: bytes, body: Part) -> None:
         """Send the same Content to many readers. It is dropped for those without room."""
-        failed = self.router.send_each(readers, _UNNUMBERED + tail, _SEQUENCE_AT, body, self.leases.now)
+        failed = self.router.send_each(readers, _TYPE, tail, body, self.leases.now)
         self.delivered += len(readers) - len(failed)
         for reader, why in failed:
             self._missed(reader, why)
