@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from spark.capacity.benchmark import back_test, pipeline_trial, summary
 from spark.capacity.benchmark.traces import TraceError
 from spark.capacity.generator import ALL, BELIEVABLE, deliver, generate
-from spark.capacity.ingest.segments import JournalError
+from spark.capacity.ingest.journal_folders import JournalError
 from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
 from spark.capacity.planning import what_if
 from spark.capacity.planning.forecast import HORIZON, LONGEST_HORIZON
