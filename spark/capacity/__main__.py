@@ -4,21 +4,24 @@ Exit codes: 0 done; 1 it could not be done, with one sentence that says why; 2 w
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import unquote, urlsplit
 
+from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from spark.capacity.benchmark import back_test, pipeline_trial, summary
 from spark.capacity.benchmark.traces import TraceError
 from spark.capacity.generator import ALL, BELIEVABLE, deliver, generate
-from spark.capacity.ingest.segments import JournalError
+from spark.capacity.ingest.journal_folders import JournalError, need_journal
 from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
 from spark.capacity.planning import what_if
 from spark.capacity.planning.forecast import HORIZON, LONGEST_HORIZON
@@ -26,7 +29,11 @@ from spark.capacity.planning.plan import TARGET, Options
 from spark.capacity.planning.what_if import QuestionError
 from spark.capacity.progress import Progress
 from spark.capacity.session import MEMORY, NoJavaError, open_session
+from spark.capacity.tables import snapshots
+from spark.capacity.tables.object_store import ObjectFolder, Place, StoreError, is_object, need_bucket
+from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, SILVER_PROVIDER_5M
 from spark.capacity.tables.store import OutError, Tables
+from spark.capacity.tables.working_copy import LAKE, fill, refresh
 
 DEMO_DAYS = 30
 """A month has enough weeks for a weekly season to be believed."""
@@ -74,6 +81,16 @@ def folder(text: str) -> Path:
     return Path(unquote(parts.path))
 
 
+def place(text: str) -> Place:
+    """Read a path, or a URI of the scheme ``file`` or ``s3``."""
+    if not is_object(text):
+        return folder(text)
+    try:
+        return ObjectFolder.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def parser() -> argparse.ArgumentParser:
     """Describe the arguments."""
     top = argparse.ArgumentParser(prog="python -m spark.capacity", description=__doc__.splitlines()[0])
@@ -93,18 +110,25 @@ def parser() -> argparse.ArgumentParser:
     run = planning("run", "make the tables, the plan and the report of a journal")
     run.add_argument(
         "--journal",
-        type=folder,
+        type=place,
         required=True,
         action="append",
-        help="the broker's journal; repeatable, for the brokers of one farm",
+        help="the broker's journal, a folder or s3://BUCKET/KEY; repeatable, for the brokers of one farm",
     )
-    run.add_argument("--out", type=folder, required=True, help="the folder of the tables and the report")
+    run.add_argument(
+        "--out", type=place, required=True, help="the folder of the tables and the report, or s3://BUCKET/KEY"
+    )
+    run.add_argument(
+        "--work",
+        type=folder,
+        help="with --out s3://...: the folder to work in, kept for the next run (a temporary one)",
+    )
     run.add_argument("--now", type=moment, help="plan as of this time (the hour of the last record)")
     run.add_argument("--date-from", type=date.fromisoformat, help="leave older dates for a later run")
     demo = planning("demo", "make a month of a farm that never was, and plan for it")
     demo.add_argument("--out", type=folder, default=Path("plan"), help="the folder of the tables and the report (plan)")
     asked = commands.add_parser("what-if", help="the last plan again, with other assumptions; without Spark")
-    asked.add_argument("--out", type=folder, required=True, help="the folder of the tables of a run")
+    asked.add_argument("--out", type=place, required=True, help="the --out of a run")
     asked.add_argument("--growth", type=factor, default=1.0, help="the demand is so many times as high (1.3)")
     asked.add_argument("--full-load", type=factor, help="the load at which a provider is full")
     asked.add_argument("--target", type=share, default=TARGET, help=f"how full a provider should be ({TARGET})")
@@ -132,14 +156,19 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def run_jobs(arguments: argparse.Namespace, progress: Progress, *journals: Path) -> None:
+def run_jobs(arguments: argparse.Namespace, progress: Progress, *journals: Place) -> None:
     """Run all jobs on the journals of a farm."""
     for journal in journals:
-        if not (journal / "segments").is_dir():
-            raise JournalError(f"{journal} is no journal: it has no folder named segments")
+        need_journal(journal)
+    out: Place = arguments.out
+    work: Path | None = getattr(arguments, "work", None)
+    if isinstance(out, ObjectFolder):
+        need_bucket(out)
+    elif work is not None:
+        raise OutError("--work is for an --out in an object store")
     settings = Settings(
         journals=journals,
-        out=arguments.out,
+        out=out,
         started=datetime.now(UTC),
         now=getattr(arguments, "now", None),
         since=getattr(arguments, "date_from", None),
@@ -147,13 +176,35 @@ def run_jobs(arguments: argparse.Namespace, progress: Progress, *journals: Path)
         options=Options(target=arguments.target),
         cost=arguments.cost,
     )
-    spark = open_session(arguments.master, memory=arguments.memory)
-    tables = Tables(spark, arguments.out)
-    tables.open()
-    try:
+    work_through(open_session(arguments.master, memory=arguments.memory), settings, work, progress)
+
+
+def work_through(spark: SparkSession, settings: Settings, work: Path | None, progress: Progress) -> None:
+    """Run all jobs in the out directory; for one in an object store in its working copy, or without ``work`` in a
+    folder for this run."""
+    out = settings.out
+    if isinstance(out, ObjectFolder) and work is None:
+        need_one_machine(out, str(spark.sparkContext.master))
+    with ExitStack() as stack:
+        if isinstance(out, Path):
+            work = out
+        elif work is None:
+            work = Path(stack.enter_context(TemporaryDirectory(prefix="capacity-")))
+        tables = Tables(spark, work)
+        tables.lock()
+        stack.callback(tables.close)
+        if isinstance(out, ObjectFolder):
+            with progress.job("fetch") as step:
+                fetched = refresh(tables, out)
+                step(1.0, f"the tables of {out}" if fetched else f"nothing: {work} goes on from {out}")
+        tables.open()
         Pipeline(tables, settings, progress).run()
-    finally:
-        tables.close()
+
+
+def need_one_machine(out: ObjectFolder, master: str) -> None:
+    """Raise `OutError` where a temporary folder of the driver is not one of the workers."""
+    if not master.startswith("local"):
+        raise OutError(f"{out} needs --work on a cluster: a folder that driver and workers see under the same path")
 
 
 def make_journal(journal: Path, progress: Progress, *, days: float, seed: int = 1, faults: bool = False) -> None:
@@ -180,15 +231,36 @@ def demo(arguments: argparse.Namespace, progress: Progress) -> None:
 
 def ask(arguments: argparse.Namespace) -> None:
     """Print the last plan beside that of other assumptions."""
-    tables = Tables(None, arguments.out)
-    options = Options(
-        target=arguments.target,
-        growth=arguments.growth,
-        full_load=arguments.full_load,
-        without=what_if.removed(tables, what_if.last_issue(tables), arguments.without),
-        events=what_if.read_calendar(arguments.calendar) if arguments.calendar else (),
-    )
-    print(what_if.table(what_if.answer(tables, options), arguments.cost))
+    with tables_of(arguments.out, providers=bool(arguments.without)) as tables:
+        options = Options(
+            target=arguments.target,
+            growth=arguments.growth,
+            full_load=arguments.full_load,
+            without=what_if.removed(tables, what_if.last_issue(tables), arguments.without),
+            events=what_if.read_calendar(arguments.calendar) if arguments.calendar else (),
+        )
+        print(what_if.table(what_if.answer(tables, options), arguments.cost))
+
+
+@contextmanager
+def tables_of(out: Place, *, providers: bool) -> Iterator[Tables]:
+    """Give the tables that a what-if question needs; those of an object store are fetched, and those of single
+    ``providers`` only where they are asked for."""
+    if isinstance(out, Path):
+        yield Tables(None, out)
+        return
+    need_bucket(out)
+    last = snapshots.last(out / LAKE)
+    if last is None:
+        raise OutError(f"{out} has no plan yet: run the jobs first")
+    with TemporaryDirectory(prefix="capacity-") as folder:
+        tables = Tables(None, Path(folder))
+        fill(tables, out, last, [GOLD_PLAN, GOLD_SERVICE_1H])
+        issued = what_if.last_issue(tables)
+        fill(tables, out, last, [GOLD_FORECAST], issued.date())
+        if providers:
+            fill(tables, out, last, [SILVER_PROVIDER_5M], what_if.last_hour(issued).date())
+        yield tables
 
 
 def evaluate(arguments: argparse.Namespace, progress: Progress) -> None:
@@ -234,6 +306,11 @@ def folder_for(kept: Path | None) -> Iterator[Path]:
     yield kept
 
 
+def one_line(error: Exception) -> str:
+    """Return the text of an error of delta-rs, which has lines and colours, as one line."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command of the command line."""
     arguments = parser().parse_args(argv)
@@ -249,11 +326,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     try:
         commands[arguments.command]()
-    except (JournalError, NoJavaError, NoRecordsError, OutError, QuestionError, TraceError) as error:
+    except (JournalError, NoJavaError, NoRecordsError, OutError, QuestionError, StoreError, TraceError) as error:
         print(f"capacity: {error}", file=sys.stderr)
         return 1
+    except DeltaError as error:
+        print(f"capacity: {arguments.out}: {one_line(error)}", file=sys.stderr)
+        return 1
     except OSError as error:
-        print(f"capacity: {error.filename or arguments.command}: {error.strerror or error}", file=sys.stderr)
+        told = error.strerror or one_line(error)
+        print(f"capacity: {error.filename or arguments.command}: {told}", file=sys.stderr)
         return 1
     except (PySparkException, Py4JError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]

@@ -27,6 +27,7 @@ from spark.capacity.planning.plan import PLAIN, Options, plan
 from spark.capacity.progress import Progress
 from spark.capacity.report import page, plan_json, service_section
 from spark.capacity.report.rows_by_service import RowsByService
+from spark.capacity.report.sending import send_report
 from spark.capacity.rollup.broker_presence import SILVER_SIGNS, broker_down
 from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK, sentences
 from spark.capacity.rollup.date_rollup import look, rollup
@@ -39,7 +40,8 @@ from spark.capacity.service.daily_jobs import each_service
 from spark.capacity.service.demand import LOOKBACK, service_load
 from spark.capacity.service.reliability import provider_days, reliability
 from spark.capacity.tables.column_reader import batches, micros
-from spark.capacity.tables.lake import FOLDER, publish
+from spark.capacity.tables.lake import publish
+from spark.capacity.tables.object_store import ObjectFolder, Place
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     EVALUATION,
@@ -57,6 +59,7 @@ from spark.capacity.tables.schema import (
 )
 from spark.capacity.tables.store import State, Tables
 from spark.capacity.tables.time_windows import SECOND
+from spark.capacity.tables.working_copy import LAKE
 
 DAY = timedelta(days=1)
 
@@ -78,9 +81,10 @@ class NoRecordsError(Exception):
 class Settings:
     """Parameters of a run."""
 
-    journals: tuple[Path, ...]
+    journals: tuple[Place, ...]
     """Of one broker, or of the brokers of a farm."""
-    out: Path
+    out: Place
+    """The out directory: that of the tables, or the object store to which they are published."""
     started: datetime
     """The wall clock at the start, by which dates in the future are judged."""
     now: datetime | None = None
@@ -124,10 +128,18 @@ class Pipeline:
         # Dates that were left out on purpose are still to be computed.
         self._tables.keep(State(set(), {str(day) for day in done.dates - touched}))
         files = self._report(now)
-        with self._progress.job("publish") as step:
-            versions = publish(self._tables, self._settings.run)
-            step(1.0, f"{len(versions):,} tables have a new version in {self._tables.out / FOLDER}")
+        self._publish(files)
         return files
+
+    def _publish(self, files: Sequence[Path]) -> None:
+        """Publish the tables; where the out directory is in an object store, with the files of the report."""
+        out = self._settings.out
+        origin = out if isinstance(out, ObjectFolder) else None
+        with self._progress.job("publish") as step:
+            versions = publish(self._tables, self._settings.run, origin=origin)
+            if origin is not None:
+                send_report(self._tables.out, files, origin)
+            step(1.0, f"{len(versions):,} tables have a new version in {out / LAKE}")
 
     @staticmethod
     def _why_none(done: Ingested) -> str:
@@ -309,7 +321,7 @@ class Pipeline:
             rows["broker_down"] = broker_down(rows.pop(SILVER_SIGNS.name))
             files = page.write(tables.out, rows)
             files += plan_json.write(tables.out, self._document(now, rows))
-            step(1.0, str(tables.out / "report.html"))
+            step(1.0, str(self._settings.out / "report.html"))
         return files
 
 

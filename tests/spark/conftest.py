@@ -1,11 +1,14 @@
 """One Spark session for all tests: to start one takes as long as many tests do."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
 
 from spark.capacity.session import open_session
+from spark.capacity.tables.object_store import ObjectFolder
+from tests.spark import buckets
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +27,25 @@ def spark() -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def store() -> Iterator[None]:
+    """Have an object store, of which the environment tells."""
+    with buckets.store() as told, pytest.MonkeyPatch.context() as patch:
+        for name, value in told.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture
+def bucket(store: None) -> ObjectFolder:
+    return buckets.new_bucket()
+
+
+@pytest.fixture
+def spark_and_store(spark: SparkSession, store: None) -> SparkSession:
+    """Tell the workers of the object store: they have the environment in which Spark was started."""
+    told = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    spark.sparkContext.environment.update(told)
+    return spark

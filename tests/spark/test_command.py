@@ -41,7 +41,7 @@ def test_wrong_arguments_end_with_2(arguments: list[str], capsys: pytest.Capture
 
 @pytest.mark.parametrize("option", ["--journal", "--out"])
 @pytest.mark.parametrize(
-    "uri", ["s3://bucket/journal", "hdfs://h/a", "file://other/a", "file://", "file:///a?b", "://x"]
+    "uri", ["s3a://bucket/journal", "hdfs://h/a", "file://other/a", "file://", "file:///a?b", "://x"]
 )
 def test_a_uri_of_another_machine_is_refused(option: str, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
     both = {"--journal": "journal", "--out": "out"} | {option: uri}

@@ -39,6 +39,7 @@ from spark.capacity.ingest.record_rules import (
     micros,
 )
 from spark.capacity.ingest.segments import Look, digest, look
+from spark.capacity.tables.object_store import opened
 from spark.capacity.tables.schema import BRONZE_RECORDS, EVENTS, RECORD, VERSIONS, arrow_schema
 
 LARGEST = 512 << 20
@@ -110,7 +111,7 @@ def take(segments: Iterable[tuple[str, str]], place: str, earliest: int, latest:
 def read(path: str, earliest: int, latest: int) -> pa.Table | None:
     """Read a segment: the members of its records, or nothing if it is not whole. Times are microseconds since 1970."""
     try:
-        with gzip.open(path) as file:
+        with opened(path) as packed, gzip.open(packed) as file:
             text = file.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error):
         return None

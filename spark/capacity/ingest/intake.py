@@ -10,6 +10,7 @@ Rules:
   folder.
 - The staged files then move into bronze by renames. If numbers of records overlap (a segment came twice, or a run
   was cut off while it moved files) the dates in question are written again, each record once by (broker, boot, seq).
+- Tasks read segments of an object store where they are. Those that Spark reads are fetched to the staging folder.
 - A segment that cannot be decompressed is put aside whole, and the rest goes on.
 - Before files move, the state notes the dates; the ledger is written last. So after a crash the next run
   reads the same segments again, and takes out records that it finds twice.
@@ -31,6 +32,7 @@ from spark.capacity.ingest.line_reader import NOTHING, STAGED, stage
 from spark.capacity.ingest.loss import doubled, exact, exact_runs, find_loss, frame, joined
 from spark.capacity.ingest.record_rules import EARLIEST, FUTURE, micros
 from spark.capacity.ingest.segments import Reach, Segment, batches, digest, find_segments
+from spark.capacity.tables.object_store import Place, all_at_once, fetch, is_object
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     BRONZE_RUNS,
@@ -140,8 +142,8 @@ class Intake:
         self._staging = tables.out / ".staging"
         self._damaged: dict[str, str] = {}
         self._counts: dict[str, Counts] = {}
-        self._paths: dict[str, Path] = {}
-        """The files of the new segments by name."""
+        self._paths: dict[str, str] = {}
+        """Paths or URIs of the new segments by name."""
         self._runs: list[Run] = []
         self._files: list[str] = []
         self._twice: set[date] = set()
@@ -159,7 +161,7 @@ class Intake:
         ledger = tables.rows(LEDGER)
         new, ledger = self._new(segments, ledger)
         self.told.segments = len(new)
-        self._paths = {segment.name: Path(segment.path) for segment in new}
+        self._paths = {segment.name: segment.path for segment in new}
         if not new and not dirty:
             return
         names = {segment.name for segment in new}
@@ -248,7 +250,8 @@ class Intake:
         if not names:
             return None
         place = self._staging / "lines"
-        stage(self._spark, [self._paths[name] for name in names], self._latest, place)
+        all_at_once(self._fetch, names)
+        stage(self._spark, [self._fetched(name) for name in names], self._latest, place)
         self._files += [
             file.relative_to(self._staging).as_posix()
             for file in place.glob("date=*/*.parquet")
@@ -291,6 +294,15 @@ class Intake:
         else:
             self._runs += runs
         return staged.where(bad)
+
+    def _fetched(self, name: str) -> Path:
+        """Tell where Spark finds a segment: it reads no object stores."""
+        path = self._paths[name]
+        return self._staging / "fetched" / name if is_object(path) else Path(path)
+
+    def _fetch(self, name: str) -> None:
+        if is_object(self._paths[name]):
+            fetch(self._paths[name], self._fetched(name))
 
     def _settle(self, dirty: set[date]) -> None:
         """Make each record be there once, and tell which numbers are there and which are lost."""
@@ -342,7 +354,7 @@ class Intake:
         odd = [name for name, counts in self._counts.items() if counts.members != counts.names]
         if not odd:
             return
-        texts = self._spark.read.text([url(self._paths[name]) for name in odd])
+        texts = self._spark.read.text([url(self._fetched(name)) for name in odd])
         names = F.array_except(F.json_object_keys("value"), F.array(*(F.lit(name) for name in RECORD.names)))
         found = texts.select(F.explode(names).alias("member")).groupBy("member").count().orderBy(F.desc("count"))
         self.told.unknown = {row["member"]: row["count"] for row in found.limit(NAMED).collect()}
@@ -371,7 +383,7 @@ class Intake:
 
 def ingest(
     tables: Tables,
-    journals: Sequence[Path],
+    journals: Sequence[Place],
     *,
     run: str,
     started: datetime,

@@ -1,4 +1,8 @@
-"""The sealed segments of a journal, as files: which there are, and whether one can be read at all."""
+"""The sealed segments of a journal, as files: which there are, and whether one can be read at all.
+
+Of a segment in an object store, only what its bytes say is taken for damage: a store that does not answer is another
+error (`StoreError`), and ends the run.
+"""
 
 import gzip
 import json
@@ -8,7 +12,9 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from pathlib import Path
+
+from spark.capacity.ingest.journal_folders import Folders, folders_of
+from spark.capacity.tables.object_store import Place, opened, size_of
 
 NAME = re.compile(r"date=\d{4}-\d\d-\d\d/hour=\d\d/[A-Za-z0-9][A-Za-z0-9._-]*\.jsonl\.gz")
 """Names of sealed segments under `segments`; other names are not ours, and are told about."""
@@ -31,14 +37,11 @@ JUMP = 1_000_000
 """From a record to the next one: a number that is higher by more is taken for damaged itself."""
 
 
-class JournalError(Exception):
-    """There is no journal to read."""
-
-
 @dataclass(frozen=True)
 class Segment:
     """A sealed segment: its name under `segments`, its size in bytes, when its file was last changed (ctime, in
-    nanoseconds; another file of the same name and size has another one), and the folder `segments` that has it."""
+    nanoseconds; another file of the same name and size has another one; in an object store the second in which it was
+    put), and the folder `segments` that has it, as a path or URI."""
 
     name: str
     size: int
@@ -47,7 +50,7 @@ class Segment:
 
     @property
     def path(self) -> str:
-        """The path of the file."""
+        """The path or URI of the file."""
         return os.path.join(self.root, self.name)
 
 
@@ -62,51 +65,44 @@ class Found:
 
 
 def find_segments(
-    journals: Sequence[Path], known: Mapping[str, int] | None = None, doubted: Collection[str] = ()
+    journals: Sequence[Place], known: Mapping[str, int] | None = None, doubted: Collection[str] = ()
 ) -> Found:
     """List the sealed segments of the journals of one or several brokers.
 
     An hour whose folders all have the state that is ``known`` is passed over: a segment appears in a folder by a
-    rename, which changes that state. Not those of which a segment is ``doubted``, given by folder. Files of one name in
-    several journals are copies of the same segment (docs/export.md): the largest is taken, since a copy may be cut off.
+    rename, which changes that state. Not those of which a segment is ``doubted``, given by folder, and not those of
+    object stores, which have no such state. Files of one name in several journals are copies of the same segment
+    (docs/export.md): the largest is taken, since a copy may be cut off.
     """
-    hours: dict[str, list[tuple[Path, str, int]]] = {}
-    for journal in journals:
-        root = journal.absolute() / "segments"
-        if not root.is_dir():
-            raise JournalError(f"{journal} is no journal: it has no folder named segments")
-        for folder in root.glob("*/*"):
-            if folder.is_dir() and not folder.name.startswith((".", "_")):
-                place = folder.relative_to(root).as_posix()
-                # Its state before it is listed: a file that comes meanwhile changes it.
-                key = place if len(journals) == 1 else folder.as_posix()
-                hours.setdefault(place, []).append((root, key, folder.stat().st_mtime_ns))
+    hours: dict[str, list[tuple[Folders, str, int | None]]] = {}
+    for folders in [folders_of(journal) for journal in journals]:
+        for hour in folders.hours():
+            key = hour.name if len(journals) == 1 else hour.key
+            hours.setdefault(hour.name, []).append((folders, key, hour.state))
     found = Found([], [], {})
-    for place, folders in sorted(hours.items()):
-        if known is not None and place not in doubted and all(known.get(key) == state for _, key, state in folders):
+    for name, places in sorted(hours.items()):
+        seen = known is not None and all(state is not None and known.get(key) == state for _, key, state in places)
+        if seen and name not in doubted:
             continue
         segments: dict[str, Segment] = {}
-        for root, key, state in folders:
-            found.folders[key] = state
-            for segment in _segments(root, place, found.strange):
+        for folders, key, state in places:
+            if state is not None:
+                found.folders[key] = state
+            for segment in _segments(folders, name, found.strange):
                 if segment.name not in segments or segment.size > segments[segment.name].size:
                     segments[segment.name] = segment
         found.segments.extend(segments[name] for name in sorted(segments))
     return found
 
 
-def _segments(root: Path, place: str, strange: list[str]) -> Iterator[Segment]:
+def _segments(folders: Folders, hour: str, strange: list[str]) -> Iterator[Segment]:
     """Yield the segments of a folder; names that are none are added to ``strange``."""
-    with os.scandir(root / place) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            name = f"{place}/{entry.name}"
-            if entry.name.startswith((".", "_")):
-                continue
-            if NAME.fullmatch(name) and entry.is_file():
-                status = entry.stat()
-                yield Segment(name, status.st_size, status.st_ctime_ns, str(root))
-            else:
-                strange.append(name)
+    for entry in folders.entries(hour):
+        name = f"{hour}/{entry.name}"
+        if NAME.fullmatch(name) and entry.is_file:
+            yield Segment(name, entry.size, entry.changed, folders.root)
+        else:
+            strange.append(name)
 
 
 def batches(segments: Sequence[Segment], size: int) -> Iterator[list[Segment]]:
@@ -126,7 +122,7 @@ def batches(segments: Sequence[Segment], size: int) -> Iterator[list[Segment]]:
 def digest(path: str) -> str:
     """Return the digest of a file's bytes, by which a segment is known again."""
     made = blake2b(digest_size=16)
-    with open(path, "rb") as file:
+    with opened(path) as file:
         while chunk := file.read(CHUNK):
             made.update(chunk)
     return made.hexdigest()
@@ -155,9 +151,9 @@ def look(path: str) -> Look:
     """Decompress a segment. A name is counted by the quote and the colon behind it."""
     names, last = 0, b""
     try:
-        if Path(path).stat().st_size < SMALLEST_GZIP:
+        if size_of(path) < SMALLEST_GZIP:
             return Look(CUT_OFF, 0)
-        with gzip.open(path) as file:
+        with opened(path) as packed, gzip.open(packed) as file:
             while chunk := file.read(CHUNK):
                 names += chunk.count(b'":') + (last == b'"' and chunk.startswith(b":"))
                 last = chunk[-1:]
@@ -171,7 +167,7 @@ def look(path: str) -> Look:
 def reach(path: str) -> Reach | None:
     """Return the reach of the records of a damaged segment, by the last lines that can be decompressed."""
     unpack, tail = zlib.decompressobj(wbits=31), b""
-    with open(path, "rb") as file:
+    with opened(path) as file:
         try:
             while morsel := file.read(MORSEL):
                 tail = (tail + unpack.decompress(morsel))[-TAIL:]

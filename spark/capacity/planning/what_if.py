@@ -64,7 +64,7 @@ def removed(tables: Tables, issued: datetime, wanted: Sequence[str]) -> dict[str
             raise QuestionError(f"{kind}={value}: providers are named by {', '.join(KINDS)}")
     if not pairs:
         return {}
-    since = issued - timedelta(hours=1)
+    since = last_hour(issued)
     rows = tables.rows_of(SILVER_PROVIDER_5M, since.date())
     there = rows.filter(pc.and_(pc.greater_equal(rows["w"], since), pc.greater(rows["up_s"], 0.0)))
     names = set(zip(there["service"].to_pylist(), there["instance"].to_pylist(), strict=True))
@@ -86,6 +86,11 @@ def answer(tables: Tables, options: Options) -> list[tuple[Row, Row]]:
         for row in sorted(plans, key=lambda row: str(row["service"]))
         if row["issued"] == issued and row["service"] in steps
     ]
+
+
+def last_hour(issued: datetime) -> datetime:
+    """Return the start of the last full hour before a plan."""
+    return issued - timedelta(hours=1)
 
 
 def last_issue(tables: Tables) -> datetime:

@@ -31,6 +31,9 @@ from spark.capacity.report.service_section import section_of
 PAGED = 60
 """Services of one page: each takes some 45 kB with its chart and its numbers."""
 
+PAGES = "services"
+"""The folder of the pages of services, below that of the report."""
+
 CSV_TABLES = ("gold_plan", "gold_provider_day")
 
 
@@ -40,7 +43,7 @@ def write(out: Path, tables: Tables, paged: int = PAGED) -> list[Path]:
     made = [out / f"{name}.csv" for name in CSV_TABLES]
     for path in made:
         replace(path, table_csv(tables.get(path.stem, ())))
-    services, pages = services_of(tables), out / "services"
+    services, pages = services_of(tables), out / PAGES
     wanted = services if len(services) > paged else []
     for service in wanted:
         pages.mkdir(exist_ok=True)

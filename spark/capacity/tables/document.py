@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from spark.capacity.rollup.broker_presence import SILVER_SIGNS
 from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK
 from spark.capacity.rollup.date_rollup import SILVER_CARRY
-from spark.capacity.tables.schema import TABLES, Table
+from spark.capacity.tables.schema import SNAPSHOT, TABLES, Table
 
-EVERY: Sequence[Table] = (*TABLES.values(), SILVER_SIGNS, SILVER_SET_BACK, SILVER_CARRY)
+WORKED_ON: Sequence[Table] = (*TABLES.values(), SILVER_SIGNS, SILVER_SET_BACK, SILVER_CARRY)
 """All tables of the out directory."""
+
+EVERY: Sequence[Table] = (*WORKED_ON, SNAPSHOT)
+"""The same, and the one that is in the lake only."""
 
 PURPOSES = {
     "bronze_records": "every good record of the journal once, by (broker, boot, seq)",
@@ -32,10 +35,16 @@ PURPOSES = {
     "evaluation": "past forecasts, compared with the outcome",
     "silver_signs": "times in which a broker gave signs of life",
     "silver_set_back": "records that show that a broker's clock was set back",
+    "snapshot": "versions of the tables in the lake that one run published: each version of this table has one set",
     "silver_carry": "state of each registration at the end of a date, for the next date",
 }
 
 MEANINGS = {
+    "name": ("", "name of the table"),
+    "version": ("", "its version in the lake"),
+    "snapshot": ("", "random name of the set"),
+    "layout": ("", "version of the layout of the out directory"),
+    "to_do": ("UTC dates", "dates with records that the tables made of them do not know yet"),
     "date": ("UTC date", "date of the row; the folder of a dated table"),
     "v": ("", "version of the record"),
     "ts": ("UTC", "time of the record by the broker's clock"),

@@ -374,6 +374,12 @@ EVALUATION = Table(
 )
 """Past forecasts beside the values that came."""
 
+SNAPSHOT = Table(
+    "snapshot",
+    columns(name="string", version="long", run="string", snapshot="string", layout="long", to_do="strings"),
+)
+"""The versions of all tables in the lake that belong together. It is in the lake only."""
+
 TABLES = {
     table.name: table
     for table in (

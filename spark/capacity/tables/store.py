@@ -5,6 +5,7 @@ Rules:
   old one, and takes its place by a rename.
 - Tables of a few rows, which tell of others (segments read, records held, records missing), are read and written here
   without Spark: to it each of them is as much work as a large one.
+- Each file of a table has a name that no other ever has: in the lake it has the same one.
 - Names that begin with a dot are no tables; Spark does not see them.
 - Only one run at a time works on an out directory.
 - The tables made of bronze are made again where an older version of these jobs made them (`LAYOUT`). Columns that an
@@ -16,6 +17,7 @@ import fcntl
 import json
 import os
 import shutil
+import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import date
@@ -97,16 +99,22 @@ class Tables:
             raise OutError(f"{self.out} was opened without Spark")
         return self._spark
 
-    def open(self) -> None:
-        """Make the directory, keep other runs out, and finish the work of a run that was cut off."""
+    def lock(self) -> None:
+        """Make the directory, and keep other runs out."""
         try:
             self.out.mkdir(parents=True, exist_ok=True)
-            self._lock = (self.out / ".lock").open("w")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = (self.out / ".lock").open("w")
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise OutError(f"another run is at work in {self.out}") from error
         except OSError as error:
             raise OutError(f"cannot write to {self.out}: {error.strerror}") from error
+        self._lock = lock
+
+    def open(self) -> None:
+        """Keep other runs out, and finish what a run that was cut off has left."""
+        if self._lock is None:
+            self.lock()
         for old in self.out.glob(".old-*"):
             # The swap stopped half-way: before the new table came, or after it.
             name = old.name.removeprefix(".old-")
@@ -120,8 +128,7 @@ class Tables:
 
     def _upgrade(self) -> None:
         """Drop derived tables of an older layout, and note that all their dates are to be made again."""
-        mark = self.out / ".layout"
-        if (int(mark.read_text()) if mark.exists() else 1) == LAYOUT:
+        if self.layout() == LAYOUT:
             return
         dates = self.dates(BRONZE_RECORDS)
         if dates:
@@ -133,7 +140,16 @@ class Tables:
             self._date(table)
         for path in self.files(EVALUATION):
             path.unlink()
-        mark.write_text(f"{LAYOUT}\n")
+        self.note_layout(LAYOUT)
+
+    def layout(self) -> int:
+        """Return the version of the derived tables."""
+        mark = self.out / ".layout"
+        return int(mark.read_text()) if mark.exists() else 1
+
+    def note_layout(self, layout: int) -> None:
+        """Note the version of the derived tables."""
+        (self.out / ".layout").write_text(f"{layout}\n")
 
     def _date(self, table: Table) -> None:
         """Divide a table of an older layout by the date of `issued`."""
@@ -266,7 +282,7 @@ class Tables:
 
     @staticmethod
     def _write(rows: pa.Table, folder: Path) -> None:
-        pyarrow.parquet.write_table(rows, folder / "rows.parquet", compression="zstd", store_schema=False)
+        pyarrow.parquet.write_table(rows, folder / f"{uuid.uuid4()}.parquet", compression="zstd", store_schema=False)
 
     def state(self) -> State:
         """Return the work that an earlier run has begun and not finished."""

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from spark.capacity.ingest.segments import Found, JournalError, Segment, batches, find_segments, look
+from spark.capacity.ingest.journal_folders import JournalError
+from spark.capacity.ingest.segments import Found, Segment, batches, find_segments, look
 from tests.spark.journal import lines, record, segment
 
 

@@ -1,6 +1,8 @@
 """The lake: versions that pandas, DuckDB and Spark read as a whole while others are published."""
 
+import os
 import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
 from pathlib import Path
@@ -127,6 +129,23 @@ def test_files_are_linked_or_else_copied(tables: Tables, monkeypatch: pytest.Mon
     balanced(tables, 2, days=1)
     publish(tables, "r2", ONLY)
     assert set(DeltaTable(place(tables)).to_pyarrow_table()["cov"].to_pylist()) == {2.0}
+
+
+def test_files_of_a_run_that_was_cut_off_are_deleted_after_a_week(tables: Tables) -> None:
+    balanced(tables, 1, days=1)
+    publish(tables, "r1", ONLY)
+    [file] = tables.files(GOLD_BALANCE_DAY, DAY)
+    orphans = [Path(place(tables)) / f"date={DAY}" / name for name in ("old.parquet", "new.parquet")]
+    for path in orphans:
+        shutil.copy(file, path)
+    week = lake.KEPT.total_seconds()
+    os.utime(orphans[0], (0, time.time() - week - 3600))
+    # Its own file is older, and referenced.
+    os.utime(file, (0, time.time() - 2 * week))
+    balanced(tables, 2, days=1)
+    publish(tables, "r2", ONLY)
+    assert [path.exists() for path in orphans] == [False, True]
+    assert DeltaTable(place(tables), version=0).to_pyarrow_table().num_rows == 5
 
 
 def test_a_table_of_another_schema_is_begun_again_in_its_place(tables: Tables) -> None:

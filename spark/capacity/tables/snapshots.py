@@ -1,0 +1,80 @@
+"""Snapshots: the versions of all tables in the lake that one run published, as a Delta table of their own.
+
+Delta has no commit over several tables. So the run commits each table, and this one last: its last version has the
+versions of the others that belong together. A run that was cut off before leaves the snapshot as it was.
+"""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from spark.capacity.tables.delta_tables import described, open_table
+from spark.capacity.tables.document import PURPOSES
+from spark.capacity.tables.object_store import Place, StoreError, delta_options
+from spark.capacity.tables.schema import SNAPSHOT
+from spark.capacity.tables.store import OutError
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A set of versions, by table; with the run that published it, and what the next run must know besides the tables:
+    the layout of the out directory, and the dates that are to be made again."""
+
+    run: str
+    versions: Mapping[str, int]
+    layout: int
+    to_do: frozenset[str] = frozenset()
+    ident: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def says_the_same(self, other: "Snapshot | None") -> bool:
+        """Tell whether another one has the same content."""
+        return other is not None and replace(self, run=other.run, ident=other.ident) == other
+
+
+def last(lake: Place) -> Snapshot | None:
+    """Return the last snapshot of a lake; None if nothing was published yet."""
+    table = open_table(lake / SNAPSHOT.name)
+    rows = [] if table is None else table.to_pyarrow_table().to_pylist()
+    if not rows:
+        return None
+    one = rows[0]
+    versions = {row["name"]: row["version"] for row in rows}
+    return Snapshot(one["run"], versions, one["layout"], frozenset(one["to_do"]), one["snapshot"])
+
+
+def opened(lake: Place) -> DeltaTable:
+    """Return the table of snapshots, to one of which something was committed."""
+    table = open_table(lake / SNAPSHOT.name)
+    if table is None:
+        raise StoreError(f"{lake / SNAPSHOT.name} is not there any more")
+    return table
+
+
+def commit(lake: Place, new: Snapshot, after: Snapshot | None) -> None:
+    """Put a snapshot after another one; raise `OutError` if that is not the last one."""
+    place = lake / SNAPSHOT.name
+    # Opened before it is compared: what is committed after that is a conflict.
+    table, now = open_table(place), last(lake)
+    if (now and now.ident) != (after and after.ident):
+        raise OutError(f"another run has published in {lake} meanwhile")
+    rest = {"run": new.run, "snapshot": new.ident, "layout": new.layout, "to_do": sorted(new.to_do)}
+    rows = [{"name": name, "version": version, **rest} for name, version in sorted(new.versions.items())]
+    made = pa.Table.from_pylist(rows, described(SNAPSHOT))
+    try:
+        if table is None:
+            write_deltalake(
+                str(place),
+                made,
+                mode="error",
+                name=SNAPSHOT.name,
+                description=PURPOSES[SNAPSHOT.name],
+                storage_options=delta_options(place),
+            )
+        else:
+            write_deltalake(table, made, mode="overwrite")
+    except CommitFailedError as error:
+        raise OutError(f"another run has published in {lake} meanwhile") from error

@@ -1,0 +1,121 @@
+"""The working copy of an out directory that is in an object store: a folder in which runs work as in any out directory.
+
+Spark reads and writes folders, which it sees under one path everywhere; dates are replaced by renames. Stores have
+neither. So a run works in a folder, and publishes its lake to the store (`lake`), from which the folder can be made
+again.
+
+Rules:
+- The mark of a folder tells of which out directory it is a copy, and which snapshot it goes on from. A folder that goes
+  on from the last one stays as it is, with the work of a run that was cut off.
+- Any other is emptied, and filled with the files of the last snapshot. Only a folder with a mark is emptied.
+- The name of a snapshot is in the mark before it is committed: it is known again, wherever the run was cut off.
+"""
+
+import json
+import shutil
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark.capacity.tables import snapshots
+from spark.capacity.tables.delta_tables import open_table
+from spark.capacity.tables.document import WORKED_ON
+from spark.capacity.tables.object_store import ObjectFolder, StoreError, all_at_once, fetch
+from spark.capacity.tables.schema import Table
+from spark.capacity.tables.snapshots import Snapshot
+from spark.capacity.tables.store import OutError, State, Tables, sync
+
+MARK = ".origin.json"
+
+LAKE = "lake"
+"""The folder of the published tables, below the out directory."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Origin of a working copy, and the snapshots from one of which it goes on; None: before the first one."""
+
+    origin: str
+    known: tuple[str | None, ...]
+
+    def write(self, folder: Path) -> None:
+        """Note it in a folder, so that it outlives a crash."""
+        new = folder / f"{MARK}.new"
+        new.write_text(json.dumps({"origin": self.origin, "known": self.known}))
+        sync(new)
+        new.rename(folder / MARK)
+        sync(folder)
+
+
+def read_mark(folder: Path) -> Mark | None:
+    """Return the mark of a folder."""
+    try:
+        told = json.loads((folder / MARK).read_text())
+    except FileNotFoundError:
+        return None
+    return Mark(told["origin"], tuple(told["known"]))
+
+
+def refresh(tables: Tables, origin: ObjectFolder) -> bool:
+    """Make the out directory, which is locked, a copy of the last snapshot or of what came after it; tell whether it
+    was filled anew."""
+    folder, mark, last = tables.out, read_mark(tables.out), snapshots.last(origin / LAKE)
+    if mark is None and any(path.name != ".lock" for path in folder.iterdir()):
+        raise OutError(f"{folder} is no working folder: it holds other files")
+    if mark is not None and mark.origin != str(origin):
+        raise OutError(f"{folder} is the working folder of {mark.origin}")
+    ident = None if last is None else last.ident
+    if mark is not None and ident in mark.known:
+        Mark(str(origin), (ident,)).write(folder)
+        return False
+    # Until it is full it goes on from no snapshot.
+    Mark(str(origin), ()).write(folder)
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in (".lock", MARK):
+            path.unlink()
+    if last is not None:
+        fill(tables, origin, last)
+    Mark(str(origin), (ident,)).write(folder)
+    return last is not None
+
+
+def fill(
+    tables: Tables,
+    origin: ObjectFolder,
+    snapshot: Snapshot,
+    only: Iterable[Table] = WORKED_ON,
+    day: date | None = None,
+) -> None:
+    """Fetch the files of a snapshot, or those of a date, into an out directory that has none of these tables."""
+    wanted: list[tuple[str, Path]] = []
+    for table in only:
+        if table.name not in snapshot.versions:
+            continue
+        place = origin / LAKE / table.name
+        lake = open_table(place, snapshot.versions[table.name])
+        if lake is None:
+            raise StoreError(f"{place} is not there any more")
+        tables.path(table).mkdir()
+        names = pa.table(lake.get_add_actions(flatten=True))["path"].to_pylist()
+        mine = [name for name in names if day is None or name.startswith(f"date={day}/")]
+        wanted += [(str(place / name), tables.path(table) / name) for name in mine]
+    all_at_once(lambda one: fetch(*one), wanted)
+    tables.keep(State(set(), set(snapshot.to_do)))
+    tables.note_layout(snapshot.layout)
+
+
+def need_newest(folder: Path, origin: ObjectFolder, last: Snapshot | None) -> None:
+    """Raise `OutError` unless a working copy goes on from the last snapshot."""
+    mark = read_mark(folder)
+    if mark is None or mark.origin != str(origin) or (None if last is None else last.ident) not in mark.known:
+        raise OutError(f"another run has published in {origin} meanwhile")
+
+
+def goes_on_from(folder: Path, origin: ObjectFolder, known: Collection[Snapshot | None]) -> None:
+    """Note from which snapshots a working copy may go on."""
+    Mark(str(origin), tuple(None if one is None else one.ident for one in known)).write(folder)
