@@ -121,6 +121,11 @@ class Scheduler:
         """The id of the connection whose input is being handled; "" outside a quantum, and for a shared connection."""
         return getattr(self._serving, "conversation", "")
 
+    @property
+    def request_id(self) -> str:
+        """The id of the request that is being handled; "" for a connection whose messages have none."""
+        return getattr(self._serving, "request_id", "")
+
     def number_conversation(self) -> int:
         """Return the number of another conversation, from 1 upwards."""
         self._conversations += 1

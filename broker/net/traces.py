@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -154,16 +154,20 @@ class Traces:
     def _seen(self, connection: StreamConnection, direction: Direction, item: Any) -> None:
         running = self._of(connection.host, connection.address)
         if running is not None:
-            self._line(running, connection.factory.wire, connection.address, direction, item, connection.conversation)
+            about = {"conversation": connection.conversation}
+            request_id = getattr(connection, "request_id", "")  # of HTTP
+            if request_id:
+                about["request_id"] = request_id
+            self._line(running, connection.factory.wire, connection.address, direction, item, about)
 
     def _datagram(self, name: str, direction: Direction, data: bytes, peer: tuple[Any, ...]) -> None:
         address = f"{peer[0]}:{peer[1]}"
         running = self._of(peer[0], address)
         if running is not None:
-            self._line(running, name, address, direction, data, "")
+            self._line(running, name, address, direction, data, {})
 
     def _line(
-        self, running: _Running, wire: str, address: str, direction: Direction, item: Any, conversation: str
+        self, running: _Running, wire: str, address: str, direction: Direction, item: Any, about: Mapping[str, Any]
     ) -> None:
         if not running.bucket.take(LINES_PER_SECOND, LINES_PER_SECOND, self._clock.seconds()):
             running.dropped += 1
@@ -177,7 +181,6 @@ class Traces:
             )
             running.reported = running.dropped
         running.lines += 1
-        about = {"conversation": conversation} if conversation else {}
         self.log.info(
             "trace {direction} {wire} {address}: {text}",
             direction=direction,
