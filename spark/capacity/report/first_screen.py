@@ -121,7 +121,7 @@ def glance(services: Sequence[ServiceRows], pages: bool = False) -> str:
     for service in sorted(services, key=urgency):
         plan = service.plan
         now, add = number_of(plan, "providers_now"), number_of(plan, "add")
-        link = f"services/{service.ident}.html" if pages else f"#{service.ident}"
+        link = service.page if pages else service.section
         rows.append(
             [
                 f'<a href="{link}">{bdi(service.name)}</a>',
