@@ -52,6 +52,9 @@ _SECRETS = re.compile(
 )
 """A member or argument whose value may be a secret; an object as the value is searched in turn."""
 
+_TICKET = re.compile(r"(/ticket/)[^/\s]+")
+"""A path that is a right for as long as it lasts."""
+
 _AUTHORIZATION = re.compile(r"(?i)(authorization:\s*)[^\r\n\\]+")
 
 
@@ -198,7 +201,8 @@ def text_of(item: Any) -> str:
     except Exception as error:  # a trace must never cost the message
         text = f"({type(item).__name__} cannot be shown: {type(error).__name__})"
     # Cut before and after: a secret may be longer than what is shown, and the search costs time.
-    text = _AUTHORIZATION.sub(rf"\g<1>{HIDDEN}", _SECRETS.sub(rf"\g<name>{HIDDEN}", text[: 8 * MAX_SHOWN]))
+    text = _SECRETS.sub(rf"\g<name>{HIDDEN}", text[: 8 * MAX_SHOWN])
+    text = _TICKET.sub(rf"\g<1>{HIDDEN}", _AUTHORIZATION.sub(rf"\g<1>{HIDDEN}", text))
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text) - MAX_SHOWN} more)"
 
 

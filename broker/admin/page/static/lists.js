@@ -2,6 +2,7 @@
 // them, so that a new column needs no change of the page.
 
 import { h } from "./dom.js";
+import { reportLink } from "./report.js";
 import { providerAddress } from "./route.js";
 import { ago, count, format, shown, when } from "./text.js";
 
@@ -32,12 +33,6 @@ export function verdictMark(row) {
 export function providerLink(id) {
   if (id === 0) return "broker";
   return id === null || id === undefined ? "" : h("a", { href: providerAddress(id) }, String(id));
-}
-
-/** Return a link to a report, or "" if it is not one of this server. */
-export function reportLink(report) {
-  if (typeof report !== "string" || !report.startsWith("/") || /^\/[/\\]/.test(report)) return "";
-  return h("a", { href: report, target: "_blank", rel: "noreferrer" }, "report");
 }
 
 const ready = (row) => h("span", { class: `mark ${row.ready ? "good" : "bad"}` }, row.ready ? "ready" : "not ready");
@@ -168,7 +163,7 @@ export const LISTS = {
       { name: "need", title: "Will need", number: true },
       { name: "short_at", title: "Short from", draw: (row) => when(row.short_at), width: "minmax(9rem, 1.5fr)" },
       { name: "note", title: "Note" },
-      { name: "report", title: "Report", fixed: true, width: "5rem", draw: (row) => reportLink(row.report) },
+      { name: "report", title: "Report", fixed: true, width: "5rem", draw: (row) => reportLink(row.report, row.name) },
     ],
     kinds: [],
     every: 60,
