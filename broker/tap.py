@@ -28,10 +28,13 @@ class Options(usage.Options):
 
     synopsis = "twistd [twistd options] elkobroker [options]"
 
-    longdesc = """Runs a broker through which servers find each other. Without options: the Elko Broker protocol on
-    tcp 127.0.0.1:9000, mc0 on tcp 127.0.0.1:61616, DBP on tcp and udp 127.0.0.1:5246, MTL on tcp 127.0.0.1:5975 and
-    5976, and the console on 127.0.0.1:9001; with --director-port, an Elko Director too. Everything else is in the
-    configuration file; what is given here counts before it."""
+    # One line: Twisted wraps it, and would keep the indentation of others.
+    longdesc = (
+        "Runs a broker through which servers find each other. Without options: the Elko Broker protocol on tcp "
+        "127.0.0.1:9000, mc0 on tcp 127.0.0.1:61616, DBP on tcp and udp 127.0.0.1:5246, MTL on tcp 127.0.0.1:5975 and "
+        "5976, HTTP with the page for operators on http://127.0.0.1:9080/, and the console on 127.0.0.1:9001; with "
+        "--director-port, an Elko Director too. Everything else is in the configuration file; options count before it."
+    )
 
     optParameters: ClassVar = [
         ["port", "p", None, "TCP port of the Elko listener; 0 takes a free one [default: 9000]", int],
@@ -56,7 +59,11 @@ class Options(usage.Options):
     ]
 
     optFlags: ClassVar = [
-        ["open", None, "Let --bind open a listener outside loopback without a password: whoever reaches it is served"],
+        [
+            "open",
+            None,
+            "Let --bind open a listener outside loopback without a password: each peer that reaches it is served",
+        ],
         ["check", None, "Validate the configuration, say what it means, and exit"],
         ["example", None, "Print the example configuration, with every key there is, and exit"],
         ["check-ports", None, "Like --check; try also whether each listener can be opened, and exit with 1 if not"],

@@ -84,6 +84,18 @@ def test_each_event_of_a_conversation_has_its_id() -> None:
     assert "conversation" not in outside
 
 
+def test_an_event_in_a_request_has_the_id_of_both() -> None:
+    control = LogControl(wires=WIRES)
+    about, other = event(), event(request_id="theirs")
+    control.follow(lambda: "http-17", lambda: "mine")
+    control(about)
+    control(other)
+    assert (about["request_id"], other["request_id"]) == ("mine", "theirs")
+    assert text_lines(about) == "- info broker.core.registry.Registry [http-17 mine] hello\n"
+    assert text_lines(event(request_id="mine")) == "- info broker.core.registry.Registry [mine] hello\n"
+    assert fields(datagram(about))["ELKOBROKER_REQUEST_ID"] == "mine"
+
+
 # the journal
 
 

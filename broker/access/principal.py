@@ -29,12 +29,14 @@ class Principal:
     """A user. The anonymous one has the empty name. ``address`` is the peer's host, for the audit log.
 
     ``credential`` identifies the password, token, certificate or key that authenticated the user; it is no secret.
+    ``request_id`` is the id of the request over HTTP, for the audit log.
     """
 
     name: str = ""
     method: Method = Method.NONE
     address: str = ""
     credential: str = attrs.field(default="", repr=False)
+    request_id: str = attrs.field(default="", eq=False, repr=False)
 
 
 OPERATIONS = {

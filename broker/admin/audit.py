@@ -2,7 +2,7 @@
 
 Rules:
 - A line has the time, the user, the means of authentication, the peer's address, the listener, the operation, its
-  object, and the result. Values that peers choose are cut at `MAX_TEXT` characters.
+  object, the result, and the id of a request over HTTP. Values that peers choose are cut at `MAX_TEXT` characters.
 - Lines are written in order by one thread, and synchronized to the disk. The file has the mode 0600, is only appended
   to, and is renamed at its size limit: ``audit.jsonl.1`` is the newest of the old ones.
 - If the disk fails, acts go on: an operator must be able to shut down a broker with a full disk. The lines are kept in
@@ -46,7 +46,7 @@ MODE = 0o600
 
 
 class AuditRecord(msgspec.Struct, frozen=True):
-    """A line of the audit log. ``time`` is in RFC 3339, UTC."""
+    """A line of the audit log. ``time`` is in RFC 3339, UTC; ``request_id`` is empty for wires without requests."""
 
     time: str
     user: str
@@ -56,6 +56,7 @@ class AuditRecord(msgspec.Struct, frozen=True):
     operation: str
     object: str
     result: str
+    request_id: str
 
 
 class AuditLog:
@@ -110,6 +111,7 @@ class AuditLog:
             operation=act.operation,
             object=act.object[:MAX_TEXT],
             result=act.result,
+            **({"request_id": principal.request_id} if principal.request_id else {}),
         )
         record = AuditRecord(
             time=datetime.fromtimestamp(self._clock.seconds(), UTC).isoformat(timespec="milliseconds"),
@@ -120,6 +122,7 @@ class AuditLog:
             operation=act.operation,
             object=act.object[:MAX_TEXT],
             result=act.result,
+            request_id=principal.request_id,
         )
         if len(self._waiting) >= MAX_WAITING:
             self._counts["lost"] += 1

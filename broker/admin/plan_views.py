@@ -11,8 +11,11 @@ from twisted.internet.interfaces import IReactorTime
 from broker.core.plan import IPlan, Plan, PlannedService
 from broker.wires.views import AnyView, Column, Row, View
 
-REPORT = "/plan/report.html"
-"""Path of the report on the HTTP listener: `broker.admin.api.plan_report` serves it."""
+PLAN = "/plan"
+"""Path of the files of the plan on the HTTP listener: `broker.admin.api.plan_report` serves some of them."""
+
+REPORT = f"{PLAN}/report.html"
+"""Path of the report there."""
 
 COLUMNS = (
     Column("name", "Name of the service"),
@@ -27,7 +30,7 @@ COLUMNS = (
     Column("trials", "Past moments at which the bound was tried", "moments"),
     Column("miss_at_most", "Highest rate of misses that this leaves possible, with 95 % confidence; a share"),
     Column("note", "Remark of the plan"),
-    Column("report", "Path of the jobs' report on the HTTP listener"),
+    Column("report", "Path of the section or page on the service in the jobs' report, on the HTTP listener"),
     Column("age", "Age of the plan: time since the moment for which it was made", "seconds"),
 )
 
@@ -66,7 +69,7 @@ def _row(clock: IReactorTime, item: tuple[Plan, PlannedService]) -> Row:
         "trials": service.trials,
         "miss_at_most": service.miss_at_most,
         "note": service.note or None,
-        "report": REPORT,
+        "report": f"{PLAN}/{service.report}" if service.report else REPORT,
         "age": round(now - plan.made),
     }
     return {name: value for name, value in row.items() if value is not None}

@@ -36,6 +36,7 @@ from broker.admin.api.metrics import tables as table_metrics
 from broker.admin.api.metrics.counters import CounterMetrics
 from broker.admin.api.metrics.timings import LoopTimes
 from broker.admin.api.orders import Orders
+from broker.admin.api.report_tickets import ReportTickets
 from broker.admin.api.watch_hub import WatchHub
 from broker.admin.console import Shown
 from broker.app.core import Core
@@ -104,7 +105,9 @@ class OperatorsApi:
             *events.endpoints(registry),
             *watch.endpoints(self.hub),
             *plan.endpoints(sources.plan, registry, clock),
-            *plan_report.endpoints(lambda: sources.plan.path, core.in_thread),
+            *plan_report.endpoints(
+                lambda: sources.plan.path, core.in_thread, ReportTickets(sources.access, clock, LISTENER)
+            ),
             *actions.endpoints(registry, sources.control, core.launchers, orders, sources.audit, LISTENER),
             *control.endpoints(sources.control, sources.audit, LISTENER),
             *metrics.endpoints(

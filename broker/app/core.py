@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -114,7 +115,7 @@ def build(
         threads=threads,
         topics=topics,
         leases=leases,
-        scheduler=Scheduler(reactor, leases.look),
+        scheduler=Scheduler(reactor, leases.look, time.thread_time),
         complaints=Complaints(counters, reactor),
         in_thread=in_thread,
     )

@@ -220,7 +220,8 @@ class Daemon(TwistedService):
         self._events = EventReports(name, self.core, self.plan, self._reactor, self.openings.states, self._unwritten)
         self._listen(snapshot)
         self.counters.include(self._counts)
-        self._logs.follow(lambda: self.core.scheduler.conversation)
+        scheduler = self.core.scheduler
+        self._logs.follow(lambda: scheduler.conversation, lambda: scheduler.request_id)
         self.counters.include(self.checks.schedule.counts)
         self.counters.include(self.api.counts)
         self.counters.include(self._events.notifications.counts)

@@ -12,12 +12,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from twisted.logger import Logger
 
 from broker.app.configuration import differences, found, merged, settings, warnings
 from broker.config.errors import BadConfig
+from broker.config.problem import Problem
 from broker.config.reload import Difference
 from broker.config.schema import Config
 from broker.core.control import KeyChange, KeyState, ReloadResult
@@ -74,9 +75,9 @@ class Reloader:
         wanted = _changes(each for each in differing if each.reloadable)
         warned = tuple(warnings(new))
         usable = merged(running, new) if restart else new
+        later = {each.key for each in restart}
         problems = [
-            f"{each.key}: {each.text} (with the keys that need a restart)"
-            for each in (found(usable) if restart else ())
+            f"{each.key}: {each.text} ({_until_restart(each, later)})" for each in (found(usable) if restart else ())
         ]
         shown = self._certificates()
         contexts: list[Identity] = []
@@ -93,5 +94,12 @@ class Reloader:
         return ReloadResult(wanted, (), restart, (), warned)
 
 
+def _until_restart(problem: Problem, later: Collection[str]) -> str:
+    """Return the part that the keys ``later``, which need a restart, have in a problem of the merged configuration."""
+    if problem.other in later:
+        return f"{problem.other} takes its new value at a restart only"
+    return "with the keys that need a restart"
+
+
 def _changes(differing: Iterable[Difference]) -> tuple[KeyChange, ...]:
-    return tuple(KeyChange(each.key, each.old, each.new) for each in differing)
+    return tuple(KeyChange(each.key, each.old, each.new, each.why) for each in differing)

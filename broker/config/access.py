@@ -29,6 +29,9 @@ RANGES: dict[str, tuple[float, float]] = {
 SOON = 7 * 86_400.0
 """Seconds before the expiry of a token in which ``--check`` warns of it."""
 
+FIRST_OR_LAST = "a users file comes or goes at a restart only: until then, all listeners check rights as before"
+"""The reason why a reload does not take the first users file, or give up the last one."""
+
 
 @attrs.frozen
 class Access:
@@ -106,7 +109,7 @@ ACCESS = Section(
     warnings=_warnings,
     reloadable=("audit", "audit_bytes", "audit_files", "requests_per_address", "requests_per_user", "requests_burst"),
     # With or without users, listeners are opened in different ways: see docs/configuration.md.
-    replaceable=("file",),
+    replaceable={"file": FIRST_OR_LAST},
     read=_files,
     example=Path(__file__).parent / "access.toml",
 )

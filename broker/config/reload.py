@@ -24,12 +24,17 @@ ABSENT = "(absent)"
 
 @attrs.frozen
 class Difference:
-    """A key whose values differ, with the values as texts: see `_shown`. ``reloadable``: a reload applies it."""
+    """A key whose values differ, with the values as texts: see `_shown`.
+
+    ``reloadable``: a reload applies it. ``why`` is the reason why it does not, if a reload applies other values of the
+    key.
+    """
 
     key: str
     old: str
     new: str
     reloadable: bool
+    why: str = ""
 
 
 @attrs.frozen
@@ -44,10 +49,12 @@ class Setting:
 def differences(old: Config, new: Config, schema: Schema) -> list[Difference]:
     """Return the keys whose values differ, in the order of the configuration. Secrets are hidden."""
     table = _Table.of(schema)
-    return [
-        Difference(key, _shown(before, secret), _shown(after, secret), table.applies(key, before, after))
-        for key, before, after, secret in table.walk("", old, new)
-    ]
+    found = []
+    for key, before, after, secret in table.walk("", old, new):
+        applies = table.applies(key, before, after)
+        why = "" if applies else table.replaceable.get(key, "")
+        found.append(Difference(key, _shown(before, secret), _shown(after, secret), applies, why))
+    return found
 
 
 def changes(old: Config, new: Config, schema: Schema) -> list[str]:
@@ -82,16 +89,19 @@ def reloadable(schema: Schema) -> list[str]:
 
 @attrs.frozen
 class _Table:
-    """The reloadable keys, as a pattern, those whose value is only replaced, and the arrays compared by name."""
+    """The reloadable keys, as a pattern; those whose value is only replaced, each with the reason; and the arrays
+    compared by name."""
 
     pattern: re.Pattern[str]
-    replaceable: frozenset[str]
+    replaceable: Mapping[str, str]
     named: frozenset[str]
 
     @classmethod
     def of(cls, schema: Schema) -> _Table:
         named = frozenset(f"{section.name}.{key}" for section in schema.sections for key in section.named)
-        replaceable = frozenset(f"{section.name}.{key}" for section in schema.sections for key in section.replaceable)
+        replaceable = {
+            f"{section.name}.{key}": why for section in schema.sections for key, why in section.replaceable.items()
+        }
         return cls(_pattern(reloadable(schema)), replaceable, named)
 
     def reloadable(self, key: str) -> bool:

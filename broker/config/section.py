@@ -7,7 +7,7 @@ its part of the example file. `broker.config.schema` puts the sections together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -90,7 +90,7 @@ class Section(Generic[V]):
     - ``summary``: the lines of ``--check``; ``warnings``: what may surprise, a sentence each.
     - ``reloadable``: keys that take effect at a reload, relative to the table; ``[*]`` is any name, ``*`` any rest.
     - ``replaceable``: keys likewise whose value takes effect at a reload in the place of another one, but needs a
-      restart where there was none before, or is none now.
+      restart where there was none before, or is none now; each with the reason, for operators.
     - ``named``: arrays of tables that a reload compares by their ``name``, relative to the table.
     - ``read``: the values with the secrets of the files that they name.
     - ``wants_users``: the dotted keys whose values need a users file (``access.file``).
@@ -106,7 +106,7 @@ class Section(Generic[V]):
     summary: Callable[[V], Iterable[str]] = _nothing
     warnings: Callable[[V, Resolves], Iterable[str]] = _no_warnings
     reloadable: tuple[str, ...] = ()
-    replaceable: tuple[str, ...] = ()
+    replaceable: Mapping[str, str] = attrs.field(factory=dict)
     named: tuple[str, ...] = ()
     read: Callable[[V, Files], V] = _same
     wants_users: Callable[[V], Iterable[str]] = _nothing

@@ -32,17 +32,18 @@ class KeyChange:
     """A key that differs between the running configuration and the file.
 
     ``old`` and ``new`` are the values, in the form of `KeyState.value`. ``(absent)`` stands for an entry that one of
-    the two does not have.
+    the two does not have. ``why`` is the reason why this change of a reloadable key needs a restart, empty otherwise.
     """
 
     key: str
     old: str
     new: str
+    why: str = ""
 
     @property
     def text(self) -> str:
         """The change as a line of text."""
-        return f"{self.key}: {self.old} -> {self.new}"
+        return f"{self.key}: {self.old} -> {self.new}{f' ({self.why})' if self.why else ''}"
 
 
 @attrs.frozen

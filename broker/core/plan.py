@@ -49,7 +49,8 @@ class PlannedService:
     ``has`` is the number of providers at the time of the plan; ``need_now`` are needed then, ``need`` in the horizon,
     ``add`` are missing, now or in the horizon. From ``short_at`` on there are too few, in seconds of the epoch; None if
     that is not foreseen. The bound behind ``need`` would have been missed at ``missed`` of ``trials`` past moments;
-    with 95 % confidence its rate of misses is at most ``miss_at_most``, a share. ``note`` is a sentence.
+    with 95 % confidence its rate of misses is at most ``miss_at_most``, a share. ``note`` is a sentence. ``report`` is
+    the path of its section or page in the report, relative to the file of the plan; empty if the plan names none.
     """
 
     name: str
@@ -63,6 +64,7 @@ class PlannedService:
     trials: int | None = None
     miss_at_most: float | None = None
     note: str = ""
+    report: str = ""
 
     def days_until_short(self, now: float) -> float | None:
         """Return the days from ``now``, in seconds of the epoch, until there are too few providers: 0 if there are too

@@ -5,6 +5,7 @@ It takes what operators need. Unknown members are ignored, since a later version
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 import msgspec
@@ -19,6 +20,10 @@ MAX_SERVICES = 100_000
 
 MAX_TEXT = 1_024
 """Limit of a text, in characters: that of the registry."""
+
+
+_REPORT = re.compile(r"report\.html#[A-Za-z0-9_-]{1,100}|services/[A-Za-z0-9_-]{1,100}\.html")
+"""A section of the report, or a page of one service: the form of the jobs. Another path is ignored."""
 
 
 class _Bound(msgspec.Struct, frozen=True):
@@ -37,6 +42,7 @@ class _Service(msgspec.Struct, frozen=True):
     short_by_trend: datetime | None = None
     bound: _Bound = _Bound()
     note: str | None = None
+    report: str | None = None
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -120,6 +126,7 @@ def _planned(row: _Service, made: float) -> PlannedService:
         row.bound.trials,
         row.bound.miss_at_most,
         row.note or "",
+        row.report if row.report is not None and _REPORT.fullmatch(row.report) else "",
     )
 
 

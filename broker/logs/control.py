@@ -45,15 +45,15 @@ class LogControl:
         wires: Iterable[str] = (),
     ) -> None:
         self.format: Format = format
-        self._conversation: Callable[[], str] = lambda: ""
+        self._ids: Mapping[str, Callable[[], str]] = {}
         self._thread = 0
         self._wires = frozenset(wires)
         self.use(format, level, modules or {})
 
-    def follow(self, conversation: Callable[[], str]) -> None:
-        """Add the id that ``conversation`` returns to the events of this thread: that of the conversation whose input
-        is being handled, "" without one."""
-        self._conversation = conversation
+    def follow(self, conversation: Callable[[], str], request_id: Callable[[], str] = lambda: "") -> None:
+        """Add the ids that these return to the events of this thread: those of the conversation and of the request
+        whose input is being handled, "" without one."""
+        self._ids = {"conversation": conversation, "request_id": request_id}
         self._thread = get_ident()
 
     @property
@@ -82,11 +82,13 @@ class LogControl:
         return self._levels
 
     def __call__(self, event: LogEvent) -> Any:
-        """See `ILogFilterPredicate`. Adds the field ``conversation`` to an event in a conversation."""
-        if "conversation" not in event and self._thread == get_ident():
-            conversation = self._conversation()
-            if conversation:
-                event["conversation"] = conversation
+        """See `ILogFilterPredicate`. Adds the field ``conversation`` to an event in a conversation, and ``request_id``
+        to one in a request."""
+        if self._thread == get_ident():
+            for field, present in self._ids.items():
+                found = "" if field in event else present()
+                if found:
+                    event[field] = found
         level = event.get("log_level")
         least = self._least if not self._exceptions else self._least_of(event)
         return PredicateResult.no if level is not None and level < least else PredicateResult.yes

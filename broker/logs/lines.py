@@ -4,7 +4,8 @@ Rules:
 - A message may contain input of peers. Unprintable characters are escaped, so that no input begins a line or controls
   a terminal. A traceback follows its line of text, each of its lines after a tab.
 - Times are UTC with milliseconds, so that logs of several machines can be compared.
-- ``conversation`` is the id of the connection or request that an event is about: all its lines have the same one.
+- ``conversation`` is the id of the connection that an event is about, ``request_id`` that of the request: all its lines
+  have the same one.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _LEGACY = "log_legacy"
 def text_lines(event: LogEvent) -> str:
     """Return the event as ``TIME LEVEL NAMESPACE MESSAGE``, and its traceback in lines that begin with a tab.
 
-    The namespace of an event about a conversation is followed by its id in brackets.
+    The namespace of an event about a conversation or a request is followed by its ids in brackets.
     """
-    conversation = event.get("conversation")
-    about = f" [{visible(str(conversation))}]" if conversation else ""
+    ids = [visible(str(event[field])) for field in ("conversation", "request_id") if event.get(field)]
+    about = f" [{' '.join(ids)}]" if ids else ""
     source = f"{level_of(event)} {visible(namespace_of(event))}{about}"
     head = f"{time_of(event) or '-'} {source} {visible(message_of(event))}\n"
     return head + "".join(f"\t{visible(line)}\n" for line in traceback_of(event).splitlines())

@@ -184,7 +184,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         # An inlined `take`: this runs for each read.
         self._rest = self.reader.feed(data)
         self._queued = True
-        ordinary = len(data) <= SHORT and self._pending <= SHORT and self._strikes < STRIKES
+        ordinary = len(data) <= SHORT and self._pending <= SHORT and self.strikes < STRIKES
         if self._refusals is not None:
             ordinary = ordinary and self._forgiven()
         # An ordinary peer sends little, causes little work, and has no recent refusals.

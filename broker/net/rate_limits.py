@@ -138,24 +138,27 @@ class Complaints:
         """Increment a counter without a log line."""
         self._counters.count(name, reason, by)
 
-    def add(self, wire: str, address: str, refusal: Refusal, about: Conversing | None = None) -> None:
+    def add(
+        self, wire: str, address: str, refusal: Refusal, about: Conversing | None = None, request_id: str = ""
+    ) -> None:
         """Count a refusal to a peer of that wire at that address, and log it within the rate limit.
 
-        ``about`` is its connection, for the id in the line; within a quantum the id is known without it.
+        ``about`` is its connection, and ``request_id`` its request, for the ids in the line; within a quantum they are
+        known without them.
         """
         code = refusal.reason.code
         self._counters.count(f"{wire}_refused", code)
         if self._due(wire, address, code):
             text = refusal.summary[:MAX_SHOWN]
-            fields = {} if about is None else {"conversation": about.conversation}
+            fields = _about(about, request_id)
             self.log.warn(
                 "{wire} peer {address}: {reason}: {text}", wire=wire, address=address, reason=code, text=text, **fields
             )
 
-    def failed(self, wire: str, address: str, about: Conversing | None = None) -> None:
+    def failed(self, wire: str, address: str, about: Conversing | None = None, request_id: str = "") -> None:
         """Log the current exception, which a message of that peer caused."""
         if self._due(wire, address, "failure"):
-            fields: dict[str, Any] = {} if about is None else {"conversation": about.conversation}
+            fields: dict[str, Any] = _about(about, request_id)
             text = "a message of the {wire} peer {address} made the broker fail"
             self.log.failure(text, wire=wire, address=address, **fields)
 
@@ -180,6 +183,12 @@ class Complaints:
                 count=count,
                 seconds=COMPLAIN_EVERY,
             )
+
+
+def _about(about: Conversing | None, request_id: str) -> dict[str, str]:
+    """Return the fields of a line about a connection and a request."""
+    fields = {} if about is None else {"conversation": about.conversation}
+    return {**fields, "request_id": request_id} if request_id else fields
 
 
 class Deadlines(Generic[K]):

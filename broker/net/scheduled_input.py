@@ -41,7 +41,8 @@ class Scheduled:
     _held = b""  # bytes that a transport delivered after its pause
     _queued = False  # in a queue of the scheduler
     _stopped_reading = False
-    _strikes = 0  # recent quanta that took long
+    strikes = 0
+    """Recent quanta that took long; see `took`."""
     _number = 0  # of the conversation, once something is logged about it
 
     @property
@@ -126,7 +127,7 @@ class Scheduled:
             self._stop_reading()
             return
         self._queued = True
-        self.turns.serve(self, ordinary and self._strikes < STRIKES, self.stranger)
+        self.turns.serve(self, ordinary and self.strikes < STRIKES, self.stranger)
         if self._rest is not None:
             self._stop_reading()
 
@@ -175,11 +176,14 @@ class Scheduled:
         return self._queued
 
     def took(self, seconds: float) -> None:
-        """Record the duration of a quantum. Other load may have caused a single long one: only repetition counts."""
+        """Record the duration of a quantum: its CPU time, as far as it is measured (`Scheduler`).
+
+        Other load may have caused a single long one: only repetition counts.
+        """
         if seconds > self.costly:
-            self._strikes = min(self._strikes + 1, 2 * STRIKES)
-        elif self._strikes:
-            self._strikes -= 1
+            self.strikes = min(self.strikes + 1, 2 * STRIKES)
+        elif self.strikes:
+            self.strikes -= 1
 
     # inside
 

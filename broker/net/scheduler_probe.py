@@ -17,6 +17,7 @@ class SchedulerProbe:
     """A probe of ``scheduler`` on ``clock``, which calls ``delay`` with each delay in seconds."""
 
     lane = "probe"
+    strikes = 0
     host = ""
 
     def __init__(self, clock: IReactorTime, scheduler: Scheduler, delay: Callable[[float], object]) -> None:

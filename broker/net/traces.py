@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -51,6 +51,9 @@ _SECRETS = re.compile(
     re.IGNORECASE,
 )
 """A member or argument whose value may be a secret; an object as the value is searched in turn."""
+
+_TICKET = re.compile(r"(/ticket/)[^/\s]+")
+"""A path that is a right for as long as it lasts."""
 
 _AUTHORIZATION = re.compile(r"(?i)(authorization:\s*)[^\r\n\\]+")
 
@@ -154,16 +157,20 @@ class Traces:
     def _seen(self, connection: StreamConnection, direction: Direction, item: Any) -> None:
         running = self._of(connection.host, connection.address)
         if running is not None:
-            self._line(running, connection.factory.wire, connection.address, direction, item, connection.conversation)
+            about = {"conversation": connection.conversation}
+            request_id = getattr(connection, "request_id", "")  # of HTTP
+            if request_id:
+                about["request_id"] = request_id
+            self._line(running, connection.factory.wire, connection.address, direction, item, about)
 
     def _datagram(self, name: str, direction: Direction, data: bytes, peer: tuple[Any, ...]) -> None:
         address = f"{peer[0]}:{peer[1]}"
         running = self._of(peer[0], address)
         if running is not None:
-            self._line(running, name, address, direction, data, "")
+            self._line(running, name, address, direction, data, {})
 
     def _line(
-        self, running: _Running, wire: str, address: str, direction: Direction, item: Any, conversation: str
+        self, running: _Running, wire: str, address: str, direction: Direction, item: Any, about: Mapping[str, Any]
     ) -> None:
         if not running.bucket.take(LINES_PER_SECOND, LINES_PER_SECOND, self._clock.seconds()):
             running.dropped += 1
@@ -177,7 +184,6 @@ class Traces:
             )
             running.reported = running.dropped
         running.lines += 1
-        about = {"conversation": conversation} if conversation else {}
         self.log.info(
             "trace {direction} {wire} {address}: {text}",
             direction=direction,
@@ -195,7 +201,8 @@ def text_of(item: Any) -> str:
     except Exception as error:  # a trace must never cost the message
         text = f"({type(item).__name__} cannot be shown: {type(error).__name__})"
     # Cut before and after: a secret may be longer than what is shown, and the search costs time.
-    text = _AUTHORIZATION.sub(rf"\g<1>{HIDDEN}", _SECRETS.sub(rf"\g<name>{HIDDEN}", text[: 8 * MAX_SHOWN]))
+    text = _SECRETS.sub(rf"\g<name>{HIDDEN}", text[: 8 * MAX_SHOWN])
+    text = _TICKET.sub(rf"\g<1>{HIDDEN}", _AUTHORIZATION.sub(rf"\g<1>{HIDDEN}", text))
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text) - MAX_SHOWN} more)"
 
 

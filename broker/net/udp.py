@@ -75,6 +75,7 @@ class UdpSocket:
 
     log = Logger()
 
+    strikes = 0
     buffer = 0
     """Bytes of receive buffer granted by the kernel."""
 

@@ -24,6 +24,7 @@ class Request:
     - ``headers``: by name in lower case; several fields of one name are joined by a comma (RFC 9110, 5.3).
     - ``address``: the peer's host; ``local``: True for a peer on this machine without signs of a web page or a proxy;
       ``secure``: True over TLS; ``certificate``: the names of its client certificate, common name and DNS names.
+    - ``id``: the id of the request, in its answer, in log lines and in the audit log.
     """
 
     method: str
@@ -35,6 +36,7 @@ class Request:
     local: bool = True
     secure: bool = False
     certificate: tuple[str, ...] = ()
+    id: str = ""
 
 
 @attrs.frozen(eq=False)

@@ -12,9 +12,25 @@ import msgspec
 
 from broker.web.endpoint import Endpoint
 from broker.web.problem import MEDIA_TYPE, ProblemDetails
+from broker.web.request_ids import HEADER, PATTERN
 from broker.web.routes import template_variables
 
 TEMPLATE = "#/components/schemas/{name}"
+
+_ID_PARAMETER = {
+    "name": HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The id of the request in its answer and in the log of the broker; another form of it is ignored.",
+    "schema": {"type": "string", "pattern": f"^{PATTERN}$"},
+}
+_ID_HEADER = {
+    "description": "The id of the request: the one that it gave, or one of the broker's.",
+    "required": True,
+    "schema": {"type": "string", "pattern": f"^{PATTERN}$"},
+}
+_ID_HEADERS = {"headers": {HEADER: {"$ref": f"#/components/headers/{HEADER}"}}}
+"""The header of each answer."""
 
 BEARER, BASIC = "bearer", "basic"
 
@@ -30,6 +46,8 @@ def document(endpoints: Sequence[Endpoint], title: str, version: str, descriptio
         "info": {"title": title, "version": version, "description": description},
         "paths": paths,
         "components": {
+            "parameters": {HEADER: _ID_PARAMETER},
+            "headers": {HEADER: _ID_HEADER},
             "schemas": schemas.components,
             "securitySchemes": {
                 BEARER: {"type": "http", "scheme": "bearer"},
@@ -74,7 +92,11 @@ def _operation(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any]:
         "operationId": endpoint.name,
         "summary": endpoint.summary,
         "tags": [endpoint.tag],
-        "parameters": [*map(_variable, template_variables(endpoint.path)), *_parameters(endpoint.query, schemas)],
+        "parameters": [
+            *map(_variable, template_variables(endpoint.path)),
+            *_parameters(endpoint.query, schemas),
+            {"$ref": f"#/components/parameters/{HEADER}"},
+        ],
         "responses": _responses(endpoint, schemas),
     }
     if endpoint.body is not None:
@@ -117,14 +139,14 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _responses(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any]:
-    success: dict[str, Any] = {"description": HTTPStatus(endpoint.status).phrase}
+    success: dict[str, Any] = {"description": HTTPStatus(endpoint.status).phrase, **_ID_HEADERS}
     if endpoint.answer is not None:
         success["content"] = {"application/json": {"schema": schemas.of(endpoint.answer)}}
-    problem = {"content": {MEDIA_TYPE: {"schema": schemas.of(ProblemDetails)}}}
+    problem = {**_ID_HEADERS, "content": {MEDIA_TYPE: {"schema": schemas.of(ProblemDetails)}}}
     others: dict[str, Any] = {}
     for status, meaning in endpoint.statuses.items():
         content = problem if status >= 400 else {key: each for key, each in success.items() if key != "description"}
-        others[str(status)] = {"description": meaning, **(content if status not in (204, 304) else {})}
+        others[str(status)] = {"description": meaning, **(content if status not in (204, 304) else _ID_HEADERS)}
     return {str(endpoint.status): success, **others, "default": {"description": "an error", **problem}}
 
 

@@ -30,20 +30,24 @@ class Problem(Exception):
         self.reason = reason
         self.headers = tuple(headers)
 
-    def response(self) -> Response:
-        """Return the answer."""
-        details = ProblemDetails(HTTPStatus(self.status).phrase, self.status, self.detail, self.reason.code)
+    def response(self, request_id: str) -> Response:
+        """Return the answer to the request of that id."""
+        details = ProblemDetails(HTTPStatus(self.status).phrase, self.status, self.detail, self.reason.code, request_id)
         return Response(self.status, msgspec.json.encode(details), MEDIA_TYPE, self.headers)
 
 
 @attrs.frozen
 class ProblemDetails:
-    """The body of an error answer: ``type`` is always about:blank (RFC 9457, 4.2.1), ``code`` the machine's code."""
+    """The body of an error answer: ``type`` is always about:blank (RFC 9457, 4.2.1), ``code`` the machine's code.
+
+    ``request_id`` is the value of ``X-Request-ID`` of the answer: log lines about the request have it as well.
+    """
 
     title: str
     status: int
     detail: str
     code: str
+    request_id: str
     type: str = "about:blank"
 
 

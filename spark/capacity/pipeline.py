@@ -295,7 +295,8 @@ class Pipeline:
             "horizon_h": self._settings.horizon,
             "target_utilisation": self._settings.options.target,
         }
-        return plan_json.document(rows[GOLD_PLAN.name], rows[GOLD_FORECAST.name], inputs, self._settings.cost)
+        plans, forecasts = rows[GOLD_PLAN.name], rows[GOLD_FORECAST.name]
+        return plan_json.document(plans, forecasts, inputs, self._settings.cost, page.links_of(rows))
 
     def _report(self, now: datetime) -> list[Path]:
         tables = self._tables

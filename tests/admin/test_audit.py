@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 
 from broker.access.acts import Act
 from broker.access.principal import Method, Principal
@@ -61,9 +63,18 @@ def test_a_line_has_who_did_what_where_and_the_result(rig: Rig) -> None:
             "operation": "admin.launch",
             "object": "chat",
             "result": "done",
+            "request_id": "",
         }
     ]
     assert rig.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_request_over_http_has_its_id(rig: Rig) -> None:
+    with capturedLogs() as events:
+        rig.audit.record(Act(attrs.evolve(ANN, request_id="mine"), "http", "admin.launch", "chat"))
+        rig.audit.record(Act(ANN, "console", "admin.launch", "chat"))
+    assert [act["request_id"] for act in rig.acts()] == ["mine", ""]
+    assert [event.get("request_id") for event in events] == ["mine", None]
 
 
 def test_text_of_peers_makes_neither_lines_nor_long_ones(rig: Rig) -> None:

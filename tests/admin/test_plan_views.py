@@ -20,7 +20,9 @@ def test_the_worst_service_is_first_with_its_verdict_and_the_age_of_the_plan(tmp
     file.write_bytes(
         document(
             service("bank"),
-            service("shop", add=2, need_horizon=6, short_from="2026-03-06T22:00:00Z", note="grows"),
+            service(
+                "shop", add=2, need_horizon=6, short_from="2026-03-06T22:00:00Z", note="grows", report="report.html#s1"
+            ),
         )
     )
     farm = ElkoFarm()
@@ -32,8 +34,8 @@ def test_the_worst_service_is_first_with_its_verdict_and_the_age_of_the_plan(tmp
     assert shop == {
         "name": "shop", "verdict": "short in the horizon", "days_until_short": 0.5, "short_at": "2026-03-06T22:00:00Z",
         "add": 2, "has": 4, "need_now": 3, "need": 6, "missed": 0, "trials": 16, "miss_at_most": 0.17,
-        "note": "grows", "report": "/plan/report.html", "age": 43_200,
+        "note": "grows", "report": "/plan/report.html#s1", "age": 43_200,
     }  # fmt: skip
-    assert (bank["verdict"], "days_until_short" in bank) == ("enough", False)
+    assert (bank["verdict"], "days_until_short" in bank, bank["report"]) == ("enough", False, "/plan/report.html")
     assert [row["name"] for row in json.loads(operator.type("broker plan b*"))] == ["bank"]
     plan.stop()

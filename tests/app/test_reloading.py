@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import attrs
 
 from broker.app.configuration import Config, merged, parse
 from broker.app.reloading import Reloader
+from broker.config.access import FIRST_OR_LAST, Access
 from broker.config.errors import BadConfig
 from broker.config.values import Broker, Console
 from broker.core.control import KeyChange, ReloadResult
@@ -85,6 +87,39 @@ def test_keys_that_would_be_unsafe_with_those_that_need_a_restart_are_refused() 
         "elko.listeners[main].code",
     ]
     assert (result.changed, running) == ((), old)
+
+
+def users_file(tmp_path: Path, name: str = "users.toml") -> Access:
+    path = tmp_path / name
+    path.write_text('[[users]]\nname = "ann"\n')
+    path.chmod(0o600)
+    return Access(file=str(path))
+
+
+def test_the_first_users_file_and_the_end_of_the_last_one_need_a_restart_for_a_reason(tmp_path: Path) -> None:
+    some, other = users_file(tmp_path), users_file(tmp_path, "other.toml")
+    for old, new in [(Access(), some), (some, Access())]:
+        result, running = reload(Config(access=old), Config(access=new))
+        [change] = result.restart
+        assert (change.key, change.why) == ("access.file", FIRST_OR_LAST)
+        assert result.lines[-1] == f"restart needed: access.file: {change.old} -> {change.new} ({FIRST_OR_LAST})"
+        assert running.access == old
+    result, running = reload(Config(access=some), Config(access=other))
+    assert [(each.key, each.why) for each in result.changed] == [("access.file", "")]
+    assert running.access == other
+
+
+def test_what_needs_the_first_users_file_waits_for_the_restart_with_it(tmp_path: Path) -> None:
+    old = Config(elko=Elko((BrokerListener(endpoint="tcp:9000:interface=127.0.0.1"),)))
+    wanted = BrokerListener(endpoint="tcp:9000:interface=127.0.0.1", auth="users")
+    result, running = reload(old, Config(elko=Elko((wanted,)), access=users_file(tmp_path)))
+    assert result.problems == (
+        'elko.listeners[0].auth: "users" needs a users file: set access.file '
+        "(access.file takes its new value at a restart only)",
+    )
+    assert [each.key for each in result.refused] == ["elko.listeners[main].auth"]
+    assert [each.key for each in result.restart] == ["access.file"]
+    assert running == old
 
 
 class Unreadable(Certificates):

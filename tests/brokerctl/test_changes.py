@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.brokerctl.commands.changes import KINDS
 from broker.brokerctl.failures import Failure
 from broker.brokerctl.http.events import MAX_EVENT, Event, Parser
+from broker.core.model import Kind
 from tests.brokerctl.server import Recorded, Server, ctl, problem
 
 STREAM = (
@@ -134,3 +136,7 @@ def test_events_are_a_table(server: Server) -> None:
     server.answer("/v1/events", {"epoch": 7, "revision": 9, "resync": True, "events": []})
     assert ctl("--url", server.url, "events").stderr == "the broker has forgotten the changes after that revision\n"
     assert ctl("--url", server.url, "events", "--since", "yesterday").exit_code == 2
+
+
+def test_each_kind_of_change_may_be_selected() -> None:
+    assert set(KINDS) == {kind.value for kind in Kind}

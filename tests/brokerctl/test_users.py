@@ -44,6 +44,12 @@ def test_a_token_is_printed_once_listed_and_revoked(path: str) -> None:
     assert Path(path).read_text() == FILE
 
 
+def test_a_file_without_tokens_says_so(tmp_path: Path) -> None:
+    path = put(tmp_path / "other.toml", '[[users]]\nname = "ann"\n')
+    listed = run("token", "list", "--file", path)
+    assert (listed.stdout, listed.stderr) == ("", "no tokens\n")
+
+
 def test_users_come_and_go_with_their_credentials(path: str) -> None:
     assert run("user", "add", "carl", "--certificate", "carl.example", "--file", path).output == "carl is a user\n"
     assert "carl\t1 certificates\n" in run("user", "list", "--file", path).output

@@ -96,6 +96,9 @@ def test_the_daemon_is_controlled(url: str) -> None:
     assert ctl("--url", url, "disconnect", "mtl", "nobody").exit_code == 4
     keys = json.loads(ctl("--url", url, "config", "broker.*", "--json").stdout)["keys"]
     assert {"broker.grace", "broker.state"} <= {row["key"] for row in keys}
+    lines = ctl("--url", url, "config", "broker.*").stdout.splitlines()
+    assert lines[0].split() == ["KEY", "RELOADABLE", "VALUE"]
+    assert ["broker.grace", "yes", "60.0"] in [line.split() for line in lines]
     # The instance of the fixture has no connection, and so is no peer.
     drained = ctl("--url", url, "drain", "--yes", "--deadline", 1)
     assert (drained.exit_code, drained.stdout) == (0, "drained: all peers have left\n")
@@ -103,7 +106,8 @@ def test_the_daemon_is_controlled(url: str) -> None:
     assert ctl("--url", url, "drain", "--undo").exit_code == 0
     # This daemon has no configuration file.
     assert ctl("--url", url, "reload").exit_code == 1
-    assert ctl("--url", url, "plan", "--check").exit_code == 1
+    planned = ctl("--url", url, "plan", "--check")
+    assert (planned.exit_code, planned.stderr) == (1, "no capacity plan\nplan.file of the configuration names none\n")
 
 
 def test_pings_of_a_real_listener_are_measured(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def service(name: str, **members: Any) -> dict[str, Any]:
         "growth_per_week": 0.01, "short_by_trend": None, "demand_now": 80.0, "peak_bound": 120.0, "full_load": 50.0,
         "target_utilisation": 0.8, "bound": {"trials": 16, "missed": 0, "miss_at_most": 0.17, "hours_ahead": 168},
         "erlangs": None, "service_s": None, "shared_providers": 0, "cost_now": None, "cost_needed": None, "note": "",
-        "schedule": [None] * 168,
+        "report": None, "schedule": [None] * 168,
     }  # fmt: skip
     return {**known, **members}
 

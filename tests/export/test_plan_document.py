@@ -160,3 +160,19 @@ def test_other_bytes_are_refused(text: bytes) -> None:
 def test_members_of_later_versions_are_ignored() -> None:
     text = json.dumps({**with_service(colour="red"), "more": 1}).encode()
     assert list(parse(text).services) == ["bank"]
+
+
+@pytest.mark.parametrize("path", ["report.html#s0", "services/s12.html"])
+def test_the_section_or_page_of_the_report_is_known(path: str) -> None:
+    assert parse(document(service("bank", report=path))).services["bank"].report == path
+    assert parse(document(service("bank"))).services["bank"].report == ""
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "//elsewhere/x.html", "../x.html", "services/../report.html", "report.html#", "javascript:x", "x" * 300],
+)
+def test_another_path_for_the_report_is_ignored(path: str) -> None:
+    made = json.loads(document(service("bank")))
+    made["services"][0]["report"] = path
+    assert parse(json.dumps(made).encode()).services["bank"].report == ""

@@ -79,13 +79,16 @@ def test_users_have_their_names_only_and_a_revoked_token_none(tmp_path: Path) ->
         assert ask(daemon, "GET", "/v1/services/robot-a", **bob)[0] == 403
         assert ask(daemon, "GET", "/v1/services/robot-a", **ann)[0] == 200
         assert ask(daemon, "GET", "/v1/services/robot-a")[0] == 401
-        assert ask(daemon, "POST", "/v1/actions/shutdown", {}, **bob)[0] == 403
+        status, problem = ask(daemon, "POST", "/v1/actions/shutdown", {}, **bob, **{"X-Request-ID": "from-bob"})
+        assert (status, problem["request_id"]) == (403, "from-bob")
+        daemon.wait_for("from-bob] audit: bob")
         put(tmp_path / "users.toml", USERS.replace(tokens.hashed(TOKEN), tokens.hashed("other")))
         daemon.wait_for("the users file changed")
         assert ask(daemon, "GET", "/v1/services/robot-a", **robot)[0] == 401
         assert ask(daemon, "GET", "/v1/services/robot-a", **ann)[1]["services"] == []
     (act,) = map(json.loads, (tmp_path / "state" / "audit.jsonl").read_text().splitlines())
     assert (act["user"], act["operation"], act["result"]) == ("bob", "admin.shutdown", "refused: forbidden")
+    assert act["request_id"] == "from-bob"
 
 
 def test_a_stream_ends_with_the_token_of_its_reader(tmp_path: Path) -> None:

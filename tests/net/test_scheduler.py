@@ -21,6 +21,8 @@ class Work:
         self.aborted = False
         self.lane = "listener"
         self.host = "192.0.2.1"
+        self.strikes = 0
+        self.took_seconds: list[float] = []
 
     def serve(self) -> bool:
         self.log.append(self.name)
@@ -30,7 +32,7 @@ class Work:
         return self.left > 0
 
     def took(self, seconds: float) -> None:
-        pass
+        self.took_seconds.append(seconds)
 
     def flush(self) -> None:
         self.flushes += 1

@@ -191,6 +191,7 @@ def test_traces_are_bounded(net: Net) -> None:
         ([b"Connection.Authorize", b'{"mechanism":"PLAIN","response":"AGdlaGVpbQ=="}'],
          'Connection.Authorize | {"mechanism":"PLAIN","response":(hidden)}'),
         (b"GET / HTTP/1.1\r\nAuthorization: Bearer geheim\r\nHost: x", None),
+        (b"GET /plan/ticket/geheim/report.html", "GET /plan/ticket/(hidden)/report.html"),
         (b"\x00\xff\n\x1b[0m", "\\x00\\xff\\n\\x1b[0m"),
         (Malformed(Reason.SYNTAX, "not JSON"), "malformed: not JSON"),
     ],

@@ -220,10 +220,11 @@ class Hub:
         half_close: bool = True,
         converse: Callable[[LineProtocol], tuple[MessageReader, PeerSession]] | None = None,
         clock: IReactorTime | None = None,
+        cpu: Callable[[], float] | None = None,
     ) -> None:
         self.clock: Any = TickingClock() if clock is None else clock
         self.counters = Counters()
-        self.turns = Scheduler(self.clock)
+        self.turns = Scheduler(self.clock, cpu=cpu)
         self.complaints = Complaints(self.counters, self.clock)
         self.heard = Heard(self.clock)
         self.sessions: list[Any] = []

@@ -235,3 +235,25 @@ def test_axe_finds_nothing(
             only = {"runOnly": {"type": "rule", "values": rules}} if rules else {}
             found = page.evaluate("only => axe.run(only)", only)["violations"]
             assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
+
+
+def test_a_value_of_a_view_has_its_title_on_a_phone(farm: Farm, tabs: Tabs) -> None:
+    with farm.bank("bare-teller", "bare") as peer:
+        peer.send(to="client", op="load", factor=1.5)
+        page = tabs(farm.url("view/elko/sessions"), PHONE)
+        found = row(page, "bare-teller")
+        expect(found.locator("td", has_text="yes")).to_be_visible()
+        before = "cell => getComputedStyle(cell, '::before').content"
+        assert found.locator("td", has_text="yes").evaluate(before) == '"Trusted "'
+        assert found.locator("td", has_text="1.5").evaluate(before) == '"Load "'
+        assert found.locator("td", has_text="bare-teller").evaluate(before) == "none"
+
+
+def test_ages_are_not_cut_and_wires_have_their_names(farm: Farm, tabs: Tabs) -> None:
+    farm.put("aged", "10.1.2.9:80")
+    page = tabs(farm.url("view/http/instances"))
+    expect(page.get_by_role("heading", level=1)).to_have_text("HTTP instances")
+    page.goto(farm.url("providers"))
+    cell = row(page, "aged/1").locator("td").filter(has_text=" ago")
+    cell.evaluate("cell => { cell.textContent = '59 min 59 s ago' }")
+    assert cell.evaluate("cell => cell.scrollWidth <= cell.clientWidth")

@@ -57,7 +57,9 @@ def test_the_document_is_valid_and_json() -> None:
 def test_operations_have_their_parameters_bodies_and_answers() -> None:
     made = document(ENDPOINTS, "broker", "1")
     get, put = made["paths"]["/v1/rows/{name}"]["get"], made["paths"]["/v1/rows/{name}"]["put"]
-    assert [(each["name"], each["in"], each["required"]) for each in get["parameters"]] == [
+    *parameters, request_id = get["parameters"]
+    assert request_id == {"$ref": "#/components/parameters/X-Request-ID"}
+    assert [(each["name"], each["in"], each["required"]) for each in parameters] == [
         ("name", "path", True),
         ("limit", "query", False),
         ("near", "query", False),
@@ -71,6 +73,12 @@ def test_operations_have_their_parameters_bodies_and_answers() -> None:
     assert put["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Body"}
     assert "application/problem+json" in put["responses"]["409"]["content"]
     assert {"Rows", "Row", "Body", "ProblemDetails"} <= made["components"]["schemas"].keys()
+
+
+def test_each_answer_has_the_id_of_the_request() -> None:
+    path = document(ENDPOINTS, "broker", "1")["paths"]["/v1/rows/{name}"]
+    answers = [answer for operation in path.values() for answer in operation["responses"].values()]
+    assert all(each["headers"]["X-Request-ID"]["$ref"] == "#/components/headers/X-Request-ID" for each in answers)
 
 
 def test_the_right_of_an_operation_is_in_the_document() -> None:

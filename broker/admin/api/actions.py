@@ -117,9 +117,13 @@ def endpoints(
         return answer(Done(orders.give(call.principal, "director", "say", given)))
 
     def launch(call: Call) -> Response:
-        text = launchers.launch(call.body.name)
+        name = call.body.name
+        if all(each.name != name for each in launchers.describe()):
+            raise Problem(404, f"there is no launcher {name[:80]!r}", Reason.UNKNOWN_TARGET)
+        text = launchers.launch(name)
         if not text.startswith("start "):
-            raise Problem(409, text)
+            # The protocol's answer is "fail NAME REASON".
+            raise Problem(409, f"the launcher {name!r} failed: {text.removeprefix(f'fail {name} ')}")
         return answer(Done(text))
 
     def withdraw(call: Call) -> Response:

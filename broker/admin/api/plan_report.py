@@ -5,6 +5,8 @@ Rules:
   the disk.
 - A page is a document of another program: it runs no script, loads nothing, and has no origin (CSP ``sandbox``), so
   that it can neither read nor call this server.
+- Each page has two paths: one for clients that have the right by their credentials, and one below a ticket, for
+  browsers whose user has a token (`report_tickets`).
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ import stat
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 from twisted.internet.defer import Deferred
 
+from broker.admin.api.pieces import answer
+from broker.admin.api.report_tickets import LIFETIME, OPERATION, ReportTickets
 from broker.admin.plan_views import REPORT
 from broker.core.errors import Reason
 from broker.web.endpoint import Call, Endpoint
@@ -36,10 +41,26 @@ _HEADERS = (
     ("Referrer-Policy", "no-referrer"),
 )
 
+TICKETS = "/plan/ticket"
+"""Path below which each ticket is a segment. `broker.net.traces` hides what follows ``/ticket/``."""
+
 InThread = Callable[..., Deferred[Any]]
 
 
-def endpoints(plan: Callable[[], str | None], in_thread: InThread) -> list[Endpoint]:
+@attrs.frozen
+class NewTicket:
+    """The request of a ticket, which has no parameters."""
+
+
+@attrs.frozen
+class TicketAnswer:
+    """A ticket: the report is at the path ``root`` and its own name, ``report.html``, for so many ``seconds``."""
+
+    root: str
+    seconds: float
+
+
+def endpoints(plan: Callable[[], str | None], in_thread: InThread, tickets: ReportTickets) -> list[Endpoint]:
     """Return the endpoints. ``plan`` returns the path of plan.json, None without one."""
 
     def serve(*names: str) -> Deferred[Response]:
@@ -52,6 +73,16 @@ def endpoints(plan: Callable[[], str | None], in_thread: InThread) -> list[Endpo
     def report(call: Call) -> Deferred[Response]:
         return serve("report.html")
 
+    def by_ticket(handler: Callable[[Call], Deferred[Response]]) -> Callable[[Call], Deferred[Response]]:
+        def checked(call: Call) -> Deferred[Response]:
+            tickets.check(call.path["ticket"], call.request.address)
+            return handler(call)
+
+        return checked
+
+    def ticket(call: Call) -> Response:
+        return answer(TicketAnswer(f"{TICKETS}/{tickets.give(call.principal)}/", LIFETIME), 201)
+
     def service(call: Call) -> Deferred[Response]:
         page = call.path["page"]
         if _PAGE.fullmatch(page) is None:
@@ -61,6 +92,34 @@ def endpoints(plan: Callable[[], str | None], in_thread: InThread) -> list[Endpo
     return [
         Endpoint("GET", REPORT, "get_report", "Returns the report of the capacity plan.", report),
         Endpoint("GET", "/plan/services/{page}", "get_report_page", "Returns the report on one service.", service),
+        Endpoint(
+            "POST",
+            "/v1/plan/tickets",
+            "make_report_ticket",
+            "Makes a path under which a browser reads the report without credentials for a while.",
+            ticket,
+            body=NewTicket,
+            answer=TicketAnswer,
+            operation=OPERATION,
+            writes=True,
+            status=201,
+        ),
+        Endpoint(
+            "GET",
+            f"{TICKETS}/{{ticket}}/report.html",
+            "get_report_by_ticket",
+            "Returns the report of the capacity plan to the holder of a ticket.",
+            by_ticket(report),
+            operation=None,
+        ),
+        Endpoint(
+            "GET",
+            f"{TICKETS}/{{ticket}}/services/{{page}}",
+            "get_report_page_by_ticket",
+            "Returns the report on one service to the holder of a ticket.",
+            by_ticket(service),
+            operation=None,
+        ),
     ]
 
 

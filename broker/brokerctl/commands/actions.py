@@ -136,7 +136,11 @@ def launch(context: click.Context, name: str) -> None:
 @remote
 @click.pass_context
 def disconnect(context: click.Context, wire: str, session_key: str) -> None:
-    """Disconnect a session, by its key in the wire's list of sessions: disconnect mc0 1f2e."""
+    """Disconnect a session of a wire: disconnect elko 10.0.0.7:51234.
+
+    SESSION is its key in the wire's view of sessions: the identity (mc0), the number of the connection (mtl), the name
+    of the service (dbp), or the address of the connection.
+    """
     _act(context, "disconnect", {"wire": wire, "session": session_key}, "disconnected")
 
 

@@ -43,7 +43,7 @@ def _since(context: click.Context, parameter: click.Parameter, value: str | None
 
 since_option = click.option("--since", metavar="EPOCH-REVISION", callback=_since, help="Begin after that revision.")
 
-KINDS = ("joined", "left", "offered", "withdrawn", "amended", "load")
+KINDS = ("joined", "left", "offered", "withdrawn", "amended", "load", "checked", "hidden", "shown")
 
 
 def selecting(command: Any) -> Any:

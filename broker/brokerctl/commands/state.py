@@ -122,8 +122,12 @@ def plan(context: click.Context, /, check: bool, **options: Any) -> int:
     session = session_of(context)
     answer = session.run(lambda client: fetch(client, "/v1/plan", selection_of(**options)))
     output = session.output
-    show(output, "services in the plan", answer, PLAN)
     found = rows(answer)
+    unplanned = not found and not answer.get("made")
+    show(output, "capacity plan" if unplanned else "services in the plan", answer, PLAN)
+    if output.for_people and unplanned:
+        problem = answer.get("problem")
+        output.note(f"plan.json: {problem}" if problem else "plan.file of the configuration names none")
     short = any(row.get("days_until_short") is not None or "short" in str(row.get("verdict")) for row in found)
     return Exit.FAILED if check and (short or not found) else Exit.OK
 
@@ -164,7 +168,7 @@ def config(context: click.Context, pattern: str | None) -> int:
     found: Sequence[Mapping[str, Any]] = rows(answer, key)
     if pattern is not None:
         found = [row for row in found if fnmatchcase(str(row.get("key", row.get("name", ""))), pattern)]
-    output.rows(found, [Column("key"), Column("value")], {**answer, key: found})
+    output.rows(found, [Column("key"), Column("reloadable"), Column("value")], {**answer, key: found})
     problems = answer.get("problems") or []
     for problem in problems if output.for_people and isinstance(problems, list) else ():
         output.note(f"problem: {text(problem)}", "bold red")

@@ -109,7 +109,10 @@ def add_token(name: str, label: str, path: str, days: float, forever: bool) -> N
 @_failing
 def list_tokens(path: str) -> None:
     """List the tokens: user, label and expiry."""
-    for name, each in _editing().token_list(path):
+    found = _editing().token_list(path)
+    if not found:
+        click.echo("no tokens", err=True)
+    for name, each in found:
         click.echo(f"{name}\t{each.label}\t{each.expires or 'never expires'}")
 
 

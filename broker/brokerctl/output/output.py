@@ -17,10 +17,7 @@ from rich.text import Text
 
 from broker.brokerctl.output import tables, units
 from broker.brokerctl.output.clean import clean, clean_json
-from broker.brokerctl.output.tables import Column
-
-UNBOUNDED = 100_000
-"""Columns of output that is no terminal: nothing is shortened there."""
+from broker.brokerctl.output.tables import UNBOUNDED, Column
 
 Row = Mapping[str, Any]
 
@@ -119,7 +116,7 @@ class Output:
             self._csv(rows, tables.all_columns(rows, columns))
         elif rows:
             width = UNBOUNDED if wide or not self.console.is_terminal else self.console.width
-            table = tables.table(rows, tables.chosen(rows, columns, wide, width), wide)
+            table = tables.table(rows, tables.chosen(rows, columns, wide, width), wide, width)
             if wide:
                 with self.console.capture() as captured:
                     self.console.print(table, width=UNBOUNDED, soft_wrap=True, crop=False)

@@ -18,6 +18,9 @@ Row = Mapping[str, Any]
 NARROWEST = 12
 """Width to which a column of text may shrink before a less important column is left out."""
 
+UNBOUNDED = 100_000
+"""Width of output that is no terminal, and of the format ``wide``: nothing is cut or left out."""
+
 GAP = 2
 """Spaces between columns."""
 
@@ -70,22 +73,41 @@ def chosen(rows: Sequence[Row], columns: Sequence[Column], wide: bool, width: in
 
 
 def _least_width(rows: Sequence[Row], columns: Sequence[Column]) -> int:
-    return sum(
-        min(NARROWEST, max(len(column.name), *(cell_len(_text(row, column)) for row in rows))) + GAP
-        for column in columns
-    )
+    return sum(min(NARROWEST, width) + GAP for width in _widths(rows, columns))
 
 
-def table(rows: Sequence[Row], columns: Sequence[Column], wide: bool = False) -> Table:
-    """Return a table. Unless ``wide``, long texts are shortened to the width of the terminal."""
+def _widths(rows: Sequence[Row], columns: Sequence[Column]) -> list[int]:
+    """Return the width of each column that shows its values in full."""
+    return [max(len(column.name), *(cell_len(_text(row, column)) for row in rows)) for column in columns]
+
+
+def fitted(widths: Sequence[int], room: int) -> list[int]:
+    """Return the widths of columns in ``room``: the widest are cut to a common width, the others stay as they are.
+
+    No column becomes narrower than `NARROWEST` by it, even where there is no room.
+    """
+    left, at_most = room, max(widths, default=0)
+    for count, width in zip(range(len(widths), 0, -1), sorted(widths), strict=True):
+        if width * count > left:
+            at_most = max(left // count, NARROWEST)
+            break
+        left -= width
+    return [min(width, at_most) for width in widths]
+
+
+def table(rows: Sequence[Row], columns: Sequence[Column], wide: bool = False, width: int = UNBOUNDED) -> Table:
+    """Return a table. Unless ``wide``, long texts are shortened to the ``width`` of the terminal."""
     made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
-    for column in columns:
+    # Rich would take as much from each column, so that a narrow one beside a long text had no width left.
+    room = width - GAP * (len(columns) - 1)
+    for column, most in zip(columns, fitted(_widths(rows, columns), room), strict=True):
         numeric = all(is_number(row.get(column.name)) for row in rows)
         made.add_column(
             heading(column.name),
             justify="right" if numeric else "left",
             no_wrap=True,
             overflow="ignore" if wide else "ellipsis",
+            max_width=None if wide else most,
         )
     for row in rows:
         made.add_row(*(Text(shown, style_of(shown)) for shown in (_text(row, column) for column in columns)))

@@ -24,6 +24,7 @@ from broker.net.http.stream_outlet import StreamOutlet
 from broker.net.http.websocket import Upgrade, WebSocket
 from broker.web.messages import Response, Stream
 from broker.web.problem import Problem
+from broker.web.request_ids import HEADER, RAW_HEADER
 
 if TYPE_CHECKING:
     from broker.net.http.listener import Channel, HttpFactory
@@ -52,6 +53,7 @@ class Answering:
         self._factory = factory
         self._channel: Channel | None = channel
         self._request = request
+        self._id = channel.request_id
         self._result: Deferred[Any] | None = None
         self._waits = False
         self._outlet: _Events | WebSocket | None = None
@@ -110,7 +112,7 @@ class Answering:
         if result is not None:
             result.cancel()
         if self._channel is not None:
-            self._respond(Problem(503, NO_ROOM, Reason.LIMIT, [("Retry-After", "5")]).response())
+            self._refuse_to_wait()
 
     def _arrived(self, answer: object) -> None:
         if self._result is not None:
@@ -122,8 +124,11 @@ class Answering:
             failure.trap(CancelledError, Exception)
             return  # cancelled by this object, or too late
         self._result = None
-        self.log.failure("an answer of HTTP failed", failure=failure)
-        self._respond(Problem(500, "the broker failed; its log says more", Reason.INTERNAL).response())
+        self.log.failure("an answer of HTTP failed", failure=failure, request_id=self._id)
+        self._respond(Problem(500, "the broker failed; its log says more", Reason.INTERNAL).response(self._id))
+
+    def _refuse_to_wait(self) -> None:
+        self._respond(Problem(503, NO_ROOM, Reason.LIMIT, [("Retry-After", "5")]).response(self._id))
 
     def _respond(self, response: Response) -> None:
         channel, request = self._channel, self._request
@@ -132,7 +137,7 @@ class Answering:
         if response.status >= 400 and not channel.patient():
             request.last()
         channel.report("out", b"%d %b" % (response.status, response.content_type.encode("latin-1")))
-        headers = [*HEADERS, *response.headers, ("Date", datetimeToString().decode())]
+        headers = [*HEADERS, (HEADER, self._id), *response.headers, ("Date", datetimeToString().decode())]
         if not any(name.lower() == "cache-control" for name, _ in response.headers):
             headers.append(NO_STORE)
         body = response.body
@@ -149,25 +154,26 @@ class Answering:
         channel, request = self._channel, self._request
         assert channel is not None
         if not self._begin_to_wait("stream"):
-            self._respond(Problem(503, NO_ROOM, Reason.LIMIT, [("Retry-After", "5")]).response())
+            self._refuse_to_wait()
             return
         outlet: _Events | WebSocket
         if Upgrade.asked(request):
             try:
                 upgrade = Upgrade(request)
             except Problem as problem:
-                self._respond(problem.response())
+                self._respond(problem.response(self._id))
                 return
             self.state = "websocket"
             outlet = WebSocket(channel, self._factory, stream, self._over)
             self._outlet = channel.producing = outlet
-            upgrade.accept(channel)
+            upgrade.accept(channel, [(RAW_HEADER, self._id.encode())])
             outlet.ws = upgrade.connection
             if not outlet.start():
                 return
             channel.upgrade(outlet)
         else:
-            headers = [*HEADERS, *stream.headers, NO_STORE, ("Date", datetimeToString().decode())]
+            date = ("Date", datetimeToString().decode())
+            headers = [*HEADERS, (HEADER, self._id), *stream.headers, NO_STORE, date]
             request.head(200, stream.content_type, headers)
             request.write(b"")  # type: ignore[no-untyped-call]
             if request.method == b"HEAD":

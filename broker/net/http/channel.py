@@ -40,6 +40,7 @@ from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler
 from broker.net.unfinished_input import SHORT, UnfinishedInput
+from broker.web.request_ids import HEADER
 
 LENGTH_DIGITS = 15
 """Digits of a Content-Length: a petabyte. Longer numbers are refused unread."""
@@ -166,6 +167,11 @@ class HttpChannel(Scheduled, HTTPChannel):
         """The bounds of requests."""
         bounds: RequestBounds = self.factory.deadlines.bounds
         return bounds
+
+    @property
+    def request_id(self) -> str:
+        """The id of the present request, in its answer and in log lines; "" for a listener whose requests have none."""
+        return ""
 
     @property
     def behind(self) -> bool:
@@ -360,8 +366,11 @@ class HttpChannel(Scheduled, HTTPChannel):
         """Answer an incomplete or malformed request with a sentence, and close."""
         if self.hanging_up:
             return
-        body, content_type = self.factory.sentence(status, text)
+        request_id = self.request_id
+        body, content_type = self.factory.sentence(status, text, request_id)
         head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
+        if request_id:
+            head += f"{HEADER}: {request_id}\r\n"
         self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
         self._linger()
 
@@ -435,6 +444,6 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.factory.deadlines.stalls.add(self, self.bounds.stalled_after)
 
 
-def plain_sentence(status: int, text: str) -> tuple[bytes, str]:
-    """Return the body and content type of a refusal as plain text."""
+def plain_sentence(status: int, text: str, request_id: str) -> tuple[bytes, str]:
+    """Return the body and content type of a refusal as plain text, without the id."""
     return f"{text}\n".encode(), "text/plain"

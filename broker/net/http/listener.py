@@ -35,6 +35,7 @@ from broker.net.taps import Direction, Seen
 from broker.web.endpoint import Answer
 from broker.web.messages import Request
 from broker.web.problem import MEDIA_TYPE, Problem
+from broker.web.request_ids import RAW_HEADER, RequestIds
 
 MAX_PARAMETERS = 100
 """Parameters of a query: no endpoint has as many, and each costs some µs."""
@@ -55,6 +56,7 @@ class Channel(HttpChannel):
     answering: Answering | None = None
     """The answer that waits or is being sent."""
     _seen: Seen | None = None
+    _request_id = ""
 
     def __init__(self, factory: HttpFactory, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -70,6 +72,22 @@ class Channel(HttpChannel):
         if self.turned_away is not None:
             self.refused(self.turned_away)
             self.last_words(503, "Service Unavailable", self.turned_away.text)
+
+    @property
+    def request_id(self) -> str:
+        """The id of the request that arrives or is answered. It is made when it is first needed."""
+        if not self._request_id:
+            self.identify(self.requests[-1] if self.requests else None)
+        return self._request_id
+
+    def identify(self, request: HttpRequest | None) -> None:
+        """Give a request its id: the one of its head, or another."""
+        given = None if request is None else request.requestHeaders.getRawHeaders(RAW_HEADER)
+        self._request_id = self.factory.ids.choose(given)
+
+    def requestDone(self, request: HttpRequest) -> None:
+        self._request_id = ""
+        super().requestDone(request)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the peer's verified certificate; none without TLS, and none without a certificate."""
@@ -130,6 +148,7 @@ class HttpFactory(ConnectionFactory):
         turns: Scheduler,
         complaints: Complaints,
         clock: Any,
+        ids: RequestIds,
     ) -> None:
         super().__init__(wire, limits.connections, turns, complaints, clock, half_close=False)
         self.http = limits
@@ -140,6 +159,7 @@ class HttpFactory(ConnectionFactory):
         self.waiting: Counter[str] = Counter()
         """Answers that wait, by address."""
         self.respond = respond
+        self.ids = ids
 
     def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> Any:
         channel: Any = Channel(self, host, port, local, turned_away)
@@ -179,13 +199,14 @@ class HttpFactory(ConnectionFactory):
         channel: Any = request.channel
         self.served += 1
         channel.requests_served += 1
+        channel.identify(request)
         channel.report("in", request.method + b" " + request.uri.partition(b"?")[0])
         answering = channel.answering = Answering(self, channel, request)
         try:
             asked = _asked(channel, request)
         except Problem as problem:
             self.complaints.add(self.wire, channel.host, Refusal(problem.reason, problem.detail))
-            answering.send(problem.response())
+            answering.send(problem.response(channel.request_id))
             return
         answer = self.respond(asked)
         if isinstance(answer, Deferred):
@@ -206,9 +227,10 @@ class HttpFactory(ConnectionFactory):
         if not self.waiting[host]:
             del self.waiting[host]
 
-    def sentence(self, status: int, text: str) -> tuple[bytes, str]:
+    def sentence(self, status: int, text: str, request_id: str) -> tuple[bytes, str]:
         """Return the body and content type of a refusal before a request is complete."""
-        body = Problem(status, text, Reason.TOO_LARGE if status == 413 else Reason.SYNTAX).response().body
+        reason = Reason.TOO_LARGE if status == 413 else Reason.SYNTAX
+        body = Problem(status, text, reason).response(request_id).body
         assert isinstance(body, bytes)
         return body, MEDIA_TYPE
 
@@ -265,6 +287,7 @@ def _asked(channel: Channel, request: HttpRequest) -> Request:
         local=channel.local and request.local,
         secure=channel.isSecure(),  # type: ignore[no-untyped-call]
         certificate=channel.names(),
+        id=channel.request_id,
     )
 
 

@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from wsproto import ConnectionType
@@ -57,9 +57,9 @@ class Upgrade:
         """Return True if the request asks for a WebSocket."""
         return (request.text("Upgrade") or "").strip().lower() == "websocket"
 
-    def accept(self, channel: Channel) -> None:
-        """Answer the request."""
-        channel.transport.write(self._handshake.send(AcceptConnection()))
+    def accept(self, channel: Channel, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Answer the request, with these header fields."""
+        channel.transport.write(self._handshake.send(AcceptConnection(extra_headers=[*headers])))
         assert self._handshake.connection is not None
         self.connection = self._handshake.connection
 

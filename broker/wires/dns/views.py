@@ -43,7 +43,7 @@ def views(names: ServiceNames, registry: IRegistry, connections: Iterable[DnsCon
     return [
         View(
             name="dns names",
-            help="The names of services, and what DNS answers of them.",
+            help="Shows the names of services, and what DNS answers of them. A pattern selects names.",
             columns=(
                 Column("name", "the name as it is compared, without case"),
                 Column("service", "the name in the registry"),
@@ -58,7 +58,7 @@ def views(names: ServiceNames, registry: IRegistry, connections: Iterable[DnsCon
         ),
         View(
             name="dns connections",
-            help="The open TCP connections.",
+            help="Shows the open connections of DNS over TCP. A pattern selects addresses.",
             columns=(
                 Column("address", "the address of the client"),
                 Column("queries", "queries so far", "queries"),

@@ -92,7 +92,7 @@ def glance(services: Sequence[ServiceRows], pages: bool = False) -> list[GlanceR
     return [
         GlanceRow(
             service.name,
-            f"services/{service.ident}.html" if pages else f"#{service.ident}",
+            service.page if pages else service.section,
             number_of(service.plan, "add"),
             service.shortage,
             number_of(service.plan, "providers_now"),

@@ -48,12 +48,19 @@ def write(out: Path, tables: Tables, paged: int = PAGED) -> list[Path]:
     for service in wanted:
         pages.mkdir(exist_ok=True)
         html = rendered("service.html", section=section_of(service))
-        replace(pages / f"{service.ident}.html", html, lasting=False)
+        replace(out / service.page, html, lasting=False)
     # The index last: its pages are there.
     replace(out / "report.html", _render(tables, services, len(services) > paged))
-    for old in set(pages.glob("*.html")) - {pages / f"{service.ident}.html" for service in wanted}:
+    for old in set(pages.glob("*.html")) - {out / service.page for service in wanted}:
         old.unlink()
     return sorted([*made, out / "report.html"])
+
+
+def links_of(tables: Tables, paged: int = PAGED) -> dict[str, str]:
+    """Return the path of the section or page on each service, by its name: relative to the folder of the report."""
+    services = services_of(tables)
+    pages = len(services) > paged
+    return {service.name: service.page if pages else f"report.html{service.section}" for service in services}
 
 
 def render(tables: Tables, paged: int = PAGED) -> str:

@@ -19,6 +19,7 @@ Rules:
 | `bound` | `missed` of `trials` past moments, `hours_ahead` of them; with 95 % confidence at most `miss_at_most` |
 | `shared_providers` | providers that offer other services as well: such needs do not add up |
 | `cost_now`, `cost_needed` | of the providers now and of the larger need, where a cost per provider was given |
+| `report` | the section or page of the report on the service: a path relative to this file |
 """
 
 from __future__ import annotations
@@ -45,9 +46,17 @@ Row = Mapping[str, Any]
 
 
 def document(
-    plans: Iterable[Row], forecasts: Sequence[Row] | RowsByService, inputs: Mapping[str, Any], cost: float | None = None
+    plans: Iterable[Row],
+    forecasts: Sequence[Row] | RowsByService,
+    inputs: Mapping[str, Any],
+    cost: float | None = None,
+    links: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the plan as values of JSON, from the rows of gold_plan and gold_forecast of one run."""
+    """Return the plan as values of JSON, from the rows of gold_plan and gold_forecast of one run.
+
+    ``links`` are the paths of `page.links_of`; None without a report.
+    """
+    links = links or {}
     steps = by_service(forecasts)
     plans = sorted(plans, key=lambda row: (-(row["add"] or 0), str(row["service"])))
     return {
@@ -56,11 +65,11 @@ def document(
         "inputs": dict(inputs),
         "short": sum(bool(row["add"]) for row in plans),
         # The last member: `text_of` writes its elements line by line.
-        "services": [_service(row, steps.get(row["service"], ()), cost) for row in plans],
+        "services": [_service(row, steps.get(row["service"], ()), cost, links.get(row["service"])) for row in plans],
     }
 
 
-def _service(row: Row, steps: Sequence[Row], cost: float | None) -> dict[str, Any]:
+def _service(row: Row, steps: Sequence[Row], cost: float | None, report: str | None) -> dict[str, Any]:
     needs = [number for number in (row["need_now"], row["need_horizon"]) if number is not None]
     return {
         **{
@@ -82,6 +91,7 @@ def _service(row: Row, steps: Sequence[Row], cost: float | None) -> dict[str, An
         "cost_now": None if cost is None else cost * row["providers_now"],
         "cost_needed": None if cost is None or not needs else cost * max(needs),
         "note": row["note"],
+        "report": report,
         "schedule": schedule(row, steps),
     }
 

@@ -48,6 +48,16 @@ class ServiceRows:
     _steps: Mapping[str, Sequence[Row]]
 
     @property
+    def section(self) -> str:
+        """The reference to its section, in a report of one page."""
+        return f"#{self.ident}"
+
+    @property
+    def page(self) -> str:
+        """The path of its page, relative to the report, in a report of several pages."""
+        return f"services/{self.ident}.html"
+
+    @property
     def history(self) -> list[Row]:
         """Its hours, oldest first."""
         return _ordered(self._hours, self.name)

@@ -79,11 +79,14 @@ def test_a_shutdown_ends_the_process(broker: Actions, kill: bool) -> None:
 def test_a_launch_starts_a_program(broker: Actions) -> None:
     assert broker.site.post("/v1/actions/launch", name="web") == {"text": "start web"}
     assert broker.farm.spawned == [("web", ["run", "web"])]
-    assert broker.refused("launch", name="bad") == broker.refused("launch", name="none") == 409
+    assert (broker.refused("launch", name="bad"), broker.refused("launch", name="none")) == (409, 404)
+    with pytest.raises(Problem, match="the launcher 'bad' failed: cannot run missing"):
+        broker.site.post("/v1/actions/launch", name="bad")
     assert [line[2:] for line in broker.log.lines] == [
         ("name=web", "done"),
         ("name=bad", "refused: parameter"),
-        ("name=none", "refused: parameter"),
+        ("name=none", "refused: unknown-target"),
+        ("name=bad", "refused: parameter"),
     ]
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.task import Clock
 
+from broker.access.everyone import Everyone
+from broker.access.principal import Principal
 from broker.admin.api import plan_report
+from broker.admin.api.plan_report import NewTicket
+from broker.admin.api.report_tickets import LIFETIME, MOST, ReportTickets
 from broker.admin.plan_views import REPORT
 from broker.web.endpoint import Call, NoParameters
 from broker.web.messages import Request, Response
@@ -23,20 +29,47 @@ def at_once(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
     return maybeDeferred(function, *arguments)
 
 
+class Changing(Everyone):
+    """Access that ends when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.valid = self.may = True
+
+    def stands(self, principal: Principal) -> bool:
+        return self.valid
+
+    def allows(self, principal: Principal, listener: str, operation: str, name: str = "") -> bool:
+        return self.may and (principal, listener, operation) == (BOB, "http", "view")
+
+
 class Desk:
     """The endpoints over a plan in ``directory``."""
 
     def __init__(self, plan: Path | None) -> None:
         routes = Routes(lambda: endpoints)
-        endpoints = plan_report.endpoints(lambda: None if plan is None else str(plan), at_once)
+        self.clock = Clock()
+        self.access = Changing()
+        self.tickets = ReportTickets(self.access, self.clock, "http")
+        endpoints = plan_report.endpoints(lambda: None if plan is None else str(plan), at_once, self.tickets)
         routes.refresh()
         self._routes = routes
 
-    def get(self, path: str) -> Response:
+    def ticket(self) -> str:
+        """The path below which bob reads the report by a new ticket."""
+        endpoint, _ = self._routes.find("POST", "/v1/plan/tickets")
+        assert (endpoint.operation, endpoint.writes) == ("view", True)
+        made = endpoint.handler(Call(Request("POST", "/v1/plan/tickets"), BOB, {}, NoParameters(), NewTicket()))
+        assert isinstance(made, Response)
+        assert isinstance(made.body, bytes)
+        root: str = json.loads(made.body)["root"]
+        return root
+
+    def get(self, path: str, address: str = BOB.address) -> Response:
         """The response, or the problem raised."""
         endpoint, variables = self._routes.find("GET", path)
         results: list[Any] = []
-        answer = endpoint.handler(Call(Request("GET", path), BOB, variables, NoParameters()))
+        answer = endpoint.handler(Call(Request("GET", path, address=address), Principal(), variables, NoParameters()))
         assert isinstance(answer, Deferred)
         answer.addBoth(results.append)
         [result] = results
@@ -44,10 +77,10 @@ class Desk:
             return result
         raise result.value
 
-    def status(self, path: str) -> int:
+    def status(self, path: str, address: str = BOB.address) -> int:
         """The status of the answer."""
         try:
-            return self.get(path).status
+            return self.get(path, address).status
         except Problem as problem:
             return problem.status
 
@@ -106,3 +139,53 @@ def test_a_directory_or_an_enormous_page_is_no_report(plan: Path) -> None:
     report.unlink()
     report.mkdir()
     assert Desk(plan).status(REPORT) == 404
+
+
+# tickets
+
+
+def test_a_ticket_opens_the_report_and_its_pages_and_nothing_else(plan: Path) -> None:
+    desk = Desk(plan)
+    root = desk.ticket()
+    assert root.startswith("/plan/ticket/")
+    report = desk.get(f"{root}report.html")
+    assert report.body == b"<p>the report"
+    assert dict(report.headers)["Content-Security-Policy"].startswith("sandbox ")
+    assert dict(report.headers)["Referrer-Policy"] == "no-referrer"
+    assert desk.get(f"{root}services/bank-1.html").body == b"<p>the bank"
+    for path in ("services/secret.txt", "services/..%2Freport.html", "plan.json", "", "v1/plan"):
+        assert desk.status(root + path) == 404
+
+
+def test_a_ticket_is_of_one_address_and_ends(plan: Path) -> None:
+    desk = Desk(plan)
+    path = f"{desk.ticket()}report.html"
+    assert desk.status(path, "192.0.2.99") == 404
+    desk.clock.advance(LIFETIME - 1)
+    assert desk.status(path) == 200
+    desk.clock.advance(1)
+    assert desk.status(path) == 404
+    assert desk.status("/plan/ticket/guessed/report.html") == 404
+
+
+@pytest.mark.parametrize("lost", ["valid", "may"])
+def test_a_ticket_ends_with_the_right_of_its_user(plan: Path, lost: str) -> None:
+    desk = Desk(plan)
+    path = f"{desk.ticket()}report.html"
+    assert desk.status(path) == 200
+    setattr(desk.access, lost, False)
+    assert desk.status(path) == 404
+    setattr(desk.access, lost, True)
+    assert desk.status(path) == 404, "once it has ended, it stays so"
+
+
+def test_tickets_are_bounded_and_forgotten(plan: Path) -> None:
+    desk = Desk(plan)
+    first, second = desk.ticket(), desk.ticket()
+    for _ in range(MOST - 1):
+        desk.ticket()
+    assert len(desk.tickets) == MOST
+    assert [desk.status(f"{root}report.html") for root in (first, second)] == [404, 200]
+    desk.clock.advance(LIFETIME)
+    desk.ticket()
+    assert len(desk.tickets) == 1

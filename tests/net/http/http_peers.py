@@ -19,6 +19,7 @@ from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.web.messages import Request, Response
+from broker.web.request_ids import RequestIds
 from tests.net.words import TickingClock, Wire
 
 
@@ -52,8 +53,9 @@ class Site:
         self.respond = respond
         self.limits = HttpLimits(connections or ConnectionLimits(), requests or RequestBounds(), **limits)
         turns = Scheduler(self.clock)
+        complaints = Complaints(self.counters, self.clock)
         self.factory = HttpFactory(
-            "http", self._answer, self.limits, turns, Complaints(self.counters, self.clock), self.clock
+            "http", self._answer, self.limits, turns, complaints, self.clock, RequestIds("start")
         )
         self._ports = count(4000)
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spark.capacity.report.chart import HEIGHT, WIDTH, Band, Line, Mark, chart
 from spark.capacity.report.files import table_csv
-from spark.capacity.report.page import render, write
+from spark.capacity.report.page import links_of, render, write
 
 Record = dict[str, Any]
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -419,6 +419,9 @@ def test_the_worst_service_stands_first():
 def test_many_services_have_a_page_each(tmp_path):
     plans = [plan(f"service {number}") for number in range(4)] + [plan(HOSTILE)]
     write(tmp_path, {"gold_plan": plans}, paged=4)
+    told = links_of({"gold_plan": plans}, paged=4)
+    assert "<title>service 2: capacity plan</title>" in (tmp_path / told["service 2"]).read_text()
+    assert len({tmp_path / path for path in told.values()} & {*(tmp_path / "services").iterdir()}) == 5
     pages = sorted(path.name for path in (tmp_path / "services").iterdir())
     assert len(pages) == 5
     index = parsed((tmp_path / "report.html").read_text())
@@ -429,7 +432,11 @@ def test_many_services_have_a_page_each(tmp_path):
     # Fewer services the next time: their pages go.
     write(tmp_path, {"gold_plan": plans[:4]}, paged=4)
     assert list((tmp_path / "services").iterdir()) == []
-    assert "Service service 3" in text(parsed((tmp_path / "report.html").read_text()))
+    page = parsed((tmp_path / "report.html").read_text())
+    assert "Service service 3" in text(page)
+    name, _, ident = links_of({"gold_plan": plans[:4]}, paged=4)["service 3"].partition("#")
+    assert name == "report.html"
+    assert ["Service service 3" in text(one) for one in page.iter("section") if one.get("id") == ident] == [True]
 
 
 def test_flaky_providers_are_listed_and_sound_ones_are_not(page):

@@ -16,6 +16,8 @@ from spark.capacity.tables.schema import GOLD_PLAN
 NOW = datetime(2026, 3, 5, 22, tzinfo=UTC)
 """A Thursday."""
 
+SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "plan.schema.json").read_text())
+
 
 def plan(service, **members):
     known = {"service": service, "issued": NOW, "providers_now": 4, "need_now": 3, "need_horizon": 6, "add": 2}
@@ -45,7 +47,7 @@ def test_the_services_stand_with_the_shortest_first_and_times_in_utc():
 
 
 def test_every_document_is_what_its_schema_permits_and_the_broker_reads():
-    schema = Draft202012Validator(json.loads((Path(__file__).parents[3] / "docs" / "plan.schema.json").read_text()))
+    schema = Draft202012Validator(SCHEMA)
     for told in (made(), made(cost=2.5), plan_json.document([plan("=a")], steps("=a", [1.0]), {})):
         schema.validate(told)
         assert set(told) == set(schema.schema["required"])
@@ -60,6 +62,13 @@ def test_every_document_is_what_its_schema_permits_and_the_broker_reads():
     fine, short, free = (parse(json.dumps(made()).encode()).services[name] for name in ("fine", "short", "free"))
     assert [one.verdict for one in (fine, short, free)] == [Verdict.ENOUGH, Verdict.SOON, Verdict.UNKNOWN]
     schema.validate(plan_json.document([], [], {}))
+
+
+def test_each_service_has_its_place_in_the_report_where_there_is_one():
+    told = made(links={"short": "report.html#s2", "fine": "services/s1.html"})
+    Draft202012Validator(SCHEMA).validate(told)
+    assert [one["report"] for one in told["services"]] == ["report.html#s2", "services/s1.html", None]
+    assert parse(json.dumps(told).encode()).services["fine"].report == "services/s1.html"
 
 
 def test_the_schedule_has_the_hours_of_the_week_and_null_beyond_the_horizon():

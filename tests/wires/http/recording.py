@@ -56,6 +56,8 @@ class HttpFarm(CoreFarm):
         self.instances = Instances(self.farm.registry, self.leases, limits or InstanceLimits())
         self.access: Access = Everyone() if access is None else access
         self.refusals: list[Refusal] = []
+        self.request_ids: list[str] = []
+        """Those of the refusals."""
         self.failures = 0
         self.acts: list[Act] = []
         own = [
@@ -86,6 +88,7 @@ class HttpFarm(CoreFarm):
         local: bool = False,
         certificate: tuple[str, ...] = (),
         query: dict[str, str] | None = None,
+        id: str = "",
         **headers: str,
     ) -> Answered:
         """The answer to a request: filled in later, if it waits. Headers have underscores for hyphens."""
@@ -98,6 +101,7 @@ class HttpFarm(CoreFarm):
             address,
             local,
             certificate=certificate,
+            id=id,
         )
         answered = Answered()
         answer = self.dispatch.answer(request)
@@ -134,8 +138,9 @@ class HttpFarm(CoreFarm):
         answered.json = json.loads(data) if data else None
         answered.headers = dict(answer.headers)
 
-    def _refused(self, address: str, refusal: Refusal) -> None:
+    def _refused(self, address: str, refusal: Refusal, request_id: str) -> None:
         self.refusals.append(refusal)
+        self.request_ids.append(request_id)
 
-    def _failed(self, address: str) -> None:
+    def _failed(self, address: str, request_id: str) -> None:
         self.failures += 1

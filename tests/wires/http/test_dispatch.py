@@ -342,6 +342,18 @@ def test_refused_administrative_requests_are_recorded(guarded: HttpFarm, desk: D
     assert all(isinstance(act, Act) and act.listener == "http" for act in guarded.acts)
 
 
+def test_a_problem_and_an_act_have_the_id_of_the_request(guarded: HttpFarm, desk: Desk) -> None:
+    answered = guarded.ask("POST", "/order/x", {}, authorization=BOB, id="mine")
+    assert (answered.status, answered.json["request_id"]) == (403, "mine")
+    guarded.ask("POST", "/order/x", {"kill": "what"}, authorization=ANN, id="yours")
+    guarded.ask("GET", "/view", authorization=f"Bearer {TOKEN}", id="first")
+    guarded.ask("GET", "/view", authorization=ANN, id="second")
+    guarded.ask("GET", "/open", id="third")
+    assert [act.principal.request_id for act in guarded.acts] == ["mine", "yours"]
+    assert [call.principal.request_id for call in desk.calls] == ["first", "second", "third"]
+    assert guarded.request_ids == ["mine", "yours"]
+
+
 # a drain
 
 

@@ -54,12 +54,13 @@ export function segment(name) {
   return encodeURIComponent(String(name).toWellFormed());
 }
 
-/** Return the response to a GET. Throws a `Problem`, or an AbortError. */
-export async function open(where, { signal, headers = {} } = {}) {
+/** Return the response to a GET, or another method. Throws a `Problem`, or an AbortError. */
+export async function open(where, { signal, headers = {}, method = "GET" } = {}) {
   let response;
   try {
     response = await fetch(where, {
       signal,
+      method,
       headers: token === null ? headers : { ...headers, Authorization: `Bearer ${token}` },
       credentials: "omit",
       // The browser asks with If-None-Match, and the broker answers 304 where nothing has changed.
@@ -85,7 +86,7 @@ async function problemOf(response) {
   }
 }
 
-/** Return the JSON answer to a GET. */
+/** Return the JSON answer to a GET, or to another method. */
 export async function get(where, options) {
   const response = await open(where, { ...options, headers: { Accept: "application/json" } });
   try {
@@ -94,6 +95,11 @@ export async function get(where, options) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, "Broken answer", "The broker's answer ended early.");
   }
+}
+
+/** Return the JSON answer to a POST without parameters. */
+export function post(where) {
+  return get(where, { method: "POST" });
 }
 
 /** Return the answer to a GET, or null where the API has none (404). */

@@ -4,7 +4,8 @@ import { find, get, path, segment } from "./api.js";
 import { subject, word } from "./changes.js";
 import { h, replace } from "./dom.js";
 import { histories, trendLabel } from "./list_screen.js";
-import { checkMark, providerLink, reportLink, title, verdictMark } from "./lists.js";
+import { checkMark, providerLink, title, verdictMark } from "./lists.js";
+import { reportLink } from "./report.js";
 import { Pace } from "./pace.js";
 import { changed, serviceAddress } from "./route.js";
 import { sparkline } from "./spark.js";
@@ -169,7 +170,7 @@ export class Detail {
       { class: "entry", "aria-label": "Capacity plan" },
       h("h3", {}, "Capacity plan", verdictMark(row)),
       h("dl", { class: "facts" }, this.#columns("broker plan", row, ["name", "verdict", "report"])),
-      row.report ? h("p", {}, reportLink(row.report)) : null,
+      row.report ? h("p", {}, reportLink(row.report, row.name)) : null,
     );
   }
 

@@ -2,6 +2,7 @@
 // them, so that a new column needs no change of the page.
 
 import { h } from "./dom.js";
+import { reportLink } from "./report.js";
 import { providerAddress } from "./route.js";
 import { ago, count, format, shown, when } from "./text.js";
 
@@ -32,12 +33,6 @@ export function verdictMark(row) {
 export function providerLink(id) {
   if (id === 0) return "broker";
   return id === null || id === undefined ? "" : h("a", { href: providerAddress(id) }, String(id));
-}
-
-/** Return a link to a report, or "" if it is not one of this server. */
-export function reportLink(report) {
-  if (typeof report !== "string" || !report.startsWith("/") || /^\/[/\\]/.test(report)) return "";
-  return h("a", { href: report, target: "_blank", rel: "noreferrer" }, "report");
 }
 
 const ready = (row) => h("span", { class: `mark ${row.ready ? "good" : "bad"}` }, row.ready ? "ready" : "not ready");
@@ -112,7 +107,7 @@ export const LISTS = {
         name: "heard",
         title: "Heard",
         number: true,
-        width: "minmax(6.5rem, 1fr)",
+        width: "minmax(9.5rem, 1fr)",
         draw: (row) => (typeof row.heard === "number" ? ago(row.heard) : ""),
       },
     ],
@@ -164,11 +159,11 @@ export const LISTS = {
       },
       { name: "add", title: "Missing", number: true },
       { name: "has", title: "Has", number: true },
-      { name: "need_now", title: "Needs now", number: true },
+      { name: "need_now", title: "Needs now", number: true, width: "minmax(6.5rem, 1fr)" },
       { name: "need", title: "Will need", number: true },
       { name: "short_at", title: "Short from", draw: (row) => when(row.short_at), width: "minmax(9rem, 1.5fr)" },
       { name: "note", title: "Note" },
-      { name: "report", title: "Report", fixed: true, width: "5rem", draw: (row) => reportLink(row.report) },
+      { name: "report", title: "Report", fixed: true, width: "5rem", draw: (row) => reportLink(row.report, row.name) },
     ],
     kinds: [],
     every: 60,
@@ -231,12 +226,22 @@ export function plain(column, position = -1) {
     unit: column.unit,
     number,
     role: position === 0 ? "main" : null,
-    draw: (row) => format(row[column.name], column.unit),
+    width: column.unit === "seconds" ? "minmax(7.5rem, 1fr)" : undefined, // "59 min 59 s"
+    draw: (row) => bare(row[column.name], column.unit),
   };
 }
 
-/** Return the name of a column or a view as a title: "days_until_short" is "Days until short". */
+/** Return a value as text; one that says nothing without its title has an element, by which narrow.css knows it. */
+function bare(value, unit) {
+  const text = format(value, unit);
+  return typeof value === "number" || typeof value === "boolean" ? h("span", { class: "bare" }, text) : text;
+}
+
+const ACRONYMS = new Set(["dbp", "dns", "http", "mtl"]);
+
+/** Return the name of a column, a wire or a view as a title: "days_until_short" is "Days until short". */
 export function title(name) {
+  if (ACRONYMS.has(name)) return name.toUpperCase();
   const words = name.replaceAll("_", " ");
   return words.charAt(0).toUpperCase() + words.slice(1);
 }

@@ -4,7 +4,8 @@ import { find, get, path } from "./api.js";
 import { h, replace, say } from "./dom.js";
 import { markOf, subject, word } from "./changes.js";
 import { histories, trendLabel } from "./list_screen.js";
-import { checkMark, isShort, reportLink, title, verdictMark } from "./lists.js";
+import { checkMark, isShort, title, verdictMark } from "./lists.js";
+import { reportLink } from "./report.js";
 import { Pace, pauseFor } from "./pace.js";
 import { address, providerAddress, serviceAddress } from "./route.js";
 import { sparkline } from "./spark.js";
@@ -268,7 +269,7 @@ export class OverviewScreen {
             { class: "aside" },
             row.days_until_short > 0 ? `in ${count(row.days_until_short)} d` : "",
             " ",
-            reportLink(row.report),
+            reportLink(row.report, row.name),
           ),
         ),
       "The plan finds enough capacity for every service.",

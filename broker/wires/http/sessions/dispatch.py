@@ -52,15 +52,16 @@ CLIENTS = ("offer", "find")
 class Dispatch:
     """The dispatcher of one listener.
 
-    ``hosts`` are its names; ``refused`` counts and logs a refusal to an address, ``failed`` the current exception.
+    ``hosts`` are its names; ``refused`` counts and logs a refusal to an address, ``failed`` the current exception, both
+    with the id of the request.
     ``verified`` keeps credentials whose password was checked.
     """
 
     routes: Routes
     access: Access
     verified: VerifiedCredentials
-    refused: Callable[[str, Refusal], object]
-    failed: Callable[[str], object]
+    refused: Callable[[str, Refusal, str], object]
+    failed: Callable[[str, str], object]
     hosts: frozenset[str] = frozenset()
     audit: Audit = attrs.field(factory=NoAudit)
     requests: RequestLimits = attrs.field(factory=unlimited)
@@ -93,7 +94,7 @@ class Dispatch:
         except Exception as error:
             return self._problem(request, error)
         answer: Deferred[Any] = principal.addCallback(
-            lambda known: self._call(request, attrs.evolve(known, address=request.address), endpoint, path)
+            lambda known: self._call(request, _present_in(request, known), endpoint, path)
         )
         return answer.addErrback(self._late_problem, request)
 
@@ -120,15 +121,15 @@ class Dispatch:
         address = request.address
         if given is None:
             known = self.access.by_certificate(request.certificate, address) if request.certificate else None
-            return attrs.evolve(known or Principal(), address=address)
+            return _present_in(request, known or Principal())
         scheme, _, credentials = given.strip().partition(" ")
         credentials = credentials.strip()
         if scheme.lower() == "bearer" and credentials:
-            return attrs.evolve(self.access.by_token(credentials, address), address=address)
+            return _present_in(request, self.access.by_token(credentials, address))
         if scheme.lower() == "basic":
             verified = self.verified.find(credentials)
             if verified is not None:
-                return attrs.evolve(verified, address=address)
+                return _present_in(request, verified)
             checked = self.access.by_password(*_basic(credentials), address)
             return checked.addCallback(lambda principal: self.verified.add(credentials, principal))
         raise Problem(401, "this scheme of Authorization is not known: Bearer or Basic", Reason.WRONG_CREDENTIALS)
@@ -241,13 +242,14 @@ class Dispatch:
         if isinstance(error, Refusal):
             error = problem_of(error)
         if not isinstance(error, Problem):
-            self.failed(request.address)
-            return Problem(500, "the broker failed on this request; its log says more", Reason.INTERNAL).response()
+            self.failed(request.address, request.id)
+            problem = Problem(500, "the broker failed on this request; its log says more", Reason.INTERNAL)
+            return problem.response(request.id)
         if error.reason is not Reason.NO_SUCH_SERVICE:  # the regular end of a wait
-            self.refused(request.address, Refusal(error.reason, error.detail))
+            self.refused(request.address, Refusal(error.reason, error.detail), request.id)
         if error.status == 401:
             error.headers = (*error.headers, *_challenges(request))
-        return error.response()
+        return error.response(request.id)
 
 
 @attrs.define(eq=False)
@@ -272,6 +274,11 @@ class _Answered(Exception):
     def __init__(self, response: Response) -> None:
         super().__init__(response.status)
         self.response = response
+
+
+def _present_in(request: Request, principal: Principal) -> Principal:
+    """Return the user as the audit log names it in this request."""
+    return attrs.evolve(principal, address=request.address, request_id=request.id)
 
 
 def _draining() -> Problem:
