@@ -148,6 +148,8 @@ class Cluster:
             self._departed,
             lambda: self._members.here.draining,
             self._mirror.show,
+            clock,
+            settings.load_interval,
         )
         self._loads = OwnLoads(
             shared, registry, clock, self._publisher, keys, name, settings.load_interval, self._lease, mirrored

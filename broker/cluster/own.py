@@ -2,7 +2,7 @@
 
 Rules:
 - Each change of an own provider marks it; its whole value is built when it is written. Changes of health checks mark
-  it only if other services fail than before.
+  it only if other services fail than before, or for other reasons (`reasons`).
 - An own provider *replaces* another member's if it offers services at all of its places (wire, name, protocol and
   host:port): it has moved. One transaction deletes the old key and puts the new one, which names its predecessors. From
   the offer on, the registry here returns the new one only.
@@ -30,12 +30,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from twisted.internet.interfaces import IReactorTime
+
 from broker.cluster import layout
 from broker.cluster.departed import Departed
 from broker.cluster.etcd.interface import Compare, Delete, KeyValue, Operation, Put
 from broker.cluster.layout import MAX_REPLACED, Keys
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
+from broker.cluster.reasons import OwnReasons
 from broker.cluster.table import Entry, Place, places
 from broker.core.model import ANONYMOUS, BROKER, Change, FailingService, Kind, Provider
 
@@ -51,7 +54,8 @@ class OwnProviders:
 
     ``departed`` has those whose sessions have ended in a drain. ``lease`` returns the present lease; ``live`` whether
     an own provider of an id is registered; ``mirrored`` whether the registry has it from the mirror; ``draining``
-    whether this member drains. ``show`` applies the state of a provider to the registry at once.
+    whether this member drains. ``show`` applies the state of a provider to the registry at once. ``interval`` are the
+    least seconds between two writes for another reason of a service that fails already.
     """
 
     def __init__(
@@ -67,6 +71,8 @@ class OwnProviders:
         departed: Departed,
         draining: Callable[[], bool],
         show: Callable[[int], None],
+        clock: IReactorTime,
+        interval: float,
     ) -> None:
         self._shared = shared
         self._registry = registry
@@ -112,6 +118,7 @@ class OwnProviders:
         self._watch = registry.watch(self._changed, KINDS)
         registry.departing.append(self._departing)
         registry.relabelled.append(self._mark)
+        self._reasons = OwnReasons(registry, clock, interval, self._restated)
 
     # for the other parts
 
@@ -222,6 +229,7 @@ class OwnProviders:
         """Watch the registry no more. No-op after the first call."""
         self._watch.cancel()
         self._departed.stop()
+        self._reasons.stop()
         for hooks, hook in ((self._registry.departing, self._departing), (self._registry.relabelled, self._mark)):
             if hook in hooks:
                 hooks.remove(hook)
@@ -236,7 +244,7 @@ class OwnProviders:
             if change.kind is Kind.LEFT:
                 self._show(id)
             return
-        if change.kind is Kind.CHECKED and self._registry.failing(id) == self._failing.get(id, ()):
+        if change.kind is Kind.CHECKED and not self._fails_otherwise(id):
             return
         if change.kind in (Kind.OFFERED, Kind.AMENDED):
             successor = self._superseded.pop(id, None)
@@ -248,6 +256,14 @@ class OwnProviders:
             for old in self._moves.pop(id, ()):
                 self._heirs.pop(old, None)
         self._mark(id)
+
+    def _fails_otherwise(self, id: int) -> bool:
+        """Return whether other services of an own provider fail than at its last write, or for other reasons."""
+        return tuple(self._registry.failing(id)) != tuple(self._failing.get(id, ()))
+
+    def _restated(self, id: int) -> None:
+        if self._live(id) and self._fails_otherwise(id):
+            self._mark(id)
 
     def _departing(self, provider: Provider, why: str) -> None:
         """Keep a provider whose session ends because of the drain. Marks that are waiting are written all the same."""

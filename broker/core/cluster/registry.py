@@ -120,8 +120,9 @@ class ClusterRegistry(Registry):
     """`IRegistry` and `IMirror`. The arguments are those of `Registry`.
 
     ``relabelled`` are called with the id of an own provider whose label has changed: that is no change of the registry,
-    and is stored with the provider. ``departing`` are called with an own provider that is about to leave, and with the
-    reason.
+    and is stored with the provider. ``restated`` are called with the id of an own provider if a service of it that
+    fails its check already has another reason or policy: that is no change of the registry either. ``departing`` are
+    called with an own provider that is about to leave, and with the reason.
     """
 
     group = OrderedGroup
@@ -145,6 +146,7 @@ class ClusterRegistry(Registry):
         self.left_out = 0
         """Mirrored services that were left out, since there are too many."""
         self.relabelled: list[Callable[[int], object]] = []
+        self.restated: list[Callable[[int], object]] = []
         self.departing: list[Callable[[Provider, str], object]] = []
 
     # own providers
@@ -213,6 +215,14 @@ class ClusterRegistry(Registry):
     def beat(self, provider: int, sent: float | None = None) -> None:
         if provider not in self._mirrors:
             super().beat(provider, sent)
+
+    def set_check(self, service: Service, check: Check | None, policy: Policy = Policy.SHOW) -> None:
+        before = self._report_of(service)
+        super().set_check(service, check, policy)
+        after = self._report_of(service)
+        if before is not None and after is not None and before != after:
+            for told in self.restated:
+                told(service.provider)
 
     def wire_and_label(self, provider: int) -> tuple[str, str] | None:
         hidden = self._superseded.get(provider)
@@ -432,6 +442,13 @@ class ClusterRegistry(Registry):
             mirrored.judged = bool(failing)
             for service in services:
                 self._take_report(service, failing.get(id(service)), entry.broker, step)
+
+    def _report_of(self, service: Service) -> tuple[str, Policy] | None:
+        """Return the reason and the policy of a service that fails its check, None for any other."""
+        check = self._checks.get(id(service))
+        if check is None or check.state is not CheckState.FAILING:
+            return None
+        return check.reason, self._index[service.name, service.protocol].judgement(service)
 
     def _take_report(self, service: Service, report: FailingService | None, broker: str, step: _Step) -> None:
         """Judge a mirrored service by the report of its holder, None if its check does not fail there."""
