@@ -48,6 +48,7 @@ from broker.cluster.membership import Membership
 from broker.cluster.mirror import Mirror, Shared
 from broker.cluster.own import OwnProviders
 from broker.cluster.publisher import Publisher, Unit
+from broker.cluster.reopening import Reopening
 from broker.cluster.settings import ClusterFailed, ClusterMemory, ClusterSettings
 from broker.cluster.table import Bad, Table, Touched
 from broker.cluster.upkeep import Upkeep
@@ -131,7 +132,13 @@ class Cluster:
             self._renewal,
         )
         self._publisher = Publisher(
-            etcd, clock, name_key, settings.gather, self._interrupt_by, lambda: self._interrupt("the lease has ended")
+            etcd,
+            clock,
+            name_key,
+            settings.gather,
+            self._interrupt_by,
+            lambda: self._interrupt("the lease has ended"),
+            lambda: self._reopening.begin(),
         )
         self._departed = Departed(clock, name, settings.ttl, lambda id: self._own.ended(id))
         self._mirror = Mirror(shared, registry, clock, name, lambda id: self._own.successor(id), self._departed.get)
@@ -166,6 +173,9 @@ class Cluster:
             shared, etcd, clock, keys, name, settings.ttl, self._bad, self._changed, self._replaced, self._watch_ended
         )
         self._feed.revision = self._remembered.revision
+        self._reopening = Reopening(
+            clock, random, lambda: self._publisher.full, lambda: self._feed.watching, self._feed.reopen
+        )
         self._upkeep = Upkeep(etcd, clock, lambda: self._feed.revision, self._is_first, self._remember)
         self._epoch = self._remembered.epoch
         self._keys_lost = False
@@ -395,7 +405,11 @@ class Cluster:
         self._interrupt(str(error))
 
     def _watch_ended(self, text: str) -> None:
-        self._interrupt(text)
+        if self._publisher.full and self._interruption is not None and self._feed.complete:
+            # The next session cannot begin, and this one still has the lease, and deletes what goes.
+            self._reopening.ended()
+        else:
+            self._interrupt(text)
 
     def _silent(self) -> None:
         self.log.warn("cluster: the watch of etcd is silent; the next endpoint is used")
@@ -415,6 +429,7 @@ class Cluster:
 
     def _changed(self, touched: Touched) -> None:
         """Apply changes of the watch."""
+        self._reopening.heard()
         if touched.meta:
             meta = self._shared.table.meta
             if meta is None:
@@ -579,6 +594,7 @@ class Cluster:
         self._publisher.pause()
         self._beats.stop()
         self._upkeep.stop()
+        self._reopening.stop()
         self._feed.stop()
         self._mirror.stop()
         self._membership.leave()

@@ -154,8 +154,9 @@ class FakeClient:
             self._watches[watch] = None
         return watch
 
-    def change_endpoint(self) -> None:
-        self._preferred = (self._preferred + 1) % MEMBERS
+    def change_endpoint(self, watch: IEtcdWatch | None = None) -> None:
+        if not isinstance(watch, FakeWatch) or watch.member == self._preferred:
+            self._preferred = (self._preferred + 1) % MEMBERS
 
     def close(self) -> Deferred[None]:
         self._closed = True
