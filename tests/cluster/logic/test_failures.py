@@ -344,6 +344,31 @@ def test_a_provider_that_has_moved_from_a_paused_member_is_not_replaced(farm: Fa
         farm.run(0.1)
 
 
+def test_a_loss_of_the_lease_counts_until_a_session_has_read_all_keys(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    a.register()
+    farm.until(b.found, "the service")
+    before = a.memory.memory.lease
+    a.client.disconnect()
+    farm.until(lambda: not b.found(), "the end of the lease", 15.0)
+    new = b.register()
+    farm.run(1.0)
+    a.client.connect()
+    # The first session has the name and a new lease, and no page of the keys yet.
+    farm.until(lambda: a.memory.memory.lease != before, "the new lease")
+    lease = a.memory.memory.lease
+    killed(farm)
+    farm.run(1.0)
+    assert "no endpoint of etcd answers" in a.troubles
+    assert a.cluster.counts()["cluster.resyncs"] == 1
+    restarted(farm)
+    farm.until(lambda: a.is_member, "the second session")
+    assert a.memory.memory.lease == lease, "the second session has the lease of the first one"
+    for _ in range(30):
+        assert (a.found(), b.found(), farm.values("p")) == ([new], [new], [f"{new:016}"])
+        farm.run(0.1)
+
+
 def test_a_provider_that_has_moved_twice_from_a_paused_member_is_not_replaced(farm: Farm) -> None:
     a, b, c = farm.joined("a", "b", "c")
     stale, _ = outlived(farm, a, b)
