@@ -452,8 +452,10 @@ class Cluster:
         self._mirror.apply(touched.providers, touched.loads)
 
     def _is_other(self, meta: bytes) -> bool:
+        """Return whether a value of ``meta`` is of other data, or of another layout: the next session tells which."""
         try:
-            return layout.decode(meta, layout.MetaValue).epoch != self._epoch
+            value = layout.decode(meta, layout.MetaValue)
+            return value.epoch != self._epoch or value.layout != layout.LAYOUT
         except layout.Foreign:
             return True
 
