@@ -191,7 +191,8 @@ class RealEtcdTests(ClientCase):
                 registry.offer([Service("bank", f"h:{number}", id)], Rights())
             await until(lambda: [each.provider for each in seen.find("bank", "tcp")] == ids, "the services")
             await deferToThread(etcd.fill)
-            await until(lambda: a._publisher.full and b._publisher.full, "the notice")
+            both = (a, b)
+            await until(lambda: all("no space" in str(each.troubles()) for each in both), "the notice")
             before = a.counts()["cluster.sessions"]
             frozen.pause()
             registry.leave(ids[0])
