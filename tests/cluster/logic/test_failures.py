@@ -10,10 +10,10 @@ import random
 import attrs
 import pytest
 
-from broker.cluster.cluster import State
 from broker.cluster.etcd.interface import Delete, Denied, Put
 from broker.cluster.feed import CLOSE
 from broker.cluster.ids import BLOCK
+from broker.cluster.sessions import State
 from broker.cluster.settings import Memory
 from broker.cluster.upkeep import INTERVAL
 from broker.core.cluster.interfaces import QueueClaim
@@ -539,13 +539,13 @@ def test_history_is_compacted_by_the_first_member(farm: Farm) -> None:
 
 def test_ids_are_unique_and_blocks_last_without_etcd(farm: Farm) -> None:
     members = farm.joined("a", "b", "c")
-    farm.until(lambda: all(each.cluster._ids.complete for each in members), "spare blocks")
+    farm.until(lambda: all(each.cluster._parts.ids.complete for each in members), "spare blocks")
     killed(farm)
     ids = [each.cluster.next_id() for each in members for _ in range(BLOCK + 10)]
     assert len(set(ids)) == len(ids)
     farm.run(1.0)
     restarted(farm)
-    farm.until(lambda: all(each.cluster._ids.complete for each in members), "spare blocks")
+    farm.until(lambda: all(each.cluster._parts.ids.complete for each in members), "spare blocks")
 
 
 def test_ids_are_not_used_again_after_a_kill(farm: Farm) -> None:

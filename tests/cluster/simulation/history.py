@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 from twisted.logger import LogLevel, globalLogPublisher
 
-from broker.cluster.cluster import State
+from broker.cluster.sessions import State
 from broker.cluster.settings import ClusterSettings
 from broker.core.errors import Refusal
 from broker.core.model import ANONYMOUS, LoadDetails, Rights, Service

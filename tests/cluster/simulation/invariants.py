@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.cluster import State
 from broker.cluster.etcd.interface import Event
+from broker.cluster.sessions import State
 from broker.core.model import Service
 
 if TYPE_CHECKING:
