@@ -228,6 +228,8 @@ class Feed:
 
     def _fire(self, revision: int | None) -> None:
         """Fire what waits for revisions up to this one; all of it without a watch, None."""
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, []
         due = [found for least, found in waiting if revision is None or least <= revision]
         self._waiting = [(least, found) for least, found in waiting if found not in due]

@@ -202,7 +202,8 @@ class Publisher:
                 keep[name] = build
                 continue
             for place, unit in enumerate(built):
-                if units and (count + len(unit.operations) > self._most or size + unit.size > MAX_BYTES):
+                length = unit.size
+                if units and (count + len(unit.operations) > self._most or size + length > MAX_BYTES):
                     # The rest is for the next transaction, as it is: the first parts of it are written.
                     self._marks = {name: build if place == 0 else _rest(built[place:]), **self._marks}
                     size = MAX_BYTES
@@ -210,7 +211,7 @@ class Publisher:
                 names[name] = build
                 units.append((name, unit))
                 count += len(unit.operations)
-                size += unit.size
+                size += length
         self._marks.update({name: build for name, build in keep.items() if name not in self._marks})
         if not units:
             self._settle()

@@ -277,8 +277,10 @@ class Sessions:
                 self.interrupt("the data of etcd were replaced")
         parts.members.touched(touched.members)
         parts.claims.touched(touched.claims)
-        outlived = parts.own.touched(tuple(touched.providers))
-        parts.mirror.apply((*outlived, *touched.providers), touched.loads)
+        # Most messages have beats only.
+        if touched.providers or touched.loads:
+            outlived = parts.own.touched(tuple(touched.providers))
+            parts.mirror.apply((*outlived, *touched.providers), touched.loads)
         if self._name in touched.beats and self._name in parts.shared.table.beats:
             parts.beats.arrived(parts.shared.table.beats[self._name])
 
