@@ -18,7 +18,7 @@ from twisted.logger import LogLevel, globalLogPublisher
 from broker.cluster.sessions import State
 from broker.cluster.settings import ClusterSettings
 from broker.core.errors import Refusal
-from broker.core.model import ANONYMOUS, LoadDetails, Rights, Service
+from broker.core.model import ANONYMOUS, Check, CheckState, LoadDetails, Policy, Rights, Service
 from tests.cluster.simulation.fake_etcd import MEMBERS, FakeEtcd
 from tests.cluster.simulation.invariants import Broken, Invariants
 from tests.cluster.simulation.node import Node
@@ -163,6 +163,7 @@ class History:
             self._withdraw: 2,
             self._amend: 2,
             self._report: 4,
+            self._check: 2,
             self._claim: 2,
             self._release: 1,
         }
@@ -349,6 +350,17 @@ class History:
                     server.load = float(self.rng.randrange(1, 100))
                     details = LoadDetails(requests=self.rng.randrange(9)) if self.rng.random() < 0.3 else None
                     node.registry.load(server.homes[node], server.load, details)
+
+    def _check(self) -> None:
+        """A health check of a service has a result. Its policy changes no find, so that these are known."""
+        some = self._some()
+        services = some and some[1].registry.services_of(some[0].homes[some[1]])
+        if some is None or not services:
+            return
+        state = self.rng.choice((CheckState.FAILING, CheckState.FAILING, CheckState.PASSING))
+        check = Check(state, f"status {self.rng.randrange(500, 504)}", some[1].clock.seconds())
+        self.trace("checks", some[1].name, some[0].number, check.state, check.reason)
+        some[1].registry.set_check(self.rng.choice(services), check, Policy.SHOW)
 
     # queues
 

@@ -9,7 +9,7 @@ import msgspec
 
 from broker.cluster.etcd.interface import Event
 from broker.cluster.sessions import State
-from broker.core.model import Service
+from broker.core.model import CheckState, Service
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.history import History, Server
@@ -293,7 +293,7 @@ class Invariants:
         self._settled_etcd(views[history.nodes[0].name])
 
     def _view(self, node: Node) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
-        """Return what a broker finds, with holders and loads."""
+        """Return what a broker finds, with holders, loads, and the reasons of failing checks."""
         view = {}
         for key, services in self._found(node).items():
             rows = []
@@ -301,6 +301,8 @@ class Invariants:
                 provider = node.registry.provider(each.provider)
                 holder = provider.broker or node.name
                 details = provider.details
+                check = node.registry.check_of(each)
+                failing = check is not None and check.state is CheckState.FAILING
                 rows.append(
                     (
                         provider.id,
@@ -313,6 +315,7 @@ class Invariants:
                         each.lasting,
                         provider.load,
                         details and details.requests,
+                        check.reason if failing else None,
                     )
                 )
             view[key] = rows
