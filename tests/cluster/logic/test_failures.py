@@ -1,4 +1,4 @@
-"""Failures: members that end, pause or meet; etcd that is away, full, wiped, compacted, or refuses.
+"""Failures: members that end, pause or meet; etcd that is away, wiped, compacted, or refuses.
 
 The file is longer than others: all failures happen to the same kind of farm, which its fixtures make.
 """
@@ -485,48 +485,6 @@ def test_a_memory_of_another_database_is_not_used(farm: Farm) -> None:
     assert a.register() > 700 + BLOCK
     assert memory.memory.lease != 77
     assert memory.memory.epoch != "another epoch"
-
-
-@pytest.mark.parametrize(
-    ("value", "sentence"),
-    [
-        (b'{"layout":2,"epoch":"x","more":1}', "has version 2, and this broker knows 1: run the newer version"),
-        (b'{"layout":0,"epoch":"x"}', "has version 0, which this broker does not know"),
-        (b"something else", "is not one of elkobroker's"),
-        (b'{"layout":"1","epoch":"x"}', "is not one of elkobroker's"),
-    ],
-)
-def test_another_layout_ends_the_start(farm: Farm, value: bytes, sentence: str) -> None:
-    farm.etcd.txn([], [Put(farm.key("meta"), value, 0)])
-    a = farm.member("a")
-    farm.until(lambda: a.started, "the end of the start")
-    assert a.error is not None
-    assert sentence in str(a.error)
-    assert farm.values("b") == []
-
-
-def test_another_layout_that_appears_later_ends_the_membership(farm: Farm) -> None:
-    [a] = farm.joined("a")
-    farm.etcd.txn([], [Put(farm.key("meta"), b'{"layout":2,"epoch":"x"}', 0)])
-    farm.until(lambda: a.error is not None, "the end")
-    assert "run the newer version" in str(a.error)
-
-
-def test_without_space_deletions_and_the_lease_go_on(farm: Farm) -> None:
-    a, b = farm.joined("a", "b")
-    id = a.register()
-    farm.until(b.found, "the service")
-    farm.etcd.fill()
-    new = a.register("shop", "h:2")
-    a.registry.leave(id)
-    farm.until(lambda: not b.found(), "the deletion", 10.0)
-    farm.run(25.0)
-    assert a.cluster.member("b") is not None
-    assert b.found("shop") == []
-    assert "etcd has no space" in a.troubles
-    farm.etcd.drain_alarm()
-    farm.until(lambda: b.found("shop") == [new], "the service", 10.0)
-    farm.until(lambda: not a.troubles, "the end of the trouble", 10.0)
 
 
 def test_refused_credentials_end_the_start_but_not_a_membership(farm: Farm) -> None:

@@ -43,6 +43,23 @@ def sessions(member: Member) -> int:
     return member.cluster.counts()["cluster.sessions"]
 
 
+def test_without_space_deletions_and_the_lease_go_on(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    farm.until(b.found, "the service")
+    farm.etcd.fill()
+    new = a.register("shop", "h:2")
+    a.registry.leave(id)
+    farm.until(lambda: not b.found(), "the deletion", 10.0)
+    farm.run(25.0)
+    assert a.cluster.member("b") is not None
+    assert b.found("shop") == []
+    assert "etcd has no space" in a.troubles
+    farm.etcd.drain_alarm()
+    farm.until(lambda: b.found("shop") == [new], "the service", 10.0)
+    farm.until(lambda: not a.troubles, "the end of the trouble", 10.0)
+
+
 def test_a_silent_watch_is_replaced_without_another_session(farm: Farm) -> None:
     a, b, ids = full(farm)
     before = sessions(a)
