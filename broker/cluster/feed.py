@@ -125,6 +125,11 @@ class Feed:
         """True while a watch is open."""
         return self._watch is not None
 
+    @property
+    def complete(self) -> bool:
+        """True if a watch may continue at the next revision."""
+        return self._complete
+
     async def start(self, database: Database, whole: bool = False) -> None:
         """Bring the table up to date, and watch. With ``whole`` the table is up to date when this fires; otherwise the
         watch may still have changes to bring. Fails as `IEtcd` does."""
@@ -148,6 +153,22 @@ class Feed:
         self._complete = True
         self._replaced(before, touched)
         self._open()
+
+    def reopen(self) -> bool:
+        """Replace the watch, or begin one after its end: at the next revision, and at another endpoint than a watch
+        that is open. Returns False if all has to be read again instead."""
+        if not self._complete:
+            return False
+        watch = self._watch
+        if self._receiver is not None:
+            self._receiver.stop()
+        if watch is not None:
+            self._etcd.change_endpoint(watch)
+            watch.cancel()
+        self._watch = self._receiver = None
+        self.resumed += 1
+        self._open()
+        return True
 
     def take(self, revision: int, events: Sequence[Event]) -> None:
         """Apply events of the watch."""
@@ -207,6 +228,8 @@ class Feed:
 
     def _fire(self, revision: int | None) -> None:
         """Fire what waits for revisions up to this one; all of it without a watch, None."""
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, []
         due = [found for least, found in waiting if revision is None or least <= revision]
         self._waiting = [(least, found) for least, found in waiting if found not in due]

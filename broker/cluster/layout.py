@@ -2,7 +2,8 @@
 
 Rules:
 - Values are whole and say the newest state, so that a repeated write does no harm.
-- Readers ignore unknown members of a value: a newer program may add some without a new version of the layout.
+- Readers ignore unknown members of a value: a newer program may add some without a new version of the layout. Each
+  value is written whole, so ``ids``, which all brokers write, loses them at the next block that an older one takes.
 - Each value is decoded by itself. `Foreign` says that a value is not one of this layout; it is then left out.
 - A value with an isolated surrogate, which UTF-8 cannot represent, has it as an escape of JSON.
 """

@@ -2,7 +2,8 @@
 
 Rules:
 - Each change of an own provider marks it; its whole value is built when it is written. Changes of health checks mark
-  it only if other services fail than before.
+  it only if other services fail than before, or for other reasons (`reasons`).
+- `moves` has the providers that an own one replaces, `succession` those that replace an own one.
 - An own provider *replaces* another member's if it offers services at all of its places (wire, name, protocol and
   host:port): it has moved. One transaction deletes the old key and puts the new one, which names its predecessors. From
   the offer on, the registry here returns the new one only.
@@ -21,8 +22,6 @@ Rules:
   the key of the other is later than the lost one: an own provider that was never written replaces the other.
 - An own key that vanishes without a successor is written again, and an own key without a provider is deleted.
 - A value of more than `PART` bytes is written in parts; the head, which is written last, names their generation.
-
-The file is longer than others: the rules decide together which keys an own provider has, over the same tables.
 """
 
 from __future__ import annotations
@@ -30,14 +29,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from twisted.internet.interfaces import IReactorTime
+
 from broker.cluster import layout
 from broker.cluster.departed import Departed
-from broker.cluster.etcd.interface import Compare, Delete, KeyValue, Operation, Put
-from broker.cluster.layout import MAX_REPLACED, Keys
+from broker.cluster.etcd.interface import Delete, KeyValue, Put
+from broker.cluster.layout import Keys
 from broker.cluster.mirror import Shared
+from broker.cluster.moves import Moves, deletion
 from broker.cluster.publisher import Publisher, Unit
-from broker.cluster.table import Entry, Place, places
-from broker.core.model import ANONYMOUS, BROKER, Change, FailingService, Kind, Provider
+from broker.cluster.reasons import OwnReasons
+from broker.cluster.succession import Succession, places_of
+from broker.cluster.table import Entry, places
+from broker.core.model import BROKER, Change, FailingService, Kind, Provider
 
 PART = 256_000
 """Limit of one value in bytes: a transaction has room for several, and a resynchronisation reads them in pages."""
@@ -51,7 +55,8 @@ class OwnProviders:
 
     ``departed`` has those whose sessions have ended in a drain. ``lease`` returns the present lease; ``live`` whether
     an own provider of an id is registered; ``mirrored`` whether the registry has it from the mirror; ``draining``
-    whether this member drains. ``show`` applies the state of a provider to the registry at once.
+    whether this member drains. ``show`` applies the state of a provider to the registry at once. ``interval`` are the
+    least seconds between two writes for another reason of a service that fails already.
     """
 
     def __init__(
@@ -67,6 +72,8 @@ class OwnProviders:
         departed: Departed,
         draining: Callable[[], bool],
         show: Callable[[int], None],
+        clock: IReactorTime,
+        interval: float,
     ) -> None:
         self._shared = shared
         self._registry = registry
@@ -83,28 +90,10 @@ class OwnProviders:
         """Own providers whose keys may be in etcd, with the revision of the last write that was confirmed, 0 before."""
         self._generations: dict[int, int] = {}
         """Last generation of the parts of large providers."""
-        self._superseded: dict[int, int] = {}
-        """Own providers with their successors at other members."""
-        self._outlived: dict[int, int] = {}
-        """Own providers with those that came to their places elsewhere while this member was out of touch."""
-        self._revived: dict[int, int] = {}
-        """Own providers that have changed since they were superseded, with the successors that do not count."""
-        self._unsent: dict[int, int] = {}
-        """Own providers that have changed their services since the last write, with the numbers of these changes."""
-        self._heirs: dict[int, int] = {}
-        """Providers that are about to be replaced, with the own ones that replace them."""
-        self._moves: dict[int, dict[int, None]] = {}
-        """The same by the own provider."""
-        self._replaces: dict[int, list[int]] = {}
-        """Predecessors that were or are to be replaced, the newest first."""
+        self._succession = Succession(shared, name, self._provider, self._mark)
+        self._moves = Moves(shared, keys, name, live)
         self._failing: dict[int, Sequence[FailingService]] = {}
         """Services of own providers that failed at the last write, if any."""
-        self._modified: dict[int, int] = {}
-        """Revisions of keys that are newer than those in the table."""
-        self._vanished: dict[int, None] = {}
-        """Keys that are gone, although the table still has them."""
-        self._remembered: dict[int, None] = {}
-        """Own providers from before a restart whose keys stay for the grace period."""
         self._unseen: tuple[int, ...] = ()
         """Entries that differ in a new table, until `reconcile`."""
         self.repairs = 0
@@ -112,22 +101,23 @@ class OwnProviders:
         self._watch = registry.watch(self._changed, KINDS)
         registry.departing.append(self._departing)
         registry.relabelled.append(self._mark)
+        self._reasons = OwnReasons(registry, clock, interval, self._restated)
 
     # for the other parts
 
     def successor(self, id: int) -> int | None:
         """Return the provider that supersedes an own one; None without."""
-        return self._superseded.get(id)
+        return self._succession.superseded.get(id)
 
     def remember(self) -> None:
         """Keep the own keys of the table that have no provider: they are from before a restart."""
         for id in self._shared.table.of(self._name):
             if not self._live(id):
-                self._remembered[id] = None
+                self._moves.remembered[id] = None
 
     def forget(self) -> None:
         """Delete the keys of the providers that have not come back."""
-        remembered, self._remembered = self._remembered, {}
+        remembered, self._moves.remembered = self._moves.remembered, {}
         for id in remembered:
             if not self._live(id):
                 self._mark(id)
@@ -139,8 +129,7 @@ class OwnProviders:
         table = self._shared.table
         if replaced:
             self._written = {id: min(revision, 1) for id, revision in self._written.items()}
-        self._vanished.clear()
-        self._modified.clear()
+        self._moves.read()
         for id in self._departed.ids():
             if lost or table.successor(id) is not None:
                 self._end(id)
@@ -151,14 +140,14 @@ class OwnProviders:
             if self._live(id):
                 if lost:
                     self._outlive(id)
-                self._supersede(id)
+                self._succession.look(id)
                 entry = table.valid(id)
-                if id in self._superseded:
+                if id in self._succession.superseded:
                     continue
                 if lost or entry is None or entry.broker != self._name or self._written.get(id) != entry.modified:
                     self._mark(id)
         for id in table.of(self._name):
-            if not self._live(id) and id not in self._remembered and id not in self._departed:
+            if not self._live(id) and id not in self._moves.remembered and id not in self._departed:
                 self._mark(id)
         unseen, self._unseen = self._unseen, ()
         for id in unseen:
@@ -168,7 +157,7 @@ class OwnProviders:
                     self._mark(id)
             elif entry is not None and entry.broker != self._name:
                 self._challenge(id, entry)
-        return tuple(self._superseded)
+        return tuple(self._succession.superseded)
 
     def reread(self, ids: Sequence[int]) -> None:
         """Take note of the entries that differ in a new table. `reconcile` follows."""
@@ -178,12 +167,10 @@ class OwnProviders:
         """Take note of changes of the table. Returns the own providers whose successors, which do not name them, have
         changed."""
         table = self._shared.table
-        changed = set(ids)
-        outlived = [id for id, successor in self._outlived.items() if successor in changed]
+        outlived = self._succession.outlived_by(ids)
         for id in dict.fromkeys((*outlived, *ids)):
             entry = table.entries.get(id)
-            self._vanished.pop(id, None)
-            self._modified.pop(id, None)
+            self._moves.touched(id)
             if id in self._departed:
                 vanished = entry is None and id in self._written and self._name in table.members
                 if vanished or table.successor(id) is not None or self._overtaken(id):
@@ -191,8 +178,8 @@ class OwnProviders:
                         self._written.pop(id, None)
                     self._end(id)
             elif self._live(id):
-                self._supersede(id)
-                if id in self._superseded:
+                self._succession.look(id)
+                if id in self._succession.superseded:
                     if entry is not None and entry.broker == self._name:
                         self._mark(id)
                 elif entry is None or entry.broker != self._name or entry.lease != self._lease():
@@ -203,11 +190,11 @@ class OwnProviders:
                 elif self._match(id):
                     self._mark(id)
             elif entry is not None and entry.broker == self._name:
-                if id not in self._remembered and id not in self._written:
+                if id not in self._moves.remembered and id not in self._written:
                     self._written[id] = 0
                     self._mark(id)
             else:
-                self._remembered.pop(id, None)
+                self._moves.remembered.pop(id, None)
                 if entry is not None and entry.value is not None:
                     self._challenge(id, entry)
         return outlived
@@ -222,6 +209,7 @@ class OwnProviders:
         """Watch the registry no more. No-op after the first call."""
         self._watch.cancel()
         self._departed.stop()
+        self._reasons.stop()
         for hooks, hook in ((self._registry.departing, self._departing), (self._registry.relabelled, self._mark)):
             if hook in hooks:
                 hooks.remove(hook)
@@ -236,27 +224,31 @@ class OwnProviders:
             if change.kind is Kind.LEFT:
                 self._show(id)
             return
-        if change.kind is Kind.CHECKED and self._registry.failing(id) == self._failing.get(id, ()):
+        if change.kind is Kind.CHECKED and not self._fails_otherwise(id):
             return
         if change.kind in (Kind.OFFERED, Kind.AMENDED):
-            successor = self._superseded.pop(id, None)
-            if successor is not None:
-                self._revived[id] = successor
-            self._unsent[id] = change.revision
+            self._succession.changed(id, change.revision)
             self._match(id)
         elif change.kind is Kind.LEFT:
-            for old in self._moves.pop(id, ()):
-                self._heirs.pop(old, None)
+            self._moves.left(id)
         self._mark(id)
+
+    def _fails_otherwise(self, id: int) -> bool:
+        """Return whether other services of an own provider fail than at its last write, or for other reasons."""
+        return tuple(self._registry.failing(id)) != tuple(self._failing.get(id, ()))
+
+    def _restated(self, id: int) -> None:
+        if self._live(id) and self._fails_otherwise(id):
+            self._mark(id)
 
     def _departing(self, provider: Provider, why: str) -> None:
         """Keep a provider whose session ends because of the drain. Marks that are waiting are written all the same."""
-        if why == "left" and provider.services and self._draining() and provider.id not in self._superseded:
+        if why == "left" and provider.services and self._draining() and provider.id not in self._succession.superseded:
             self._departed.add(provider)
 
     def _end(self, id: int) -> None:
         self._departed.discard(id)
-        self._superseded.pop(id, None)
+        self._succession.end(id)
         self._mark(id)
 
     def _provider(self, id: int) -> Provider | None:
@@ -270,34 +262,6 @@ class OwnProviders:
     def _mark(self, id: int) -> None:
         self._publisher.mark(id, lambda: self._build(id))
 
-    def _supersede(self, id: int) -> None:
-        """Note whether an own provider has a successor."""
-        table = self._shared.table
-        successor = table.successor(id)
-        if successor is None and id in self._outlived:
-            successor = self._outlived[id]
-            if table.valid(successor) is None:
-                # The provider may have moved on to a third member.
-                successor = table.successor(successor)
-            if successor is None or table.entries[successor].broker == self._name:
-                successor = None
-                del self._outlived[id]
-            else:
-                self._outlived[id] = successor
-        if successor is None or successor != self._revived.get(id):
-            self._revived.pop(id, None)
-        if successor is not None and id in self._unsent and not self._covered(id, successor):
-            self._revived[id] = successor
-        if successor is not None and id not in self._revived:
-            self._superseded[id] = successor
-        elif self._superseded.pop(id, None) is not None:
-            self._mark(id)
-
-    def _covered(self, id: int, successor: int) -> bool:
-        """Return whether the successor of an own provider has services at all of its places."""
-        provider, entry = self._provider(id), self._shared.table.entries[successor]
-        return provider is None or entry.value is None or set(_places(provider)) <= set(places(entry.value))
-
     def _outlive(self, id: int) -> None:
         """Find the provider of another member at all places of an own one, whose key is lost."""
         provider = self._registry.provider(id)
@@ -308,10 +272,10 @@ class OwnProviders:
         found = [
             other
             for other, entry in self._elsewhere(provider)
-            if other not in self._moves.get(id, ()) and not entry.held and entry.created > written
+            if not self._moves.replaces(id, other) and not entry.held and entry.created > written
         ]
         if found:
-            self._outlived[id] = max(found)
+            self._succession.outlive(id, max(found))
 
     def _challenge(self, id: int, entry: Entry) -> None:
         """Let own providers at the places of another member's replace it, if their keys are later."""
@@ -337,7 +301,7 @@ class OwnProviders:
 
     def _elsewhere(self, provider: Provider) -> Iterator[tuple[int, Entry]]:
         """Yield the valid providers of other members that have services at all places of a provider."""
-        mine, table = set(_places(provider)), self._shared.table
+        mine, table = set(places_of(provider)), self._shared.table
         for other in table.at(next(iter(mine))) if mine else ():
             entry = table.entries[other]
             if entry.broker != self._name and entry.value is not None and mine <= set(places(entry.value)):
@@ -345,58 +309,8 @@ class OwnProviders:
 
     def _match(self, id: int) -> bool:
         """Find the providers that an own one replaces. Returns whether there are any that were unknown."""
-        if id in self._superseded:
-            return False
-        provider = self._provider(id)
-        if provider is None:
-            return False
-        table = self._shared.table
-        mine = table.valid(id)
-        found: dict[int, None] = {}
-        mine_at = _places(provider)
-        for place in mine_at:
-            for old in table.at(place):
-                entry = table.entries[old]
-                if (
-                    old == id
-                    or old in self._heirs
-                    or old in self._vanished
-                    or (entry.broker == self._name and self._live(old))
-                ):
-                    continue
-                if mine is not None and mine.broker == self._name and mine.created < entry.created:
-                    continue
-                if (
-                    old not in found
-                    and entry.value is not None
-                    and all(each in mine_at for each in places(entry.value))
-                ):
-                    found[old] = None
-        if self._remembered and not found:
-            found.update(dict.fromkeys(self._by_label(provider)))
-        for old in found:
-            self._heirs[old] = id
-            self._moves.setdefault(id, {})[old] = None
-            value = table.entries[old].value
-            before = [] if value is None else value.replaces
-            kept = self._replaces.get(id, [])
-            self._replaces[id] = list(dict.fromkeys((old, *before, *kept)))[:MAX_REPLACED]
-        return bool(found)
-
-    def _by_label(self, provider: Provider) -> list[int]:
-        """Return the remembered provider with the label and a service of a provider, if it is the only one."""
-        entries = self._shared.table.entries
-        same = [
-            (id, value)
-            for id in self._remembered
-            if id in entries
-            and (value := entries[id].value) is not None
-            and (value.wire, value.label) == (provider.wire, provider.label)
-        ]
-        if len(same) != 1 or same[0][0] in self._heirs or provider.label in ("", ANONYMOUS, provider.wire):
-            return []
-        offered = {(each.name, each.protocol) for each in provider.services}
-        return [id for id, value in same if any((each.name, each.protocol) in offered for each in value.services)]
+        provider = None if id in self._succession.superseded else self._provider(id)
+        return provider is not None and self._moves.match(id, provider)
 
     def _build(self, id: int) -> Sequence[Unit]:
         """Return the operations that bring the keys of an own provider in step."""
@@ -404,28 +318,16 @@ class OwnProviders:
             self._departed.discard(id)
             self._show(id)
         provider = self._provider(id) if self._live(id) or id in self._departed else None
-        if provider is None or id in self._superseded:
+        if provider is None or id in self._succession.superseded:
             return self._removal(id, not self._live(id))
         if self._shared.table.valid(id) is None:
             self._match(id)
         failing = self._registry.failing(id)
-        value = layout.provider_value(provider, self._name, self._replaces.get(id, []), failing)
+        value = layout.provider_value(provider, self._name, self._moves.replaced(id), failing)
         self._failing.pop(id, None)
         if failing:
             self._failing[id] = failing
-        compare: list[Compare] = []
-        deletes: list[Operation] = []
-        entries = self._shared.table.entries
-        moves = self._moves.get(id, {})
-        for old in list(moves):
-            entry = entries.get(old)
-            if entry is None:
-                del moves[old]
-                self._heirs.pop(old, None)
-            else:
-                key = self._keys.provider(old)
-                compare.append(Compare("MOD", key, max(entry.modified, self._modified.get(old, 0))))
-                deletes.append(_deletion(key, entry.head is not None))
+        compare, deletes = self._moves.operations(id)
         lease = self._lease()
         key = self._keys.provider(id)
         self._written.setdefault(id, 0)
@@ -453,10 +355,9 @@ class OwnProviders:
         parted = self._generations.pop(id, None) is not None
         entry = self._shared.table.entries.get(id)
         if gone:
-            for table in (self._superseded, self._outlived, self._revived, self._unsent, self._replaces, self._failing):
-                table.pop(id, None)
-            for old in self._moves.pop(id, ()):
-                self._heirs.pop(old, None)
+            self._succession.forget(id)
+            self._moves.forget(id)
+            self._failing.pop(id, None)
         elif entry is None:
             return []
         if not known or (entry is not None and entry.broker != self._name):
@@ -468,40 +369,20 @@ class OwnProviders:
             if not self._live(id):
                 self._written.pop(id, None)
 
-        return [Unit((_deletion(self._keys.provider(id), parted),), (), done)]
+        return [Unit((deletion(self._keys.provider(id), parted),), (), done)]
 
     def _done_with(self, id: int) -> Callable[[int], None]:
-        change = self._unsent.get(id)
+        change = self._succession.unsent(id)
 
         def done(revision: int) -> None:
             self._written[id] = revision
-            if self._unsent.get(id) == change:
-                self._unsent.pop(id, None)
-            for old in self._moves.pop(id, ()):
-                self._heirs.pop(old, None)
-                self._remembered.pop(old, None)
+            self._succession.written(id, change)
+            self._moves.done(id)
 
         return done
 
     def _lost_to(self, id: int) -> Callable[[dict[bytes, KeyValue | None]], None]:
         def lost(found: dict[bytes, KeyValue | None]) -> None:
-            moves = self._moves.get(id, {})
-            for old in list(moves):
-                kv = found.get(self._keys.provider(old))
-                if kv is None:
-                    del moves[old]
-                    self._heirs.pop(old, None)
-                    self._vanished[old] = None
-                else:
-                    self._modified[old] = kv.mod_revision
+            self._moves.lost(id, found)
 
         return lost
-
-
-def _deletion(key: bytes, parted: bool) -> Delete:
-    """Return the deletion of a provider's key, and of its parts: "0" follows "/"."""
-    return Delete(key, key + b"0") if parted else Delete(key)
-
-
-def _places(provider: Provider) -> dict[Place, None]:
-    return {(provider.wire, each.name, each.protocol, each.hostport): None for each in provider.services}

@@ -98,7 +98,8 @@ class Publisher:
     """Publisher of a member whose key is ``name_key``.
 
     ``trouble`` is called with the error of a failed transaction; the publisher then pauses until `resume`. ``fenced``
-    is called if the member's key is not under the lease any more; it pauses too.
+    is called if the member's key is not under the lease any more; it pauses too. ``filled`` is called when etcd refuses
+    a write for want of space.
     """
 
     log = Logger()
@@ -111,6 +112,7 @@ class Publisher:
         gather: float,
         trouble: Callable[[EtcdError], None],
         fenced: Callable[[], None],
+        filled: Callable[[], None] = lambda: None,
     ) -> None:
         self._etcd = etcd
         self._clock = clock
@@ -118,6 +120,7 @@ class Publisher:
         self._gather = gather
         self._trouble = trouble
         self._fenced = fenced
+        self._filled = filled
         self._marks: dict[Hashable, Build] = {}
         """The marks that are still to be written, the oldest first. Bounded by the tables that mark: own providers,
         loads, claims."""
@@ -199,7 +202,8 @@ class Publisher:
                 keep[name] = build
                 continue
             for place, unit in enumerate(built):
-                if units and (count + len(unit.operations) > self._most or size + unit.size > MAX_BYTES):
+                length = unit.size
+                if units and (count + len(unit.operations) > self._most or size + length > MAX_BYTES):
                     # The rest is for the next transaction, as it is: the first parts of it are written.
                     self._marks = {name: build if place == 0 else _rest(built[place:]), **self._marks}
                     size = MAX_BYTES
@@ -207,7 +211,7 @@ class Publisher:
                 names[name] = build
                 units.append((name, unit))
                 count += len(unit.operations)
-                size += unit.size
+                size += length
         self._marks.update({name: build for name, build in keep.items() if name not in self._marks})
         if not units:
             self._settle()
@@ -284,6 +288,7 @@ class Publisher:
             # Deletions free nothing by themselves, but what is gone must not be found.
             self._schedule()
             self._settle()
+            self._filled()
         elif isinstance(error, LeaseGone):
             self.pause()
             self._fenced()

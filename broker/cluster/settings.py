@@ -15,7 +15,7 @@ class ClusterSettings:
     - ``name``: its name, unique in the cluster. ``farm``: the cluster's name, a part of all keys in etcd.
     - ``ttl``: seconds after which the entries of a dead member go.
     - ``gather``: seconds for which writes are gathered into one transaction.
-    - ``load_interval``: least seconds between two writes of loads.
+    - ``load_interval``: least seconds between two writes of loads, and of reasons of a service that fails already.
     - ``beat``: seconds between two beats, by which each member proves that its watch is alive.
     - ``link``, ``key``: endpoint and CURVE public key for links of other brokers; see
       `broker.core.cluster.interfaces.Member`.

@@ -191,8 +191,10 @@ class EtcdClient:
             self._reactor.callLater(0, watch.fail, CLOSED)
         return watch
 
-    def change_endpoint(self) -> None:
-        self._preferred = (self._preferred + 1) % len(self._endpoints)
+    def change_endpoint(self, watch: IEtcdWatch | None = None) -> None:
+        preferred = self._endpoints[self._preferred]
+        if not isinstance(watch, Watch) or watch.endpoint is preferred:
+            self._preferred = (self._preferred + 1) % len(self._endpoints)
 
     def close(self) -> Deferred[None]:
         async def close() -> None:

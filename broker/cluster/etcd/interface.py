@@ -225,8 +225,9 @@ class IEtcd(Interface):
         by its own writes, and calls `change_endpoint` otherwise.
         """
 
-    def change_endpoint() -> None:
-        """Prefer the next endpoint for all later calls and watches."""
+    def change_endpoint(watch: IEtcdWatch | None = ...) -> None:
+        """Prefer the next endpoint for all later calls and watches. With a ``watch``: an endpoint that is not its own,
+        which is the present one if failed calls have led there."""
 
     def close() -> Deferred[None]:
         """End all watches, as failed ones, and all calls; these fail with `Unavailable`. Fires when all connections are

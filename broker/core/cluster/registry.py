@@ -13,22 +13,23 @@ Rules:
 - The holder checks the health of its services. A mirrored service that fails there is judged here by the same policy,
   among all services of its name and protocol, and with the panic threshold of this broker.
 - All services together are bounded. Mirrored ones beyond the limit are left out, and counted.
-
-The file is longer than others: own and mirrored providers share the tables, which each method changes in one step.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
+from broker.core.cluster.endpoints import Endpoint, Endpoints, endpoint_of
 from broker.core.cluster.interfaces import IMirror
+from broker.core.cluster.mirrored import Mirrored, Step, set_load
+from broker.core.cluster.ordered_group import OrderedGroup
 from broker.core.cluster.service_diff import differences
+from broker.core.cluster.successors import Successors
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import (
@@ -49,70 +50,6 @@ from broker.core.model import (
 )
 from broker.core.registry import MAX_SERVICES, ProviderEntry, Registry
 from broker.core.restored_services import Restored
-from broker.core.service_group import ServiceGroup
-
-_Place = tuple[str, str, str, str]
-"""Wire, name, protocol and host:port: an endpoint."""
-
-
-class OrderedGroup(ServiceGroup):
-    """Services of one name and protocol, ordered by provider id, and then by the order of offering."""
-
-    __slots__ = ("_sorted",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._sorted = True
-
-    def all(self) -> tuple[Service, ...]:
-        """Return all services in that order."""
-        self._sort()
-        return super().all()
-
-    def gather(self) -> tuple[Service, ...]:
-        """Return the services of a find, and cache them."""
-        self._sort()
-        return super().gather()
-
-    def arrange(self, services: Sequence[Service]) -> None:
-        """Put services of one provider, which are in the group, into this order."""
-        for service in services:
-            self._services[id(service)] = self._services.pop(id(service))
-        self._changed()
-
-    def _sort(self) -> None:
-        # At a read and not at each change: a group of thousands is filled one by one.
-        if not self._sorted:
-            # Stable: the services of one provider keep their order.
-            self._services = dict(sorted(self._services.items(), key=lambda each: each[1].provider))
-            self._sorted = True
-
-    def _changed(self) -> None:
-        self._sorted = False
-        super()._changed()
-
-
-@attrs.define(eq=False)
-class _Step:
-    """Changes that are made in one step, and announced at its end."""
-
-    changes: list[Change] = attrs.field(factory=list)
-    offered: list[Service] = attrs.field(factory=list)
-    loads: list[ProviderEntry] = attrs.field(factory=list)
-
-
-@attrs.define(eq=False)
-class _Mirrored:
-    """A provider of another member: its services as its holder has them. Its `ProviderEntry` has the visible ones.
-
-    ``failing`` are the reports of the holder on its services, by their places; ``judged`` is True while one is in force
-    for a visible service.
-    """
-
-    entry: ProviderEntry
-    services: list[Service]
-    failing: dict[int, FailingService] = attrs.field(factory=dict)
-    judged: bool = False
 
 
 @implementer(IRegistry, IMirror)
@@ -120,8 +57,9 @@ class ClusterRegistry(Registry):
     """`IRegistry` and `IMirror`. The arguments are those of `Registry`.
 
     ``relabelled`` are called with the id of an own provider whose label has changed: that is no change of the registry,
-    and is stored with the provider. ``departing`` are called with an own provider that is about to leave, and with the
-    reason.
+    and is stored with the provider. ``restated`` are called with the id of an own provider if a service of it that
+    fails its check already has another reason or policy: that is no change of the registry either. ``departing`` are
+    called with an own provider that is about to leave, and with the reason.
     """
 
     group = OrderedGroup
@@ -129,22 +67,17 @@ class ClusterRegistry(Registry):
     def __init__(self, clock: IReactorTime, next_id: Callable[[], int], restored: Restored) -> None:
         super().__init__(clock, next_id, restored)
         self._announce = self._announce_to_some
-        self._mirrors: dict[int, _Mirrored] = {}
+        self._mirrors: dict[int, Mirrored] = {}
         self._leaving: set[int] = set()
         """Mirrored providers that go in the present step: their changes are still to be announced."""
-        self._places: dict[_Place, dict[int, None]] = {}
-        """The mirrored providers at each endpoint."""
-        self._own_places: Counter[_Place] = Counter()
-        """The number of own services at each endpoint."""
+        self._endpoints = Endpoints()
         self._superseded: dict[int, ProviderEntry] = {}
         """Own providers with a successor. Their services are in no index."""
-        self._followed: dict[int, dict[int, None]] = {}
-        """The superseded providers of each successor."""
-        self._successors: dict[int, int] = {}
-        """The successor of each superseded provider."""
+        self._successors = Successors()
         self.left_out = 0
         """Mirrored services that were left out, since there are too many."""
         self.relabelled: list[Callable[[int], object]] = []
+        self.restated: list[Callable[[int], object]] = []
         self.departing: list[Callable[[Provider, str], object]] = []
 
     # own providers
@@ -168,7 +101,7 @@ class ClusterRegistry(Registry):
     def leave(self, provider: int, why: str = "left") -> None:
         self._refuse_foreign(provider)
         if self._superseded.pop(provider, None) is not None:
-            self._unfollow(provider)
+            self._successors.unfollow(provider)
             self._restored.withdrawn(provider)
             return
         member = self._members.get(provider)
@@ -213,6 +146,14 @@ class ClusterRegistry(Registry):
     def beat(self, provider: int, sent: float | None = None) -> None:
         if provider not in self._mirrors:
             super().beat(provider, sent)
+
+    def set_check(self, service: Service, check: Check | None, policy: Policy = Policy.SHOW) -> None:
+        before = self._report_of(service)
+        super().set_check(service, check, policy)
+        after = self._report_of(service)
+        if before is not None and after is not None and before != after:
+            for told in self.restated:
+                told(service.provider)
 
     def wire_and_label(self, provider: int) -> tuple[str, str] | None:
         hidden = self._superseded.get(provider)
@@ -260,7 +201,7 @@ class ClusterRegistry(Registry):
         replaced: Mapping[int, int] | None = None,
     ) -> None:
         """See `IMirror`."""
-        step = _Step()
+        step = Step()
         for provider in present:
             # An id that this broker issued is its own.
             if not self._is_own(provider.id):
@@ -275,19 +216,19 @@ class ClusterRegistry(Registry):
         for old, new in (replaced or {}).items():
             if self._is_own(old):
                 self._supersede(old, new, step)
-            self._follow(tuple(self._followed.get(old, ())), new)
+            self._successors.follow(self._successors.of(old), new)
         self._finish(step)
         for id in going:
-            for own in tuple(self._followed.get(id, ())):
+            for own in self._successors.of(id):
                 self._revive(own)
 
     def mirror_loads(self, loads: Sequence[tuple[int, float, LoadDetails | None]]) -> None:
         """See `IMirror`."""
-        step = _Step()
+        step = Step()
         for id, load, details in loads:
             mirrored = self._mirrors.get(id)
             if mirrored is not None:
-                _set_load(mirrored.entry, load, details, step)
+                set_load(mirrored.entry, load, details, step)
         self._finish(step)
 
     def mirrored(self, broker: str | None = None) -> Sequence[int]:
@@ -317,26 +258,23 @@ class ClusterRegistry(Registry):
             if member is not None:
                 yield member
 
-    def _places_of(self, provider: int) -> list[_Place]:
+    def _places_of(self, provider: int) -> list[Endpoint]:
         """Return the endpoints of an own provider."""
         member = self._members.get(provider)
-        return [] if member is None else [_place(member.wire, service) for service in member.services]
-
-    def _endpoints(self, mirrored: _Mirrored) -> Iterator[_Place]:
-        return (_place(mirrored.entry.wire, service) for service in mirrored.services)
+        return [] if member is None else [endpoint_of(member.wire, service) for service in member.services]
 
     def _add(self, member: ProviderEntry, services: Sequence[Service]) -> None:
         """Add own services, and hide the mirrored ones at their endpoints in the same step."""
         if member.id == BROKER:
             super()._add(member, services)
             return
-        places = [_place(member.wire, service) for service in services]
-        self._own_places.update(places)
-        covered = dict.fromkeys(id for place in places for id in self._places.get(place, ()))
+        places = [endpoint_of(member.wire, service) for service in services]
+        self._endpoints.take(places)
+        covered = self._endpoints.mirrored_at(places)
         if not covered:
             super()._add(member, services)
             return
-        step = _Step()
+        step = Step()
         member.services += services
         member.heard = self._clock.seconds()
         self._put(services, step)
@@ -344,25 +282,22 @@ class ClusterRegistry(Registry):
             self._show(self._mirrors[id], step)
         self._finish(step)
 
-    def _leave_places(self, places: Sequence[_Place]) -> None:
+    def _leave_places(self, places: Sequence[Endpoint]) -> None:
         """An own provider has left these endpoints: show the mirrored services there again."""
-        step = _Step()
+        step = Step()
         self._vacate(places, step)
         self._finish(step)
 
-    def _vacate(self, places: Sequence[_Place], step: _Step) -> None:
-        for place in places:
-            self._own_places[place] -= 1
-            if not self._own_places[place]:
-                del self._own_places[place]
-        for id in dict.fromkeys(id for place in places for id in self._places.get(place, ())):
+    def _vacate(self, places: Sequence[Endpoint], step: Step) -> None:
+        self._endpoints.vacate(places)
+        for id in self._endpoints.mirrored_at(places):
             self._show(self._mirrors[id], step)
 
-    def _put(self, services: Sequence[Service], step: _Step) -> None:
+    def _put(self, services: Sequence[Service], step: Step) -> None:
         step.offered += services
         step.changes += self._enter(services)
 
-    def _finish(self, step: _Step) -> None:
+    def _finish(self, step: Step) -> None:
         """Announce the changes of a step, in their order."""
         for service in step.offered:
             member = self._members[service.provider]
@@ -375,31 +310,31 @@ class ClusterRegistry(Registry):
         self._leaving.clear()
         self._notifier.deliver()
 
-    def _update(self, provider: Provider, step: _Step) -> None:
+    def _update(self, provider: Provider, step: Step) -> None:
         """Add or change a mirrored provider."""
         mirrored = self._mirrors.get(provider.id)
         now = self._clock.seconds()
         if mirrored is None:
             entry = ProviderEntry(provider.id, provider.label, provider.wire, provider.address, now, provider.broker)
-            mirrored = self._mirrors[provider.id] = _Mirrored(entry, [])
+            mirrored = self._mirrors[provider.id] = Mirrored(entry, [])
             self._members[provider.id] = entry
             insort(self._ids, provider.id)
             step.changes.append(self._watches.record(Kind.JOINED, provider.id))
         entry = mirrored.entry
         entry.label, entry.address, entry.broker, entry.heard = provider.label, provider.address, provider.broker, now
         entry.owner = provider.owner
-        self._unplace(mirrored)
+        self._endpoints.remove(provider.id, mirrored.endpoints())
         mirrored.services = list(provider.services)
         mirrored.failing = {each.place: each for each in provider.failing}
-        for place in self._endpoints(mirrored):
-            self._places.setdefault(place, {})[provider.id] = None
+        self._endpoints.put(provider.id, mirrored.endpoints())
         self._show(mirrored, step)
-        _set_load(entry, provider.load, provider.details, step)
+        set_load(entry, provider.load, provider.details, step)
 
-    def _show(self, mirrored: _Mirrored, step: _Step) -> None:
+    def _show(self, mirrored: Mirrored, step: Step) -> None:
         """Bring the visible services of a mirrored provider to what they should be."""
         entry = mirrored.entry
-        places = [n for n, s in enumerate(mirrored.services) if _place(entry.wire, s) not in self._own_places]
+        own = self._endpoints.own
+        places = [n for n, s in enumerate(mirrored.services) if endpoint_of(entry.wire, s) not in own]
         wanted = [mirrored.services[place] for place in places]
         services, offered, amended, withdrawn = differences(entry.services, wanted)
         failing = {}
@@ -433,7 +368,14 @@ class ClusterRegistry(Registry):
             for service in services:
                 self._take_report(service, failing.get(id(service)), entry.broker, step)
 
-    def _take_report(self, service: Service, report: FailingService | None, broker: str, step: _Step) -> None:
+    def _report_of(self, service: Service) -> tuple[str, Policy] | None:
+        """Return the reason and the policy of a service that fails its check, None for any other."""
+        check = self._checks.get(id(service))
+        if check is None or check.state is not CheckState.FAILING:
+            return None
+        return check.reason, self._index[service.name, service.protocol].judgement(service)
+
+    def _take_report(self, service: Service, report: FailingService | None, broker: str, step: Step) -> None:
         """Judge a mirrored service by the report of its holder, None if its check does not fail there."""
         same = self._index[service.name, service.protocol]
         before = self._checks.get(id(service))
@@ -449,20 +391,12 @@ class ClusterRegistry(Registry):
             check = Check(CheckState.PASSING, f"it does not fail any more at the broker {broker!r}", now)
             step.changes += self._judge(same, service, check, Policy.SHOW)
 
-    def _unplace(self, mirrored: _Mirrored) -> None:
-        for place in self._endpoints(mirrored):
-            ids = self._places.get(place)
-            if ids is not None:
-                ids.pop(mirrored.entry.id, None)
-                if not ids:
-                    del self._places[place]
-
-    def _forget(self, provider: int, why: str, step: _Step) -> None:
+    def _forget(self, provider: int, why: str, step: Step) -> None:
         """Remove a mirrored provider."""
         mirrored = self._mirrors.get(provider)
         if mirrored is None:
             return
-        self._unplace(mirrored)
+        self._endpoints.remove(provider, mirrored.endpoints())
         self._leaving.add(provider)
         del self._mirrors[provider]
         entry = self._drop(provider)
@@ -472,38 +406,24 @@ class ClusterRegistry(Registry):
         if lasting and why == "expired":
             self._restored.remember(attrs.evolve(entry.value(), services=lasting))
 
-    def _supersede(self, provider: int, successor: int, step: _Step) -> None:
+    def _supersede(self, provider: int, successor: int, step: Step) -> None:
         """Hide an own provider, which is registered at another member now."""
         if provider in self._superseded:
-            self._follow([provider], successor)
+            self._successors.follow([provider], successor)
             return
         member = self._superseded[provider] = self._drop(provider)
         # The successor is at the same endpoints, and was hidden while this provider was shown.
-        self._vacate([_place(member.wire, service) for service in member.services], step)
+        self._vacate([endpoint_of(member.wire, service) for service in member.services], step)
         step.changes += self._remove(provider, member.services, "left")
         step.changes.append(self._watches.record(Kind.LEFT, provider, why="left"))
-        self._follow([provider], successor)
-
-    def _follow(self, own: Sequence[int], successor: int) -> None:
-        for each in own:
-            self._unfollow(each)
-            self._successors[each] = successor
-            self._followed.setdefault(successor, {})[each] = None
-
-    def _unfollow(self, own: int) -> None:
-        successor = self._successors.pop(own, None)
-        if successor is not None:
-            followed = self._followed[successor]
-            del followed[own]
-            if not followed:
-                del self._followed[successor]
+        self._successors.follow([provider], successor)
 
     def _revive(self, provider: int) -> None:
         """Show a superseded provider again."""
         member = self._superseded.pop(provider, None)
         if member is None:
             return
-        self._unfollow(provider)
+        self._successors.unfollow(provider)
         self._members[provider] = member
         insort(self._ids, provider)
         services, member.services = member.services, []
@@ -515,13 +435,3 @@ class ClusterRegistry(Registry):
         """Remove a provider from the table, and its id from the list, since the same id may come back."""
         del self._ids[bisect_left(self._ids, provider)]
         return self._members.pop(provider)
-
-
-def _set_load(entry: ProviderEntry, load: float, details: LoadDetails | None, step: _Step) -> None:
-    if entry.load != load or entry.details != details:
-        entry.load, entry.details = load, details
-        step.loads.append(entry)
-
-
-def _place(wire: str, service: Service) -> _Place:
-    return wire, service.name, service.protocol, service.hostport

@@ -133,6 +133,14 @@ class FailoverTests(ClientCase):
             await client.status()
             assert client.endpoint == etcd.url
 
+    async def test_change_endpoint_leaves_the_endpoint_of_a_watch_once(self) -> None:
+        client = self.client("http://127.0.0.1:1", "http://127.0.0.1:2", "http://127.0.0.1:3")
+        watch = client.watch(b"/", b"0", 0, Recorder())
+        for _ in range(2):
+            client.change_endpoint(watch)
+            assert client.endpoint == "http://127.0.0.1:2"
+        watch.cancel()
+
     async def test_a_full_database(self) -> None:
         """Writes and grants are refused; renewals, reads, deletes and watches go on."""
         with Etcd(self.directory, options=["--quota-backend-bytes", "2000000"]) as etcd:

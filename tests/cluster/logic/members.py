@@ -9,7 +9,8 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from broker.cluster.cluster import Cluster, State
+from broker.cluster.cluster import Cluster
+from broker.cluster.sessions import State
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Memory
 from broker.core.cluster.registry import ClusterRegistry
 from broker.core.model import Rights, Service
@@ -111,7 +112,7 @@ class Member:
     def kill(self) -> None:
         """End as a process that is killed."""
         self.client.abandon()
-        self.cluster._halt()
+        self.cluster._sessions.halt()
 
     @property
     def troubles(self) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import attrs
 import pytest
 
 from broker.cluster import layout
-from broker.cluster.etcd.interface import Put
+from broker.cluster.etcd.interface import Event, Put
 from broker.cluster.own import PART
 from broker.core.model import MAX_TEXT, Check, CheckState, FailingService, Kind, Policy
 from tests.cluster.logic.members import Farm, Member
@@ -89,6 +90,73 @@ def test_only_changes_of_what_fails_are_written_and_they_are_gathered(farm: Farm
     # Besides the providers that fail there are beats.
     assert after["cluster.operations"] - before["cluster.operations"] <= 30 + 2
     assert after["cluster.transactions"] - before["cluster.transactions"] <= 1 + 2
+
+
+def test_a_later_reason_reaches_the_others_without_a_change(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id, other = a.register("bank", "h:1"), a.register("bank", "h:2")
+    farm.until(lambda: len(b.found()) == 2, "the services")
+    judge(a, id, FAILING)
+    farm.until(lambda: b.found() == [other], "the failure")
+    seen: list[object] = []
+    for member in (a, b):
+        member.registry.watch(seen.append)
+    since = b.registry.check_of(b.registry.services("bank", "tcp")[0]).since  # type: ignore[union-attr]
+    judge(a, id, attrs.evolve(FAILING, reason="status 503"))
+    farm.until(lambda: checks(b)[0] == (CheckState.FAILING, "status 503"), "the later reason", 1.5)
+    assert b.registry.check_of(b.registry.services("bank", "tcp")[0]).since == since  # type: ignore[union-attr]
+    assert (a.found(), b.found(), seen) == ([other], [other], [])
+
+
+def test_another_policy_of_a_failing_service_reaches_the_others(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id, other = a.register("bank", "h:1"), a.register("bank", "h:2")
+    farm.until(lambda: len(b.found()) == 2, "the services")
+    judge(a, id, FAILING, Policy.LAST)
+    farm.until(lambda: b.found() == [other, id], "the failure")
+    judge(a, id, FAILING, Policy.HIDE)
+    farm.until(lambda: b.found() == [other], "the policy", 1.5)
+    assert a.found() == [other]
+
+
+def test_reasons_that_change_all_the_time_are_written_once_in_an_interval(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    ids = [a.register("bank", f"h:{number}") for number in range(5)]
+    farm.until(lambda: len(b.found()) == 5, "the services")
+    for id in ids:
+        judge(a, id, FAILING, Policy.SHOW)
+    farm.until(lambda: all(each == (CheckState.FAILING, FAILING.reason) for each in checks(b)), "the failures")
+    written = dict.fromkeys(ids, 0)
+
+    def count(revision: int, events: Sequence[Event]) -> None:
+        for id in ids:
+            written[id] += any(each.key.endswith(b"p/%016d" % id) for each in events)
+
+    farm.etcd.applied.append(count)
+    begun = farm.clock.seconds()
+    for number in range(200):
+        for id in ids[:4]:
+            judge(a, id, attrs.evolve(FAILING, reason=f"status {number}"), Policy.SHOW)
+        farm.run(0.05)
+    farm.run(1.5)
+    assert [state and state[1] for state in checks(b)] == ["status 199"] * 4 + [FAILING.reason]
+    # The default interval is a second.
+    assert all(8 <= written[id] <= farm.clock.seconds() - begun for id in ids[:4]), written
+    assert written[ids[4]] == 0
+
+
+def test_a_reason_that_was_written_with_another_change_is_not_written_again(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    judge(a, id, FAILING, Policy.SHOW)
+    farm.until(lambda: checks(b) == [(CheckState.FAILING, FAILING.reason)], "the failure")
+    judge(a, id, attrs.evolve(FAILING, reason="status 503"), Policy.SHOW)
+    a.offer(id, "shop", "h:1")
+    farm.until(lambda: checks(b) == [(CheckState.FAILING, "status 503")], "the later reason", 0.2)
+    key = farm.key(f"p/{id:016}")
+    revision = farm.etcd.keys[key].mod_revision
+    farm.run(3.0)
+    assert farm.etcd.keys[key].mod_revision == revision
 
 
 def test_a_large_provider_reports_its_failing_services(farm: Farm) -> None:

@@ -1,4 +1,4 @@
-"""Failures: members that end, pause or meet; etcd that is away, full, wiped, compacted, or refuses.
+"""Failures: members that end, pause or meet; etcd that is away, wiped, compacted, or refuses.
 
 The file is longer than others: all failures happen to the same kind of farm, which its fixtures make.
 """
@@ -10,10 +10,10 @@ import random
 import attrs
 import pytest
 
-from broker.cluster.cluster import State
 from broker.cluster.etcd.interface import Delete, Denied, Put
 from broker.cluster.feed import CLOSE
 from broker.cluster.ids import BLOCK
+from broker.cluster.sessions import State
 from broker.cluster.settings import Memory
 from broker.cluster.upkeep import INTERVAL
 from broker.core.cluster.interfaces import QueueClaim
@@ -327,12 +327,14 @@ def outlived(farm: Farm, a: Member, b: Member) -> tuple[int, int]:
     """Let a member lose its lease while its provider moves to another one. Returns the ids before and after."""
     stale = a.register()
     farm.until(b.found, "the service")
+    sessions = a.cluster.counts()["cluster.sessions"]
     a.client.disconnect()
     farm.until(lambda: not b.found(), "the end of the lease", 15.0)
     new = b.register()
     farm.run(1.0)
     a.client.connect()
-    farm.until(lambda: a.is_member, "the return")
+    # It may not have noticed yet that it was away.
+    farm.until(lambda: a.is_member and a.cluster.counts()["cluster.sessions"] > sessions, "the return")
     return stale, new
 
 
@@ -344,11 +346,55 @@ def test_a_provider_that_has_moved_from_a_paused_member_is_not_replaced(farm: Fa
         farm.run(0.1)
 
 
+class FragileMemory(KeptMemory):
+    """A memory with whose next lease, once ``armed``, all members of etcd are killed."""
+
+    def __init__(self, farm: Farm) -> None:
+        super().__init__()
+        self._farm = farm
+        self.armed = False
+
+    def save(self, memory: Memory) -> None:
+        other = memory.lease not in (0, self.memory.lease)
+        super().save(memory)
+        if self.armed and other:
+            self.armed = False
+            killed(self._farm)
+
+
+def test_a_loss_of_the_lease_counts_until_a_session_has_read_all_keys(farm: Farm) -> None:
+    memory = FragileMemory(farm)
+    a, b = farm.member("a", memory), farm.member("b")
+    farm.until(lambda: a.started and b.started, "the joins")
+    a.register()
+    farm.until(b.found, "the service")
+    before = memory.memory.lease
+    a.client.disconnect()
+    farm.until(lambda: not b.found(), "the end of the lease", 15.0)
+    new = b.register()
+    farm.run(1.0)
+    memory.armed = True
+    a.client.connect()
+    # The first session has the name and a new lease, and no page of the keys.
+    farm.until(lambda: memory.memory.lease != before, "the new lease")
+    lease = memory.memory.lease
+    farm.until(lambda: "no endpoint of etcd answers" in a.troubles, "the end of the first session")
+    assert (a.is_member, a.cluster.counts()["cluster.resyncs"]) == (False, 1)
+    restarted(farm)
+    farm.until(lambda: a.is_member, "the second session")
+    assert memory.memory.lease == lease, "the second session has the lease of the first one"
+    for _ in range(30):
+        assert (a.found(), b.found(), farm.values("p")) == ([new], [new], [f"{new:016}"])
+        farm.run(0.1)
+
+
 def test_a_provider_that_has_moved_twice_from_a_paused_member_is_not_replaced(farm: Farm) -> None:
     a, b, c = farm.joined("a", "b", "c")
-    stale, _ = outlived(farm, a, b)
+    stale, first = outlived(farm, a, b)
     new = c.register()
     farm.until(lambda: a.found() == b.found() == [new], "the second move")
+    # Of two sessions that live, either may be found later.
+    b.registry.leave(first)
     farm.run(3.0)
     assert farm.values("p") == [f"{new:016}"]
     # The session at the first member lives, and its entry is back after the last successor.
@@ -441,48 +487,6 @@ def test_a_memory_of_another_database_is_not_used(farm: Farm) -> None:
     assert memory.memory.epoch != "another epoch"
 
 
-@pytest.mark.parametrize(
-    ("value", "sentence"),
-    [
-        (b'{"layout":2,"epoch":"x","more":1}', "has version 2, and this broker knows 1: run the newer version"),
-        (b'{"layout":0,"epoch":"x"}', "has version 0, which this broker does not know"),
-        (b"something else", "is not one of elkobroker's"),
-        (b'{"layout":"1","epoch":"x"}', "is not one of elkobroker's"),
-    ],
-)
-def test_another_layout_ends_the_start(farm: Farm, value: bytes, sentence: str) -> None:
-    farm.etcd.txn([], [Put(farm.key("meta"), value, 0)])
-    a = farm.member("a")
-    farm.until(lambda: a.started, "the end of the start")
-    assert a.error is not None
-    assert sentence in str(a.error)
-    assert farm.values("b") == []
-
-
-def test_another_layout_that_appears_later_ends_the_membership(farm: Farm) -> None:
-    [a] = farm.joined("a")
-    farm.etcd.txn([], [Put(farm.key("meta"), b'{"layout":2,"epoch":"x"}', 0)])
-    farm.until(lambda: a.error is not None, "the end")
-    assert "run the newer version" in str(a.error)
-
-
-def test_without_space_deletions_and_the_lease_go_on(farm: Farm) -> None:
-    a, b = farm.joined("a", "b")
-    id = a.register()
-    farm.until(b.found, "the service")
-    farm.etcd.fill()
-    new = a.register("shop", "h:2")
-    a.registry.leave(id)
-    farm.until(lambda: not b.found(), "the deletion", 10.0)
-    farm.run(25.0)
-    assert a.cluster.member("b") is not None
-    assert b.found("shop") == []
-    assert "etcd has no space" in a.troubles
-    farm.etcd.drain_alarm()
-    farm.until(lambda: b.found("shop") == [new], "the service", 10.0)
-    farm.until(lambda: not a.troubles, "the end of the trouble", 10.0)
-
-
 def test_refused_credentials_end_the_start_but_not_a_membership(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     id = b.register()
@@ -514,13 +518,13 @@ def test_history_is_compacted_by_the_first_member(farm: Farm) -> None:
 
 def test_ids_are_unique_and_blocks_last_without_etcd(farm: Farm) -> None:
     members = farm.joined("a", "b", "c")
-    farm.until(lambda: all(each.cluster._ids.complete for each in members), "spare blocks")
+    farm.until(lambda: all(each.cluster._parts.ids.complete for each in members), "spare blocks")
     killed(farm)
     ids = [each.cluster.next_id() for each in members for _ in range(BLOCK + 10)]
     assert len(set(ids)) == len(ids)
     farm.run(1.0)
     restarted(farm)
-    farm.until(lambda: all(each.cluster._ids.complete for each in members), "spare blocks")
+    farm.until(lambda: all(each.cluster._parts.ids.complete for each in members), "spare blocks")
 
 
 def test_ids_are_not_used_again_after_a_kill(farm: Farm) -> None:

@@ -11,7 +11,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
 from twisted.internet.task import deferLater
 
-from broker.cluster.cluster import Cluster, State
+from broker.cluster.cluster import Cluster
+from broker.cluster.sessions import State
 from broker.cluster.settings import ClusterFailed, ClusterSettings
 from broker.core.cluster.registry import ClusterRegistry
 from broker.core.model import Rights, Service

@@ -71,7 +71,7 @@ def test_a_watch_that_does_not_bring_the_write_of_its_session_is_silent(farm: Fa
     [watch] = a.client._watches
     watch.push = lambda *_: None  # type: ignore[method-assign]
     transactions = a.cluster.counts()["cluster.transactions"]
-    a.cluster._interrupt("a fault of the test")
+    a.cluster._sessions.interrupt("a fault of the test")
     farm.until(lambda: not a.is_member, "the end of the session")
     id = b.register()
     farm.run(3.0)
@@ -113,6 +113,6 @@ def test_conditions_that_never_hold_are_tried_less_often_and_end_the_session(far
     counts = a.cluster.counts()
     key = farm.key("beat/none")
     never = Unit((Put(key, b"{}", 0),), (Compare("MOD", key, 77),))
-    a.cluster._publisher.mark("never", lambda: [never])
+    a.cluster._parts.publisher.mark("never", lambda: [never])
     farm.until(lambda: a.cluster.counts()["cluster.sessions"] > counts["cluster.sessions"], "another session", 8.0)
     assert a.cluster.counts()["cluster.transactions"] - counts["cluster.transactions"] < 20

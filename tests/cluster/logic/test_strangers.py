@@ -83,6 +83,31 @@ def test_a_database_without_a_version_is_taken_as_new_and_its_values_are_left_ou
     assert json.loads(farm.etcd.keys[farm.key("meta")].value)["layout"] == LAYOUT
 
 
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (b'{"layout":2,"epoch":"x","more":1}', "has version 2, and this broker knows 1: run the newer version"),
+        (b'{"layout":0,"epoch":"x"}', "has version 0, which this broker does not know"),
+        (b"something else", "is not one of elkobroker's"),
+        (b'{"layout":"1","epoch":"x"}', "is not one of elkobroker's"),
+    ],
+)
+def test_another_layout_ends_the_start(farm: Farm, value: bytes, sentence: str) -> None:
+    farm.etcd.txn([], [Put(farm.key("meta"), value, 0)])
+    a = farm.member("a")
+    farm.until(lambda: a.started, "the end of the start")
+    assert a.error is not None
+    assert sentence in str(a.error)
+    assert farm.values("b") == []
+
+
+def test_another_layout_that_appears_later_ends_the_membership(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    farm.etcd.txn([], [Put(farm.key("meta"), b'{"layout":2,"epoch":"x"}', 0)])
+    farm.until(lambda: a.error is not None, "the end")
+    assert "run the newer version" in str(a.error)
+
+
 @pytest.mark.parametrize("version", [LAYOUT - 1, LAYOUT + 1])
 def test_a_member_whose_database_gets_another_layout_ends_with_a_sentence(farm: Farm, version: int) -> None:
     a, b = farm.joined("a", "b")

@@ -1,13 +1,14 @@
 """Run many histories: python -m tests.cluster.simulation --seeds 1-1000 [--steps 40] [--jobs 2].
 
-A failure prints the seed, the reason and the last events, and ends the run with status 1.
+A failure prints the seed, the reason and the last events, and ends the run with status 1. The last line has the number
+of histories in a minute, and in a minute of CPU time, which other load of the machine hardly changes.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import multiprocessing
+import os
 import sys
 import time
 
@@ -18,13 +19,10 @@ from tests.cluster.simulation.invariants import Broken
 def one(what: tuple[int, int]) -> tuple[int, str]:
     """Run the history of a seed. Returns the seed and a failure's text."""
     seed, steps = what
-    gc.disable()
     try:
         History(seed, steps).run()
     except Broken as error:
         return seed, str(error)
-    finally:
-        gc.enable()
     return seed, ""
 
 
@@ -39,6 +37,7 @@ def main() -> int:
     first, _, last = chosen.seeds.partition("-")
     work = [(seed, chosen.steps) for seed in range(int(first), int(last or first) + 1)]
     begun, count, failures = time.monotonic(), 0, 0
+    used = _cpu()
     with multiprocessing.Pool(chosen.jobs) if chosen.jobs > 1 else _Here() as pool:
         for seed, failure in pool.imap_unordered(one, work, *([8] if chosen.jobs > 1 else [])):
             count += 1
@@ -49,8 +48,16 @@ def main() -> int:
                     print(f"again: python -m tests.cluster.simulation --seeds {seed} --steps {chosen.steps}")
                     break
     seconds = time.monotonic() - begun
-    print(f"{count} histories, {failures} failures, {seconds:.1f} s: {60 * count / seconds:.0f} a minute")
+    used = _cpu() - used
+    rates = f"{60 * count / seconds:.0f} a minute, {60 * count / used:.0f} a minute of CPU time"
+    print(f"{count} histories, {failures} failures, {seconds:.1f} s: {rates}")
     return 1 if failures else 0
+
+
+def _cpu() -> float:
+    """Return the CPU time of this process and of those that it has ended, in seconds."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 class _Here:

@@ -52,6 +52,9 @@ CREATED = 5.0
 HEAL = (0.1, 3.0)
 """Seconds after which the events arrive that a cut connection held back."""
 
+ORDERS = [tuple((first + number) % MEMBERS for number in range(MEMBERS)) for first in range(MEMBERS)]
+"""The members in the order in which a call tries them, by the preferred one."""
+
 CLOSED = "the client of etcd is closed"
 
 
@@ -154,8 +157,9 @@ class FakeClient:
             self._watches[watch] = None
         return watch
 
-    def change_endpoint(self) -> None:
-        self._preferred = (self._preferred + 1) % MEMBERS
+    def change_endpoint(self, watch: IEtcdWatch | None = None) -> None:
+        if not isinstance(watch, FakeWatch) or watch.member == self._preferred:
+            self._preferred = (self._preferred + 1) % MEMBERS
 
     def close(self) -> Deferred[None]:
         self._closed = True
@@ -188,7 +192,9 @@ class FakeClient:
 
     def delay(self) -> float:
         """Return the time of one way."""
-        return self.rng.uniform(*self.chances.delay)
+        # As `random.uniform`, which is called for most events.
+        least, most = self.chances.delay
+        return least + (most - least) * self.rng.random()
 
     def _quorum(self, member: int) -> None:
         if self.etcd.leader is None or not self.etcd.members[member].healthy:
@@ -207,8 +213,7 @@ class FakeClient:
                 self._quorum(member)
             return effect(member)
 
-        order = [(self._preferred + number) % MEMBERS for number in range(MEMBERS)]
-        call = _Call(self, self._clock, checked, order, writes, repeatable, seconds)
+        call = _Call(self, self._clock, checked, ORDERS[self._preferred], writes, repeatable, seconds)
         if self._closed:
             call.fail(Unavailable(CLOSED))
         else:
@@ -225,7 +230,7 @@ class _Call:
         client: FakeClient,
         clock: IReactorTime,
         effect: Callable[[int], Any],
-        order: list[int],
+        order: Sequence[int],
         writes: bool,
         repeatable: bool,
         seconds: float,
@@ -281,7 +286,8 @@ class _Call:
 
     def _later(self, seconds: float, call: Callable[..., object], *args: Any) -> None:
         if not self._over:
-            self._timers = [timer for timer in self._timers if timer.active()]
+            if self._timers:
+                self._timers = [timer for timer in self._timers if timer.active()]
             self._timers.append(self._clock.callLater(seconds, call, *args))
 
     def _take_effect(self, member: int) -> tuple[bool, Any]:
@@ -403,7 +409,8 @@ class FakeWatch:
             self.fail("the connection was lost")
             return
         # One revision, or several, in a message.
-        count = client.rng.randint(1, len(self._queue)) if self._queue else 0
+        waiting = len(self._queue)
+        count = waiting if waiting < 2 else client.rng.randint(1, waiting)
         if count:
             parts = [self._queue.popleft() for _ in range(count)]
             if self._queue or not self._etcd.has(self):

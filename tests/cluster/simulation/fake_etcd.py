@@ -347,8 +347,9 @@ class FakeEtcd:
         kv = self.keys.get(compare.key)
         if kv is None:
             return compare.value == 0
-        present = {"CREATE": kv.create_revision, "MOD": kv.mod_revision, "LEASE": kv.lease}
-        return present[compare.target] == compare.value
+        if compare.target == "LEASE":
+            return kv.lease == compare.value
+        return (kv.mod_revision if compare.target == "MOD" else kv.create_revision) == compare.value
 
     def _at(self, key: bytes, revision: int) -> KeyValue | None:
         found = None
@@ -449,6 +450,7 @@ def _check_branch(branch: Sequence[Operation]) -> None:
     """Raise `BadRequest` for a branch of a transaction that etcd refuses."""
     puts: set[bytes] = set()
     size = 0
+    deletes = False
     for each in branch:
         if not each.key:
             raise BadRequest("key is not provided")
@@ -457,8 +459,10 @@ def _check_branch(branch: Sequence[Operation]) -> None:
                 raise BadRequest("duplicate key given in txn request")
             puts.add(each.key)
             size += len(each.key) + len(each.value)
+        elif isinstance(each, Delete):
+            deletes = True
     if size > MAX_REQUEST:
         raise BadRequest("request is too large")
-    for each in branch:
+    for each in branch if deletes else ():
         if isinstance(each, Delete) and any(_within(put, each.key, each.end) for put in puts):
             raise BadRequest("duplicate key given in txn request")

@@ -5,18 +5,20 @@ The file is longer than others: the steps of a history share one state, that of 
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import deque
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import attrs
 from twisted.logger import LogLevel, globalLogPublisher
 
-from broker.cluster.cluster import State
+from broker.cluster.sessions import State
 from broker.cluster.settings import ClusterSettings
 from broker.core.errors import Refusal
-from broker.core.model import ANONYMOUS, LoadDetails, Rights, Service
+from broker.core.model import ANONYMOUS, Check, CheckState, LoadDetails, Policy, Rights, Service
 from tests.cluster.simulation.fake_etcd import MEMBERS, FakeEtcd
 from tests.cluster.simulation.invariants import Broken, Invariants
 from tests.cluster.simulation.node import Node
@@ -79,6 +81,8 @@ class History:
         self.invariants = Invariants(self)
         self._errors: list[Any] = []
         self._wiped = self._forgot = False
+        actions = self._all_actions()
+        self._actions, self._weights = list(actions), list(accumulate(actions.values()))
 
     def trace(self, *what: Any) -> None:
         """Note something that happened."""
@@ -87,6 +91,9 @@ class History:
     def run(self) -> None:
         """Run it. Raises `Broken` with the trace."""
         globalLogPublisher.addObserver(self._logged)  # type: ignore[arg-type]
+        # A history lasts some hundredths of a second; the collector would take a third of that.
+        collects = gc.isenabled()
+        gc.disable()
         try:
             self._run()
         except Exception as error:
@@ -96,6 +103,8 @@ class History:
             for node in self.nodes:
                 if node.running:
                     node.crash()
+            if collects:
+                gc.enable()
 
     def report(self) -> str:
         """Return the last lines of the trace."""
@@ -140,32 +149,37 @@ class History:
         return Node(f"b{number}", self.timeline, self.etcd, str(self.seed), settings, self.rng.random() < 0.3)
 
     def _act(self) -> None:
-        actions: list[tuple[Callable[[], None], float]] = [
-            (self._register, 4),
-            (self._move, 4),
-            (self._leave, 2),
-            (self._offer, 3),
-            (self._withdraw, 2),
-            (self._amend, 2),
-            (self._report, 4),
-            (self._claim, 2),
-            (self._release, 1),
-        ]
-        if self.faults:
-            actions += [
-                (self._crash, 1),
-                (self._stop, 0.5),
-                (self._start, 2),
-                (self._pause, 1),
-                (self._cut, 1),
-                (self._connect, 1.5),
-                (self._loss, 1),
-                (self._member, 2),
-                (self._etcd_fault, 1),
-            ]
-        [(action)] = self.rng.choices([each for each, _ in actions], [weight for _, weight in actions])
+        [action] = self.rng.choices(self._actions, cum_weights=self._weights)
         action()
         self._after()
+
+    def _all_actions(self) -> dict[Callable[[], None], float]:
+        """Return the actions with their weights."""
+        actions: dict[Callable[[], None], float] = {
+            self._register: 4,
+            self._move: 4,
+            self._leave: 2,
+            self._offer: 3,
+            self._withdraw: 2,
+            self._amend: 2,
+            self._report: 4,
+            self._check: 2,
+            self._claim: 2,
+            self._release: 1,
+        }
+        if self.faults:
+            actions |= {
+                self._crash: 1,
+                self._stop: 0.5,
+                self._start: 2,
+                self._pause: 1,
+                self._cut: 1,
+                self._connect: 1.5,
+                self._loss: 1,
+                self._member: 2,
+                self._etcd_fault: 1,
+            }
+        return actions
 
     # servers
 
@@ -336,6 +350,17 @@ class History:
                     server.load = float(self.rng.randrange(1, 100))
                     details = LoadDetails(requests=self.rng.randrange(9)) if self.rng.random() < 0.3 else None
                     node.registry.load(server.homes[node], server.load, details)
+
+    def _check(self) -> None:
+        """A health check of a service has a result. Its policy changes no find, so that these are known."""
+        some = self._some()
+        services = some and some[1].registry.services_of(some[0].homes[some[1]])
+        if some is None or not services:
+            return
+        state = self.rng.choice((CheckState.FAILING, CheckState.FAILING, CheckState.PASSING))
+        check = Check(state, f"status {self.rng.randrange(500, 504)}", some[1].clock.seconds())
+        self.trace("checks", some[1].name, some[0].number, check.state, check.reason)
+        some[1].registry.set_check(self.rng.choice(services), check, Policy.SHOW)
 
     # queues
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.cluster import State
+import msgspec
+
 from broker.cluster.etcd.interface import Event
-from broker.core.model import Service
+from broker.cluster.sessions import State
+from broker.core.model import CheckState, Service
 
 if TYPE_CHECKING:
     from tests.cluster.simulation.history import History, Server
     from tests.cluster.simulation.node import Node
+
+PREFIX = len(b"/elkobroker/default/")
+"""Length of the prefix of all keys."""
 
 DOUBLE = 3.0
 """Seconds for which a server may be found twice at a broker: after it registered at two brokers which could not know of
@@ -36,6 +40,7 @@ class Invariants:
         self._history = history
         self._issued: set[int] = set()
         self._revisions: dict[Node, tuple[object, int]] = {}
+        """Registry and revision of each running broker at its last check."""
         self._seen: dict[Node, dict[tuple[int, tuple[str, str]], None]] = {}
         """Services of servers that each broker has found, as number of the server, name and protocol."""
         self._withdrawn: dict[tuple[int, str], float] = {}
@@ -74,19 +79,24 @@ class Invariants:
 
     def check(self) -> None:
         """Check after an event."""
-        for node in self._history.nodes:
+        history, revisions = self._history, self._revisions
+        for node in history.nodes:
+            before = revisions.get(node)
             if not node.running:
-                self._revisions.pop(node, None)
-                self._seen.pop(node, None)
+                if before is not None:
+                    del revisions[node]
+                    self._seen.pop(node, None)
                 continue
-            state = (node.registry, node.registry.revision)
-            before = self._revisions.get(node)
-            if before is None or before[0] is not node.registry:
+            registry = node.registry
+            revision = registry.revision
+            # After most events nothing has changed.
+            if before is not None and before[1] == revision and before[0] is registry:
+                continue
+            if before is None or before[0] is not registry:
                 self._seen.pop(node, None)
-            if before != state:
-                self._revisions[node] = state
-                self._check_node(node)
-        now = self._history.timeline.now
+            revisions[node] = registry, revision
+            self._check_node(node)
+        now = history.timeline.now
         if now >= self._next_slow:
             self._next_slow = now + 0.25
             self._check_times()
@@ -97,28 +107,30 @@ class Invariants:
         """Nothing of a dead lease is written, and nothing of a broker without its lease."""
         keys = self._history.etcd.keys
         for event in events:
-            kind, _, rest = event.key.decode().removeprefix("/elkobroker/default/").partition("/")
+            kind, _, rest = event.key[PREFIX:].partition(b"/")
             if event.value is None:
-                if kind == "b":
-                    self._ended[rest] = self._history.timeline.now
+                if kind == b"b":
+                    self._ended[rest.decode()] = self._history.timeline.now
                 continue
-            if kind in ("meta", "ids"):
+            if kind in (b"meta", b"ids"):
                 if event.value.lease:
                     raise Broken(f"{event.key!r} has a lease")
                 continue
-            value = json.loads(event.value.value)
-            name = {"b": rest, "p": value.get("broker"), "beat": rest, "l": rest.partition("/")[0]}.get(kind)
-            name = name or value.get("owner")
-            member = keys.get(f"/elkobroker/default/b/{name}".encode())
+            if kind in (b"b", b"beat", b"l"):
+                name = rest.partition(b"/")[0]
+            else:
+                # Not the values of the others: these are most writes, and each member of the farm decodes them.
+                value = msgspec.json.decode(event.value.value)
+                name = (value.get("broker") or value.get("owner")).encode()
+            member = keys.get(b"/elkobroker/default/b/" + name)
             if member is None or member.lease != event.value.lease or not member.lease:
-                raise Broken(f"{event.key!r} was written under another lease than that of {name}")
+                raise Broken(f"{event.key!r} was written under another lease than that of {name!r}")
 
     def _check_node(self, node: Node) -> None:
         found = self._found(node)
         for id, server in node.sessions.items():
-            provider = node.registry.provider(id)
-            # One that has registered twice may be superseded.
-            if not server.doubled and (provider is None or provider.broker):
+            # One that has registered twice may be superseded. An own one has no holder but this broker.
+            if not server.doubled and node.registry.holder(id) != "":
                 raise Broken(f"{node.name} has lost its own provider {id}")
         seen = self._seen.setdefault(node, {})
         for server in self._history.servers:
@@ -186,9 +198,10 @@ class Invariants:
                         self._double.setdefault(mark, history.timeline.now)
                     else:
                         self._double.pop(mark, None)
-                for mark in [m for m in self._double if m[0] is node and m[2] == (name, protocol)]:
-                    if mark[1] not in places:
-                        del self._double[mark]
+                if self._double:
+                    for mark in [m for m in self._double if m[0] is node and m[2] == (name, protocol)]:
+                        if mark[1] not in places:
+                            del self._double[mark]
         return found
 
     def _continuous(self, server: Server) -> bool:
@@ -209,24 +222,27 @@ class Invariants:
 
     # what may last for a moment
 
-    def _healthy(self, node: Node) -> bool:
-        """Return True if a broker and etcd have been without a fault for a while."""
-        now = self._history.timeline.now
-        return (
-            node.running
+    def _healthy(self) -> list[Node]:
+        """Return the brokers that have been without a fault for a while; none if etcd has not."""
+        etcd, now = self._history.etcd, self._history.timeline.now
+        if now - self._disturbed <= RECOVERY or etcd.alarm or not all(each.healthy for each in etcd.members):
+            return []
+        return [
+            node
+            for node in self._history.nodes
+            if node.running
             and node.serving
             and not node.paused
             and node.cut is None
             and not node.chances.lost
-            and now - self._disturbed > RECOVERY
             and (node.trouble_since is None or now - node.trouble_since > RECOVERY)
-            and not self._history.etcd.alarm
-            and all(each.healthy for each in self._history.etcd.members)
-        )
+        ]
 
     def _check_times(self) -> None:
         now = self._history.timeline.now
-        healthy = [node for node in self._history.nodes if self._healthy(node)]
+        healthy = self._healthy()
+        if not healthy:
+            return
         for node in healthy:
             if node.cluster.state is not State.MEMBER:
                 raise Broken(f"{node.name} is no member, but {node.cluster.state}: {node.cluster.troubles()}")
@@ -256,6 +272,8 @@ class Invariants:
                 raise Broken(f"{node.name} has failed: {node.failure}")
             if node.cluster.state is not State.MEMBER or node.cluster.troubles():
                 raise Broken(f"{node.name} is no member, but {node.cluster.state}: {node.cluster.troubles()}")
+            if node.cluster.counts()["cluster.bad-values"]:
+                raise Broken(f"{node.name} has read a value that is not of the layout")
             views[node.name] = self._view(node)
         first = views[history.nodes[0].name]
         expected = {
@@ -275,7 +293,7 @@ class Invariants:
         self._settled_etcd(views[history.nodes[0].name])
 
     def _view(self, node: Node) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
-        """Return what a broker finds, with holders and loads."""
+        """Return what a broker finds, with holders, loads, and the reasons of failing checks."""
         view = {}
         for key, services in self._found(node).items():
             rows = []
@@ -283,6 +301,8 @@ class Invariants:
                 provider = node.registry.provider(each.provider)
                 holder = provider.broker or node.name
                 details = provider.details
+                check = node.registry.check_of(each)
+                failing = check is not None and check.state is CheckState.FAILING
                 rows.append(
                     (
                         provider.id,
@@ -295,6 +315,7 @@ class Invariants:
                         each.lasting,
                         provider.load,
                         details and details.requests,
+                        check.reason if failing else None,
                     )
                 )
             view[key] = rows

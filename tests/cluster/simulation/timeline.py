@@ -30,15 +30,22 @@ class Timeline:
 
     def run(self, until: float, after: Callable[[], object] = lambda: None) -> None:
         """Make all calls up to a time. ``after`` is called after each."""
-        while self._heap and self._heap[0][0] <= until:
-            time, _, call = heapq.heappop(self._heap)
+        heap, pop = self._heap, heapq.heappop
+        while heap and heap[0][0] <= until:
+            time, _, call = pop(heap)
             if call.state != "waiting":
                 continue
             if call.time > time:
                 self.put(call)
                 continue
             self.now = time
-            call.clock.due(call)
+            clock = call.clock
+            # This is the innermost loop of a history: the usual case has no call of the clock.
+            if clock.paused or clock.ended:
+                clock.due(call)
+            else:
+                call.state = "called"
+                call.function(*call.args, **call.kw)
             after()
         self.now = until
 
@@ -67,8 +74,9 @@ class SimulatedClock:
 
     def callLater(self, delay: float, callable: Callable[..., object], *args: Any, **kw: Any) -> IDelayedCall:
         assert delay >= 0, delay
-        call = Call(self, self._timeline.now + delay, callable, args, kw)
-        self._timeline.put(call)
+        timeline = self._timeline
+        call = Call(self, timeline.now + delay, callable, args, kw)
+        timeline.put(call)
         return call  # type: ignore[return-value]
 
     def getDelayedCalls(self) -> list[IDelayedCall]:
@@ -92,14 +100,11 @@ class SimulatedClock:
         self._late = []
 
     def due(self, call: Call) -> None:
-        """The time of a call has come."""
+        """The time of a call has come, while the clock is paused or has ended."""
         if self.ended:
             call.state = "cancelled"
-        elif self.paused:
-            self._late.append(call)
         else:
-            call.state = "called"
-            call.function(*call.args, **call.kw)
+            self._late.append(call)
 
 
 @implementer(IDelayedCall)

@@ -426,6 +426,25 @@ def test_a_changed_label_is_told_to_those_who_store_it() -> None:
     assert told == [mine]
 
 
+def test_another_reason_or_policy_of_a_failing_service_is_told_to_those_who_store_it() -> None:
+    rig = Rig()
+    told: list[int] = []
+    rig.registry.restated.append(told.append)
+    mine = rig.join(("chat", "h:1"))
+    [service] = rig.registry.services_of(mine)
+    failing, passing = Check(CheckState.FAILING, "status 503", 0.0), Check(CheckState.PASSING, "answered", 0.0)
+    rig.registry.set_check(service, passing)
+    rig.registry.set_check(service, attrs.evolve(passing, reason="answered again"))
+    rig.registry.set_check(service, failing, Policy.LAST)
+    rig.registry.set_check(service, attrs.evolve(failing, since=1.0), Policy.LAST)
+    assert told == []
+    rig.registry.set_check(service, attrs.evolve(failing, reason="status 500"), Policy.LAST)
+    rig.registry.set_check(service, attrs.evolve(failing, reason="status 500"), Policy.HIDE)
+    assert told == [mine, mine]
+    rig.registry.set_check(service, passing)
+    assert told == [mine, mine]
+
+
 # any order of all operations
 
 NAMES = ("chat", "mail")

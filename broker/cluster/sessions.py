@@ -1,0 +1,344 @@
+"""Sessions of a member: the states of its membership, and the steps from one to the next.
+
+States:
+- *joining*: not a member yet in this run. - *member*: name and lease are held, the table is complete, and the watch is
+  open. - *away*: one of these is lost, and is being restored. - *fenced*: another broker has the name, or this one
+  cannot be a member; for good. - *stopped*.
+
+Rules:
+- A *session* reads ``meta``, holds the name under the lease, brings the table up to date, and publishes what etcd
+  lacks. It lasts until something interrupts it: the end of the watch, silence, a failed transaction, or the end of the
+  lease. Then the next session begins, after a pause that grows.
+- After the end of a session nothing is published until the table has the next session's own write of the member's key:
+  values are never built from a table that is older than the session.
+- Credentials that are refused end the start; later, they are a trouble.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from broker.cluster import layout
+from broker.cluster.beats import SILENCE
+from broker.cluster.etcd.interface import Denied, EtcdError, IEtcd, NoSpace
+from broker.cluster.parts import LEASE_ENDED, Parts
+from broker.cluster.settings import ClusterFailed, ClusterMemory, ClusterSettings
+from broker.cluster.table import Table, Touched
+from broker.core.backoff import Backoff
+
+RETRY = Backoff(first=0.1, most=2.0, factor=2.0, jitter=0.5)
+"""Pause before another session. A recovering etcd gives one TTL to come back in, so it stays short."""
+
+DENIED_RETRY = Backoff(first=2.0, most=30.0, factor=2.0, jitter=0.2)
+"""Pause after refused credentials: an operator has to act, and each attempt costs etcd a tenth of a second."""
+
+STABLE = 10.0
+"""Seconds after which a session counts as a success, and the pauses are short again."""
+
+
+class State(enum.Enum):
+    """State of the membership; see the module."""
+
+    JOINING = "joining"
+    MEMBER = "member"
+    AWAY = "away"
+    FENCED = "fenced"
+    STOPPED = "stopped"
+
+
+class Sessions:
+    """Sessions of a member, with its parts; `broker.cluster.parts.Session`. The arguments are those of
+    `broker.cluster.cluster.Cluster`.
+
+    ``count`` is the number of sessions so far, ``losses`` that of leases that ended meanwhile; ``trouble`` says why
+    this broker is no member.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        etcd: IEtcd,
+        registry: Any,
+        clock: IReactorTime,
+        memory: ClusterMemory,
+        settings: ClusterSettings,
+        random: random.Random,
+        failed: Callable[[ClusterFailed], None],
+    ) -> None:
+        self.state = State.JOINING
+        self.trouble = "etcd has not answered yet"
+        self.count = 0
+        self.losses = 0
+        self._name = settings.name
+        self._etcd = etcd
+        self._clock = clock
+        self._grace = settings.grace
+        self._rng = random
+        self._failed = failed
+        self._keys_lost = False
+        """True from the loss of the lease until all keys are read again."""
+        self._data_lost = False
+        """True from the notice of a loss of etcd's data until all has been read again."""
+        self._interruption: Deferred[str] | None = None
+        self._interrupted = ""
+        self._started: Deferred[None] | None = None
+        self._running: Deferred[None] | None = None
+        self._grace_timer: IDelayedCall | None = None
+        self._patience: IDelayedCall | None = None
+        self.parts = Parts(etcd, registry, clock, memory, settings, random, self)
+
+    # begin and end
+
+    def start(self, patience: float) -> Deferred[None]:
+        """See `broker.cluster.cluster.Cluster.start`."""
+        started = self._started = Deferred(lambda _: None)
+        self._patience = self._clock.callLater(patience, self._without_etcd)
+        self._running = Deferred.fromCoroutine(self._run()).addErrback(self._defect)
+        return started
+
+    def halt(self) -> None:
+        """End all parts, without I/O."""
+        self.parts.stop()
+        for timer in (self._grace_timer, self._patience):
+            if timer is not None and timer.active():
+                timer.cancel()
+        self._grace_timer = self._patience = None
+
+    def stop(self) -> None:
+        """Begin no further session, and end the present one."""
+        self.state = State.STOPPED
+        self.halt()
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+
+    def end_start(self) -> None:
+        """Fail a start that has not ended, after `stop`."""
+        started, self._started = self._started, None
+        if started is not None:
+            started.errback(ClusterFailed("the broker is stopping"))
+
+    # sessions
+
+    async def _run(self) -> None:
+        failures = 0
+        if self.parts.ids.in_hand:
+            await self.parts.ids.prepare()
+        while self.going():
+            since = self._clock.seconds()
+            retry = RETRY
+            try:
+                self.trouble = await self._session()
+                if self._clock.seconds() - since >= STABLE:
+                    failures = 0
+            except ClusterFailed as error:
+                self._fail(error)
+                return
+            except Denied as error:
+                if self._started is not None:
+                    self._fail(ClusterFailed(f"etcd refuses this broker: {error}"))
+                    return
+                self.trouble, retry = str(error), DENIED_RETRY
+            except NoSpace as error:
+                self.trouble = f"etcd has no space: {error}"
+            except EtcdError as error:
+                self.trouble = str(error)
+            self.parts.beats.stop()
+            self.parts.publisher.pause()
+            if not self.going():
+                return
+            if self.state is State.MEMBER:
+                self.state = State.AWAY
+                self.log.warn("cluster: the connection to the cluster is lost: {why}", why=self.trouble)
+            failures += 1
+            await deferLater(self._clock, retry.after(failures, self._rng.random()))
+
+    def is_member(self) -> bool:
+        return self.state is State.MEMBER
+
+    def going(self) -> bool:
+        return self.state not in (State.FENCED, State.STOPPED)
+
+    async def _session(self) -> str:
+        """Be a member until something interrupts that. Returns the reason."""
+        self._interrupted = ""
+        parts = self.parts
+        database = await parts.membership.database(parts.epoch, parts.feed.revision, parts.ids.initial)
+        if database.replaced:
+            self.log.warn("cluster: the data of etcd were replaced or lost: all is written again")
+            parts.ids.discard()
+        resume = not database.replaced and bool(parts.membership.lease)
+        same = await parts.membership.enter(resume)
+        parts.members.entered(parts.membership.instance)
+        if not self.going():
+            return "stopped"
+        parts.epoch, self._data_lost = database.epoch, self._data_lost or database.replaced
+        if not same:
+            self.losses += self.count > 0
+            self._keys_lost = True
+            parts.claims.lost()
+        parts.remember()
+        await parts.supply.fill(wait=not parts.ids.in_hand)
+        first = self.count == 0
+        # The session in which the loss was noticed may have been interrupted before this.
+        replaced, lost = self._data_lost, self._keys_lost
+        await parts.feed.start(attrs.evolve(database, replaced=replaced), whole=lost)
+        await self._caught_up()
+        if not self.going():
+            return "stopped"
+        if self._interrupted:
+            return self._interrupted
+        self._data_lost = self._keys_lost = False
+        if first and same:
+            self._remember_providers()
+        parts.publisher.resume(parts.membership.lease, parts.membership.revision)
+        parts.mirror.apply(parts.own.reconcile(lost, replaced))
+        parts.loads.reconcile()
+        parts.beats.start()
+        if not parts.ids.complete:
+            parts.supply.refill()
+        self.count += 1
+        if self._started is not None:
+            await parts.publisher.idle()
+            await self._applied()
+        if not self.going():
+            return "stopped"
+        if not self._interrupted:
+            if self.state is not State.MEMBER:
+                self.log.info("cluster: this broker is a member, as {name}", name=self._name)
+            self.state = State.MEMBER
+            parts.upkeep.start()
+            self._begun()
+            self._interruption = Deferred()
+            await self._interruption
+        return self._interrupted
+
+    async def _caught_up(self) -> None:
+        """Wait until the table has the write of the member's key by this session. A watch that does not bring it within
+        `SILENCE` seconds is dead."""
+        limit = self._clock.callLater(SILENCE, self.silent)
+        try:
+            await self.parts.feed.reached(self.parts.membership.revision)
+        finally:
+            if limit.active():
+                limit.cancel()
+
+    def interrupt(self, reason: str) -> None:
+        if not self._interrupted:
+            self._interrupted = reason
+        waiting, self._interruption = self._interruption, None
+        if waiting is not None:
+            waiting.callback(reason)
+
+    def watch_ended(self, text: str) -> None:
+        if self.parts.publisher.full and self._interruption is not None and self.parts.feed.complete:
+            # The next session cannot begin, and this one still has the lease, and deletes what goes.
+            self.parts.reopening.ended()
+        else:
+            self.interrupt(text)
+
+    def silent(self) -> None:
+        self.log.warn("cluster: the watch of etcd is silent; the next endpoint is used")
+        self._etcd.change_endpoint()
+        self.interrupt("the watch of etcd was silent")
+        self.parts.feed.close()
+
+    def lease_lost(self) -> None:
+        self.interrupt(LEASE_ENDED)
+        self.parts.publisher.pause()
+
+    def renewed(self, error: EtcdError | None) -> None:
+        if error is not None and self.state is State.MEMBER:
+            self.log.info("cluster: the lease was not renewed: {why}", why=str(error))
+
+    # changes of the table
+
+    def changed(self, touched: Touched) -> None:
+        """Apply changes of the watch."""
+        parts = self.parts
+        parts.reopening.heard()
+        if touched.meta:
+            meta = parts.shared.table.meta
+            if meta is None:
+                self.log.warn("cluster: another program deleted the key meta of etcd: it is written again")
+                parts.publish_meta()
+            elif self._is_other(meta.value):
+                self.interrupt("the data of etcd were replaced")
+        parts.members.touched(touched.members)
+        parts.claims.touched(touched.claims)
+        # Most messages have beats only.
+        if touched.providers or touched.loads:
+            outlived = parts.own.touched(tuple(touched.providers))
+            parts.mirror.apply((*outlived, *touched.providers), touched.loads)
+        if self._name in touched.beats and self._name in parts.shared.table.beats:
+            parts.beats.arrived(parts.shared.table.beats[self._name])
+
+    def replaced(self, before: Table, touched: Touched) -> None:
+        """Apply the difference to a new table."""
+        self.parts.members.reconcile()
+        self.parts.claims.reconcile(before)
+        self.parts.own.reread(tuple(touched.providers))
+        self.parts.mirror.apply(touched.providers, touched.loads)
+
+    def _is_other(self, meta: bytes) -> bool:
+        """Return whether a value of ``meta`` is of other data, or of another layout: the next session tells which."""
+        try:
+            value = layout.decode(meta, layout.MetaValue)
+            return value.epoch != self.parts.epoch or value.layout != layout.LAYOUT
+        except layout.Foreign:
+            return True
+
+    # memory
+
+    def _remember_providers(self) -> None:
+        """Keep the entries of the run before for the grace period."""
+        self.parts.own.remember()
+        self._grace_timer = self._clock.callLater(self._grace, self.parts.own.forget)
+
+    # the start
+
+    def _without_etcd(self) -> None:
+        self._patience = None
+        if self._started is not None and self.parts.ids.in_hand and not self.parts.membership.waiting:
+            self.log.warn("cluster: this broker starts without the cluster: {why}", why=self.trouble)
+            self._begun()
+
+    def _begun(self) -> None:
+        started, self._started = self._started, None
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        if started is not None:
+            started.callback(None)
+
+    def _applied(self) -> Deferred[None]:
+        applied: Deferred[None] = Deferred()
+        self.parts.mirror.when_applied(lambda: applied.callback(None))
+        return applied
+
+    def _fail(self, error: ClusterFailed) -> None:
+        self.state = State.FENCED
+        self.trouble = str(error)
+        self.halt()
+        started, self._started = self._started, None
+        if started is not None:
+            started.errback(error)
+        else:
+            self._failed(error)
+
+    def _defect(self, failure: Failure) -> None:
+        if failure.check(CancelledError) and not self.going():
+            return
+        self.log.failure("cluster: the membership has failed", failure)
+        self._fail(ClusterFailed(f"the membership has failed, by a defect: {failure.getErrorMessage()}"))

@@ -1,0 +1,218 @@
+"""etcd without space: no beat can be written, so that a silent watch has to be replaced without one."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from twisted.internet import reactor
+from twisted.internet.task import Clock
+from twisted.internet.threads import deferToThread
+
+from broker.cluster.cluster import Cluster
+from broker.cluster.reopening import ENDED, SILENT, Reopening
+from broker.cluster.settings import ClusterFailed, ClusterSettings
+from broker.core.cluster.registry import ClusterRegistry
+from broker.core.model import Rights, Service
+from broker.core.restored_services import Restored
+from tests.cluster.etcd.recording import ClientCase
+from tests.cluster.logic.members import Farm, KeptMemory, Member
+from tests.cluster.logic.test_real_etcd import until
+from tests.cluster.real_etcd import Etcd
+
+
+@pytest.fixture
+def farm() -> Farm:
+    return Farm()
+
+
+def full(farm: Farm) -> tuple[Member, Member, list[int]]:
+    """Two members, of which b has three services, when they know that etcd has no space."""
+    a, b = farm.joined("a", "b")
+    ids = [b.register("bank", f"h:{number}") for number in range(3)]
+    farm.until(lambda: a.found() == ids, "the services")
+    farm.run(1.5)
+    farm.etcd.fill()
+    farm.until(lambda: all("no space" in each.troubles for each in (a, b)), "the notice")
+    return a, b, ids
+
+
+def sessions(member: Member) -> int:
+    """The number of its sessions so far."""
+    return member.cluster.counts()["cluster.sessions"]
+
+
+def test_without_space_deletions_and_the_lease_go_on(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    farm.until(b.found, "the service")
+    farm.etcd.fill()
+    new = a.register("shop", "h:2")
+    a.registry.leave(id)
+    farm.until(lambda: not b.found(), "the deletion", 10.0)
+    farm.run(25.0)
+    assert a.cluster.member("b") is not None
+    assert b.found("shop") == []
+    assert "etcd has no space" in a.troubles
+    farm.etcd.drain_alarm()
+    farm.until(lambda: b.found("shop") == [new], "the service", 10.0)
+    farm.until(lambda: not a.troubles, "the end of the trouble", 10.0)
+
+
+def test_a_silent_watch_is_replaced_without_another_session(farm: Farm) -> None:
+    a, b, ids = full(farm)
+    before = sessions(a)
+    a.client.cut = {a.client._preferred}
+    b.registry.leave(ids[0])
+    took = farm.until(lambda: a.found() == ids[1:], "the departure", 8.0)
+    assert took > 1, "the watch was silent"
+    assert (a.is_member, sessions(a)) == (True, before)
+    b.registry.leave(ids[1])
+    farm.until(lambda: a.found() == ids[2:], "the next departure", 0.5)
+
+
+def test_a_watch_that_ends_is_replaced_and_own_deletions_go_on(farm: Farm) -> None:
+    a, b, ids = full(farm)
+    before = sessions(a), sessions(b)
+    for _ in range(3):
+        for watch in (*a.client._watches, *b.client._watches):
+            watch.fail("the connection was lost")
+        farm.run(2.0)
+    b.registry.leave(ids[0])
+    farm.until(lambda: a.found() == ids[1:], "the departure", 0.5)
+    assert (sessions(a), sessions(b)) == before
+    assert a.is_member
+    assert b.is_member
+    new = a.register("shop", "h:9")
+    farm.etcd.drain_alarm()
+    farm.until(lambda: b.found("shop") == [new] and not a.troubles and not b.troubles, "the end of the trouble", 10.0)
+    assert (sessions(a), sessions(b)) == before
+
+
+def test_a_broker_that_was_cut_off_meanwhile_still_follows_the_others(farm: Farm) -> None:
+    a, b, ids = full(farm)
+    a.client.disconnect()
+    farm.until(lambda: not a.is_member, "the end of the session", 60.0)
+    a.client.connect()
+    farm.run(10.0)
+    assert not a.is_member, "a session needs a write"
+    for watch in list(a.client._watches):
+        watch.fail("the connection was lost")
+    b.registry.leave(ids[0])
+    farm.until(lambda: a.found() == ids[1:], "the departure", 75.0)
+
+
+def test_a_compacted_revision_waits_for_space(farm: Farm) -> None:
+    a, b, ids = full(farm)
+    a.client.disconnect()
+    for id in ids[:2]:
+        b.registry.leave(id)
+        farm.run(0.5)
+    farm.etcd.compact(farm.etcd.revision)
+    for watch in list(a.client._watches):
+        watch.fail("the connection was lost")
+    a.client.connect()
+    farm.until(lambda: not a.is_member, "the notice", 10.0)
+    farm.etcd.drain_alarm()
+    farm.until(lambda: a.is_member and a.found() == ids[2:], "the departures", 10.0)
+
+
+class Watched:
+    """A watch for `Reopening`, which notes the times at which it is replaced."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.needed = self.open = True
+        self.times: list[float] = []
+        self.reopening = Reopening(self.clock, random.Random(1), lambda: self.needed, lambda: self.open, self.replace)
+
+    def replace(self) -> None:
+        self.open = True
+        self.times.append(self.clock.seconds())
+
+    def pauses(self, seconds: float, step: float = 0.01) -> list[float]:
+        """Let time pass. Returns the pauses before the replacements in that time."""
+        begun = self.clock.seconds()
+        self.times = []
+        self.clock.pump([step] * round(seconds / step))
+        return [after - before for before, after in zip([begun, *self.times], self.times, strict=False)]
+
+
+def test_the_pauses_of_a_farm_without_changes_grow() -> None:
+    watched = Watched()
+    watched.reopening.begin()
+    watched.reopening.begin()
+    pauses = watched.pauses(400)
+    assert 9 <= len(pauses) <= 11
+    for number, pause in enumerate(pauses):
+        assert SILENT.after(number + 1, 0.0) - 0.02 <= pause <= SILENT.after(number + 1) + 0.02
+    # An event proves the watch alive, and the next silence is short again.
+    watched.reopening.heard()
+    before, after, *_ = watched.pauses(SILENT.most + 4 * SILENT.first)
+    assert before > after
+    assert after <= 2 * SILENT.first
+    watched.needed = False
+    assert watched.pauses(200) == []
+    watched.reopening.begin()
+    watched.needed = True
+    assert watched.pauses(5)[0] <= SILENT.first + 0.02
+
+
+def test_watches_that_end_at_once_are_replaced_with_growing_pauses() -> None:
+    watched = Watched()
+    watched.reopening.begin()
+    pauses = []
+    for _ in range(8):
+        watched.open = False
+        watched.reopening.ended()
+        pauses += watched.pauses(ENDED.most + 0.02)[:1]
+    for number, pause in enumerate(pauses):
+        assert ENDED.after(number + 1, 0.0) - 0.02 <= pause <= ENDED.after(number + 1) + 0.02
+    # Space is back, but the watch has to be replaced first.
+    watched.open = watched.needed = False
+    watched.reopening.ended()
+    assert len(watched.pauses(20)) == 1
+
+
+class RealEtcdTests(ClientCase):
+    directory: Path
+
+    @pytest.fixture(autouse=True)
+    def use_directory(self, tmp_path: Path) -> None:
+        """Give the test a directory."""
+        self.directory = tmp_path
+
+    def member(self, name: str, etcd: Etcd, first: str) -> tuple[Cluster, ClusterRegistry]:
+        """Make a member, which is not started, at the endpoint ``first``, and then at the others."""
+        failures: list[ClusterFailed] = []
+        restored = Restored((), 30.0, reactor, lambda ids: None)  # type: ignore[arg-type]
+        registry = ClusterRegistry(reactor, lambda: cluster.next_id(), restored)  # type: ignore[arg-type]
+        client = self.client(first, *[each for each in etcd.urls if each != first])
+        settings = ClusterSettings(name, ttl=20)
+        cluster = Cluster(client, registry, reactor, KeptMemory(), settings, random.Random(name), failures.append)  # type: ignore[arg-type]
+        self.addCleanup(lambda: self.assertEqual(failures, []))
+        self.addCleanup(cluster.stop, False)
+        return cluster, registry
+
+    @pytest.mark.long
+    async def test_departures_are_seen_though_the_member_of_the_watch_stands_still(self) -> None:
+        with Etcd(self.directory, members=3, options=["--quota-backend-bytes", "2000000"]) as etcd:
+            frozen = etcd.followers()[0]
+            a, seen = self.member("a", etcd, frozen.url)
+            b, registry = self.member("b", etcd, etcd.leader().url)
+            await a.start()
+            await b.start()
+            ids = [registry.join("server", "elko", "10.0.0.1:5") for _ in range(2)]
+            for number, id in enumerate(ids):
+                registry.offer([Service("bank", f"h:{number}", id)], Rights())
+            await until(lambda: [each.provider for each in seen.find("bank", "tcp")] == ids, "the services")
+            await deferToThread(etcd.fill)
+            both = (a, b)
+            await until(lambda: all("no space" in str(each.troubles()) for each in both), "the notice")
+            before = a.counts()["cluster.sessions"]
+            frozen.pause()
+            registry.leave(ids[0])
+            await until(lambda: [each.provider for each in seen.find("bank", "tcp")] == ids[1:], "the departure")
+            assert a.counts()["cluster.sessions"] == before
+            frozen.resume()
