@@ -12,7 +12,7 @@ from broker.access import tokens
 from tests.access.users import put
 from tests.core.plans import document, service
 from tests.integration.daemon import Daemon
-from tests.page.conftest import Tabs
+from tests.page.conftest import PHONE, WIDE, Tabs
 from tests.page.farm import Farm
 
 pytestmark = pytest.mark.long
@@ -70,6 +70,7 @@ def daemon(folder: Path, config: str) -> Iterator[Farm]:
             service("shop", report="report.html#s1", add=2, need_now=6),
             service("post", report="services/s1.html"),
             service("inn"),
+            service("mail", add=2, need_horizon=6, short_from="2026-03-06T22:00:00Z"),
         )
     )
     put(folder / "users.toml", USERS)
@@ -123,6 +124,14 @@ def test_each_service_has_a_link_to_its_part_of_the_report(open_farm: Farm, tabs
     expect(report.get_by_role("heading", name="Service shop")).to_be_in_viewport()
     assert opened(page.context, page, "post").url.endswith("/plan/services/s1.html")
     assert opened(page.context, page, "inn").url.endswith("/plan/report.html")
+
+
+@pytest.mark.parametrize("size", [WIDE, PHONE])
+def test_the_longest_verdict_is_not_cut(open_farm: Farm, tabs: Tabs, size: tuple[int, int]) -> None:
+    page = tabs(open_farm.url("plan"), size)
+    mark = page.get_by_role("row").filter(has_text="mail").get_by_text("short in the horizon")
+    expect(mark).to_be_visible()
+    assert mark.evaluate("mark => mark.closest('td').scrollWidth <= mark.closest('td').clientWidth")
 
 
 def test_a_user_with_a_token_reads_the_report_and_its_pages(guarded: Farm, tabs: Tabs) -> None:

@@ -150,7 +150,7 @@ export const LISTS = {
     hidden: ["age"],
     columns: [
       { name: "name", title: "Service", role: "main" },
-      { name: "verdict", title: "Verdict", role: "side", draw: verdictMark, width: "minmax(8rem, 1.5fr)" },
+      { name: "verdict", title: "Verdict", role: "side", draw: verdictMark, width: "minmax(12.5rem, 1.5fr)" },
       {
         name: "days_until_short",
         title: "Short in",
@@ -161,7 +161,7 @@ export const LISTS = {
       { name: "has", title: "Has", number: true },
       { name: "need_now", title: "Needs now", number: true, width: "minmax(6.5rem, 1fr)" },
       { name: "need", title: "Will need", number: true },
-      { name: "short_at", title: "Short from", draw: (row) => when(row.short_at), width: "minmax(9rem, 1.5fr)" },
+      { name: "short_at", title: "Short from", draw: (row) => when(row.short_at), width: "minmax(11.5rem, 1.5fr)" },
       { name: "note", title: "Note" },
       { name: "report", title: "Report", fixed: true, width: "5rem", draw: (row) => reportLink(row.report, row.name) },
     ],
