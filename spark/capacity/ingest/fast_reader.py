@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ from spark.capacity.ingest.record_rules import (
     REQUIRED,
     micros,
 )
-from spark.capacity.ingest.segments import Look, digest, look
+from spark.capacity.ingest.segments import Digested, Look, look
 from spark.capacity.tables.object_store import opened
 from spark.capacity.tables.schema import BRONZE_RECORDS, EVENTS, RECORD, VERSIONS, arrow_schema
 
@@ -98,20 +98,24 @@ def take(segments: Iterable[tuple[str, str]], place: str, earliest: int, latest:
     with ExitStack() as stack:
         files = Files(Path(place), stack)
         for name, path in segments:
-            table = read(path, earliest, latest)
+            with opened(path) as file:
+                packed = Digested(file)
+                table = read(packed, earliest, latest)
+                digest = packed.digest()
             runs = () if table is None else runs_of(table)
             if table is None or not 0 < len(runs) <= RUNS:
-                seen.append(Seen(name, digest(path), look=look(path)))
+                seen.append(Seen(name, digest, look=look(path)))
             else:
                 files.write(made(table, name))
-                seen.append(Seen(name, digest(path), runs))
+                seen.append(Seen(name, digest, runs))
     yield Taken(tuple(seen), tuple(files.names))
 
 
-def read(path: str, earliest: int, latest: int) -> pa.Table | None:
+def read(packed: Digested, earliest: int, latest: int) -> pa.Table | None:
     """Read a segment: the members of its records, or nothing if it is not whole. Times are microseconds since 1970."""
     try:
-        with opened(path) as packed, gzip.open(packed) as file:
+        # To its types the file is more than what gzip reads with.
+        with gzip.GzipFile(fileobj=cast(BinaryIO, packed), mode="rb") as file:
             text = file.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error):
         return None

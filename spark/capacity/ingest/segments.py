@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import BinaryIO
 
 from spark.capacity.ingest.journal_folders import Folders, folders_of
 from spark.capacity.tables.object_store import Place, opened, size_of
@@ -119,13 +120,30 @@ def batches(segments: Sequence[Segment], size: int) -> Iterator[list[Segment]]:
         yield batch
 
 
+class Digested:
+    """An open file with the digest of its bytes, by which a segment is known again: both with one read of the file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._made = blake2b(digest_size=16)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        data = self._file.read(size)
+        self._made.update(data)
+        return data
+
+    def digest(self) -> str:
+        """Return the digest of the whole file; the rest of it is read first."""
+        while self.read(CHUNK):
+            pass
+        return self._made.hexdigest()
+
+
 def digest(path: str) -> str:
-    """Return the digest of a file's bytes, by which a segment is known again."""
-    made = blake2b(digest_size=16)
+    """Return the digest of a file's bytes."""
     with opened(path) as file:
-        while chunk := file.read(CHUNK):
-            made.update(chunk)
-    return made.hexdigest()
+        return Digested(file).digest()
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 import gzip
 import json
 from datetime import UTC, date, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pyarrow.parquet
@@ -17,6 +17,7 @@ from broker.export.records import Record, common, encode, with_details
 from spark.capacity.ingest.fast_reader import RUNS, Run, read, runs_of, take
 from spark.capacity.ingest.line_reader import NOTHING, STAGED, stage
 from spark.capacity.ingest.record_rules import EARLIEST, FUTURE, micros
+from spark.capacity.ingest.segments import Digested
 from spark.capacity.tables.schema import BRONZE_RECORDS
 from spark.capacity.tables.store import url
 from tests.spark.journal import START, lines, record, segment
@@ -133,9 +134,7 @@ def test_what_is_whole_is_just_what_spark_reads_line_by_line(
 
 
 def read_text(text: bytes) -> Any:
-    with NamedTemporaryFile(suffix=".gz") as file:
-        Path(file.name).write_bytes(gzip.compress(text))
-        return read(file.name, *LIMITS)
+    return read(Digested(BytesIO(gzip.compress(text))), *LIMITS)
 
 
 def test_records_of_the_broker_are_whole_in_both_versions() -> None:

@@ -10,8 +10,8 @@ from spark.capacity.ingest.fast_reader import read, take
 from spark.capacity.ingest.intake import Ingested, ingest
 from spark.capacity.ingest.journal_folders import JournalError, need_journal
 from spark.capacity.ingest.record_rules import EARLIEST, micros
-from spark.capacity.ingest.segments import digest, find_segments, look
-from spark.capacity.tables.object_store import ObjectFolder, StoreError, remove
+from spark.capacity.ingest.segments import Digested, digest, find_segments, look
+from spark.capacity.tables.object_store import ObjectFolder, StoreError, opened, remove
 from spark.capacity.tables.schema import BRONZE_RECORDS, LEDGER, LOSS, QUARANTINE
 from spark.capacity.tables.store import Tables
 from tests.spark.buckets import send_folder
@@ -71,7 +71,8 @@ def test_a_segment_that_the_store_does_not_give_is_no_damaged_one(bucket: Object
     send_folder(tmp_path, bucket)
     [found] = find_segments([bucket]).segments
     earliest, latest = micros(EARLIEST), micros(STARTED)
-    assert read(found.path, earliest, latest) is not None
+    with opened(found.path) as file:
+        assert read(Digested(file), earliest, latest) is not None
     remove(bucket / "segments", [name])
     with pytest.raises(StoreError):
         list(take([(found.name, found.path)], str(tmp_path / "staging"), earliest, latest))
