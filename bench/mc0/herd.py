@@ -37,6 +37,7 @@ class Herd:
         self._numbers = {peer.sock.fileno(): i for i, peer in enumerate(self._peers)}
         self._heard = [0.0] * count
         self._reached: dict[int, float] = {}
+        self._connected = time.perf_counter()
         for i, peer in enumerate(self._peers):
             peer.send(b"", b"CONNECT", b"ID", b"0", b"TTL", b"%d" % (1000 * ttl), b"VERSION", b"0.3")
             if ttl:
@@ -53,7 +54,9 @@ class Herd:
         every, count = SAYS_NOOP_AFTER * self._ttl, len(self._peers)
         now = time.perf_counter()
         end = now + seconds
-        due = deque((now + every * i / count, peer) for i, peer in enumerate(self._peers))
+        # They have been silent since they connected, and none may be silent for longer than `every`.
+        first = max(every / 4, every - (now - self._connected))
+        due = deque((now + first * i / count, peer) for i, peer in enumerate(self._peers))
         while now < end:
             while due[0][0] <= now:
                 at, peer = due.popleft()
