@@ -182,7 +182,7 @@ def cluster(place: Path, workers: int) -> Iterator[tuple[str, list[int]]]:
 
 
 def _alive(page: int) -> int:
-    """How many workers the master knows."""
+    """Return the number of workers that the master knows."""
     try:
         with urlopen(f"http://127.0.0.1:{page}/json/", timeout=5) as answer:
             alive: int = json.load(answer)["aliveworkers"]
