@@ -91,7 +91,8 @@ class FailedError(Exception):
     """A process that is measured failed; the text has its last words."""
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the environment of a measured process."""
     return {**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
 
 
@@ -101,7 +102,7 @@ def _lines(arguments: Sequence[str], log: Path) -> Iterator[tuple[float, str]]:
         process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=CHECKOUT,
-            env=_environment(),
+            env=environment(),
             stdout=subprocess.PIPE,
             stderr=errors,
             encoding="utf-8",
@@ -117,9 +118,9 @@ def _lines(arguments: Sequence[str], log: Path) -> Iterator[tuple[float, str]]:
             process.wait()
 
 
-def generate(journal: Path, records: int, days: float, log: Path) -> int:
-    """Make a journal; return how many records it has."""
-    arguments = ["-P", "bench/spark_journal.py", str(journal), str(records), str(days)]
+def generate(journal: Path, records: int, days: float, log: Path, *shape: float) -> int:
+    """Make a journal; return how many records it has. ``shape`` is the services, their interval and that of reports."""
+    arguments = ["-P", "bench/spark_journal.py", *map(str, (journal, records, days, *shape))]
     return int([line for _, line in _lines(arguments, log)][-1])
 
 

@@ -23,10 +23,10 @@ from urllib.request import urlopen
 import attrs
 import pyspark
 
-from bench.common.machine import describe, load_average
+from bench.common.machine import describe, load_average, peak_resident
 from bench.common.report import table
 from bench.common.servers import free_port
-from bench.spark import CHECKOUT, HEAP, HERE, FailedError
+from bench.spark import CHECKOUT, HEAP, HERE, FailedError, environment, generate
 
 RECORDS = 4_000_000
 """Enough that each date is worth a task; the goal is meant for `FULL`."""
@@ -145,9 +145,8 @@ class Watch:
                 io = dict(line.split(": ") for line in (place / "io").read_text().splitlines())
                 self._read[pid] = int(io["rchar"])
                 if b"pyspark" in (place / "cmdline").read_bytes() and b"java" not in (place / "cmdline").read_bytes():
-                    peak = next(line for line in (place / "status").read_text().splitlines() if "VmHWM" in line)
-                    self._python = max(self._python, 1024 * int(peak.split()[1]))
-            except (OSError, StopIteration, ValueError):
+                    self._python = max(self._python, peak_resident(pid))
+            except (OSError, LookupError, ValueError):
                 continue  # it has ended meanwhile
 
 
@@ -159,13 +158,13 @@ def cluster(place: Path, workers: int) -> Iterator[tuple[str, list[int]]]:
     url = f"spark://127.0.0.1:{port}"
     master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port)]
     worker = ["org.apache.spark.deploy.worker.Worker", url, "--host", "127.0.0.1", "--cores", "1", "--memory", "2g"]
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+    variables = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
     with ExitStack() as stack:
 
         def start(*arguments: str) -> int:
             log = stack.enter_context((place / "cluster.log").open("a"))
             process = subprocess.Popen(
-                [spark_class, *arguments], env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=place
+                [spark_class, *arguments], env=variables, stdout=log, stderr=subprocess.STDOUT, cwd=place
             )
             stack.callback(process.wait)
             stack.callback(process.terminate)
@@ -191,20 +190,6 @@ def _alive(page: int) -> int:
         return 0
 
 
-def generate(journal: Path, records: int, days: int, services: int, interval: float, report: float) -> int:
-    """Make a journal; return how many records it has."""
-    arguments = [str(journal), str(records), str(days), str(services), str(interval), str(report)]
-    done = subprocess.run(
-        [sys.executable, "-P", "bench/spark_journal.py", *arguments],
-        cwd=CHECKOUT,
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return int(done.stdout)
-
-
 def run(journal: Path, out: Path, place: Path, url: str, workers: list[int]) -> Run:
     """Measure one run of all jobs by the lines that it prints: each comes at the end of its job."""
     events = place / f"events-{out.name}"
@@ -220,21 +205,14 @@ def run(journal: Path, out: Path, place: Path, url: str, workers: list[int]) -> 
         f"spark.executorEnv.PYTHONPATH {CHECKOUT}\n"
         "spark.driver.host 127.0.0.1\n"
     )
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(CHECKOUT),
-        "PYTHONUNBUFFERED": "1",
-        "PYTHONIOENCODING": "utf-8",
-        "SPARK_CONF_DIR": str(configuration),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+    variables = {**environment(), "SPARK_CONF_DIR": str(configuration), "SPARK_LOCAL_IP": "127.0.0.1"}
     arguments = ["-m", "spark.capacity", "run", "--journal", str(journal), "--out", str(out), "--master", url]
     begin = time.monotonic()
     with (place / "log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, *arguments, "--memory", HEAP],
             cwd=CHECKOUT,
-            env=environment,
+            env=variables,
             stdout=subprocess.PIPE,
             stderr=log,
             encoding="utf-8",
@@ -341,10 +319,10 @@ def main() -> int:
         farm = ("farm", options.records, options.days, 10, 10.0, 60.0)
         # One day, a beat a minute: as many instances as a service may have, and few records of each.
         one = ("one service", options.instances * 1_728, 1, 1, 60.0, 300.0)
-        for name, wanted, *shape in [farm, one] if options.instances else [farm]:
+        for name, wanted, days, *shape in [farm, one] if options.instances else [farm]:
             print(f"{name} ...", file=sys.stderr, flush=True)
             journal, out = place / f"journal-{name.split()[0]}", place / f"plan-{name.split()[0]}"
-            records = generate(journal, wanted, *shape)
+            records = generate(journal, wanted, days, place / "log", *shape)
             measured = run(journal, out, place, url, workers)
             segments, bronze = size(journal / "segments"), size(out / "bronze_records")
             report(name, records, segments, bronze, measured)
