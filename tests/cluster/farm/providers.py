@@ -46,6 +46,8 @@ class Provider:
     ``last_holder`` is the last one, ``previous_holder`` the one before.
     ``since`` is the time of its registration there, ``lost`` that at which its last one ended, ``first`` that of the
     first one of all. The one that ended had lasted for ``held`` seconds; ``left`` is True if the provider ended it.
+    ``unanswered`` is the time at which it gave up a registration before the answer: that may have replaced the one
+    before, and has ended.
     """
 
     wire = ""
@@ -56,7 +58,7 @@ class Provider:
         self.place = f"192.0.2.{number % 250}:{number + 1000}"
         self.holder: str | None = None
         self.last_holder = self.previous_holder = ""
-        self.since = self.lost = self.held = self.first = 0.0
+        self.since = self.lost = self.held = self.first = self.unanswered = 0.0
         self.left = self._leaving = False
         self.moves = 0
         self._brokers = list(brokers)
@@ -92,13 +94,16 @@ class Provider:
             self.first = self.first or self.since
             self.moves += 1
 
-    def gone(self) -> None:
-        """Note that it is not registered any more, as far as it knows."""
+    def gone(self, offered: bool) -> None:
+        """Note that it is not registered any more, as far as it knows. ``offered`` tells whether it had asked its
+        broker for a registration."""
         if self.holder is not None:
             self.holder = None
             self.lost = time.monotonic()
             self.held = self.lost - self.since
             self.left, self._leaving = self._leaving, False
+        elif offered:
+            self.unanswered = time.monotonic()
 
     def start(self) -> None:
         """Begin."""
@@ -152,7 +157,7 @@ class _ElkoProtocol(LineOnlyReceiver):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         if self.asking.running:
             self.asking.stop()
-        self.provider.lost_connection()
+        self.provider.lost_connection(offered=True)
 
 
 class ElkoProvider(Provider):
@@ -172,14 +177,14 @@ class ElkoProvider(Provider):
         endpoint.connect(Factory.forProtocol(lambda: _ElkoProtocol(self))).addCallbacks(connected, self._failed)
 
     def _failed(self, _failure: Any) -> None:
-        self.lost_connection()
+        self.lost_connection(offered=False)
 
     def end(self) -> None:
         if self.connection is not None:
             self.connection.transport.abortConnection()
 
-    def lost_connection(self) -> None:
-        self.gone()
+    def lost_connection(self, offered: bool) -> None:
+        self.gone(offered)
         self.connection = None
         if not self._ended:
             self.next_broker()
@@ -214,7 +219,7 @@ class HttpProvider(Provider):
     def _put(self) -> None:
         if not self._ended:
             Deferred.fromCoroutine(self._request("PUT")).addTimeout(SILENCE, reactor).addCallbacks(
-                self._done, self._failed
+                self._done, self._failed, callbackArgs=(self.broker,)
             )
 
     async def _request(self, method: str) -> int:
@@ -227,18 +232,21 @@ class HttpProvider(Provider):
 
     def end(self) -> None:
         # The next PUT goes to another broker: no instance ends before its TTL.
-        self.gone()
+        self.gone(offered=False)
         self.next_broker()
 
-    def _done(self, code: int) -> None:
-        if code in (200, 201):
+    def _done(self, code: int, broker: Broker) -> None:
+        if code not in (200, 201):
+            self._failed(code)
+        elif broker is self.broker:
             self.registered()
             self._again(self._rng.uniform(1.0, 1.6))
         else:
-            self._failed(code)
+            # It has left that broker since the request.
+            self._again(self._rng.uniform(0.05, 0.4))
 
     def _failed(self, _failure: Any) -> None:
-        self.gone()
+        self.gone(offered=True)
         self.next_broker()
         self._again(self._rng.uniform(0.05, 0.4))
 
@@ -296,7 +304,8 @@ class MtlProvider(Provider):
         self.client = None
         if self._watchdog.active():
             self._watchdog.cancel()
-        self.gone()
+        # The client does not tell whether it had sent the offer.
+        self.gone(offered=True)
         client.close()
         if not self._ended:
             self.next_broker()
@@ -373,7 +382,7 @@ class DbpProvider(Provider):
         if farewell:
             self.say(b"</3", self.name.encode())
             self.socket.linger = 500
-        self.gone()
+        self.gone(offered=True)
         self.socket.close()
         self.socket = None
 

@@ -78,7 +78,7 @@ class Farm:
         self.queues = QueueTraffic(brokers)
         self.topic = TopicTraffic(brokers)
         self.missed: list[str] = []
-        self.looks = 0
+        self.looks = self.given_up = 0
         self._out: dict[str, float] = {}
         """Brokers that are out of touch with etcd now, with the time since when."""
         self._back: dict[str, float] = {}
@@ -179,8 +179,17 @@ class Farm:
                 reactor.callLater(NOTICE, self._confirm, finder, each, asked, seen)
 
     def _confirm(self, finder: Finder, each: Provider, asked: float, seen: float) -> None:
-        """Count a miss, unless the provider has noticed by now that its broker had ended its session at that time."""
-        if self._required(each, asked) and self._required(each, seen):
+        """Count a miss, unless the provider has noticed by now that its broker had ended its session at that time.
+
+        While its broker is dead, it may have been registered at another one, and have left that before the answer: then
+        the entry of the dead broker has been replaced, and the provider has withdrawn itself. These count apart.
+        """
+        if not (self._required(each, asked) and self._required(each, seen)):
+            return
+        settled = each.holder is not None and each.since <= asked - FRESH
+        if not settled and each.lost < each.unanswered:
+            self.given_up += 1
+        else:
             self.missed.append(f"{finder.broker.name} misses {_named(each)} at {asked:.2f}")
 
     def _required(self, each: Provider, now: float) -> bool:
@@ -207,7 +216,7 @@ class Farm:
     async def run(self, round: Round) -> dict[str, Any]:
         """Run a round; returns its line of the report."""
         self.missed = []
-        self.looks = 0
+        self.looks = self.given_up = 0
         began = time.monotonic()
         moves = sum(each.moves for each in self.providers)
         stolen, ticks = processors()
@@ -244,6 +253,7 @@ class Farm:
             "looks": self.looks,
             "missed": len(self.missed),
             "examples": self.missed[:5],
+            "given up": self.given_up,
             "trouble": trouble,
             "confirmed": self.queues.counts()[0],
             "again": self.queues.counts()[1],
