@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 
-from broker.cluster.etcd.interface import Compare, Event, LeaseGone, Put
+from broker.cluster.etcd.interface import Compare, Event, Granted, LeaseGone, Put
 from broker.cluster.publisher import Unit
 from tests.cluster.logic.members import Farm, Member
 
@@ -78,6 +80,35 @@ def test_a_watch_that_does_not_bring_the_write_of_its_session_is_silent(farm: Fa
     assert not a.is_member
     assert a.cluster.counts()["cluster.transactions"] == transactions
     farm.until(lambda: a.is_member and a.found() == [id], "the next watch", 5.0)
+
+
+def test_entries_are_held_if_the_data_of_etcd_are_lost_at_the_beginning_of_a_session(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = b.register()
+    farm.until(lambda: a.found() == [id], "the service")
+    grant = a.client.grant
+    wiped: list[int] = []
+
+    def lose(ttl: int) -> Deferred[Granted]:
+        if wiped:
+            return grant(ttl)
+        wiped.append(ttl)
+        farm.etcd.wipe()
+        # Until there is a leader again.
+        return deferLater(farm.clock, 3.0, grant, ttl)  # type: ignore[arg-type]
+
+    a.client.grant = lose  # type: ignore[method-assign]
+    cut(b)
+    farm.clock.callLater(5.0, b.client.connect)
+    for lease in [each.lease for each in farm.etcd.keys.values() if each.key == farm.key("b/a")]:
+        farm.etcd.vanish(lease)
+    end = farm.clock.seconds() + 40
+    while farm.clock.seconds() < end:
+        assert a.found() == [id]
+        farm.run(0.01)
+    assert wiped
+    assert a.is_member
+    assert b.is_member
 
 
 def test_nothing_is_written_while_the_lease_is_replaced(farm: Farm) -> None:
