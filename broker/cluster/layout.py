@@ -121,7 +121,8 @@ class ServiceValue(msgspec.Struct, omit_defaults=True):
 
 class ProviderValue(msgspec.Struct, omit_defaults=True):
     """Value of ``p/<id>``: a provider with all its services. ``broker`` holds it; ``replaces`` are the ids of its
-    predecessors at other members; for ``owner`` see `broker.core.model.Provider`."""
+    predecessors at other members; ``standby`` marks one that has a successor, and counts when that is gone; for
+    ``owner`` see `broker.core.model.Provider`."""
 
     broker: Name
     label: Text
@@ -130,6 +131,7 @@ class ProviderValue(msgspec.Struct, omit_defaults=True):
     services: Annotated[list[ServiceValue], Limits(max_length=MAX_SERVICES_OF_PROVIDER)] = []
     replaces: Annotated[list[Id], Limits(max_length=MAX_REPLACED)] = []
     owner: Text = ""
+    standby: bool = False
 
 
 class HeadValue(msgspec.Struct):
@@ -275,7 +277,11 @@ def member(name: str, value: bytes) -> Member:
 
 
 def provider_value(
-    provider: Provider, broker: str, replaces: list[int], failing: Sequence[FailingService] = ()
+    provider: Provider,
+    broker: str,
+    replaces: list[int],
+    failing: Sequence[FailingService] = (),
+    standby: bool = False,
 ) -> bytes:
     """Return the value of an own provider of the member ``broker``, with its ``failing`` services."""
     reports = {each.place: (each.reason[:MAX_TEXT], each.policy.value) for each in failing}
@@ -293,9 +299,8 @@ def provider_value(
         )
         for place, service in enumerate(provider.services)
     ]
-    return encode(
-        ProviderValue(broker, provider.label, provider.wire, provider.address, services, replaces, provider.owner)
-    )
+    labels = provider.label, provider.wire, provider.address
+    return encode(ProviderValue(broker, *labels, services, replaces, provider.owner, standby))
 
 
 def head_or_provider(value: bytes) -> HeadValue | ProviderValue:

@@ -42,7 +42,8 @@ class Mirror:
     """Mirror of the other members' providers in ``registry``.
 
     ``name`` is that of this member. ``successor`` returns the provider that supersedes an own one, ``departed`` the own
-    one of an id whose session has ended in a drain; None without.
+    one of an id whose session has ended in a drain; None without. ``ended`` returns whether an own one has ended whose
+    key is still there: it hides no others.
     """
 
     log = Logger()
@@ -55,6 +56,7 @@ class Mirror:
         name: str,
         successor: Callable[[int], int | None],
         departed: Callable[[int], Provider | None],
+        ended: Callable[[int], bool],
     ) -> None:
         self._shared = shared
         self._registry = registry
@@ -62,6 +64,7 @@ class Mirror:
         self._name = name
         self._successor = successor
         self._departed = departed
+        self._ended = ended
         self.shown: dict[int, str] = {}
         """Holders of the mirrored providers that the registry has, by id. At most as many as the table has, and as have
         departed."""
@@ -142,9 +145,9 @@ class Mirror:
                 successor = self._successor(id)
                 if successor is not None:
                     replaced[id] = successor
-            elif (left := self._departed(id)) is not None and table.successor(id) is None:
+            elif (left := self._departed(id)) is not None and table.successor(id, self._ended) is None:
                 present.append(left)
-            elif entry is not None and entry.broker != self._name and table.successor(id) is None:
+            elif entry is not None and entry.broker != self._name and table.successor(id, self._ended) is None:
                 present.append(self._provider(id, entry))
             elif id in self.shown:
                 gone.append((id, self._why(id)))

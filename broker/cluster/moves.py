@@ -3,14 +3,15 @@
 Rules:
 - An own provider replaces others that have services at no other places than its own.
 - Of two members that wrote a provider at one place without knowledge of each other, the one of the later key replaces.
-- A provider from before a restart (*remembered*) is also known by its label, if exactly one of the wire's has it.
+- A provider from before a restart (*remembered*) is also known by its label, if exactly one of the wire's has it, and
+  the own one has replaced none. Its predecessors are not named then: they are at other places.
 - A transaction compares the revisions of the keys that it deletes. If a comparison does not hold, the answer has the
   present revision, or tells that the key is gone: the table may learn that later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from broker.cluster.etcd.interface import Compare, Delete, KeyValue, Operation
 from broker.cluster.layout import MAX_REPLACED, Keys
@@ -75,15 +76,14 @@ class Moves:
                     and all(each in mine_at for each in places(entry.value))
                 ):
                     found[old] = None
-        if self.remembered and not found:
-            found.update(dict.fromkeys(self._by_label(provider)))
         for old in found:
-            self._heirs[old] = id
-            self._moves.setdefault(id, {})[old] = None
             value = table.entries[old].value
-            before = [] if value is None else value.replaces
-            kept = self._replaces.get(id, [])
-            self._replaces[id] = list(dict.fromkeys((old, *before, *kept)))[:MAX_REPLACED]
+            self._replace(id, old, [] if value is None else value.replaces)
+        if self.remembered and id not in self._replaces:
+            # Those that this one has replaced stay behind it only if they are at its places.
+            for old in self._by_label(provider):
+                self._replace(id, old, [])
+                return True
         return bool(found)
 
     def replaced(self, id: int) -> list[int]:
@@ -111,11 +111,18 @@ class Moves:
                 deletes.append(deletion(key, entry.head is not None))
         return compare, deletes
 
-    def done(self, id: int) -> None:
-        """The transaction of an own provider has replaced its predecessors."""
-        for old in self._moves.pop(id, ()):
-            self._heirs.pop(old, None)
-            self.remembered.pop(old, None)
+    def pending(self, id: int) -> tuple[int, ...]:
+        """Return the providers that the next transaction of an own one replaces."""
+        return tuple(self._moves.get(id, ()))
+
+    def done(self, id: int, replaced: Iterable[int]) -> None:
+        """A transaction of an own provider has replaced these. Others may have been found since it was sent."""
+        moves = self._moves.get(id, {})
+        for old in replaced:
+            if old in moves:
+                del moves[old]
+                self._heirs.pop(old, None)
+                self.remembered.pop(old, None)
 
     def lost(self, id: int, found: dict[bytes, KeyValue | None]) -> None:
         """A condition of the transaction of an own provider did not hold; ``found`` has the present keys."""
@@ -138,6 +145,12 @@ class Moves:
         """An own provider is gone, with its key."""
         self._replaces.pop(id, None)
         self.left(id)
+
+    def _replace(self, id: int, old: int, before: Sequence[int]) -> None:
+        self._heirs[old] = id
+        self._moves.setdefault(id, {})[old] = None
+        kept = self._replaces.get(id, [])
+        self._replaces[id] = list(dict.fromkeys((old, *before, *kept)))[:MAX_REPLACED]
 
     def _by_label(self, provider: Provider) -> list[int]:
         """Return the remembered provider with the label and a service of a provider, if it is the only one."""

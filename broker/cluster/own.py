@@ -8,10 +8,10 @@ Rules:
   host:port): it has moved. One transaction deletes the old key and puts the new one, which names its predecessors. From
   the offer on, the registry here returns the new one only.
 - Of two members that wrote a provider at one place without knowledge of each other, the one of the later key replaces.
-- An own provider that another member's replaces is *superseded*: its session stays, and its key is not written while
-  the successor lives, unless the session changes a service: then it replaces the successor. That applies also to a
-  service that was offered before the successor was known, and that the successor lacks. So a server that registers at
-  two members on purpose does not flap.
+- An own provider that another member's replaces is *superseded*: its session stays, and its key is written again as a
+  *standby*, which counts everywhere as soon as the successor is gone. If the session changes a service, it replaces the
+  successor. That applies also to a service that was offered before the successor was known, and that the successor
+  lacks. So a server that registers at two members on purpose does not flap, and is not missing between them.
 - Providers from before a restart (*remembered* ones) keep their keys for the grace period. A provider that comes back
   replaces its own: also by a label that exactly one of the wire's remembered providers has, as in
   `broker.core.restored_services`. Live providers are not recognised by labels: two servers may share one.
@@ -21,6 +21,7 @@ Rules:
   then the provider has moved while this member was out of touch: the own one is superseded, too. That applies only if
   the key of the other is later than the lost one: an own provider that was never written replaces the other.
 - An own key that vanishes without a successor is written again, and an own key without a provider is deleted.
+- Once this member stops, what it has not yet written replaces nothing that was unknown before: it gives way.
 - A value of more than `PART` bytes is written in parts; the head, which is written last, names their generation.
 """
 
@@ -33,7 +34,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.cluster import layout
 from broker.cluster.departed import Departed
-from broker.cluster.etcd.interface import Delete, KeyValue, Put
+from broker.cluster.etcd.interface import Compare, Delete, KeyValue, Put
 from broker.cluster.layout import Keys
 from broker.cluster.mirror import Shared
 from broker.cluster.moves import Moves, deletion
@@ -96,11 +97,12 @@ class OwnProviders:
         """Services of own providers that failed at the last write, if any."""
         self._unseen: tuple[int, ...] = ()
         """Entries that differ in a new table, until `reconcile`."""
+        self._stopped = False
         self.repairs = 0
         """Own keys that were written again after they had vanished."""
         self._watch = registry.watch(self._changed, KINDS)
         registry.departing.append(self._departing)
-        registry.relabelled.append(self._mark)
+        registry.unannounced.append(self._mark)
         self._reasons = OwnReasons(registry, clock, interval, self._restated)
 
     # for the other parts
@@ -108,6 +110,13 @@ class OwnProviders:
     def successor(self, id: int) -> int | None:
         """Return the provider that supersedes an own one; None without."""
         return self._succession.superseded.get(id)
+
+    def is_ended(self, id: int) -> bool:
+        """Return whether an own provider has ended whose key is to be deleted."""
+        entry = self._shared.table.entries.get(id)
+        if entry is None or entry.broker != self._name or self._live(id):
+            return False
+        return id not in self._departed and id not in self._moves.remembered
 
     def remember(self) -> None:
         """Keep the own keys of the table that have no provider: they are from before a restart."""
@@ -142,10 +151,11 @@ class OwnProviders:
                     self._outlive(id)
                 self._succession.look(id)
                 entry = table.valid(id)
-                if id in self._succession.superseded:
-                    continue
                 if lost or entry is None or entry.broker != self._name or self._written.get(id) != entry.modified:
                     self._mark(id)
+        for id in self._succession.superseded:
+            if lost or not self._stands_by(id):
+                self._mark(id)
         for id in table.of(self._name):
             if not self._live(id) and id not in self._moves.remembered and id not in self._departed:
                 self._mark(id)
@@ -180,7 +190,7 @@ class OwnProviders:
             elif self._live(id):
                 self._succession.look(id)
                 if id in self._succession.superseded:
-                    if entry is not None and entry.broker == self._name:
+                    if not self._stands_by(id):
                         self._mark(id)
                 elif entry is None or entry.broker != self._name or entry.lease != self._lease():
                     # With the key of this member itself, the lease has ended: that is for the membership.
@@ -206,11 +216,12 @@ class OwnProviders:
             self._show(id)
 
     def stop(self) -> None:
-        """Watch the registry no more. No-op after the first call."""
+        """Watch the registry no more: its sessions end. No-op after the first call."""
+        self._stopped = True
         self._watch.cancel()
         self._departed.stop()
         self._reasons.stop()
-        for hooks, hook in ((self._registry.departing, self._departing), (self._registry.relabelled, self._mark)):
+        for hooks, hook in ((self._registry.departing, self._departing), (self._registry.unannounced, self._mark)):
             if hook in hooks:
                 hooks.remove(hook)
 
@@ -231,7 +242,16 @@ class OwnProviders:
             self._match(id)
         elif change.kind is Kind.LEFT:
             self._moves.left(id)
+            self._show_standbys(id)
         self._mark(id)
+
+    def _show_standbys(self, id: int) -> None:
+        """Show the standbys behind an own provider that has left here at once; elsewhere its key tells."""
+        entry = self._shared.table.valid(id)
+        if entry is not None and entry.value is not None and self.is_ended(id):
+            for old in entry.value.replaces:
+                if (standby := self._shared.table.valid(old)) is not None and standby.is_standby:
+                    self._show(old)
 
     def _fails_otherwise(self, id: int) -> bool:
         """Return whether other services of an own provider fail than at its last write, or for other reasons."""
@@ -258,6 +278,14 @@ class OwnProviders:
             return departed
         provider: Provider | None = self._registry.provider(id)
         return provider
+
+    def _stands_by(self, id: int) -> bool:
+        """Return whether the key of a superseded provider is as it must be: a standby if the successor names it, and
+        none if it does not, since then nothing would hide it."""
+        entry = self._shared.table.valid(id)
+        if not self._shared.table.replacing(id):
+            return entry is None
+        return entry is not None and entry.broker == self._name and entry.is_standby
 
     def _mark(self, id: int) -> None:
         self._publisher.mark(id, lambda: self._build(id))
@@ -300,39 +328,61 @@ class OwnProviders:
         return provider is not None and any(self._elsewhere(provider))
 
     def _elsewhere(self, provider: Provider) -> Iterator[tuple[int, Entry]]:
-        """Yield the valid providers of other members that have services at all places of a provider."""
+        """Yield the valid providers of other members, apart from standbys, that have services at all places of a
+        provider."""
         mine, table = set(places_of(provider)), self._shared.table
         for other in table.at(next(iter(mine))) if mine else ():
             entry = table.entries[other]
-            if entry.broker != self._name and entry.value is not None and mine <= set(places(entry.value)):
+            value = None if entry.broker == self._name or entry.is_standby else entry.value
+            if value is not None and mine <= set(places(value)):
                 yield other, entry
 
     def _match(self, id: int) -> bool:
-        """Find the providers that an own one replaces. Returns whether there are any that were unknown."""
+        """Find the providers that an own one replaces. Returns whether there are any that were unknown, or whether the
+        own one gives way to another one."""
         provider = None if id in self._succession.superseded else self._provider(id)
-        return provider is not None and self._moves.match(id, provider)
+        if provider is None:
+            return False
+        return self._gives_way(id, provider) if self._stopped else self._moves.match(id, provider)
+
+    def _gives_way(self, id: int, provider: Provider) -> bool:
+        """Return whether another member has a provider at all places of an own one whose session this stop has ended.
+
+        It is the later one, also if its key is the earlier: a transaction of this member may have been late."""
+        return any(not self._moves.replaces(id, other) for other, _ in self._elsewhere(provider))
 
     def _build(self, id: int) -> Sequence[Unit]:
         """Return the operations that bring the keys of an own provider in step."""
         if id in self._departed and self._shared.table.valid(id) is None and self._overtaken(id):
             self._departed.discard(id)
             self._show(id)
-        provider = self._provider(id) if self._live(id) or id in self._departed else None
-        if provider is None or id in self._succession.superseded:
+        table = self._shared.table
+        standby = id in self._succession.superseded
+        provider = None
+        if self._live(id) or id in self._departed:
+            # The mirror hides and shows a superseded provider later.
+            provider = self._provider(id) or self._registry.superseded(id)
+        if provider is not None and self._stopped and self._gives_way(id, provider):
+            return self._removal(id, True)
+        if provider is None or (standby and not table.replacing(id)):
             return self._removal(id, not self._live(id))
-        if self._shared.table.valid(id) is None:
-            self._match(id)
+        if not standby:
+            if table.valid(id) is None:
+                self._match(id)
+            hidden_by = [each for each in table.obstacles(id) if not self._moves.replaces(id, each)]
+            if hidden_by:
+                return [self._fresh_start(id, hidden_by)]
         failing = self._registry.failing(id)
-        value = layout.provider_value(provider, self._name, self._moves.replaced(id), failing)
+        value = layout.provider_value(provider, self._name, self._moves.replaced(id), failing, standby)
         self._failing.pop(id, None)
         if failing:
             self._failing[id] = failing
-        compare, deletes = self._moves.operations(id)
+        compare, deletes = ([], []) if standby else self._moves.operations(id)
         lease = self._lease()
         key = self._keys.provider(id)
         self._written.setdefault(id, 0)
         before = self._generations.get(id)
-        done = self._done_with(id)
+        done = self._done_with(id, () if standby else self._moves.pending(id))
         if len(value) <= PART:
             if before is not None:
                 deletes.append(Delete(key + b"/", key + b"0"))
@@ -349,6 +399,21 @@ class OwnProviders:
             # All parts of earlier generations, which are not read any more.
             units.append(Unit((Delete(key + b"/", key + b"/%06d." % generation),)))
         return units
+
+    def _fresh_start(self, id: int, hidden_by: Sequence[int]) -> Unit:
+        """Return the deletion of a standby that is none any more: only a key that is created again is later than those
+        of its successors. While they are there nobody misses it."""
+        table = self._shared.table
+        keys = [(self._keys.provider(each), table.entries[each].modified) for each in hidden_by]
+        # The deletion that the watch will show is not one by another program.
+        self._written.pop(id, None)
+        parted = self._generations.pop(id, None) is not None
+        return Unit(
+            (deletion(self._keys.provider(id), parted),),
+            tuple(Compare("MOD", key, modified) for key, modified in keys),
+            lambda revision: self._mark(id),
+            lambda found: self._mark(id),
+        )
 
     def _removal(self, id: int, gone: bool) -> Sequence[Unit]:
         known = id in self._written or id in self._shared.table.of(self._name)
@@ -371,13 +436,13 @@ class OwnProviders:
 
         return [Unit((deletion(self._keys.provider(id), parted),), (), done)]
 
-    def _done_with(self, id: int) -> Callable[[int], None]:
+    def _done_with(self, id: int, replaced: Sequence[int]) -> Callable[[int], None]:
         change = self._succession.unsent(id)
 
         def done(revision: int) -> None:
             self._written[id] = revision
             self._succession.written(id, change)
-            self._moves.done(id)
+            self._moves.done(id, replaced)
 
         return done
 

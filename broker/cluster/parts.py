@@ -113,7 +113,15 @@ class Parts:
             lambda: self.reopening.begin(),
         )
         self.departed = Departed(clock, name, settings.ttl, lambda id: self.own.ended(id))
-        self.mirror = Mirror(shared, registry, clock, name, lambda id: self.own.successor(id), self.departed.get)
+        self.mirror = Mirror(
+            shared,
+            registry,
+            clock,
+            name,
+            lambda id: self.own.successor(id),
+            self.departed.get,
+            lambda id: self.own.is_ended(id),
+        )
         mirrored = self.mirror.shown.__contains__
         self.own = OwnProviders(
             shared,

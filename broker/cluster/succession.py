@@ -44,6 +44,9 @@ class Succession:
         """Note whether an own provider has a successor."""
         table = self._shared.table
         successor = table.successor(id)
+        if successor is None and self.superseded.get(id) in table.replacing(id):
+            # A transaction from before was late: the key is later than that of the successor, the session is not.
+            successor = self.superseded[id]
         if successor is None and id in self._outlived:
             successor = self._outlived[id]
             if table.valid(successor) is None:

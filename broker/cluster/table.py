@@ -4,13 +4,15 @@ Rules:
 - A value that is not one of the layout is counted, logged once, and left out.
 - An entry of a member is *valid* only under the lease of the member's key: so what a dead lease left does not count.
 - A provider in parts is valid when the head and all parts of its generation are there.
-- A provider that a valid one names in ``replaces`` has that one as its *successor*.
+- A provider that a valid one names in ``replaces`` has that one as its *successor*, unless it was written again after
+  it. A *standby* has any such provider as its successor that is none, and of standbys the later ones. So no providers
+  hide one another.
 - All tables are bounded; what is over a limit is counted as well, and left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import attrs
@@ -64,6 +66,11 @@ class Entry:
     modified: int
     head: HeadValue | None = None
     held: bool = False
+
+    @property
+    def is_standby(self) -> bool:
+        """True if it counts only without a successor."""
+        return self.value is not None and self.value.standby
 
 
 @attrs.frozen
@@ -142,18 +149,30 @@ class Table:
         member = self.members.get(entry.broker)
         return entry if member is not None and member.lease == entry.lease else None
 
-    def successor(self, id: int) -> int | None:
-        """Return the valid provider that replaces this one, the newest of several. It is none if this one was written
-        again after it."""
+    def successor(self, id: int, ended: Callable[[int], bool] = lambda id: False) -> int | None:
+        """Return the valid provider that replaces this one and has not ``ended``; of several one that is no standby."""
         own = self.valid(id)
         found = [
+            (not self.entries[each].is_standby, each)
+            for each in self.replacing(id)
+            if _follows(own, self.entries[each]) and not ended(each)
+        ]
+        return max(found)[1] if found else None
+
+    def replacing(self, id: int) -> tuple[int, ...]:
+        """Return the valid providers that name this one, whether they are its successors or not."""
+        return tuple(each for each in self._successors.get(id, ()) if each != id and self.valid(each) is not None)
+
+    def obstacles(self, id: int) -> list[int]:
+        """Return the valid providers that would hide a standby even if its key were written as that of none."""
+        own = self.valid(id)
+        if own is None or not own.is_standby:
+            return []
+        return [
             each
             for each in self._successors.get(id, ())
-            if each != id
-            and (entry := self.valid(each)) is not None
-            and (own is None or own.broker == entry.broker or own.created <= entry.created)
+            if each != id and (entry := self.valid(each)) is not None and not entry.is_standby and _is_later(own, entry)
         ]
-        return max(found, default=None)
 
     def at(self, place: Place) -> Iterator[int]:
         """Yield the ids of the valid providers with a service at a place."""
@@ -405,6 +424,20 @@ def places(value: ProviderValue) -> Iterator[Place]:
     """Yield the places of the services of a provider."""
     for service in value.services:
         yield value.wire, service.name, service.protocol, service.hostport
+
+
+def _follows(own: Entry | None, other: Entry) -> bool:
+    """Return whether a valid provider that names another one, whose valid entry is ``own``, is its successor."""
+    if own is None:
+        return True
+    if own.is_standby != other.is_standby:
+        return own.is_standby
+    return _is_later(own, other)
+
+
+def _is_later(own: Entry, other: Entry) -> bool:
+    """Return whether the other of two providers replaced the own one after its key was created."""
+    return own.broker == other.broker or own.created <= other.created
 
 
 def _drop(table: dict[K, dict[int, None]], key: K, id: int) -> None:

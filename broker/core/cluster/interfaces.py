@@ -179,5 +179,8 @@ class IMirror(Interface):
     def failing(provider: int) -> Sequence[FailingService]:
         """Return the services of an own provider whose health checks fail, as other members mirror them."""
 
+    def superseded(provider: int) -> Provider | None:
+        """Return an own provider whose session lives while it has a successor; None for all others."""
+
     def mirrored(broker: str | None = ...) -> Sequence[int]:
         """Return the ids of the providers that a member holds, or those of all other members."""

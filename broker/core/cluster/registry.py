@@ -56,10 +56,11 @@ from broker.core.restored_services import Restored
 class ClusterRegistry(Registry):
     """`IRegistry` and `IMirror`. The arguments are those of `Registry`.
 
-    ``relabelled`` are called with the id of an own provider whose label has changed: that is no change of the registry,
-    and is stored with the provider. ``restated`` are called with the id of an own provider if a service of it that
-    fails its check already has another reason or policy: that is no change of the registry either. ``departing`` are
-    called with an own provider that is about to leave, and with the reason.
+    ``unannounced`` are called with the id of an own provider of which the other members must know something that is no
+    change of this registry: another label, or, of a superseded one, withdrawn services or its end. ``restated`` are
+    called with the id of an own provider if a service of it that fails its check already has another reason or policy:
+    that is no change of the registry either. ``departing`` are called with an own provider that is about to leave, and
+    with the reason.
     """
 
     group = OrderedGroup
@@ -76,7 +77,7 @@ class ClusterRegistry(Registry):
         self._successors = Successors()
         self.left_out = 0
         """Mirrored services that were left out, since there are too many."""
-        self.relabelled: list[Callable[[int], object]] = []
+        self.unannounced: list[Callable[[int], object]] = []
         self.restated: list[Callable[[int], object]] = []
         self.departing: list[Callable[[Provider, str], object]] = []
 
@@ -93,16 +94,16 @@ class ClusterRegistry(Registry):
         hidden = self._superseded.get(provider)
         if hidden is not None:
             hidden.label = label[:MAX_TEXT]
-            return
-        super().relabel(provider, label)
-        for told in self.relabelled:
-            told(provider)
+        else:
+            super().relabel(provider, label)
+        self._tell_unannounced(provider)
 
     def leave(self, provider: int, why: str = "left") -> None:
         self._refuse_foreign(provider)
         if self._superseded.pop(provider, None) is not None:
             self._successors.unfollow(provider)
             self._restored.withdrawn(provider)
+            self._tell_unannounced(provider)
             return
         member = self._members.get(provider)
         if member is not None:
@@ -124,6 +125,7 @@ class ClusterRegistry(Registry):
         hidden = self._superseded.get(provider)
         if hidden is not None:
             hidden.services = [service for service in hidden.services if service.name not in unwanted]
+            self._tell_unannounced(provider)
             return
         places = [place for place in self._places_of(provider) if place[1] in unwanted]
         super().withdraw(provider, unwanted)
@@ -235,7 +237,16 @@ class ClusterRegistry(Registry):
         """See `IMirror`."""
         return [id for id, each in self._mirrors.items() if broker is None or each.entry.broker == broker]
 
+    def superseded(self, provider: int) -> Provider | None:
+        """See `IMirror`."""
+        hidden = self._superseded.get(provider)
+        return None if hidden is None else hidden.value()
+
     # inside
+
+    def _tell_unannounced(self, provider: int) -> None:
+        for told in self.unannounced:
+            told(provider)
 
     def _announce_to_some(self, change: Change) -> None:
         self._watches.announce(change, change.provider in self._mirrors or change.provider in self._leaving)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
@@ -76,6 +77,15 @@ class Farm:
         """Return the keys of a kind, without their prefix."""
         prefix = self.key(kind + "/")
         return sorted(each[len(prefix) :].decode() for each in self.etcd.keys if each.startswith(prefix))
+
+    def providers(self) -> tuple[list[int], list[int]]:
+        """Return the ids of the providers in etcd that are no standbys, and of those that are."""
+        active: list[int] = []
+        standbys: list[int] = []
+        for rest in self.values("p"):
+            value = msgspec.json.decode(self.etcd.keys[self.key("p/" + rest)].value)
+            (standbys if value.get("standby") else active).append(int(rest))
+        return active, standbys
 
 
 class Member:

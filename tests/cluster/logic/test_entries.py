@@ -82,8 +82,90 @@ def test_a_provider_that_comes_back_elsewhere_moves_in_one_step(farm: Farm) -> N
     assert counts <= {1}
     assert farm.values("p") == [f"{new:016}"]
     assert a.registry.wire_and_label(old) is not None, "the session of the old one stays"
+    farm.until(lambda: farm.providers() == ([new], [old]), "the standby")
+    assert a.found() == b.found() == c.found() == [new]
     b.registry.leave(new)
     farm.until(lambda: a.found() == b.found() == c.found() == [old], "the return of the old one")
+    farm.until(lambda: farm.providers() == ([old], []), "the end of the standby")
+
+
+@pytest.mark.parametrize("how", ["leaves", "dies"])
+def test_a_server_at_two_members_is_never_missing_when_it_leaves_one(farm: Farm, how: str) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    old = a.register()
+    farm.until(lambda: c.found() == [old], "the service")
+    new = b.register()
+    farm.until(lambda: farm.providers() == ([new], [old]), "the standby")
+    farm.run(0.1)  # the watches bring it
+    if how == "leaves":
+        b.registry.leave(new)
+    else:
+        b.kill()
+    members = [a, c] if how == "dies" else [a, b, c]
+    while any(each.found() != [old] for each in members):
+        assert all(len(each.found()) == 1 for each in members)
+        assert farm.clock.seconds() < 60
+        farm.clock.advance(0.001)
+
+
+def test_a_standby_follows_its_session(farm: Farm) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    old = a.offer(a.register(), "shop", "h:1")
+    b.offer(b.register(), "shop", "h:1")
+    farm.until(lambda: old in farm.providers()[1], "the standby")
+    a.registry.withdraw(old, ["shop"])
+    a.registry.relabel(old, "other")
+    farm.run(0.5)
+    b.kill()
+    farm.until(lambda: c.found() == [old], "the end of the other")
+    assert c.found("shop") == []
+    provider = c.registry.provider(old)
+    assert provider is not None
+    assert provider.label == "other"
+    new = c.register()
+    farm.until(lambda: farm.providers() == ([new], [old]), "the standby")
+    a.registry.leave(old)
+    farm.until(lambda: farm.providers() == ([new], []), "the end of its session")
+
+
+def test_of_two_standbys_one_is_found_when_their_successor_leaves(farm: Farm) -> None:
+    a, b, c, d = farm.joined("a", "b", "c", "d")
+    ids = []
+    for each in (a, b, c):
+        ids.append(each.register())
+        farm.run(1.0)
+    assert farm.providers() == ([ids[2]], sorted(ids[:2]))
+    c.registry.leave(ids[2])
+    found = [ids[2]]
+    end = farm.clock.seconds() + 3.0
+    while farm.clock.seconds() < end:
+        assert d.found(), "one of them"
+        found = d.found()
+        farm.clock.advance(0.001)
+    assert len(found) == 1
+    assert a.found() == b.found() == c.found() == found
+    assert farm.providers()[0] == found
+
+
+def test_a_standby_whose_session_changes_a_service_is_found_beside_a_successor_elsewhere(farm: Farm) -> None:
+    a, b, c = farm.joined("a", "b", "c")
+    old = a.register()
+    farm.run(0.5)
+    middle = b.register()
+    farm.until(lambda: farm.providers() == ([middle], [old]), "the standby")
+    # The successor of the successor names both, and is not at the place of the first.
+    b.offer(middle, "shop", "h:2")
+    b.registry.withdraw(middle, ["bank"])
+    farm.run(0.5)
+    new = c.register("shop", "h:2")
+    farm.until(lambda: b.found("shop") == [new], "the move")
+    farm.run(0.5)
+    assert farm.providers() == ([new], sorted([old, middle]))
+    a.offer(old, "bank", "h:3")
+    farm.until(lambda: b.found() == c.found() == [old, old], "the services at both places")
+    farm.run(1.0)
+    assert farm.providers() == (sorted([old, new]), [middle])
+    assert a.found("shop") == b.found("shop") == [new]
 
 
 def test_a_provider_replaces_another_only_with_all_its_services(farm: Farm) -> None:
@@ -114,7 +196,7 @@ def test_a_registration_at_two_members_at_once_is_found_once_and_does_not_flap(f
     assert a.found() == b.found() == [kept]
     before = farm.etcd.revision
     farm.run(10.0)
-    assert len(farm.values("p")) == 1
+    assert farm.providers() == ([kept], [first + second - kept])
     assert farm.etcd.revision - before <= 3 * 11, "beats only"
 
 

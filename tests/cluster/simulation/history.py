@@ -530,8 +530,10 @@ class History:
                 self._reconnect(node)
             if node.paused:
                 self._resume(node, node.clock)
-        # A broker that failed because its name was taken, or is down, is started again, as operators do.
+        # A broker that failed because its name was taken, or is down, is started again, as operators do. Its name is
+        # free after that time, if it has lost its disk.
         self._revive()
+        self.clock.callLater(2 * TTL + 3, self._revive)
 
     def _revive(self) -> None:
         for node in self.nodes:

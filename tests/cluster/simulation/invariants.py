@@ -41,8 +41,9 @@ class Invariants:
         self._issued: set[int] = set()
         self._revisions: dict[Node, tuple[object, int]] = {}
         """Registry and revision of each running broker at its last check."""
-        self._seen: dict[Node, dict[tuple[int, tuple[str, str]], None]] = {}
-        """Services of servers that each broker has found, as number of the server, name and protocol."""
+        self._seen: dict[Node, dict[tuple[int, tuple[str, str]], bool]] = {}
+        """Services of servers that each broker has found, as number of the server, name and protocol; True if another
+        session of the server has its key in etcd, too: then it is found when the first one ends."""
         self._withdrawn: dict[tuple[int, str], float] = {}
         """Time at which a server withdrew its services of a name last."""
         self._double: dict[tuple[Node, str, tuple[str, str]], float] = {}
@@ -139,17 +140,17 @@ class Invariants:
                 ids = [each.provider for each in found.get(key, ()) if each.hostport == server.hostport]
                 if ids:
                     if self._lasts(server, ids[0]):
-                        seen[mark] = None
+                        seen[mark] = self._has_standby(server, ids[0], node)
                     else:
                         seen.pop(mark, None)
                     continue
                 if node in server.homes and not server.doubled:
                     raise Broken(f"{node.name} does not find {key} of its own server {server.number}")
                 if mark in seen:
-                    del seen[mark]
+                    standby = seen.pop(mark)
                     # A broker whose watch is behind sees a withdrawal late, before the next offer.
                     withdrawn = self._withdrawn.get((server.number, key[0]), -RECOVERY)
-                    if self._continuous(server) and self._history.timeline.now - withdrawn > RECOVERY:
+                    if self._continuous(server, standby) and self._history.timeline.now - withdrawn > RECOVERY:
                         raise Broken(f"{node.name} does not find {key} of server {server.number} any more")
 
     def _lasts(self, server: Server, id: int) -> bool:
@@ -157,9 +158,17 @@ class Invariants:
         with its broker after the next one was written."""
         if id in server.homes.values():
             return True
-        return id in server.abandoned and any(
-            b"/elkobroker/default/p/%016d" % each in self._history.etcd.keys for each in server.homes.values()
-        )
+        return id in server.abandoned and any(_key(each) in self._history.etcd.keys for each in server.homes.values())
+
+    def _has_standby(self, server: Server, id: int, node: Node) -> bool:
+        """Return whether etcd has the key of a provider, and that of another session of its server.
+
+        Then a broker reads of the other one before it reads the end of the first one: apart from the holder of that."""
+        if id in node.sessions:
+            return False
+        keys = self._history.etcd.keys
+        others = [each for each in server.homes.values() if each != id]
+        return all(any(_key(each) in keys for each in some) for some in ([id], others))
 
     def left(self, server: Server) -> None:
         """A session of a server has ended: a service may be missing where no other session with it is known."""
@@ -170,7 +179,8 @@ class Invariants:
                 (each.name, each.protocol) for id in server.homes.values() for each in node.registry.services_of(id)
             }
             for mark in [mark for mark in seen if mark[0] == server.number and mark[1] not in known]:
-                del seen[mark]
+                if not (seen[mark] and any(_key(each) in self._history.etcd.keys for each in server.homes.values())):
+                    del seen[mark]
 
     def withdrawn(self, server: Server, name: str) -> None:
         """A server has withdrawn its services of a name."""
@@ -204,9 +214,9 @@ class Invariants:
                             del self._double[mark]
         return found
 
-    def _continuous(self, server: Server) -> bool:
+    def _continuous(self, server: Server, standby: bool) -> bool:
         """Return True if nothing has happened that permits that a server is missing for a moment: the leases of its
-        brokers did not end."""
+        brokers did not end. With a ``standby`` only its present brokers count."""
         now = self._history.timeline.now
         if not server.homes:
             return False
@@ -215,10 +225,10 @@ class Invariants:
                 return False
             if now - self._ended.get(node.name, -RECOVERY) < RECOVERY:
                 return False
+        if standby or now - server.since > RECOVERY:
+            return True
         # The home before may have lost its lease.
-        return now - server.since > RECOVERY or all(
-            now - self._ended.get(node.name, -RECOVERY) > RECOVERY for node in self._history.nodes
-        )
+        return all(now - self._ended.get(node.name, -RECOVERY) > RECOVERY for node in self._history.nodes)
 
     # what may last for a moment
 
@@ -330,8 +340,11 @@ class Invariants:
             kind, _, rest = key.decode().removeprefix("/elkobroker/default/").partition("/")
             kinds.setdefault(kind, []).append(rest)
         providers = {int(rest.partition("/")[0]) for rest in kinds.get("p", [])}
-        if providers != found:
-            raise Broken(f"etcd has the providers {sorted(providers)}, and {sorted(found)} are found")
+        standbys = {id for id in providers if b'"standby":true' in history.etcd.keys[_key(id)].value}
+        if providers - standbys != found:
+            raise Broken(f"etcd has the providers {sorted(providers - standbys)}, and {sorted(found)} are found")
+        if standbys - {id for node in history.nodes for id in node.sessions}:
+            raise Broken(f"etcd has the standbys {sorted(standbys)}, of which some have no session")
         names = sorted(node.name for node in history.nodes)
         if sorted(kinds.get("b", [])) != names or sorted(kinds.get("beat", [])) != names:
             raise Broken(f"etcd has the members {kinds.get('b')}")
@@ -352,6 +365,10 @@ class Invariants:
         }
         if len({(claim and claim.owner, name) for claim, name in claims}) > 2:
             raise Broken(f"the brokers differ in the owners of queues: {claims}")
+
+
+def _key(id: int) -> bytes:
+    return b"/elkobroker/default/p/%016d" % id
 
 
 def _only(rows: list[tuple[Any, ...]], others: list[tuple[Any, ...]]) -> str:

@@ -420,7 +420,7 @@ def test_a_move_between_two_other_members_is_one_step() -> None:
 def test_a_changed_label_is_told_to_those_who_store_it() -> None:
     rig = Rig()
     told: list[int] = []
-    rig.registry.relabelled.append(told.append)
+    rig.registry.unannounced.append(told.append)
     mine = rig.join()
     rig.registry.relabel(mine, "new")
     assert told == [mine]
