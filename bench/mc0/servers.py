@@ -50,11 +50,13 @@ def broker(
     allowed: Keys | None = None,
     checkout: Path | None = None,
     descriptors: int | None = None,
+    more: str = "",
 ) -> Iterator[Mc0Server]:
     """A broker with a state directory of its own; with ``keys`` it wants CURVE, and lets any client key in.
 
     With ``allowed`` it only lets that one in, from the file `Mc0Server.allowed`. ``sealing`` is the value of `SEALING`;
-    ``checkout`` and ``descriptors`` are as in `bench.common.servers.broker_with`.
+    ``checkout`` and ``descriptors`` are as in `bench.common.servers.broker_with`. ``more`` are further sections of the
+    configuration.
     """
     variables = {} if sealing is None else {SEALING: sealing}
     with TemporaryDirectory(prefix="elkobroker-bench-") as name:
@@ -71,7 +73,7 @@ def broker(
         with servers.broker_with(
             Mc0Server,
             "mc0",
-            config,
+            config + more,
             LISTENS,
             directory,
             checkout=checkout,
