@@ -99,7 +99,11 @@ def test_the_document_is_valid_openapi(http: Http) -> None:
 
 
 def test_every_view_is_served(http: Http) -> None:
-    for view in http.ask("/v1/views")["rows"]:
+    views = http.ask("/v1/views")["rows"]
+    assert [view["title"].lower() for view in views] == [view["name"] for view in views]
+    titles = {view["title"] for view in views}
+    assert {"Elko sessions", "mc0 topics", "DBP services", "MTL queues", "HTTP instances", "Broker plan"} <= titles
+    for view in views:
         answer = http.ask(f"{view['path']}?limit=5&sort=-{view['columns'][0]['name']}")
         assert len(answer["rows"]) == min(5, answer["total"]), view["name"]
         columns = {column["name"] for column in view["columns"]}

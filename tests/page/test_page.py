@@ -253,6 +253,8 @@ def test_ages_are_not_cut_and_wires_have_their_names(farm: Farm, tabs: Tabs) -> 
     farm.put("aged", "10.1.2.9:80")
     page = tabs(farm.url("view/http/instances"))
     expect(page.get_by_role("heading", level=1)).to_have_text("HTTP instances")
+    page.goto(farm.url("view/mc0/topics"))
+    expect(page.get_by_role("heading", level=1)).to_have_text("mc0 topics")
     page.goto(farm.url("providers?q=aged"))
     cell = row(page, "aged/1").locator('td[data-label="Heard"]')
     # In one step, since the page may draw the row again.
