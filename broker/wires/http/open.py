@@ -81,6 +81,10 @@ class OpenHttp(PlainWire):
         """Return connections and instances."""
         return views.views(self.factory.connections, self.instances)
 
+    def left(self, provider: int) -> float | None:
+        """Return the rest of the TTL of an instance."""
+        return self.instances.left_of(provider)
+
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the endpoints of registration and finding."""
         return self.own

@@ -416,6 +416,19 @@ def test_nothing_but_a_heartbeat_or_an_interval_begins_a_contract(farm: DbpFarm,
     assert farm.catalogue.get("Rohan") is not None
 
 
+def test_the_rest_of_a_lease_is_known(farm: DbpFarm) -> None:
+    farm.dealer().registered("Rohan", heartbeat=1)
+    farm.dealer().registered("Mordor")
+    lasting = farm.entry("Mordor").provider
+    provider = farm.entry("Rohan").provider
+    assert (farm.catalogue.left(lasting), farm.catalogue.left(provider + 100)) == (None, None)
+    farm.wait(2)
+    left = farm.catalogue.left(provider)
+    assert left is not None
+    assert left <= silence(farm, "Rohan") <= left + 0.1, "checked at the next tick"
+    assert farm.catalogue.left(provider) is None
+
+
 def test_an_update_with_an_interval_begins_a_contract_and_one_without_does_not_end_it(farm: DbpFarm) -> None:
     peer = farm.dealer().registered("Rohan")
     farm.wait(10)
