@@ -43,7 +43,7 @@ def beat(name: str) -> bytes:
 
 
 class Gone:
-    """When services went, by name."""
+    """The times at which services went, by name."""
 
     def __init__(self, farm: DbpFarm) -> None:
         self.at: dict[str, float] = {}
@@ -74,7 +74,7 @@ class Crowd:
         self.farm = farm
         self.random = Random(seed)
         self.read: dict[str, float] = {}
-        """When the last heartbeat of each was read."""
+        """The time at which the last heartbeat of each was read."""
         self._due: list[tuple[float, int]] = []
         self._services: list[tuple[str, float, Callable[[], object]]] = []
         self.dead: set[str] = set()

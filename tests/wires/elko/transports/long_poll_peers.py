@@ -55,7 +55,7 @@ class Peer:
         self.heard = 1
 
     def say(self, *words: str) -> Any:
-        """Send words in one body; what that is answered."""
+        """Send words in one body. Returns the answer."""
         answer = self.link.get(f"/xmit/{self.session}/{self.sent}", "\n".join(words))
         if "seqnum" in answer:
             self.sent += 1
