@@ -107,7 +107,7 @@ class _Farm:
         self.routes = Routes(
             lambda: [
                 *tables.endpoints(lambda: views, registry),
-                *why.endpoints(registry, self.clock, past),
+                *why.endpoints(registry, self.clock, past, lambda provider: None),
                 *history.endpoints(registry, past),
                 *events.endpoints(registry),
                 *health.endpoints(list, list, dict, registry, registry.sizes),

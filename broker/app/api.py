@@ -58,10 +58,11 @@ LISTENER = "http"
 class Sources:
     """The state that the API shows, and its controls.
 
-    ``shown`` returns the state for operators, ``dialects`` the commands of the wires, ``listeners`` the states of the
-    listeners, ``ready`` what is not ready and ``degraded`` what works less well, with reasons; ``plan`` is the capacity
-    plan. ``lag`` has the functions that are called with each lag of the reactor. ``endpoints`` returns all endpoints,
-    for the document, and ``certificates`` those of the open listeners. ``farm`` is the name of the cluster.
+    ``shown`` returns the state for operators, ``dialects`` the commands of the wires, ``left`` the rest of a provider's
+    lease, ``listeners`` the states of the listeners, ``ready`` what is not ready and ``degraded`` what works less well,
+    with reasons; ``plan`` is the capacity plan. ``lag`` has the functions that are called with each lag of the reactor.
+    ``endpoints`` returns all endpoints, for the document, and ``certificates`` those of the open listeners. ``farm`` is
+    the name of the cluster.
     """
 
     core: Core
@@ -70,6 +71,7 @@ class Sources:
     started: float
     shown: Callable[[], Shown]
     dialects: Callable[[], Sequence[Dialect]]
+    left: why.Left
     listeners: Callable[[], Sequence[Listening]]
     ready: health.Reasons
     degraded: health.Reasons
@@ -100,7 +102,7 @@ class OperatorsApi:
             *health.endpoints(sources.ready, sources.degraded, self._status, registry, registry.sizes),
             *cluster.endpoints(core.members, sources.farm),
             *tables.endpoints(self._views, registry),
-            *why.endpoints(registry, clock, self.history, core.members.name),
+            *why.endpoints(registry, clock, self.history, sources.left, core.members.name),
             *history.endpoints(registry, self.history),
             *events.endpoints(registry),
             *watch.endpoints(self.hub),

@@ -494,6 +494,7 @@ class Daemon(TwistedService):
             started=self._started,
             shown=self._shown,
             dialects=self.wires.dialects,
+            left=self.wires.left,
             listeners=self.openings.states,
             ready=self.readiness.reasons,
             degraded=self.readiness.degraded,

@@ -13,7 +13,7 @@ from broker.config.section import Binding
 from broker.core.checks.interfaces import Pinger
 from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
-from broker.core.model import NotReady, Service
+from broker.core.model import NotReady, Provider, Service
 from broker.net.admission import ConnectionFactory
 from broker.net.listener_retry import Openings
 from broker.net.tls import Certificates
@@ -94,6 +94,11 @@ class RunningWires:
         """Return the ping of a wire by its name; None if it has none, or is not made."""
         wire = self._open.get(name)
         return None if wire is None else wire.pinger()
+
+    def left(self, provider: Provider) -> float | None:
+        """Return the seconds until a provider ends without a further sign of life; None without a lease here."""
+        wire = self._open.get(provider.wire)
+        return None if wire is None else wire.left(provider.id)
 
     def places(self) -> Iterator[Mapping[str, object]]:
         """Yield the open listeners as operators see them."""

@@ -184,10 +184,10 @@ class Kind(enum.StrEnum):
 class Change(NamedTuple):
     """One change of the registry. Each change raises the revision by one.
 
-    ``subject`` is the `Service` for OFFERED and WITHDRAWN, the new `Service` for AMENDED, the `Load` for LOAD, and None
-    for JOINED and LEFT. AMENDED never changes the endpoint of a service. CHECKED, HIDDEN and SHOWN have the `Service`
-    too: the state of its health check has changed; finds leave it out from now on; finds include it again. A hidden
-    service may be withdrawn without being shown again.
+    ``subject`` is the `Service` for OFFERED and WITHDRAWN, the new `Service` for AMENDED, the `Load` for LOAD, and the
+    label of the provider for JOINED and LEFT. AMENDED never changes the endpoint of a service. CHECKED, HIDDEN and
+    SHOWN have the `Service` too: the state of its health check has changed; finds leave it out from now on; finds
+    include it again. A hidden service may be withdrawn without being shown again.
 
     ``why`` is set for WITHDRAWN and LEFT: "withdrawn" if the provider did so on purpose, "left" if its connection
     ended, "expired" if it was silent for too long. For CHECKED it is the new `CheckState`.
@@ -198,7 +198,7 @@ class Change(NamedTuple):
     revision: int
     kind: Kind
     provider: int
-    subject: Service | Load | None = None
+    subject: Service | Load | str = ""
     why: str = ""
     at: float = 0.0
 

@@ -141,7 +141,7 @@ class Registry:
         member = ProviderEntry(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds(), owner=owner)
         self._members[member.id] = member
         self._ids.append(member.id)
-        self._tell([self._watches.record(Kind.JOINED, member.id)])
+        self._tell([self._watches.record(Kind.JOINED, member.id, member.label)])
         return member.id
 
     def relabel(self, provider: int, label: str) -> None:
@@ -155,7 +155,7 @@ class Registry:
             self._ids = array("q", sorted(id for id in self._members if id != BROKER))
         self._restored.withdrawn(provider)
         changes = self._remove(provider, member.services, why)
-        changes.append(self._watches.record(Kind.LEFT, provider, why=why))
+        changes.append(self._watches.record(Kind.LEFT, provider, member.label, why))
         self._tell(changes)
 
     def provider(self, provider: int) -> Provider | None:

@@ -166,7 +166,7 @@ class Watches:
         self.beat_watchers += (watch,)
         return watch
 
-    def record(self, kind: Kind, provider: int, subject: Service | None = None, why: str = "") -> Change:
+    def record(self, kind: Kind, provider: int, subject: Service | str, why: str = "") -> Change:
         """Assign a revision to a change, and keep it in the ring."""
         self.revision = revision = self.revision + 1
         # As `Change(...)`, without the call of its constructor in Python: there are four for each short connection.

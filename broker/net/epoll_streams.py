@@ -208,9 +208,6 @@ class Streams:
 
     # to the reactor
 
-    def __len__(self) -> int:
-        return len(self._members)
-
     def dispatch(self, ready: list[tuple[int, int]], other: Callable[[int, int], bool]) -> None:
         """Serve the ready members, then make the calls requested by `at_end`.
 

@@ -8,6 +8,7 @@ bounded, since the id is written into headers and logs.
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Sequence
 
 HEADER = "X-Request-ID"
@@ -23,8 +24,12 @@ PATTERN = rf"[A-Za-z0-9._-]{{1,{MAX_ID}}}"
 _GIVEN = re.compile(PATTERN.encode())
 
 
+START_BYTES = 4
+"""Random bytes of `RequestIds.fresh`: of a thousand starts, two are alike in one case of 8,600."""
+
+
 class RequestIds:
-    """Ids of one listener. ``start`` distinguishes them from those of other brokers and of earlier starts.
+    """Ids of one listener. ``start`` distinguishes them from those of other listeners, brokers and starts.
 
     They are that word and a number: a random id for each request would cost several times as much.
     """
@@ -32,6 +37,11 @@ class RequestIds:
     def __init__(self, start: str) -> None:
         self._start = start
         self._made = 0
+
+    @classmethod
+    def fresh(cls) -> RequestIds:
+        """Return the ids of a listener that starts now, with a random word."""
+        return cls(secrets.token_hex(START_BYTES))
 
     def choose(self, given: Sequence[bytes] | None) -> str:
         """Return the id of a request whose field ``X-Request-ID`` has these values.

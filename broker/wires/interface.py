@@ -131,6 +131,9 @@ class OpenWire(Protocol):
     def pinger(self) -> Pinger | None:
         """Return the ping of the wire, by which health checks find out if a peer still answers; None if it has none."""
 
+    def left(self, provider: int) -> float | None:
+        """Return the seconds until a provider ends without a further sign of life; None without a lease."""
+
     def certificates(self) -> Sequence[Certificates]:
         """Return the certificates of open TLS listeners, which a reload reads again."""
 
@@ -189,6 +192,10 @@ class PlainWire:
 
     def pinger(self) -> Pinger | None:
         """Return no ping: the protocol has none, or ends silent peers itself."""
+        return None
+
+    def left(self, provider: int) -> float | None:
+        """Return None: providers end with their connections."""
         return None
 
     def certificates(self) -> Sequence[Certificates]:

@@ -33,7 +33,7 @@ class Column:
 class View(Generic[Item]):
     """A table.
 
-    - ``name``: its name in commands: ``mc0 sessions``. ``help``: a sentence.
+    - ``name``: its name in commands: ``dbp services``. ``help``: a sentence.
     - ``columns``: all columns, in order.
     - ``items``: the items, one for each row. The iteration may last many turns of the reactor, in which the state
       changes: it goes over a copy of the references that were there at its begin, or skips what has ended.
@@ -42,6 +42,8 @@ class View(Generic[Item]):
     - ``order``: the column by which rows are sorted unless another one is asked for; "" for the order of the items.
     - ``sums``: columns whose sum over all rows is a metric.
     - ``tagged``: True if the rows change with the registry's revision only.
+    - ``title``: its name as a heading, with the wire as people write it: ``DBP services``. By default the name with a
+      capital letter.
     """
 
     name: str
@@ -53,6 +55,9 @@ class View(Generic[Item]):
     order: str = ""
     sums: Sequence[str] = ()
     tagged: bool = False
+    title: str = attrs.field(
+        default=attrs.Factory(lambda view: view.name[:1].upper() + view.name[1:], takes_self=True), kw_only=True
+    )
 
     @property
     def table(self) -> str:

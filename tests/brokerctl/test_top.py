@@ -113,15 +113,15 @@ ROW = {
 @pytest.mark.parametrize("height", [6, 24])
 @pytest.mark.parametrize("helping", [True, False])
 def test_the_screen_fits_the_terminal(width: int, height: int, helping: bool) -> None:
-    status = {"version": "1", "uptime": 5e5, "registry": {"providers": 10**6}, "listeners": [{"ready": False}]}
-    seen = Seen(status, [ROW] * 100, "http://x", changes=1.5, loading=False)
+    status = {"version": "1", "uptime": 5e5, "registry": {"providers": 10**6}}
+    seen = Seen(status, [ROW] * 100, [{"ready": False}], "http://x", changes=1.5, loading=False)
     lines = screen(Top(helping=helping, filter="x" * 60, total=100), seen, width, height)
     assert len(lines) == height
     assert all(line.cell_len <= width for line in lines)
 
 
 def test_the_screen_shows_rows_numbers_and_the_sort() -> None:
-    seen = Seen({"version": "1.2", "uptime": 61}, [ROW | {"service": "b\x1bnk"}], "http://x", loading=False)
+    seen = Seen({"version": "1.2", "uptime": 61}, [ROW | {"service": "b\x1bnk"}], where="http://x", loading=False)
     text = "\n".join(line.plain for line in screen(Top(sort="load", descending=True, total=1), seen, 80, 24))
     assert "elkobroker 1.2  http://x  up 1m 1s" in text
     assert "b\\x1bnk [::1]:1" in text
@@ -130,7 +130,7 @@ def test_the_screen_shows_rows_numbers_and_the_sort() -> None:
 
 
 def test_trouble_is_on_the_screen_with_the_last_rows() -> None:
-    seen = Seen({}, [ROW], "http://x", "http://x cannot be reached", loading=False)
+    seen = Seen({}, [ROW], (), "http://x", "http://x cannot be reached", loading=False)
     lines = screen(Top(), seen, 80, 24)
     assert lines[0].plain == "http://x cannot be reached"
     assert any("[::1]:1" in line.plain for line in lines)
@@ -218,13 +218,17 @@ def farm(server: Server) -> None:
 
     server.answer("/v1/services", services)
     server.answer("/v1/providers", page({"provider": 7, "label": "seven"}))
-    server.answer("/v1/status", {"version": "1.2.3", "uptime": 5.0, "registry": {"services": 60}, "listeners": []})
+    # DBP is one listener with two sockets.
+    sockets = [{"wire": "dbp", "address": "tcp://h:1"}, {"wire": "dbp", "name": "heartbeats", "address": "h:1"}]
+    server.answer("/v1/status", {"version": "1.2.3", "uptime": 5.0, "registry": {"services": 60}, "listeners": sockets})
+    server.answer("/v1/listeners", page({"name": "dbp", "ready": True}, {"name": "mtl", "ready": False}))
 
 
 def test_top_sorts_filters_scrolls_and_quits(server: Server) -> None:
     farm(server)
     with terminal(server.url) as top:
         shown = top.shows("1-19 of 60")
+        top.shows("listeners 1/2 ")
         assert "service-018" in shown
         assert "service-019" not in shown
         top.press(">r")
@@ -240,7 +244,8 @@ def test_top_sorts_filters_scrolls_and_quits(server: Server) -> None:
         assert top.ended() == 0
         assert top.is_restored()
     # The broker sends no more than is on the screen.
-    assert {request.query["limit"][0] for request in server.requests if "limit" in request.query} == {"19"}
+    asked = [request for request in server.requests if request.path in ("/v1/services", "/v1/providers")]
+    assert {request.query["limit"][0] for request in asked} == {"19"}
 
 
 def test_ctrl_c_ends_top_in_order(server: Server) -> None:

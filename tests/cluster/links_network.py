@@ -64,7 +64,7 @@ class LinksNetwork:
             self._connect((one, other))
 
     def cut(self, one: str, other: str) -> None:
-        """End the link of a pair until `heal`; what is on the way is lost."""
+        """End the link of a pair until `heal`; messages on the way are lost."""
         pair = _pair(one, other)
         self._cut.add(pair)
         self._disconnect(pair)

@@ -36,7 +36,7 @@ class Offering(Protocol):
         """Offer a service with an empty hostport, and assert that the wire refuses it in its own words."""
 
     def load_less_than_nothing(self) -> float:
-        """Report a load of -1 after one of 0.25, and assert what the wire says to that. Returns the load it leaves."""
+        """Report a load of -1 after one of 0.25, and assert the answer of the wire. Returns the load it leaves."""
 
     def die(self) -> None:
         """Go without a word."""

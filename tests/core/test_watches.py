@@ -31,12 +31,12 @@ def history(registry: Registry) -> list[tuple[int, Kind, int, object]]:
     registry.withdraw(id, ["bank"])
     registry.leave(id)
     return [
-        (1, Kind.JOINED, id, None),
+        (1, Kind.JOINED, id, "one"),
         (2, Kind.OFFERED, id, service),
         (3, Kind.LOAD, id, Load(id, "one", 0.5)),
         (4, Kind.AMENDED, id, amended),
         (5, Kind.WITHDRAWN, id, amended),
-        (6, Kind.LEFT, id, None),
+        (6, Kind.LEFT, id, "one"),
     ]
 
 
@@ -72,7 +72,7 @@ def test_a_provider_that_leaves_withdraws_first(registry: Registry) -> None:
     assert [(change.kind, change.subject) for change in heard] == [
         (Kind.WITHDRAWN, services[0]),
         (Kind.WITHDRAWN, services[1]),
-        (Kind.LEFT, None),
+        (Kind.LEFT, "one"),
     ]
 
 

@@ -11,6 +11,7 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Malformed, Reason
 from broker.net.web_origins import Origins
+from broker.web.request_ids import RequestIds
 from broker.wires.elko.codec import long_poll, rtcp
 from broker.wires.elko.codec.blocks import MAX_BLOCK
 from broker.wires.elko.transports.long_poll import LongPollFactory
@@ -131,7 +132,7 @@ STEPS = st.one_of(
 def test_sessions_over_http_survive_anything(steps: list[tuple[Any, ...]]) -> None:
     with capturedLogs() as logged:
         hub = WordHub()
-        factory = LongPollFactory(hub.factory, hub.limits, "/", Origins([]))
+        factory = LongPollFactory(hub.factory, hub.limits, "/", Origins([]), RequestIds("start"))
         links: dict[int, CarriedLink] = {}
         numbers = {"xmit": 1, "select": 1}
         for what, which, *more in steps:

@@ -98,8 +98,19 @@ def test_the_document_is_valid_openapi(http: Http) -> None:
     assert len(names) == len(set(names))
 
 
+def test_the_end_of_a_lease_is_told(http: Http) -> None:
+    [entry] = http.ask("/v1/why/bank")["entries"]
+    assert 0 < entry["left"] <= 601
+    assert entry["ends"] == f"in {entry['left']:.1f} s without another sign of life, or when it is withdrawn"
+    assert all(each["left"] is None for each in http.ask("/v1/why/broker-client")["entries"])
+
+
 def test_every_view_is_served(http: Http) -> None:
-    for view in http.ask("/v1/views")["rows"]:
+    views = http.ask("/v1/views")["rows"]
+    assert [view["title"].lower() for view in views] == [view["name"] for view in views]
+    titles = {view["title"] for view in views}
+    assert {"Elko sessions", "mc0 topics", "DBP services", "MTL queues", "HTTP instances", "Broker plan"} <= titles
+    for view in views:
         answer = http.ask(f"{view['path']}?limit=5&sort=-{view['columns'][0]['name']}")
         assert len(answer["rows"]) == min(5, answer["total"]), view["name"]
         columns = {column["name"] for column in view["columns"]}

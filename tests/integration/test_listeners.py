@@ -1,4 +1,4 @@
-"""Listeners whose port is taken: what the daemon does without them, and when their port is free again."""
+"""Listeners whose port is taken: the daemon serves without them, and opens them when their port is free again."""
 
 from __future__ import annotations
 

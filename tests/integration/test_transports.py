@@ -230,6 +230,19 @@ def test_a_waiting_select_is_answered_when_something_comes(daemon: Daemon) -> No
         waiting.close()
 
 
+def test_answers_and_lines_of_the_log_have_the_id_of_their_request(daemon: Daemon) -> None:
+    peer = HttpPeer(daemon.port("poll"), "/admin/")
+    peer.send(to="client", op="auth")
+    message = json.dumps({"to": "client", "op": "debug", "msg": "told by a page"}).encode()
+    response, _ = peer.request(f"xmit/{peer.session}/2", message, {"X-Request-ID": "page-17"})
+    assert response.headers["X-Request-ID"] == "page-17"
+    daemon.wait_for(" page-17].*told by a page")
+    made = [peer.request(path)[0].headers["X-Request-ID"] for path in ("connect", "nothing-here")]
+    word = made[0].partition("-")[0]
+    assert all(each.startswith(f"{word}-") for each in made)
+    assert len({*made, "page-17"}) == 3
+
+
 def test_pages_that_may_and_pages_that_may_not(daemon: Daemon) -> None:
     http = Http(daemon.port("poll"), "/admin/")
     response, _ = http.request("connect", headers={"Origin": PAGE})
@@ -244,7 +257,9 @@ def test_pages_that_may_and_pages_that_may_not(daemon: Daemon) -> None:
 def test_a_body_over_the_limit_is_refused_before_it_is_read(daemon: Daemon) -> None:
     with socket.create_connection(("127.0.0.1", daemon.port("poll")), PATIENCE) as sock:
         sock.sendall(b"POST /admin/xmit/1/1 HTTP/1.1\r\nHost: x\r\nContent-Length: 1048577\r\n\r\n")
-        assert sock.recv(65_536).startswith(b"HTTP/1.1 413 ")
+        refused = sock.recv(65_536)
+        assert refused.startswith(b"HTTP/1.1 413 ")
+        assert b"\r\nX-Request-ID: " in refused
 
 
 def test_http_over_tls(daemon: Daemon, trusted: tuple[Path, Path]) -> None:

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from broker.config import endpoint
 from broker.net.endpoints import listen
-from broker.net.reactor import Reactor
+from broker.net.reactor import EVENTS, Reactor
 from tests.patience import PATIENCE
 
 
@@ -118,6 +118,31 @@ def test_other_descriptors_are_served_beside_connections(reactor: Any) -> None:
     client.close()
     os.close(pipe.start)
     reactor.disconnectAll()
+
+
+def test_a_turn_is_bounded_and_the_next_one_serves_the_waiting_descriptors(reactor: Any) -> None:
+    read, write = os.pipe()
+    os.write(write, b"never read")
+    served: list[int] = []
+
+    class Ready(Pipe):
+        """A duplicate of the same end, which stays readable."""
+
+        def __init__(self) -> None:
+            self.end = os.dup(read)
+
+        def doRead(self) -> None:
+            served.append(self.end)
+
+    for _ in range(EVENTS + 10):
+        reactor.addReader(Ready())
+    reactor.iterate(0)
+    assert len(served) == EVENTS
+    reactor.iterate(0)
+    assert len(set(served)) == EVENTS + 10
+    reactor.disconnectAll()
+    os.close(read)
+    os.close(write)
 
 
 def test_the_end_of_the_reactor_ends_ports_and_connections(reactor: Any) -> None:

@@ -13,6 +13,16 @@ import attrs
 from tests.integration.daemon import Daemon, Peer
 from tests.patience import PATIENCE
 
+ACCESS = '[access]\nfile = "users.toml"\n'
+"""The table of a daemon with users."""
+
+
+def configuration(*tables: str) -> str:
+    """The configuration of a daemon with Elko and HTTP alone, and further tables."""
+    endpoint = 'endpoint = "tcp:0:interface=127.0.0.1"\n'
+    off = (f"[{wire}]\nenabled = false\n" for wire in ("mc0", "dbp", "mtl"))
+    return "".join((f"[[elko.listeners]]\n{endpoint}", f"[http]\n{endpoint}", *off, *tables))
+
 
 @attrs.frozen(eq=False)
 class Farm:

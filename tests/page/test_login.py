@@ -11,7 +11,7 @@ from broker.access import tokens
 from tests.access.users import put
 from tests.integration.daemon import Daemon
 from tests.page.conftest import Tabs
-from tests.page.farm import Farm
+from tests.page.farm import ACCESS, Farm, configuration
 
 pytestmark = pytest.mark.long
 
@@ -39,31 +39,13 @@ users = ["narrow"]
 operations = ["find"]
 """
 
-CONFIG = """\
-[[elko.listeners]]
-endpoint = "tcp:0:interface=127.0.0.1"
-
-[http]
-endpoint = "tcp:0:interface=127.0.0.1"
-
-[access]
-file = "users.toml"
-
-[mc0]
-enabled = false
-[dbp]
-enabled = false
-[mtl]
-enabled = false
-"""
-
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """A daemon that shows itself to its users only."""
     folder = tmp_path_factory.mktemp("guarded")
     put(folder / "users.toml", USERS)
-    (folder / "x.toml").write_text(CONFIG)
+    (folder / "x.toml").write_text(configuration(ACCESS))
     with Daemon(folder, "--config", "x.toml") as daemon:
         daemon.http_port()
         yield Farm(daemon)

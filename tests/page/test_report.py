@@ -13,7 +13,7 @@ from tests.access.users import put
 from tests.core.plans import document, service
 from tests.integration.daemon import Daemon
 from tests.page.conftest import PHONE, WIDE, Tabs
-from tests.page.farm import Farm
+from tests.page.farm import ACCESS, Farm, configuration
 
 pytestmark = pytest.mark.long
 
@@ -31,23 +31,7 @@ users = ["carol"]
 operations = ["view"]
 """
 
-CONFIG = """\
-[[elko.listeners]]
-endpoint = "tcp:0:interface=127.0.0.1"
-
-[http]
-endpoint = "tcp:0:interface=127.0.0.1"
-
-[plan]
-file = "plan/plan.json"
-
-[mc0]
-enabled = false
-[dbp]
-enabled = false
-[mtl]
-enabled = false
-"""
+PLAN = '[plan]\nfile = "plan/plan.json"\n'
 
 REPORT = """\
 <!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>Capacity plan</title>
@@ -83,13 +67,13 @@ def daemon(folder: Path, config: str) -> Iterator[Farm]:
 @pytest.fixture(scope="module")
 def open_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """A daemon without users."""
-    yield from daemon(tmp_path_factory.mktemp("open"), CONFIG)
+    yield from daemon(tmp_path_factory.mktemp("open"), configuration(PLAN))
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """A daemon whose only user has a token and no password."""
-    yield from daemon(tmp_path_factory.mktemp("guarded"), CONFIG + '[access]\nfile = "users.toml"\n')
+    yield from daemon(tmp_path_factory.mktemp("guarded"), configuration(PLAN, ACCESS))
 
 
 def opened(context: BrowserContext, page: Page, name: str) -> Page:

@@ -20,7 +20,7 @@ def hour(number: int) -> datetime:
 
 
 def row(service: str, number: int, demand: float | None, **members: Any) -> tuple[Any, ...]:
-    """Return a service's hour; what is not given is null."""
+    """Return a service's hour; members that are not given are null."""
     known = {"date": hour(number).date(), "service": service, "h": hour(number), "demand_mean": demand, **members}
     return tuple(known.get(name) for name in GOLD_SERVICE_1H.schema.names)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 START = datetime(2026, 3, 2, 10, tzinfo=UTC)
-"""When the records of these tests begin."""
+"""The time of the first records of these tests."""
 
 
 def record(seq: int, event: str = "hb", **members: Any) -> dict[str, Any]:

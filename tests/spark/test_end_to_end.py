@@ -288,7 +288,7 @@ class Truth:
         return [r for r in found if r.get("service") == service and r["endpoint"].startswith(host)]
 
     def last_sign(self, boot: str) -> int:
-        """When a start of the broker gave its last sign."""
+        """The time of the last sign of a start of the broker."""
         return max(int(record["ts"]) for (of, _), record in self.records.items() if of == boot)
 
     def connected(self, records: list[RecordT]) -> float:

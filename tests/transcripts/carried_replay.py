@@ -17,6 +17,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.net.web_origins import Origins
+from broker.web.request_ids import RequestIds
 from broker.wires.elko.sessions.authentication import Policy
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
@@ -71,6 +72,7 @@ def _responses(text: str) -> Iterator[str]:
         assert head is not None, text
         headers = dict(line.split(": ", 1) for line in head[2].split("\r\n")[:-1])
         length = int(headers.pop("Content-Length"))
+        headers.pop("X-Request-Id", None)  # the original has none
         shown = [head[1], *(f"{name}: {value}" for name, value in sorted(headers.items()))]
         body, text = text[head.end() : head.end() + length], text[head.end() + length :]
         yield "; ".join(shown) + f"; {body}"
@@ -179,7 +181,11 @@ def replay(recording: Recording, http: bool) -> list[Answer]:
     # As the recorded broker was configured.
     limits = TransportLimits(authenticate_within=0, http_timeout=6, http_select_wait=4)
     lines.limit(limits)
-    factory: Any = LongPollFactory(lines, limits, "/admin", Origins(["*"])) if http else RtcpFactory(lines, limits)
+    factory: Any = (
+        LongPollFactory(lines, limits, "/admin", Origins(["*"]), RequestIds("start"))
+        if http
+        else RtcpFactory(lines, limits)
+    )
     with capturedLogs() as logged:
         player = _Player(broker.clock, factory, recording, http)
         player.play()

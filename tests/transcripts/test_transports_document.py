@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from broker.net.web_origins import Origins
+from broker.web.request_ids import RequestIds
 from broker.wires.elko.sessions.authentication import Policy
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
@@ -76,7 +77,11 @@ def test_conversation(kind: str) -> None:
     lines = Broker(Setting(Policy())).listeners["open"]
     http = kind == "http"
     limits = TransportLimits()
-    factory = LongPollFactory(lines, limits, "/elko", Origins([])) if http else RtcpFactory(lines, limits)
+    factory = (
+        LongPollFactory(lines, limits, "/elko", Origins([]), RequestIds("start"))
+        if http
+        else RtcpFactory(lines, limits)
+    )
     conversation = Conversation(factory, http)
     conversation.hold(block)
     assert conversation.held == [line.rstrip() for line in block.split("\n") if line]

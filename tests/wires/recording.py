@@ -91,7 +91,7 @@ class Client:
         self.send(json.dumps(members).encode() + b"\n\n")
 
     def ask(self, to: str, op: str, **parameters: Any) -> list[dict[str, Any]]:
-        """Send one message; what came back, and whatever had come before."""
+        """Send one message. Returns the answers, and all messages before them."""
         self.say(to, op, **parameters)
         return self.take()
 

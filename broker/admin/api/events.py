@@ -49,8 +49,8 @@ class EventsQuery:
     """The query of recent events.
 
     Without ``since``, the newest events are returned; with a pattern, those of the newest 2,000. ``kinds`` and
-    ``pattern`` select events; the pattern matches the name of a service, or the label of a provider that reports a
-    load.
+    ``pattern`` select events; the pattern matches the name of a service, or the label of a provider that joins, leaves
+    or reports a load.
     """
 
     since: Annotated[
@@ -110,6 +110,8 @@ def event(change: Change) -> dict[str, object]:
             about["label"] = subject.label
     elif isinstance(subject, Load):
         about |= {"label": subject.label, "load": subject.load}
+    elif subject:
+        about["label"] = subject
     if change.why:
         about["why"] = change.why
     return about
@@ -132,7 +134,7 @@ def _name(change: Change) -> str:
     subject = change.subject
     if isinstance(subject, Service):
         return subject.name
-    return subject.label if isinstance(subject, Load) else ""
+    return subject.label if isinstance(subject, Load) else subject
 
 
 def endpoints(registry: IRegistry) -> list[Endpoint]:

@@ -48,9 +48,10 @@ class ColumnAbout:
 
 @attrs.frozen
 class ViewAbout:
-    """A view: its rows are at ``path``."""
+    """A view: its rows are at ``path``. ``title`` is its name as a heading."""
 
     name: str
+    title: str
     path: str
     help: str
     columns: list[ColumnAbout]
@@ -128,6 +129,7 @@ class _Tables:
                 [
                     ViewAbout(
                         view.name,
+                        view.title,
                         f"/v1/views/{view.wire}/{view.table}",
                         view.help,
                         [ColumnAbout(column.name, column.help, column.unit) for column in view.columns],

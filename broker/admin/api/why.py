@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Annotated, Any
 
@@ -20,6 +20,9 @@ from broker.web.endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.web.problem import Problem
 
+Left = Callable[[Provider], float | None]
+"""Seconds until a provider ends without a further sign of life; None without a lease at this broker."""
+
 PIECE = 100
 """Entries of one piece: some 5 µs each."""
 
@@ -31,6 +34,7 @@ MAX_ENTRIES = 10_000
 class Entry:
     """One entry of a name, with sentences: ``alive_by``, what keeps it; ``ends``, when it would end.
 
+    ``left`` are the seconds until its lease at this broker ends without a further sign of life, null without a lease.
     ``since`` is the time of the provider's registration, null for an entry from before a restart, which ``restored``
     marks. ``check`` is the result of the health checks. ``broker`` is the broker of a cluster at which the provider is
     registered, empty without a cluster.
@@ -45,6 +49,7 @@ class Entry:
     address: str
     since: str | None
     heard: Annotated[float, Meta(description="seconds since the last sign of life")] | None
+    left: Annotated[float, Meta(description="seconds to the end of its lease")] | None
     restored: bool
     alive_by: str
     ends: str
@@ -75,10 +80,14 @@ class ProviderAbout:
 
 
 class Explainer:
-    """Explanations of entries of ``registry``, whose times are on ``clock``. ``here`` is the name of this broker in its
-    cluster, empty without one."""
+    """Explanations of entries of ``registry``, whose times are on ``clock``.
 
-    def __init__(self, registry: IRegistry, clock: IReactorTime, here: str) -> None:
+    ``left`` returns the rest of a provider's lease. ``here`` is the name of this broker in its cluster, empty without
+    one.
+    """
+
+    def __init__(self, registry: IRegistry, clock: IReactorTime, left: Left, here: str) -> None:
+        self._left = left
         self._here = here
         self._registry = registry
         self._clock = clock
@@ -109,7 +118,8 @@ class Explainer:
         """Return the explanation of one entry. ``provider`` is None if it has left."""
         gone = service.restored or provider is None
         heard = None if gone or provider is None else round(self._clock.seconds() - provider.heard, 1)
-        alive_by, ends = self._reasons(service, provider, heard)
+        left = None if gone or provider is None or service.interval is None else self._left(provider)
+        alive_by, ends = self._reasons(service, provider, heard, left)
         return Entry(
             service=service.name,
             protocol=service.protocol,
@@ -120,6 +130,7 @@ class Explainer:
             address="" if provider is None else provider.address,
             since=None if gone or provider is None or not provider.since else moment(provider.since),
             heard=heard,
+            left=None if left is None else round(left, 1),
             restored=service.restored,
             alive_by=alive_by,
             ends=ends,
@@ -135,7 +146,9 @@ class Explainer:
         shown = {Policy.SHOW: "", Policy.LAST: "; it comes last in finds", Policy.HIDE: "; it is left out of finds"}
         return f"{check.state.value} for {self._clock.seconds() - check.since:.0f} s: {check.reason}{shown[policy]}"
 
-    def _reasons(self, service: Service, provider: Provider | None, heard: float | None) -> tuple[str, str]:
+    def _reasons(
+        self, service: Service, provider: Provider | None, heard: float | None, left: float | None
+    ) -> tuple[str, str]:
         if service.restored or provider is None:
             return (
                 "the record from before the restart: its provider has not returned",
@@ -151,7 +164,9 @@ class Explainer:
         if service.interval is not None:
             return (
                 f"signs of life, agreed at least every {service.interval:g} s; the last one was {heard:g} s ago",
-                "when it is silent for longer than its wire allows, or when it is withdrawn",
+                "when it is silent for longer than its wire allows, or when it is withdrawn"
+                if left is None
+                else f"in {left:.1f} s without another sign of life, or when it is withdrawn",
             )
         if service.lasting:
             return (
@@ -165,9 +180,11 @@ class Explainer:
         )
 
 
-def endpoints(registry: IRegistry, clock: IReactorTime, history: LoadHistory, here: str = "") -> list[Endpoint]:
-    """Return the endpoints of names and providers. ``here`` is the name of this broker in its cluster."""
-    explainer = Explainer(registry, clock, here)
+def endpoints(
+    registry: IRegistry, clock: IReactorTime, history: LoadHistory, left: Left, here: str = ""
+) -> list[Endpoint]:
+    """Return the endpoints of names and providers; see `Explainer`."""
+    explainer = Explainer(registry, clock, left, here)
 
     def why(call: Call) -> Response:
         name = call.path["name"]

@@ -10,7 +10,7 @@ import attrs
 import click
 from twisted.internet.defer import CancelledError, Deferred
 
-from broker.brokerctl.commands.lists import LISTINGS
+from broker.brokerctl.commands.lists import LARGEST_PAGE, LISTINGS
 from broker.brokerctl.failures import Exit, Failure
 from broker.brokerctl.http.answers import mapping, rows
 from broker.brokerctl.http.client import Client
@@ -102,6 +102,7 @@ class _Live:
         top.page = capacity(height)
         table = top.table
         status = mapping(await self._client.get("/v1/status"))
+        listeners = rows(mapping(await self._client.get(LISTINGS["listeners"].path, {"limit": LARGEST_PAGE})))
         answer = mapping(await self._client.get(LISTINGS[table].path, top.query()))
         if table != top.table:
             # Another table was chosen in the meantime.
@@ -111,7 +112,7 @@ class _Live:
             found = [self._with_rate(row) for row in found]
         top.received(answer)
         top.columns = [column.name for column in columns_of(top, found, width)]
-        self.seen = Seen(status, found, self._client.where, "", self._changes(answer), False)
+        self.seen = Seen(status, found, listeners, self._client.where, "", self._changes(answer), False)
 
     async def _loop(self) -> None:
         first = True

@@ -66,6 +66,7 @@ WHY = [
     Column("address"),
     Column("since"),
     Column("heard", SECONDS),
+    Column("left", SECONDS),
     Column("alive_by"),
     Column("ends"),
     Column("check"),

@@ -27,10 +27,16 @@ GAP = 1
 
 @attrs.frozen
 class Seen:
-    """The last answers. ``trouble`` is the reason why there are none now; ``changes`` the changes in a second."""
+    """The last answers.
+
+    ``listeners`` are the rows of the list of listeners, as the table has them: the status names sockets, of which a
+    listener may have several. ``trouble`` is the reason why there are no answers now; ``changes`` the changes in a
+    second.
+    """
 
     status: Mapping[str, Any] = attrs.field(factory=dict)
     rows: Sequence[Mapping[str, Any]] = ()
+    listeners: Sequence[Mapping[str, Any]] = ()
     where: str = ""
     trouble: str = ""
     changes: float | None = None
@@ -88,13 +94,9 @@ def _numbers(top: Top, seen: Seen) -> Text:
             line.append(f"{name} ").append(units.text(registry[name]), "bold").append("  ")
     if seen.changes is not None:
         line.append("changes ").append(f"{seen.changes:.1f}/s", "bold").append("  ")
-    listeners = seen.status.get("listeners")
-    if isinstance(listeners, list):
-        closed = [each for each in listeners if isinstance(each, dict) and each.get("ready") is False]
-        line.append("listeners ").append(
-            f"{len(listeners) - len(closed)}/{len(listeners)}", "bold red" if closed else "bold"
-        )
-        line.append("  ")
+    if seen.listeners:
+        ready, total = sum(row.get("ready") is True for row in seen.listeners), len(seen.listeners)
+        line.append("listeners ").append(f"{ready}/{total}", "bold" if ready == total else "bold red").append("  ")
     if top.paused:
         line.append("PAUSED", "bold yellow")
     else:

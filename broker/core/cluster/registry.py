@@ -330,7 +330,7 @@ class ClusterRegistry(Registry):
             mirrored = self._mirrors[provider.id] = Mirrored(entry, [])
             self._members[provider.id] = entry
             insort(self._ids, provider.id)
-            step.changes.append(self._watches.record(Kind.JOINED, provider.id))
+            step.changes.append(self._watches.record(Kind.JOINED, provider.id, provider.label))
         entry = mirrored.entry
         entry.label, entry.address, entry.broker, entry.heard = provider.label, provider.address, provider.broker, now
         entry.owner = provider.owner
@@ -413,7 +413,7 @@ class ClusterRegistry(Registry):
         entry = self._drop(provider)
         lasting = tuple(service for service in entry.services if service.lasting)
         step.changes += self._remove(provider, entry.services, why)
-        step.changes.append(self._watches.record(Kind.LEFT, provider, why=why))
+        step.changes.append(self._watches.record(Kind.LEFT, provider, entry.label, why))
         if lasting and why == "expired":
             self._restored.remember(attrs.evolve(entry.value(), services=lasting))
 
@@ -426,7 +426,7 @@ class ClusterRegistry(Registry):
         # The successor is at the same endpoints, and was hidden while this provider was shown.
         self._vacate([endpoint_of(member.wire, service) for service in member.services], step)
         step.changes += self._remove(provider, member.services, "left")
-        step.changes.append(self._watches.record(Kind.LEFT, provider, why="left"))
+        step.changes.append(self._watches.record(Kind.LEFT, provider, member.label, "left"))
         self._successors.follow([provider], successor)
 
     def _revive(self, provider: int) -> None:
@@ -438,7 +438,7 @@ class ClusterRegistry(Registry):
         self._members[provider] = member
         insort(self._ids, provider)
         services, member.services = member.services, []
-        self._tell([self._watches.record(Kind.JOINED, provider)])
+        self._tell([self._watches.record(Kind.JOINED, provider, member.label)])
         if services:
             self._add(member, services)
 

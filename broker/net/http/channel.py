@@ -40,7 +40,7 @@ from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler
 from broker.net.unfinished_input import SHORT, UnfinishedInput
-from broker.web.request_ids import HEADER
+from broker.web.request_ids import HEADER, RAW_HEADER, RequestIds
 
 LENGTH_DIGITS = 15
 """Digits of a Content-Length: a petabyte. Longer numbers are refused unread."""
@@ -76,6 +76,7 @@ class HttpOwner(Protocol):
     deadlines: HttpDeadlines
     unfinished: UnfinishedInput
     clock: Any
+    ids: RequestIds
 
     def connected(self, connection: Any) -> None:
         """Register a connection."""
@@ -126,6 +127,7 @@ class HttpChannel(Scheduled, HTTPChannel):
     _batch = 0  # requests since the last read
     _drips = 0  # short reads since the last request
     _losing = False  # the transport closes when all output is sent
+    _request_id = ""
     _unsent = 0  # unsent bytes when the read deadline began
     _discarded = 0  # bytes of input since a lingering close began
     _plain: Connection | None = None  # the transport, if it is a plain socket
@@ -170,8 +172,15 @@ class HttpChannel(Scheduled, HTTPChannel):
 
     @property
     def request_id(self) -> str:
-        """The id of the present request, in its answer and in log lines; "" for a listener whose requests have none."""
-        return ""
+        """The id of the request that arrives or is answered. It is made when it is first needed."""
+        if not self._request_id:
+            self.identify(self.requests[-1] if self.requests else None)
+        return self._request_id
+
+    def identify(self, request: HttpRequest | None) -> None:
+        """Give a request its id: the one of its head, or another."""
+        given = None if request is None else request.requestHeaders.getRawHeaders(RAW_HEADER)
+        self._request_id = self.factory.ids.choose(given)
 
     @property
     def behind(self) -> bool:
@@ -275,6 +284,7 @@ class HttpChannel(Scheduled, HTTPChannel):
     # for Twisted
 
     def requestDone(self, request: Any) -> None:
+        self._request_id = ""
         self._arriving = False
         self._answering = False
         self.factory.deadlines.wait(self)
@@ -369,8 +379,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         request_id = self.request_id
         body, content_type = self.factory.sentence(status, text, request_id)
         head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
-        if request_id:
-            head += f"{HEADER}: {request_id}\r\n"
+        head += f"{HEADER}: {request_id}\r\n"
         self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
         self._linger()
 

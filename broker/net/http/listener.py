@@ -35,7 +35,7 @@ from broker.net.taps import Direction, Seen
 from broker.web.endpoint import Answer
 from broker.web.messages import Request
 from broker.web.problem import MEDIA_TYPE, Problem
-from broker.web.request_ids import RAW_HEADER, RequestIds
+from broker.web.request_ids import RequestIds
 
 MAX_PARAMETERS = 100
 """Parameters of a query: no endpoint has as many, and each costs some µs."""
@@ -56,7 +56,6 @@ class Channel(HttpChannel):
     answering: Answering | None = None
     """The answer that waits or is being sent."""
     _seen: Seen | None = None
-    _request_id = ""
 
     def __init__(self, factory: HttpFactory, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -72,22 +71,6 @@ class Channel(HttpChannel):
         if self.turned_away is not None:
             self.refused(self.turned_away)
             self.last_words(503, "Service Unavailable", self.turned_away.text)
-
-    @property
-    def request_id(self) -> str:
-        """The id of the request that arrives or is answered. It is made when it is first needed."""
-        if not self._request_id:
-            self.identify(self.requests[-1] if self.requests else None)
-        return self._request_id
-
-    def identify(self, request: HttpRequest | None) -> None:
-        """Give a request its id: the one of its head, or another."""
-        given = None if request is None else request.requestHeaders.getRawHeaders(RAW_HEADER)
-        self._request_id = self.factory.ids.choose(given)
-
-    def requestDone(self, request: HttpRequest) -> None:
-        self._request_id = ""
-        super().requestDone(request)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the peer's verified certificate; none without TLS, and none without a certificate."""

@@ -119,6 +119,10 @@ class OpenDbp(PlainWire):
         """Return the probe of services, by their ids in the registry."""
         return self.catalogue
 
+    def left(self, provider: int) -> float | None:
+        """Return the rest of the agreed intervals of silence of a service under contract."""
+        return self.catalogue.left(provider)
+
     def views(self) -> Sequence[AnyView]:
         """Return the view of registered services."""
         return views.views(self.catalogue, self.leases)

@@ -36,6 +36,7 @@ def views(catalogue: Catalogue, leases: ILeases) -> Sequence[AnyView]:
             lambda: list(catalogue),
             partial(_service, leases),
             lambda entry: (entry.name,),
+            title="DBP services",
         )
     ]
 

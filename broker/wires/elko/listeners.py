@@ -20,6 +20,7 @@ from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.stream_listener import StreamListener
 from broker.net.tls import Certificates
 from broker.net.web_origins import Origins
+from broker.web.request_ids import RequestIds
 from broker.wires.common.places import place
 from broker.wires.elko.config import BrokerListener, DirectorListener, ElkoListener
 from broker.wires.elko.section import title
@@ -222,7 +223,7 @@ def _carrier(
         guarded=listener.transport == "tcp",
     )
     if listener.transport == "http":
-        return LongPollFactory(lines, limits, path, origins), lines
+        return LongPollFactory(lines, limits, path, origins, RequestIds.fresh()), lines
     return RtcpFactory(lines, limits) if listener.transport == "rtcp" else lines, lines
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,9 +33,6 @@ from broker.wires.http.sessions.verified_credentials import VerifiedCredentials
 from broker.wires.http.validation import effective_offer
 from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView
-
-START_BYTES = 4
-"""Random bytes of a start in the ids of requests: of a thousand starts, two are alike in one case of 8,600."""
 
 
 @attrs.define(eq=False)
@@ -84,6 +80,10 @@ class OpenHttp(PlainWire):
     def views(self) -> Sequence[AnyView]:
         """Return connections and instances."""
         return views.views(self.factory.connections, self.instances)
+
+    def left(self, provider: int) -> float | None:
+        """Return the rest of the TTL of an instance."""
+        return self.instances.left_of(provider)
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the endpoints of registration and finding."""
@@ -160,7 +160,7 @@ def open_http(config: Http, context: Context) -> OpenHttp:
         context.logins.requests,
     )
     limits = _limits(config, context.room)
-    ids = RequestIds(secrets.token_hex(START_BYTES))
+    ids = RequestIds.fresh()
     factory: Any = HttpFactory(WIRE, dispatch.answer, limits, context.scheduler, complaints, clock, ids)
     listener = StreamListener(clock, parse(config.endpoint), factory, factory, context.scheduler, complaints, WIRE)
     return OpenHttp(config, context, instances, dispatch, factory, listener, own)

@@ -47,6 +47,7 @@ def views(connections: Iterable[HttpConnection], instances: Instances) -> Sequen
             items=lambda: sorted(connections, key=lambda each: each.address),
             row=lambda each: {"address": each.address, "state": each.state, "requests": each.requests_served},
             keys=lambda each: (each.address,),
+            title="HTTP connections",
         ),
         View(
             name="http instances",
@@ -64,5 +65,6 @@ def views(connections: Iterable[HttpConnection], instances: Instances) -> Sequen
             items=lambda: instances,
             row=instance,
             keys=lambda each: (each.name, each.instance),
+            title="HTTP instances",
         ),
     ]

@@ -46,6 +46,7 @@ def views(mc0: Mc0Conversation, topics: ITopics, leases: ILeases) -> Sequence[An
             lambda: list(mc0.sessions()),
             partial(_session, leases),
             lambda session: (str(session), session.key_name),
+            title="mc0 sessions",
         ),
         View(
             "mc0 topics",
@@ -55,6 +56,7 @@ def views(mc0: Mc0Conversation, topics: ITopics, leases: ILeases) -> Sequence[An
             _topic,
             lambda topic: (shown(topic.name),),
             order="topic",
+            title="mc0 topics",
         ),
     ]
 

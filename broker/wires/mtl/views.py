@@ -82,6 +82,7 @@ def views(
             lambda: list(control.sessions()),
             _session,
             lambda session: (_user(session), session.address),
+            title="MTL sessions",
         ),
         View(
             "mtl flows",
@@ -90,6 +91,7 @@ def views(
             lambda: (flow for client in list(data.clients()) for flow in list(client.flows())),
             partial(_flow, leases),
             lambda flow: (flow.grant.principal.user, flow.client.address, flow.grant.profile.name),
+            title="MTL flows",
         ),
         View(
             "mtl queues",
@@ -99,6 +101,7 @@ def views(
             _queue,
             lambda queue: (queue.name,),
             sums=("ready", "unconfirmed", "bytes", "readers"),
+            title="MTL queues",
         ),
     ]
 

@@ -24,12 +24,13 @@ class Entries(ApiFarm):
         super().__init__(OLD)
         self.history = LoadHistory(self.registry, self.clock)
         self.history.start()
+        self.left: dict[int, float] = {}
         self.reasons: list[NotReady] = []
         self.degraded: list[NotReady] = []
         self.status: dict[str, Any] = {"version": "1", "journal": {"directory": "/j", "failures": 0}}
         self.site = Site(
             [
-                *why.endpoints(self.registry, self.clock, self.history),
+                *why.endpoints(self.registry, self.clock, self.history, lambda provider: self.left.get(provider.id)),
                 *history.endpoints(self.registry, self.history),
                 *health.endpoints(
                     lambda: self.reasons,
@@ -66,6 +67,7 @@ def test_an_entry_of_a_connection_is_explained(farm: Entries) -> None:
         "address": "192.0.2.1:7",
         "since": "2026-01-01T00:00:00Z",
         "heard": 12.0,
+        "left": None,
         "restored": False,
         "alive_by": "the connection from 192.0.2.1:7 on elko; the last sign of life was 12 s ago",
         "ends": "when that connection ends, or when it is withdrawn",
@@ -85,6 +87,11 @@ def test_heartbeats_and_lasting_registrations_are_explained(farm: Entries) -> No
     beats = Service("beats", "h:1", provider, interval=0.5)
     farm.registry.offer([beats, Service("lasts", "h:2", provider, lasting=True)], Rights())
     assert "every 0.5 s" in farm.why("beats")[0]["alive_by"]
+    assert (farm.why("beats")[0]["left"], "longer than its wire allows" in farm.why("beats")[0]["ends"]) == (None, True)
+    farm.left[provider] = 1.26
+    [entry] = farm.why("beats")
+    assert (entry["left"], entry["ends"]) == (1.3, "in 1.3 s without another sign of life, or when it is withdrawn")
+    assert farm.why("lasts")[0]["left"] is None, "a service without heartbeats"
     assert "withdrawn" in farm.why("lasts")[0]["ends"]
     farm.registry.offer_own([Service("broker-admin", "h:3", 0)])
     assert "listener" in farm.why("broker-admin")[0]["alive_by"]
@@ -204,7 +211,7 @@ def test_a_user_sees_its_name_and_its_rights(farm: Entries) -> None:
 
 
 def test_the_document_is_valid(farm: Entries) -> None:
-    endpoints = why.endpoints(farm.registry, farm.clock, farm.history)
+    endpoints = why.endpoints(farm.registry, farm.clock, farm.history, lambda provider: None)
     document = Site(identity.endpoints(Everyone(), "http", "1", lambda: endpoints)).get("/openapi.json")
     validate(document)
     assert "/v1/why/{name}" in document["paths"]

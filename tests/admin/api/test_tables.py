@@ -19,7 +19,10 @@ from tests.admin.api.calls import ApiFarm, Site, content, pieces
 
 def sessions(wire: str, *rows: dict[str, Any]) -> AnyView:
     columns = (Column("address", "Its address"), Column("key", "Its key"), Column("size", "Its size", "bytes"))
-    return View(f"{wire} sessions", "", columns, lambda: list(rows), dict, lambda row: (str(row["address"]),))
+    title = f"{wire.upper()} sessions"
+    return View(
+        f"{wire} sessions", "", columns, lambda: list(rows), dict, lambda row: (str(row["address"]),), title=title
+    )
 
 
 @pytest.fixture
@@ -150,6 +153,8 @@ def test_tables_of_several_wires_are_one_list(site: Site) -> None:
 def test_each_view_is_described_and_has_a_path(site: Site) -> None:
     described = {view["name"]: view for view in site.get("/v1/views")["rows"]}
     assert described["mtl sessions"]["path"] == "/v1/views/mtl/sessions"
+    assert described["mtl sessions"]["title"] == "MTL sessions"
+    assert described["director contexts"]["title"] == "Director contexts", "without a title of its own"
     assert described["mtl sessions"]["columns"][2] == {"name": "size", "help": "Its size", "unit": "bytes"}
     for view in described.values():
         assert site.get(view["path"])["total"] > 0

@@ -94,7 +94,7 @@ def test_a_watcher_gets_each_change_once_within_an_interval(farm: Events) -> Non
     farm.flush()
     now = "2026-01-01T00:00:00.000Z"
     assert browser.seen == [
-        {"revision": 1, "at": now, "kind": "joined", "provider": 100},
+        {"revision": 1, "at": now, "kind": "joined", "provider": 100, "label": "bank-1"},
         {"revision": 2, "at": now, "kind": "offered", "provider": 100, "service": "bank", "protocol": "tcp",
          "hostport": "bank-1:80"},
         {"revision": 3, "at": now, "kind": "load", "provider": 100, "label": "bank-1", "load": 0.5},
@@ -103,7 +103,10 @@ def test_a_watcher_gets_each_change_once_within_an_interval(farm: Events) -> Non
     farm.flush()
     farm.registry.leave(provider)
     farm.flush()
-    assert [(each["kind"], each.get("why")) for each in browser.seen[3:]] == [("withdrawn", "left"), ("left", "left")]
+    assert [(each["kind"], each.get("why"), each.get("label")) for each in browser.seen[3:]] == [
+        ("withdrawn", "left", None),
+        ("left", "left", "bank-1"),
+    ]
 
 
 def test_an_event_has_no_secret(farm: Events) -> None:
@@ -142,7 +145,8 @@ def test_kinds_and_a_pattern_select_events(farm: Events) -> None:
     farm.join("shop-1", "bank-of-shops")
     farm.flush()
     assert [each["service"] for each in offers.seen] == ["bank", "shop", "bank-of-shops"]
-    assert [each.get("service") or each["label"] for each in banks.seen] == ["bank", "bank-1", "bank-of-shops"]
+    found = [each.get("service") or each["label"] for each in banks.seen]
+    assert found == ["bank-1", "bank", "bank-1", "bank-of-shops"], "joined, offered, load, offered"
 
 
 @pytest.mark.parametrize("how", ["header", "query"])

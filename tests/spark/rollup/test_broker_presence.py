@@ -1,4 +1,4 @@
-"""When brokers were there, by signs written down by hand. Times are seconds of a day, unless told to be more."""
+"""Times at which brokers were there, by signs written down by hand. Times are seconds of a day, or more where noted."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""docs/tables.md says what the schema has."""
+"""docs/tables.md agrees with the schema."""
 
 from pathlib import Path
 

@@ -40,6 +40,20 @@ def test_views_and_counters(wire: OpenHttp) -> None:
     assert {endpoint.name for endpoint in wire.endpoints()} >= {"registerService", "findService"}
 
 
+def test_the_rest_of_a_ttl_is_known_until_the_lease_ends() -> None:
+    clock = MemoryReactorClock()
+    wire = open_http(Http(), context(clock))
+    known, _ = wire.instances.put("bank", "a", ANN, Offer("h:1", "tcp", None, None, 10.0))
+    clock.pump([0.1] * 40)
+    left = wire.left(known.provider)
+    assert left is not None
+    assert 6.0 <= left <= 6.5
+    wire.instances.renew("bank", "a", ANN)
+    assert wire.left(known.provider) == pytest.approx(left + 4, abs=0.01)
+    wire.instances.withdraw("bank", "a", ANN)
+    assert wire.left(known.provider) is None
+
+
 def test_a_reload_applies_names_and_limits(wire: OpenHttp) -> None:
     wire.reload(Http(hosts=("b.example",), services=5, connections=7, endpoint="tcp:1", auth="open"), Broker())
     assert wire.dispatch.hosts == {"b.example"}

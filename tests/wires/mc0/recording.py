@@ -195,7 +195,7 @@ class Mc0Peer:
             self._farm.wire.receive(self.identity, list(frames), self.line.number)
 
     def ask(self, line: str) -> list[str]:
-        """Send one message; what came back, and whatever had come before."""
+        """Send one message. Returns the answers, and all messages before them."""
         self.say(line)
         return self.take()
 

@@ -232,7 +232,7 @@ class MtlPeer:
             self._farm.data.receive(self.identity, list(frames), self.line.number)
 
     def ask(self, *frames: Part) -> list[wire.Command]:
-        """Send one message; what came back, and whatever had come before."""
+        """Send one message. Returns the answers, and all messages before them."""
         self.say(*frames)
         return self.take()
 

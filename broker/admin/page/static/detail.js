@@ -9,7 +9,7 @@ import { reportLink } from "./report.js";
 import { Pace } from "./pace.js";
 import { changed, serviceAddress } from "./route.js";
 import { sparkline } from "./spark.js";
-import { ago, count, format, plural, shown, when } from "./text.js";
+import { ago, count, format, plural, shown, time, when } from "./text.js";
 
 /** Instances that the panel shows of one service. */
 const INSTANCES = 50;
@@ -140,7 +140,7 @@ export class Detail {
         { class: "lead" },
         entries.length === 0
           ? "No instance is registered now."
-          : `${plural(entries.length, "instance")}${entries.length > INSTANCES ? `, the first ${INSTANCES}` : ""}`,
+          : `${plural(entries.length, "instance")}${entries.length > INSTANCES ? `, the first ${INSTANCES}` : ""}, ${asOf()}`,
       ),
       entries.slice(0, INSTANCES).map((entry) => this.#entry(entry, loads.get(entry.provider))),
       planned && this.#planned(planned),
@@ -189,7 +189,7 @@ export class Detail {
           ]
         : null,
       h("dl", { class: "facts" }, this.#columns("broker providers", provider, ["label"])),
-      h("h3", {}, plural(why.length, "service")),
+      h("h3", {}, `${plural(why.length, "service")}, ${asOf()}`),
       why
         .slice(0, INSTANCES)
         .map((entry) =>
@@ -269,6 +269,11 @@ function factOf(value, { name, unit }) {
 
 function fact(name, value, help) {
   return h("div", {}, h("dt", { title: help }, name), h("dd", {}, value === "" || value === null ? "–" : value));
+}
+
+/** Return the time of an answer: ages and ends of leases are those of then, and no event announces a sign of life. */
+function asOf() {
+  return `as of ${time(new Date())}`;
 }
 
 function gone(error) {

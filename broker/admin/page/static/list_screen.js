@@ -2,7 +2,7 @@
 
 import { get, path } from "./api.js";
 import { h, replace, say } from "./dom.js";
-import { LISTS, columnsOf, plain, title } from "./lists.js";
+import { LISTS, columnsOf, plain } from "./lists.js";
 import { Pace, pauseFor } from "./pace.js";
 import { address, changed } from "./route.js";
 import { sparkline } from "./spark.js";
@@ -24,7 +24,7 @@ export function listOf(place, views) {
   const view = views.find((each) => each.name === `${wire} ${table}`);
   if (kind !== "view" || view === undefined) return null;
   return {
-    title: `${title(wire)} ${table}`,
+    title: view.title,
     note: view.help,
     path: view.path,
     view: view.name,

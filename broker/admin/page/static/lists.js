@@ -237,11 +237,8 @@ function bare(value, unit) {
   return typeof value === "number" || typeof value === "boolean" ? h("span", { class: "bare" }, text) : text;
 }
 
-const ACRONYMS = new Set(["dbp", "dns", "http", "mtl"]);
-
-/** Return the name of a column, a wire or a view as a title: "days_until_short" is "Days until short". */
+/** Return the name of a column or a table as a title: "days_until_short" is "Days until short". */
 export function title(name) {
-  if (ACRONYMS.has(name)) return name.toUpperCase();
   const words = name.replaceAll("_", " ");
   return words.charAt(0).toUpperCase() + words.slice(1);
 }

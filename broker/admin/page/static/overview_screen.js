@@ -4,7 +4,7 @@ import { find, get, path } from "./api.js";
 import { h, replace, say } from "./dom.js";
 import { markOf, subject, word } from "./changes.js";
 import { histories, trendLabel } from "./list_screen.js";
-import { checkMark, isShort, title, verdictMark } from "./lists.js";
+import { checkMark, isShort, verdictMark } from "./lists.js";
 import { reportLink } from "./report.js";
 import { Pace, pauseFor } from "./pace.js";
 import { address, providerAddress, serviceAddress } from "./route.js";
@@ -349,7 +349,7 @@ export class OverviewScreen {
               h(
                 "a",
                 { href: address(`view/${wire}/${table}`) },
-                `${title(table).toLowerCase()} `,
+                `${table} `,
                 h("b", {}, size === undefined ? "?" : count(size)),
               ),
             ),

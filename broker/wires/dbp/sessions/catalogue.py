@@ -279,9 +279,8 @@ class Catalogue:
 
         See `broker.core.checks.interfaces.Pinger`.
         """
-        known = self._registry.wire_and_label(provider)
-        entry = None if known is None else self._entries.get(known[1])
-        if entry is None or entry.provider != provider:
+        entry = self._of(provider)
+        if entry is None:
             return False
 
         def ended(alive: bool | None) -> None:
@@ -291,6 +290,11 @@ class Catalogue:
             answered(alive)
 
         return self._outbound.probe(entry, seconds, ended)
+
+    def left(self, provider: int) -> float | None:
+        """Return the seconds until a service under contract expires without a further sign of life; else None."""
+        entry = self._of(provider)
+        return None if entry is None or not entry.contract else max(0.0, self._dead_at(entry) - self._leases.moment())
 
     # administration
 
@@ -342,8 +346,7 @@ class Catalogue:
             return None
         if not entry.contract:
             return self._check_lasting(entry, now)
-        # The exact slack, since an agreed interval may be shorter than the coarse one.
-        dead_at = entry.last_alive + entry.liveness * entry.interval + self._leases.slack_exact
+        dead_at = self._dead_at(entry)
         if now >= dead_at:
             self._expire(entry)
             return None
@@ -362,6 +365,15 @@ class Catalogue:
                 if not entry.probing:
                     due = min(due, now + ASK_AGAIN * entry.interval)
         return due
+
+    def _of(self, provider: int) -> ServiceEntry | None:
+        known = self._registry.wire_and_label(provider)
+        entry = None if known is None else self._entries.get(known[1])
+        return entry if entry is not None and entry.provider == provider else None
+
+    def _dead_at(self, entry: ServiceEntry) -> float:
+        # The exact slack, since an agreed interval may be shorter than the coarse one.
+        return entry.last_alive + entry.liveness * entry.interval + self._leases.slack_exact
 
     def _missed_at_home(self, entry: ServiceEntry, now: float) -> bool:
         """Return True if a service under contract is silent, and another broker has it."""

@@ -23,6 +23,7 @@ from broker.net.http.request import HttpRequest
 from broker.net.line_protocol import LineFactory
 from broker.net.unfinished_input import UnfinishedInput
 from broker.net.web_origins import Origins, not_allowed
+from broker.web.request_ids import HEADER, RequestIds
 from broker.wires.elko.codec import long_poll as wire
 from broker.wires.elko.transports.limits import LongPollLimits, TransportLimits
 from broker.wires.elko.transports.long_poll_session import Clocks, LongPollSession
@@ -46,6 +47,11 @@ METHODS = "GET, POST, OPTIONS"
 class LongPollRequest(HttpRequest):
     """One request. `LongPollFactory` and the session answer it."""
 
+    @property
+    def request_id(self) -> str:
+        """See `PendingRequest`."""
+        return self.channel.request_id
+
     def answer(self, body: bytes) -> None:
         """Answer with a body of the protocol."""
         if not self.over:
@@ -64,6 +70,7 @@ class LongPollRequest(HttpRequest):
             if shared_with != "*":
                 # The header depends on the Origin, so that shared caches need Vary.
                 self.responseHeaders.setRawHeaders("Vary", ["Origin"])
+        self.responseHeaders.setRawHeaders(HEADER, [self.request_id])
         super().reply(status, body, content_type, headers)
 
 
@@ -79,7 +86,9 @@ class LongPollFactory(Listener, Factory):
     noisy = False
     protocol = LongPollChannel
 
-    def __init__(self, lines: LineFactory, limits: LongPollLimits, root: str, origins: Origins) -> None:
+    def __init__(
+        self, lines: LineFactory, limits: LongPollLimits, root: str, origins: Origins, ids: RequestIds
+    ) -> None:
         self.lines = lines
         self.clock = lines.clock
         self.origins = origins
@@ -87,6 +96,7 @@ class LongPollFactory(Listener, Factory):
         self.sockets = Sockets(lines)
         self.deadlines = HttpDeadlines(lines.clock, self._bounds)
         self.sentence = plain_sentence
+        self.ids = ids
         self._root = root
         self._clocks = Clocks(lines, limits)
 
@@ -113,6 +123,7 @@ class LongPollFactory(Listener, Factory):
 
     def serve(self, request: LongPollRequest) -> None:
         """Route a request: refuse it, answer it, or pass it to its session."""
+        request.channel.identify(request)
         origin = request.text("Origin")
         asked = wire.request(request.uri.decode("latin-1"), self._root)
         site = request.text("Sec-Fetch-Site")

@@ -33,7 +33,11 @@ FULL = 65_536
 
 
 class PendingRequest(Protocol):
-    """An unanswered request."""
+    """An unanswered request, with its id."""
+
+    @property
+    def request_id(self) -> str:
+        """The id, for answers and log lines."""
 
     def answer(self, body: bytes) -> None:
         """Answer it, unless its connection is lost."""
@@ -57,6 +61,8 @@ class LongPollSession(VirtualTransport):
     def __init__(self, lines: LineFactory, clocks: Clocks, id: str, forget: Callable[[LongPollSession], None]) -> None:
         super().__init__(lines)
         self.id = id
+        self.request_id = ""
+        """The id of the request whose messages are being handled, for log lines."""
         self._clocks = clocks
         self._forget = forget
         self._next_xmit = 1
@@ -178,7 +184,9 @@ class LongPollSession(VirtualTransport):
     def _deliver(self, exchange: PendingRequest, blocks: bytes) -> None:
         self._next_xmit += 1
         following = self._next_xmit
+        self.request_id = exchange.request_id
         self.line.dataReceived(blocks)
+        self.request_id = ""
         exchange.answer(wire.received(following))
 
     def _deliver_held(self) -> None:

@@ -113,6 +113,11 @@ class Instances:
         """Return the seconds to the end of an instance without a renewal."""
         return max(0.0, instance.due - self._leases.moment())
 
+    def left_of(self, provider: int) -> float | None:
+        """Return the same of the instance of a provider; None if it has none."""
+        known = self._by_provider.get(provider)
+        return None if known is None else self.left(known)
+
     def put(self, name: str, instance: str, principal: Principal, offer: Offer) -> tuple[Instance, bool]:
         """Register an instance, or renew and replace it. Returns it, and True if it is new. Raises `Refusal`."""
         if len(instance) > MAX_NAME:

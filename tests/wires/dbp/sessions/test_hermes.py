@@ -86,7 +86,7 @@ class HermesSocket:
         return command, body
 
     def close(self) -> None:
-        """Close it; what came meanwhile is lost."""
+        """Close it; messages that came meanwhile are lost."""
         self.stale += self._inbox()
         self.peer.close()
 

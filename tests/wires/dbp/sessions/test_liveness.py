@@ -43,7 +43,7 @@ def beat(name: str) -> bytes:
 
 
 class Gone:
-    """When services went, by name."""
+    """The times at which services went, by name."""
 
     def __init__(self, farm: DbpFarm) -> None:
         self.at: dict[str, float] = {}
@@ -74,7 +74,7 @@ class Crowd:
         self.farm = farm
         self.random = Random(seed)
         self.read: dict[str, float] = {}
-        """When the last heartbeat of each was read."""
+        """The time at which the last heartbeat of each was read."""
         self._due: list[tuple[float, int]] = []
         self._services: list[tuple[str, float, Callable[[], object]]] = []
         self.dead: set[str] = set()
@@ -414,6 +414,19 @@ def test_nothing_but_a_heartbeat_or_an_interval_begins_a_contract(farm: DbpFarm,
     assert not farm.entry("Rohan").contract
     farm.wait(10)
     assert farm.catalogue.get("Rohan") is not None
+
+
+def test_the_rest_of_a_lease_is_known(farm: DbpFarm) -> None:
+    farm.dealer().registered("Rohan", heartbeat=1)
+    farm.dealer().registered("Mordor")
+    lasting = farm.entry("Mordor").provider
+    provider = farm.entry("Rohan").provider
+    assert (farm.catalogue.left(lasting), farm.catalogue.left(provider + 100)) == (None, None)
+    farm.wait(2)
+    left = farm.catalogue.left(provider)
+    assert left is not None
+    assert left <= silence(farm, "Rohan") <= left + 0.1, "checked at the next tick"
+    assert farm.catalogue.left(provider) is None
 
 
 def test_an_update_with_an_interval_begins_a_contract_and_one_without_does_not_end_it(farm: DbpFarm) -> None:

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from broker.net.web_origins import Origins
+from broker.web.request_ids import RequestIds
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from tests.wires.elko.transports.virtual_links import CarriedLink, WordHub
@@ -18,7 +19,7 @@ class Web:
 
     def __init__(self, limits: TransportLimits | None = None, root: str = "/", origins: Iterable[str] = ()) -> None:
         self.hub = WordHub(limits)
-        self.factory = LongPollFactory(self.hub.factory, self.hub.limits, root, Origins(origins))
+        self.factory = LongPollFactory(self.hub.factory, self.hub.limits, root, Origins(origins), RequestIds("start"))
         self._ports = count(4000)
         self._links: list[CarriedLink] = []
 
@@ -54,7 +55,7 @@ class Peer:
         self.heard = 1
 
     def say(self, *words: str) -> Any:
-        """Send words in one body; what that is answered."""
+        """Send words in one body. Returns the answer."""
         answer = self.link.get(f"/xmit/{self.session}/{self.sent}", "\n".join(words))
         if "seqnum" in answer:
             self.sent += 1

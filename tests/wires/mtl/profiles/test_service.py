@@ -112,7 +112,7 @@ class Caller:
         self._sequence = 0
 
     def ask(self, name: str, body: bytes = b"", /, **says: Any) -> list[wire.Command]:
-        """Send a request with these properties; what came back, and whatever had come before."""
+        """Send a request with these properties. Returns the answers, and all messages before them."""
         self._sequence += 1
         put(self.peer, self._sequence, f"service/{name}", body, **{"reply-to": self.address, **says})
         return self.peer.take()
