@@ -10,7 +10,8 @@ Rules:
 - A member that starts again within the TTL has the same instance in its memory: it keeps name, lease and entries.
 - A name under another instance belongs to a live member if its lease is renewed: its remaining time rises. One rise may
   come from a change of etcd's leader, so `RISES` are required. Otherwise the name is free after the TTL.
-- A member that finds its name under another instance later is fenced for good.
+- A member that finds its name under another instance later is fenced for good. A key without a lease is not a broker's:
+  a member takes its name back; at the start it is refused, since an operator may know more.
 - Keepalives are sent every TTL/4; a failed one is repeated at the next endpoint.
 """
 
@@ -213,9 +214,10 @@ class Membership:
         """Create the key of this member. Returns None, or the key as another holder has it."""
         put = Put(self._key, member, lease)
         unknown = False
+        present = 0
         while True:
             try:
-                result = await self._etcd.txn([Compare("CREATE", self._key, 0)], [put], [Get(self._key)])
+                result = await self._etcd.txn([Compare("MOD", self._key, present)], [put], [Get(self._key)])
             except Unavailable as error:
                 if unknown or not error.unknown:
                     raise
@@ -225,12 +227,15 @@ class Membership:
                 self.revision = result.revision
                 return None
             holder = result.found[0][0] if result.found and result.found[0] else None
+            present = 0 if holder is None else holder.mod_revision
             if holder is None:
                 continue
-            if holder.lease != lease:
+            if holder.lease == lease:
+                self.revision = holder.mod_revision
+                return None
+            # A key without a lease is no broker's: another program has overwritten that of this member.
+            if holder.lease or not self._joined:
                 return holder
-            self.revision = holder.mod_revision
-            return None
 
     async def _look(self, holder: KeyValue) -> None:
         """Return when the name is free. Raises `ClusterFailed` if its holder is alive."""

@@ -281,8 +281,8 @@ class Sessions:
         if touched.providers or touched.loads:
             outlived = parts.own.touched(tuple(touched.providers))
             parts.mirror.apply((*outlived, *touched.providers), touched.loads)
-        if self._name in touched.beats and self._name in parts.shared.table.beats:
-            parts.beats.arrived(parts.shared.table.beats[self._name])
+        if self._name in touched.beats:
+            parts.beats.arrived(touched.beats[self._name])
 
     def replaced(self, before: Table, touched: Touched) -> None:
         """Apply the difference to a new table."""
