@@ -169,6 +169,14 @@ class Publisher:
         self._again(self._sent)
         self._settle()
 
+    def no_space(self, why: str) -> None:
+        """Etcd has refused a write, of this publisher or of another part, for want of space."""
+        if not self.full:
+            self.log.warn("cluster: etcd has no space, only deletions are written: {why}", why=why)
+        self.full = True
+        self._settle()
+        self._filled()
+
     def idle(self) -> Deferred[None]:
         """Fires when all marks are written, or when the publisher pauses or has no space."""
         found: Deferred[None] = Deferred()
@@ -280,15 +288,11 @@ class Publisher:
     def _failed(self, failure: Failure, names: dict[Hashable, Build]) -> None:
         error = failure.value
         if isinstance(error, NoSpace):
-            if not self.full:
-                self.log.warn("cluster: etcd has no space, only deletions are written: {why}", why=str(error))
-            self.full = True
             self._stop_timers()
             self._space_timer = self._clock.callLater(SPACE_RETRY, self._space)
             # Deletions free nothing by themselves, but what is gone must not be found.
             self._schedule()
-            self._settle()
-            self._filled()
+            self.no_space(str(error))
         elif isinstance(error, LeaseGone):
             self.pause()
             self._fenced()

@@ -11,6 +11,10 @@ Rules:
   lease. Then the next session begins, after a pause that grows.
 - After the end of a session nothing is published until the table has the next session's own write of the member's key:
   values are never built from a table that is older than the session.
+- A session that cannot write the key, since etcd has no space, reads all keys instead. Without a lease there is no
+  session then, but the keys of the others are read and watched all the same.
+- Loads and beats wait for the watch, too, though nothing in the table decides them: that takes some milliseconds, or
+  `SILENCE` at most, the others keep the last loads meanwhile, and what is written has one order.
 - Credentials that are refused end the start; later, they are a trouble.
 """
 
@@ -179,7 +183,13 @@ class Sessions:
             self.log.warn("cluster: the data of etcd were replaced or lost: all is written again")
             parts.ids.discard()
         resume = not database.replaced and bool(parts.membership.lease)
-        same = await parts.membership.enter(resume)
+        try:
+            same = await parts.membership.enter(resume)
+        except NoSpace as error:
+            parts.publisher.no_space(str(error))
+            if not database.replaced:
+                await parts.feed.start(database)
+            raise
         parts.members.entered(parts.membership.instance)
         if not self.going():
             return "stopped"
@@ -193,7 +203,8 @@ class Sessions:
         first = self.count == 0
         # The session in which the loss was noticed may have been interrupted before this.
         replaced, lost = self._data_lost, self._keys_lost
-        await parts.feed.start(attrs.evolve(database, replaced=replaced), whole=lost)
+        whole = lost or not parts.membership.written
+        await parts.feed.start(attrs.evolve(database, replaced=replaced), whole)
         await self._caught_up()
         if not self.going():
             return "stopped"
@@ -243,7 +254,7 @@ class Sessions:
 
     def watch_ended(self, text: str) -> None:
         if self.parts.publisher.full and self._interruption is not None and self.parts.feed.complete:
-            # The next session cannot begin, and this one still has the lease, and deletes what goes.
+            # The next session would read all keys, since it cannot write.
             self.parts.reopening.ended()
         else:
             self.interrupt(text)
