@@ -38,7 +38,7 @@ def test_all_of_a_service_arrives(farm: Farm) -> None:
     assert b.registry.find("bank", "tcp") == a.registry.find("bank", "tcp")
     provider = b.registry.provider(id)
     assert provider is not None
-    assert (provider.label, provider.owner) == ("\ud800 alone", "user anna")
+    assert (provider.label, provider.owner) == ("? alone", "user anna")
     [service] = a.registry.services_of(id)
     a.registry.amend(attrs.evolve(service, info='{"a":2}'))
     farm.until(lambda: b.registry.find("bank", "tcp")[0].info == '{"a":2}', "the amendment")

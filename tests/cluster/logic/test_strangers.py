@@ -200,6 +200,28 @@ def test_a_member_without_a_lease_is_none_nor_are_its_entries(farm: Farm) -> Non
         assert each.cluster.counts()["cluster.bad-values"] == len(values)
 
 
+@pytest.mark.parametrize(
+    ("rest", "value"),
+    [
+        # Texts that no answer to an operator can have.
+        ("b/x", {"instance": "\ud800"}),
+        ("b/x", {"instance": "5e7c", "listeners": {"mtl": "\udfff"}}),
+        ("q/c3BhY2U=/am9icw==", {"owner": "\ud800"}),
+        ("q/c3BhY2U=/7aCA", {"owner": "a"}),
+        # Names that no member can have, which would be in log lines.
+        ("b/x\ny", {"instance": "5e7c"}),
+        ("b/" + "x" * 65, {"instance": "5e7c"}),
+        ("beat/-x", {"counter": 1}),
+        ("q/c3BhY2U=/am9icw==", {"owner": "a\n"}),
+    ],
+)
+def test_a_text_that_no_member_writes_is_left_out(farm: Farm, rest: str, value: object) -> None:
+    [a] = farm.joined("a")
+    put(farm, {rest: value}, farm.etcd.grant(600).lease)
+    assert a.cluster.counts()["cluster.bad-values"] == 1
+    assert ([each.name for each in a.cluster.members()], a.cluster.claims()) == (["a"], [])
+
+
 def test_loads_of_a_stranger_do_not_hide_those_of_the_holder(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     id = b.register()
