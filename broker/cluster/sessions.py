@@ -50,6 +50,11 @@ STABLE = 10.0
 """Seconds after which a session counts as a success, and the pauses are short again."""
 
 
+LINE_EVERY = 60.0
+"""Seconds between two log lines about a deleted ``meta``: a stranger who deletes it all the time had made 30 lines a
+second."""
+
+
 class State(enum.Enum):
     """State of the membership; see the module."""
 
@@ -94,6 +99,8 @@ class Sessions:
         """True from the loss of the lease until all keys are read again."""
         self._data_lost = False
         """True from the notice of a loss of etcd's data until all has been read again."""
+        self._next_line = 0.0
+        """Time from which on the next deletion of ``meta`` is logged."""
         self._interruption: Deferred[str] | None = None
         self._interrupted = ""
         self._started: Deferred[None] | None = None
@@ -282,7 +289,10 @@ class Sessions:
         if touched.meta:
             meta = parts.shared.table.meta
             if meta is None:
-                self.log.warn("cluster: another program deleted the key meta of etcd: it is written again")
+                now = self._clock.seconds()
+                if now >= self._next_line:
+                    self._next_line = now + LINE_EVERY
+                    self.log.warn("cluster: another program deleted the key meta of etcd: it is written again")
                 parts.publish_meta()
             elif self._is_other(meta.value):
                 self.interrupt("the data of etcd were replaced")

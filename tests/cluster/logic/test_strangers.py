@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping
 
 import pytest
+from twisted.logger import capturedLogs
 
 from broker.cluster.beats import SILENCE
 from broker.cluster.etcd.interface import Delete, KeyValue, Put
@@ -136,6 +137,17 @@ def test_a_deleted_version_is_written_again_without_a_gap(farm: Farm) -> None:
     assert all(each.is_member and not each.troubles for each in (a, b, late))
     late.register("shop", "h:3")
     farm.until(lambda: a.found("shop") and b.found("shop"), "the new service")
+
+
+def test_a_version_that_is_deleted_again_and_again_fills_no_log(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    with capturedLogs() as events:
+        for _ in range(50):
+            farm.etcd.txn([], [Delete(farm.key("meta"))])
+            farm.until(lambda: farm.key("meta") in farm.etcd.keys, "the version", 1.0)
+    assert len([each for each in events if "meta" in each["log_format"]]) == 2
+    assert a.is_member
+    assert b.is_member
 
 
 # names and ids
