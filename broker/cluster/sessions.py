@@ -21,22 +21,20 @@ Rules:
 from __future__ import annotations
 
 import enum
-import random
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.cluster import layout
 from broker.cluster.beats import SILENCE
-from broker.cluster.etcd.interface import Denied, EtcdError, IEtcd, NoSpace
+from broker.cluster.etcd.interface import Denied, EtcdError, NoSpace
 from broker.cluster.parts import LEASE_ENDED, Parts
-from broker.cluster.settings import ClusterFailed, ClusterMemory, ClusterSettings
+from broker.cluster.settings import ClusterFailed, Environment
 from broker.cluster.table import Table, Touched
 from broker.core.backoff import Backoff
 
@@ -75,25 +73,16 @@ class Sessions:
 
     log = Logger()
 
-    def __init__(
-        self,
-        etcd: IEtcd,
-        registry: Any,
-        clock: IReactorTime,
-        memory: ClusterMemory,
-        settings: ClusterSettings,
-        random: random.Random,
-        failed: Callable[[ClusterFailed], None],
-    ) -> None:
+    def __init__(self, environment: Environment, failed: Callable[[ClusterFailed], None]) -> None:
         self.state = State.JOINING
         self.trouble = "etcd has not answered yet"
         self.count = 0
         self.losses = 0
-        self._name = settings.name
-        self._etcd = etcd
-        self._clock = clock
-        self._grace = settings.grace
-        self._rng = random
+        self._name = environment.settings.name
+        self._etcd = environment.etcd
+        self._clock = environment.clock
+        self._grace = environment.settings.grace
+        self._rng = environment.rng
         self._failed = failed
         self._keys_lost = False
         """True from the loss of the lease until all keys are read again."""
@@ -107,7 +96,7 @@ class Sessions:
         self._running: Deferred[None] | None = None
         self._grace_timer: IDelayedCall | None = None
         self._patience: IDelayedCall | None = None
-        self.parts = Parts(etcd, registry, clock, memory, settings, random, self)
+        self.parts = Parts(environment, self)
 
     # begin and end
 

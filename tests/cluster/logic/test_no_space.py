@@ -12,7 +12,7 @@ from twisted.internet.threads import deferToThread
 
 from broker.cluster.cluster import Cluster
 from broker.cluster.reopening import ENDED, SILENT, Reopening
-from broker.cluster.settings import ClusterFailed, ClusterSettings
+from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
 from broker.core.cluster.registry import ClusterRegistry
 from broker.core.model import Rights, Service
 from broker.core.restored_services import Restored
@@ -235,7 +235,8 @@ class RealEtcdTests(ClientCase):
         registry = ClusterRegistry(reactor, lambda: cluster.next_id(), restored)  # type: ignore[arg-type]
         client = self.client(first, *[each for each in etcd.urls if each != first])
         settings = ClusterSettings(name, ttl=20)
-        cluster = Cluster(client, registry, reactor, KeptMemory(), settings, random.Random(name), failures.append)  # type: ignore[arg-type]
+        environment = Environment(client, registry, reactor, KeptMemory(), settings, random.Random(name))  # type: ignore[arg-type]
+        cluster = Cluster(environment, failures.append)
         self.addCleanup(lambda: self.assertEqual(failures, []))
         self.addCleanup(cluster.stop, False)
         return cluster, registry
