@@ -325,15 +325,15 @@ class Table:
         if id not in self.entries and len(self.entries) >= MAX_PROVIDERS:
             raise Foreign(f"there are more than {MAX_PROVIDERS} providers")
         value = layout.head_or_provider(kv.value)
-        before = self.entries.pop(id, None)
-        if before is not None:
-            self._unindex(id, before, touched)
         head = None
         whole: ProviderValue | None
         if isinstance(value, HeadValue):
             head, whole = value, self._assemble(id, value)
         else:
             whole = value
+        before = self.entries.pop(id, None)
+        if before is not None:
+            self._unindex(id, before, touched)
         entry = Entry(whole, value.broker, kv.lease, kv.create_revision, kv.mod_revision, head)
         self._index(id, entry, touched)
         self.highest = max(self.highest, id)

@@ -273,6 +273,20 @@ def test_a_large_value_is_left_out(farm: Farm) -> None:
     assert (a.found(), a.cluster.counts()["cluster.bad-values"], a.is_member) == ([], 1, True)
 
 
+def test_a_provider_whose_parts_are_of_another_member_goes(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    lease = farm.etcd.grant(600).lease
+    services = [{"name": "bank", "hostport": "h:1"}]
+    provider: dict[str, object] = {"broker": "x", "label": "x", "wire": "elko", "services": services}
+    put(farm, {"b/x": {"instance": "5e7c"}, "p/0000000000000007": provider}, lease)
+    assert a.found() == [7]
+    put(farm, {"p/0000000000000007/000001.0": {**provider, "broker": "y"}}, lease)
+    head = b'{"split":true,"broker":"x","generation":1,"parts":1}'
+    farm.etcd.txn([], [Put(farm.key("p/0000000000000007"), head, lease)])
+    farm.run(0.5)
+    assert (a.found(), a.cluster.counts()["cluster.bad-values"]) == ([], 1)
+
+
 def put(farm: Farm, values: Mapping[str, object], lease: int) -> None:
     """Put values, each in a revision of its own, as another program does."""
     for rest, value in values.items():
