@@ -28,7 +28,7 @@ from broker.cluster.links.links import LinkContext, Links
 from broker.cluster.links.settings import LinkSettings
 from broker.cluster.links.views import links_view
 from broker.cluster.memory import StoredMemory
-from broker.cluster.settings import ClusterFailed, ClusterSettings
+from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
 from broker.config import zmq_endpoint
 from broker.config.checks import hostport
 from broker.config.cluster import Cluster as Config
@@ -108,9 +108,8 @@ class Membership:
             version=version(),
             grace=grace,
         )
-        self._cluster = Cluster(
-            self._etcd, core.registry, reactor, self._memory, settings, random.SystemRandom(), self._fenced
-        )
+        environment = Environment(self._etcd, core.registry, reactor, self._memory, settings, random.SystemRandom())
+        self._cluster = Cluster(environment, self._fenced)
         self._cluster.linked = self._links.brokers
         counters.include(self._cluster.counts)
         counters.include(self._links.counts)

@@ -5,23 +5,20 @@ joins them.
 
 Rules:
 - Nothing is removed from the registry because etcd is away: the table stays as it was read last.
-- Time comes from the clock, chance from ``rng``, and nothing depends on the time of day.
+- Time and chance come from the environment, and nothing depends on the time of day.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
 
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from broker.cluster.etcd.interface import EtcdError, IEtcd
+from broker.cluster.etcd.interface import EtcdError
 from broker.cluster.sessions import Sessions, State
-from broker.cluster.settings import ClusterFailed, ClusterMemory, ClusterSettings
+from broker.cluster.settings import ClusterFailed, Environment
 from broker.core.cluster.interfaces import IMembers, IQueueOwners, Member, MemberHealth, QueueClaim
 from broker.core.interfaces import IWait
 from broker.core.model import NotReady
@@ -34,7 +31,7 @@ FLUSH = 2.0
 class Cluster:
     """Membership of this broker in a farm: `IMembers` and `IQueueOwners`.
 
-    ``registry`` is an `IRegistry` and an `IMirror`. ``failed`` is called after the start if this broker may not remain
+    ``failed`` is called after the start if this broker may not remain
     a member. ``linked``, an attribute, returns the names of the brokers with an open link.
     """
 
@@ -42,20 +39,11 @@ class Cluster:
 
     clustered = True
 
-    def __init__(
-        self,
-        etcd: IEtcd,
-        registry: Any,
-        clock: IReactorTime,
-        memory: ClusterMemory,
-        settings: ClusterSettings,
-        random: random.Random,
-        failed: Callable[[ClusterFailed], None],
-    ) -> None:
-        self.name = settings.name
+    def __init__(self, environment: Environment, failed: Callable[[ClusterFailed], None]) -> None:
+        self.name = environment.settings.name
         self.linked: Callable[[], Collection[str]] = tuple
-        self._clock = clock
-        self._sessions = Sessions(etcd, registry, clock, memory, settings, random, failed)
+        self._clock = environment.clock
+        self._sessions = Sessions(environment, failed)
         self._parts = self._sessions.parts
 
     @property

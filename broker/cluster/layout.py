@@ -5,7 +5,8 @@ Rules:
 - Readers ignore unknown members of a value: a newer program may add some without a new version of the layout. Each
   value is written whole, so ``ids``, which all brokers write, loses them at the next block that an older one takes.
 - Each value is decoded by itself. `Foreign` says that a value is not one of this layout; it is then left out.
-- A value with an isolated surrogate, which UTF-8 cannot represent, has it as an escape of JSON.
+- An isolated surrogate in a text of a provider, which UTF-8 cannot represent, is an escape of JSON, and read as a
+  question mark. Other values have none.
 """
 
 from __future__ import annotations
@@ -56,10 +57,14 @@ PROVIDER_DIGITS = 16
 
 _POLICIES = frozenset(each.value for each in Policy)
 
+_MEMBER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""Names of members, as the configuration permits them."""
+
 _PROVIDER = re.compile(rb"(\d{%d})(?:/(\d{1,12})\.(\d{1,6}))?" % PROVIDER_DIGITS)
 
 Name = Annotated[str, Limits(min_length=1, max_length=MAX_NAME)]
 Text = Annotated[str, Limits(max_length=MAX_TEXT)]
+MemberName = Annotated[str, Limits(pattern=rf"^{_MEMBER.pattern}\Z")]
 Count = Annotated[int, Limits(ge=0, le=MAX_COUNT)]
 Number = Annotated[float, Limits(ge=0)]
 Id = Annotated[int, Limits(ge=1, lt=10**PROVIDER_DIGITS)]
@@ -165,7 +170,7 @@ class BeatValue(msgspec.Struct):
 class ClaimValue(msgspec.Struct):
     """Value of ``q/<space>/<name>``: the member that owns the durable queue."""
 
-    owner: Name
+    owner: MemberName
 
 
 class Keys:
@@ -214,11 +219,8 @@ def provider_of(rest: bytes) -> tuple[int, tuple[int, int] | None]:
 
 def name_of(rest: bytes) -> str:
     """Return the name of a member in a key. Raises `Foreign`."""
-    try:
-        name = rest.decode()
-    except UnicodeDecodeError:
-        raise Foreign("the key is not in UTF-8") from None
-    if not 0 < len(name) <= MAX_NAME or "/" in name:
+    name = rest.decode("ascii", "replace")
+    if _MEMBER.fullmatch(name) is None:
         raise Foreign("the key is not that of a member")
     return name
 
@@ -251,14 +253,7 @@ def encode(value: msgspec.Struct) -> bytes:
 def decode(text: bytes, kind: type[T]) -> T:
     """Return the value in a text. Raises `Foreign`."""
     try:
-        try:
-            return msgspec.json.decode(text, type=kind)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            if b"\\u" not in text:
-                raise
-            return msgspec.convert(json.loads(text), kind)
+        return msgspec.json.decode(text, type=kind)
     except (ValueError, RecursionError) as error:
         raise Foreign(str(error)) from None
 
@@ -307,7 +302,7 @@ def head_or_provider(value: bytes) -> HeadValue | ProviderValue:
     """Return the value of a key ``p/<id>``. Raises `Foreign`."""
     if value.startswith(_HEAD):
         return decode(value, HeadValue)
-    return _checked(decode(value, ProviderValue))
+    return assembled(value)
 
 
 def parts(value: bytes, size: int) -> list[bytes]:
@@ -321,8 +316,14 @@ def head_value(broker: str, generation: int, count: int) -> bytes:
 
 
 def assembled(text: bytes) -> ProviderValue:
-    """Return the provider in the concatenated parts. Raises `Foreign`."""
-    return _checked(decode(text, ProviderValue))
+    """Return the provider in a value, or in the concatenated parts of one. Raises `Foreign`."""
+    try:
+        value = decode(text, ProviderValue)
+    except Foreign:
+        if b"\\u" not in text:
+            raise
+        value = decode(_without_surrogates(text), ProviderValue)
+    return _checked(value)
 
 
 def services(id: int, value: ProviderValue) -> tuple[Service, ...]:
@@ -383,6 +384,14 @@ _HEAD = b'{"split":true,'
 """Beginning of the value of a provider in parts, which tells it from the others without a second decoding."""
 
 
+def _without_surrogates(text: bytes) -> bytes:
+    """Return a text of JSON with question marks in place of isolated surrogates. Raises `Foreign`."""
+    try:
+        return json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace")
+    except (ValueError, RecursionError) as error:
+        raise Foreign(str(error)) from None
+
+
 def _checked(value: ProviderValue) -> ProviderValue:
     for service in value.services:
         if service.name.startswith(OWN_PREFIX):
@@ -404,7 +413,7 @@ def _url(text: str) -> bytes:
 
 
 def _text(part: bytes) -> str:
-    text = base64.b64decode(part, b"-_", validate=True).decode("utf-8", "surrogatepass")
+    text = base64.b64decode(part, b"-_", validate=True).decode()
     if len(text) > MAX_TEXT:
         raise ValueError(part)
     return text

@@ -10,7 +10,9 @@ Rules:
 - A member that starts again within the TTL has the same instance in its memory: it keeps name, lease and entries.
 - A name under another instance belongs to a live member if its lease is renewed: its remaining time rises. One rise may
   come from a change of etcd's leader, so `RISES` are required. Otherwise the name is free after the TTL.
-- A member that finds its name under another instance later is fenced for good.
+- A member that finds its name under another instance later is fenced for good. A key without a lease is not a broker's:
+  a member takes its name back; at the start it is refused, since an operator may know more.
+- Each session writes the key again. While etcd has no space, the present lease and key suffice.
 - Keepalives are sent every TTL/4; a failed one is repeated at the next endpoint.
 """
 
@@ -34,6 +36,7 @@ from broker.cluster.etcd.interface import (
     IEtcd,
     KeyValue,
     LeaseGone,
+    NoSpace,
     Put,
     Unavailable,
 )
@@ -100,7 +103,9 @@ class Membership:
         self.lease = lease
         """The lease, 0 without one."""
         self.revision = 0
-        """Revision of the last write of the member's key: each session writes it."""
+        """Revision of the last write of the member's key."""
+        self.written = False
+        """True if the present session has written the key, False if etcd had no space for that."""
         self.waiting = ""
         """Sentence while another member has, or had, the name; empty otherwise."""
         self._lost = lost
@@ -148,7 +153,7 @@ class Membership:
         """Hold the name under a lease. ``resume`` allows the present lease. Returns whether it is the same lease, so
         that the entries under it are still there.
 
-        Raises `ClusterFailed` if the name is another's.
+        Raises `ClusterFailed` if the name is another's, `NoSpace` if etcd has no space for another lease.
         """
         if resume and self.lease and await self._resumed():
             self._keep()
@@ -202,9 +207,16 @@ class Membership:
             result = await self._etcd.txn([Compare("LEASE", self._key, self.lease)], [put], [Get(self._key)])
         except LeaseGone:
             return False
-        if not result.succeeded:
-            return False
-        self.revision = result.revision
+        except NoSpace:
+            # The lease and the name are held all the same, and deletions are possible.
+            found = (await self._etcd.range(self._key)).keys
+            if not found or found[0].lease != self.lease:
+                raise
+            self.revision, self.written = found[0].mod_revision, False
+        else:
+            if not result.succeeded:
+                return False
+            self.revision, self.written = result.revision, True
         self._joined = True
         self.waiting = ""
         return True
@@ -213,24 +225,28 @@ class Membership:
         """Create the key of this member. Returns None, or the key as another holder has it."""
         put = Put(self._key, member, lease)
         unknown = False
+        present = 0
         while True:
             try:
-                result = await self._etcd.txn([Compare("CREATE", self._key, 0)], [put], [Get(self._key)])
+                result = await self._etcd.txn([Compare("MOD", self._key, present)], [put], [Get(self._key)])
             except Unavailable as error:
                 if unknown or not error.unknown:
                     raise
                 unknown = True
                 continue
             if result.succeeded:
-                self.revision = result.revision
+                self.revision, self.written = result.revision, True
                 return None
             holder = result.found[0][0] if result.found and result.found[0] else None
+            present = 0 if holder is None else holder.mod_revision
             if holder is None:
                 continue
-            if holder.lease != lease:
+            if holder.lease == lease:
+                self.revision, self.written = holder.mod_revision, True
+                return None
+            # A key without a lease is no broker's: another program has overwritten that of this member.
+            if holder.lease or not self._joined:
                 return holder
-            self.revision = holder.mod_revision
-            return None
 
     async def _look(self, holder: KeyValue) -> None:
         """Return when the name is free. Raises `ClusterFailed` if its holder is alive."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from typing import Any, Protocol
-
-from twisted.internet.interfaces import IReactorTime
+from typing import Protocol
 
 from broker.cluster import layout
 from broker.cluster.beats import Beats
 from broker.cluster.claims import Claims
 from broker.cluster.departed import Departed
-from broker.cluster.etcd.interface import Compare, EtcdError, IEtcd, Put
+from broker.cluster.etcd.interface import Compare, EtcdError, Put
 from broker.cluster.feed import Feed
 from broker.cluster.ids import Ids
 from broker.cluster.kept import Kept
@@ -24,7 +21,7 @@ from broker.cluster.mirror import Mirror, Shared
 from broker.cluster.own import OwnProviders
 from broker.cluster.publisher import Publisher, Unit
 from broker.cluster.reopening import Reopening
-from broker.cluster.settings import ClusterMemory, ClusterSettings
+from broker.cluster.settings import Environment
 from broker.cluster.supply import Supply
 from broker.cluster.table import Bad, Table, Touched
 from broker.cluster.upkeep import Upkeep
@@ -66,24 +63,16 @@ class Session(Protocol):
 
 
 class Parts:
-    """Parts of a member. The arguments are those of `broker.cluster.cluster.Cluster`; ``session`` receives what
-    concerns the session."""
+    """Parts of a member. ``session`` receives what concerns the session."""
 
-    def __init__(
-        self,
-        etcd: IEtcd,
-        registry: Any,
-        clock: IReactorTime,
-        memory: ClusterMemory,
-        settings: ClusterSettings,
-        random: random.Random,
-        session: Session,
-    ) -> None:
+    def __init__(self, environment: Environment, session: Session) -> None:
+        etcd, registry, clock = environment.etcd, environment.registry, environment.clock
+        settings, rng = environment.settings, environment.rng
         self.name = settings.name
         self._registry = registry
         self._session = session
         self._keys = keys = Keys(settings.farm)
-        self.kept = kept = Kept(memory)
+        self.kept = kept = Kept(environment.memory)
         self.epoch = kept.saved.epoch
         """Epoch of etcd's data, as they were read last."""
         self.bad = Bad()
@@ -93,7 +82,7 @@ class Parts:
         self.membership = Membership(
             etcd,
             clock,
-            random,
+            rng,
             keys,
             name,
             settings.ttl,
@@ -142,7 +131,7 @@ class Parts:
             shared, registry, clock, self.publisher, keys, name, settings.load_interval, self.lease, mirrored
         )
         self.beats = Beats(clock, self.publisher, keys, name, settings.beat, self.lease, self.own_sizes, session.silent)
-        self.ids = Ids(etcd, clock, random, keys, name_key, kept.saved, kept.ids, self._known_ids)
+        self.ids = Ids(etcd, clock, rng, keys, name_key, kept.saved, kept.ids, self._known_ids)
         self.supply = Supply(self.ids, self.lease, session.going)
         self.claims = Claims(shared, etcd, keys, name, self._member_lease, lambda: session.interrupt(LEASE_ENDED))
         self.feed = Feed(
@@ -159,7 +148,7 @@ class Parts:
         )
         self.feed.revision = kept.saved.revision
         self.reopening = Reopening(
-            clock, random, lambda: self.publisher.full, lambda: self.feed.watching, self.feed.reopen
+            clock, rng, lambda: self.publisher.full, lambda: self.feed.watching, self.feed.reopen
         )
         self.upkeep = Upkeep(etcd, clock, lambda: self.feed.revision, self._is_first, self.remember)
 

@@ -5,9 +5,9 @@ Rules:
   built and written; a name that is marked again in the meantime is written once.
 - One transaction at a time, of at most `MAX_BATCH` operations and `MAX_BYTES`, or one unit. A `Unit` is never divided
   between transactions.
-- Every transaction compares the lease of the member's key: that is the fence. Every value is put under this lease.
-- It compares the revision of the member's key, too, which each session writes again: so a transaction whose result was
-  unknown does not take effect after its repetition, which has newer values.
+- Every transaction compares the revision of the member's key: that is the fence. Every value is put under its lease.
+- The key goes with its lease, and each session writes it again. So nothing is written after the end of the lease, and a
+  transaction whose result was unknown does not take effect after its repetition, which has newer values.
 - A transaction that failed, or whose result is unknown, is repeated with values that are built again: values are whole,
   so a repetition does no harm.
 - A unit may have conditions of its own. If one does not hold, the unit receives the present keys, and is built again.
@@ -169,6 +169,14 @@ class Publisher:
         self._again(self._sent)
         self._settle()
 
+    def no_space(self, why: str) -> None:
+        """Etcd has refused a write, of this publisher or of another part, for want of space."""
+        if not self.full:
+            self.log.warn("cluster: etcd has no space, only deletions are written: {why}", why=why)
+        self.full = True
+        self._settle()
+        self._filled()
+
     def idle(self) -> Deferred[None]:
         """Fires when all marks are written, or when the publisher pauses or has no space."""
         found: Deferred[None] = Deferred()
@@ -219,8 +227,8 @@ class Publisher:
         self._send(names, [unit for _, unit in units])
 
     def _send(self, names: dict[Hashable, Build], units: list[Unit]) -> None:
-        fence = Compare("LEASE", self._name_key, self._lease)
-        compare = [fence, Compare("MOD", self._name_key, self._revision)]
+        # The write of that revision was under the lease, so that no comparison of the lease is needed.
+        compare = [Compare("MOD", self._name_key, self._revision)]
         success: list[Operation] = []
         for unit in units:
             compare += unit.compare
@@ -280,15 +288,11 @@ class Publisher:
     def _failed(self, failure: Failure, names: dict[Hashable, Build]) -> None:
         error = failure.value
         if isinstance(error, NoSpace):
-            if not self.full:
-                self.log.warn("cluster: etcd has no space, only deletions are written: {why}", why=str(error))
-            self.full = True
             self._stop_timers()
             self._space_timer = self._clock.callLater(SPACE_RETRY, self._space)
             # Deletions free nothing by themselves, but what is gone must not be found.
             self._schedule()
-            self._settle()
-            self._filled()
+            self.no_space(str(error))
         elif isinstance(error, LeaseGone):
             self.pause()
             self._fenced()

@@ -1,8 +1,8 @@
 """Reopening of the watch while etcd has no space: then no beat can be written, and nothing else proves a watch alive.
 
 Rules:
-- Without space no session can begin: it writes the member's key. So the watch is opened again within the session, or
-  between two of them, at the next revision.
+- A session reads all keys without space. So the watch is opened again within the session, or between two of them, at
+  the next revision.
 - A watch without any event for a pause may be dead. It is replaced by one at another endpoint, since a live one loses
   nothing by that. The pauses grow, because a farm without changes has no events.
 - A watch that has ended is replaced soon.

@@ -11,28 +11,30 @@ Rules:
   lease. Then the next session begins, after a pause that grows.
 - After the end of a session nothing is published until the table has the next session's own write of the member's key:
   values are never built from a table that is older than the session.
+- A session that cannot write the key, since etcd has no space, reads all keys instead. Without a lease there is no
+  session then, but the keys of the others are read and watched all the same.
+- Loads and beats wait for the watch, too, though nothing in the table decides them: that takes some milliseconds, or
+  `SILENCE` at most, the others keep the last loads meanwhile, and what is written has one order.
 - Credentials that are refused end the start; later, they are a trouble.
 """
 
 from __future__ import annotations
 
 import enum
-import random
 from collections.abc import Callable
-from typing import Any
 
 import attrs
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.cluster import layout
 from broker.cluster.beats import SILENCE
-from broker.cluster.etcd.interface import Denied, EtcdError, IEtcd, NoSpace
+from broker.cluster.etcd.interface import Denied, EtcdError, NoSpace
 from broker.cluster.parts import LEASE_ENDED, Parts
-from broker.cluster.settings import ClusterFailed, ClusterMemory, ClusterSettings
+from broker.cluster.settings import ClusterFailed, Environment
 from broker.cluster.table import Table, Touched
 from broker.core.backoff import Backoff
 
@@ -44,6 +46,11 @@ DENIED_RETRY = Backoff(first=2.0, most=30.0, factor=2.0, jitter=0.2)
 
 STABLE = 10.0
 """Seconds after which a session counts as a success, and the pauses are short again."""
+
+
+LINE_EVERY = 60.0
+"""Seconds between two log lines about a deleted ``meta``: a stranger who deletes it all the time had made 30 lines a
+second."""
 
 
 class State(enum.Enum):
@@ -66,37 +73,30 @@ class Sessions:
 
     log = Logger()
 
-    def __init__(
-        self,
-        etcd: IEtcd,
-        registry: Any,
-        clock: IReactorTime,
-        memory: ClusterMemory,
-        settings: ClusterSettings,
-        random: random.Random,
-        failed: Callable[[ClusterFailed], None],
-    ) -> None:
+    def __init__(self, environment: Environment, failed: Callable[[ClusterFailed], None]) -> None:
         self.state = State.JOINING
         self.trouble = "etcd has not answered yet"
         self.count = 0
         self.losses = 0
-        self._name = settings.name
-        self._etcd = etcd
-        self._clock = clock
-        self._grace = settings.grace
-        self._rng = random
+        self._name = environment.settings.name
+        self._etcd = environment.etcd
+        self._clock = environment.clock
+        self._grace = environment.settings.grace
+        self._rng = environment.rng
         self._failed = failed
         self._keys_lost = False
         """True from the loss of the lease until all keys are read again."""
         self._data_lost = False
         """True from the notice of a loss of etcd's data until all has been read again."""
+        self._next_line = 0.0
+        """Time from which on the next deletion of ``meta`` is logged."""
         self._interruption: Deferred[str] | None = None
         self._interrupted = ""
         self._started: Deferred[None] | None = None
         self._running: Deferred[None] | None = None
         self._grace_timer: IDelayedCall | None = None
         self._patience: IDelayedCall | None = None
-        self.parts = Parts(etcd, registry, clock, memory, settings, random, self)
+        self.parts = Parts(environment, self)
 
     # begin and end
 
@@ -179,7 +179,13 @@ class Sessions:
             self.log.warn("cluster: the data of etcd were replaced or lost: all is written again")
             parts.ids.discard()
         resume = not database.replaced and bool(parts.membership.lease)
-        same = await parts.membership.enter(resume)
+        try:
+            same = await parts.membership.enter(resume)
+        except NoSpace as error:
+            parts.publisher.no_space(str(error))
+            if not database.replaced:
+                await parts.feed.start(database)
+            raise
         parts.members.entered(parts.membership.instance)
         if not self.going():
             return "stopped"
@@ -193,7 +199,8 @@ class Sessions:
         first = self.count == 0
         # The session in which the loss was noticed may have been interrupted before this.
         replaced, lost = self._data_lost, self._keys_lost
-        await parts.feed.start(attrs.evolve(database, replaced=replaced), whole=lost)
+        whole = lost or not parts.membership.written
+        await parts.feed.start(attrs.evolve(database, replaced=replaced), whole)
         await self._caught_up()
         if not self.going():
             return "stopped"
@@ -243,7 +250,7 @@ class Sessions:
 
     def watch_ended(self, text: str) -> None:
         if self.parts.publisher.full and self._interruption is not None and self.parts.feed.complete:
-            # The next session cannot begin, and this one still has the lease, and deletes what goes.
+            # The next session would read all keys, since it cannot write.
             self.parts.reopening.ended()
         else:
             self.interrupt(text)
@@ -271,7 +278,10 @@ class Sessions:
         if touched.meta:
             meta = parts.shared.table.meta
             if meta is None:
-                self.log.warn("cluster: another program deleted the key meta of etcd: it is written again")
+                now = self._clock.seconds()
+                if now >= self._next_line:
+                    self._next_line = now + LINE_EVERY
+                    self.log.warn("cluster: another program deleted the key meta of etcd: it is written again")
                 parts.publish_meta()
             elif self._is_other(meta.value):
                 self.interrupt("the data of etcd were replaced")
@@ -281,8 +291,8 @@ class Sessions:
         if touched.providers or touched.loads:
             outlived = parts.own.touched(tuple(touched.providers))
             parts.mirror.apply((*outlived, *touched.providers), touched.loads)
-        if self._name in touched.beats and self._name in parts.shared.table.beats:
-            parts.beats.arrived(parts.shared.table.beats[self._name])
+        if self._name in touched.beats:
+            parts.beats.arrived(touched.beats[self._name])
 
     def replaced(self, before: Table, touched: Touched) -> None:
         """Apply the difference to a new table."""

@@ -1,11 +1,15 @@
-"""Settings and memory of a member of a cluster."""
+"""Settings, memory and environment of a member of a cluster."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import random
+from typing import Any, Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from broker.cluster.etcd.interface import IEtcd
 
 
 @attrs.frozen
@@ -62,6 +66,19 @@ class ClusterMemory(Protocol):
     def save(self, memory: Memory) -> Deferred[None] | None:
         """Save, in the thread of the disk. Fires when the memory is durable, or could not be written; None if it is
         durable already."""
+
+
+@attrs.frozen(eq=False)
+class Environment:
+    """Environment of a member. ``registry`` is an `IRegistry` and an `IMirror`; ``rng`` decides all that is left to
+    chance, so that a simulation can repeat it."""
+
+    etcd: IEtcd
+    registry: Any
+    clock: IReactorTime
+    memory: ClusterMemory
+    settings: ClusterSettings
+    rng: random.Random
 
 
 class ClusterFailed(Exception):

@@ -3,6 +3,8 @@
 Rules:
 - A value that is not one of the layout is counted, logged once, and left out.
 - An entry of a member is *valid* only under the lease of the member's key: so what a dead lease left does not count.
+  Without a lease, no member has written it.
+- A beat is kept only beside its member, and a load counts only from the holder of its provider.
 - A provider in parts is valid when the head and all parts of its generation are there.
 - A provider that a valid one names in ``replaces`` has that one as its *successor*, unless it was written again after
   it. A *standby* has any such provider as its successor that is none, and of standbys the later ones. So no providers
@@ -36,8 +38,15 @@ MAX_CLAIMS = 100_000
 MAX_PARTS = 512
 """Limit of the parts of providers that wait for their head, some 128 MB."""
 
+MAX_VALUE = 512_000
+"""Limit of a value in bytes, twice that of what brokers write: a stranger's 1.5 MB, which etcd permits, would hold the
+reactor for some milliseconds each."""
+
 MAX_LOGGED = 100
 """Limit of the keys whose bad values are logged, so that a stranger who writes does not fill the log."""
+
+LEASED = frozenset((b"b", b"p", b"l", b"beat"))
+"""Kinds of keys that members put under their leases only."""
 
 K = TypeVar("K")
 
@@ -90,7 +99,7 @@ class Touched:
     members: dict[str, None] = attrs.field(factory=dict)
     loads: dict[int, None] = attrs.field(factory=dict)
     claims: dict[tuple[str, str], None] = attrs.field(factory=dict)
-    beats: dict[str, None] = attrs.field(factory=dict)
+    beats: dict[str, layout.BeatValue] = attrs.field(factory=dict)
     meta: bool = False
 
 
@@ -128,8 +137,8 @@ class Table:
         self.claims: dict[tuple[str, str], tuple[str, int]] = {}
         """Owners of durable queues, with the leases of the keys."""
         self._loads: dict[tuple[str, int], LoadsEntry] = {}
-        self._load_of: dict[int, tuple[str, int]] = {}
-        """Key of the loads that have a provider."""
+        self._load_of: dict[tuple[str, int], int] = {}
+        """Number of the loads of a member that have a provider."""
         self._of: dict[str, dict[int, None]] = {}
         """Ids of providers by member."""
         self._parts: dict[int, dict[tuple[int, int], bytes]] = {}
@@ -186,15 +195,12 @@ class Table:
 
     def load(self, id: int) -> tuple[float, LoadDetails | None]:
         """Return the load of a provider, 0.0 if it is unknown."""
-        where = self._load_of.get(id)
-        if where is None:
+        provider = self.entries.get(id)
+        number = None if provider is None else self._load_of.get((provider.broker, id))
+        if provider is None or number is None:
             return 0.0, None
-        entry = self._loads[where]
-        member = self.members.get(where[0])
-        holder = self.entries.get(id)
-        if member is None or member.lease != entry.lease or (holder is not None and holder.broker != where[0]):
-            return 0.0, None
-        return entry.loads[id]
+        member, entry = self.members.get(provider.broker), self._loads[provider.broker, number]
+        return entry.loads[id] if member is not None and member.lease == entry.lease else (0.0, None)
 
     def loads(self) -> Iterator[tuple[tuple[str, int], LoadsEntry]]:
         """Yield all values of loads by member and number."""
@@ -233,9 +239,7 @@ class Table:
             elif kind == b"l":
                 self._set_loads(layout.loads_of(tail), None, touched)
             elif kind == b"beat":
-                name = layout.name_of(tail)
-                self.beats.pop(name, None)
-                touched.beats[name] = None
+                self.beats.pop(layout.name_of(tail), None)
             elif kind == b"b":
                 self._set_member(layout.name_of(tail), None, touched)
             elif kind == b"q":
@@ -281,17 +285,19 @@ class Table:
 
     def _put(self, rest: bytes, kv: KeyValue, touched: Touched) -> None:
         kind, _, tail = rest.partition(b"/")
+        if len(kv.value) > MAX_VALUE and kind != b"meta":
+            raise Foreign(f"it has {len(kv.value)} bytes, more than {MAX_VALUE}")
+        if kv.lease == 0 and kind in LEASED:
+            raise Foreign("it has no lease")
         if kind == b"p":
             self._put_provider(tail, kv, touched)
         elif kind == b"l":
-            where = layout.loads_of(tail)
-            self._set_loads(where, LoadsEntry(layout.loads(kv.value), kv.lease, kv.mod_revision), touched)
+            self._put_loads(layout.loads_of(tail), kv, touched)
         elif kind == b"beat":
-            name = layout.name_of(tail)
-            if name not in self.beats and len(self.beats) >= MAX_MEMBERS:
-                raise Foreign(f"there are more than {MAX_MEMBERS} members")
-            self.beats[name] = layout.decode(kv.value, layout.BeatValue)
-            touched.beats[name] = None
+            name, beat = layout.name_of(tail), layout.decode(kv.value, layout.BeatValue)
+            touched.beats[name] = beat
+            if name in self.members:
+                self.beats[name] = beat
         elif kind == b"b":
             name = layout.name_of(tail)
             if name not in self.members and len(self.members) >= MAX_MEMBERS:
@@ -319,18 +325,29 @@ class Table:
         if id not in self.entries and len(self.entries) >= MAX_PROVIDERS:
             raise Foreign(f"there are more than {MAX_PROVIDERS} providers")
         value = layout.head_or_provider(kv.value)
-        before = self.entries.pop(id, None)
-        if before is not None:
-            self._unindex(id, before, touched)
         head = None
         whole: ProviderValue | None
         if isinstance(value, HeadValue):
             head, whole = value, self._assemble(id, value)
         else:
             whole = value
+        before = self.entries.pop(id, None)
+        if before is not None:
+            self._unindex(id, before, touched)
         entry = Entry(whole, value.broker, kv.lease, kv.create_revision, kv.mod_revision, head)
         self._index(id, entry, touched)
         self.highest = max(self.highest, id)
+
+    def _put_loads(self, where: tuple[str, int], kv: KeyValue, touched: Touched) -> None:
+        try:
+            loads = layout.loads(kv.value)
+        except Foreign:
+            # The providers of a deleted value go, too; those of this one stay, with loads that are unknown now.
+            before = self._loads.get(where)
+            if before is not None:
+                touched.loads.update(dict.fromkeys(before.loads))
+            raise
+        self._set_loads(where, LoadsEntry(loads, kv.lease, kv.mod_revision), touched)
 
     def _put_part(self, id: int, part: tuple[int, int], kv: KeyValue, touched: Touched) -> None:
         of = self._parts.setdefault(id, {})
@@ -393,6 +410,8 @@ class Table:
         before = self.members.pop(name, None)
         if entry is not None:
             self.members[name] = entry
+        else:
+            self.beats.pop(name, None)
         touched.members[name] = None
         if (before and before.lease) != (entry and entry.lease):
             for id in self._of.get(name, ()):
@@ -408,14 +427,14 @@ class Table:
         before = self._loads.pop(where, None)
         if before is not None:
             for id in before.loads:
-                if self._load_of.get(id) == where:
-                    del self._load_of[id]
+                if self._load_of.get((where[0], id)) == where[1]:
+                    del self._load_of[where[0], id]
         if entry is not None:
             if len(self._loads) >= MAX_PROVIDERS:
                 raise Foreign(f"there are more than {MAX_PROVIDERS} values of loads")
             self._loads[where] = entry
             for id, load in entry.loads.items():
-                self._load_of[id] = where
+                self._load_of[where[0], id] = where[1]
                 if before is None or before.loads.get(id) != load:
                     touched.loads[id] = None
 

@@ -75,12 +75,12 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 class Brokers:
-    """Brokers that share an etcd, each in a directory of its own."""
+    """Brokers that share an etcd, each in a directory of its own. ``etcd`` are more arguments of `Etcd`."""
 
-    def __init__(self, directory: Path, *names: str, members: int = 1, ttl: int = TTL) -> None:
+    def __init__(self, directory: Path, *names: str, members: int = 1, ttl: int = TTL, **etcd: Any) -> None:
         self.directory = directory
         self.names = names
-        self.etcd = Etcd(directory / "etcd", members)
+        self.etcd = Etcd(directory / "etcd", members, **etcd)
         self._ttl = ttl
         self._stack = ExitStack()
         self.running: dict[str, Broker] = {}

@@ -202,7 +202,9 @@ class Mesh:
             neighbour.timer = None
         if hindrance:
             if neighbour.reason != hindrance:
-                self.log.warn("no link to {name} is possible: {why}", name=neighbour.name, why=hindrance)
+                # In bounded lines: a stranger who writes to etcd may publish members that come and go all the time.
+                refusal = Refusal(Reason.UNAVAILABLE, f"no link is possible: {hindrance}")
+                self._context.complaints.add(WIRE, neighbour.name, refusal)
             neighbour.reason = hindrance
             self._enter(neighbour, LinkState.IMPOSSIBLE)
         elif connects:

@@ -9,6 +9,7 @@ import attrs
 import pytest
 from nacl.bindings import crypto_box_keypair
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 
 from broker import curve
 from broker.cluster.links.messages import HELLO, REFUSED, introduction
@@ -72,6 +73,20 @@ class Strangers(LinksRig):
         self.assertEqual([int(frames[0]) for frames in c.tight.of("b")], list(range(500)))
         for raw in raws:
             await raw.wait_closed()
+        await self.still_works(b, c)
+
+    async def test_members_without_a_link_that_come_and_go_fill_no_log(self) -> None:
+        b, c = await self.good()
+        names = [f"evil{number}" for number in range(20)]
+        with capturedLogs() as events:
+            for number in range(200):
+                name = names[number % 20]
+                for key in ("", "none"):
+                    self.table.set(name, Member(name, str(number), "10.0.0.9:1", key))
+                self.table.set(name, None)
+        for node in (b, c):
+            self.assertEqual(node.counters.get(f"{WIRE}_refused", Reason.UNAVAILABLE.code), 400)
+        self.assertEqual(len(events), 2 * len(names))
         await self.still_works(b, c)
 
     @pytest.mark.long

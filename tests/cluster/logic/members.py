@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from broker.cluster.cluster import Cluster
 from broker.cluster.sessions import State
-from broker.cluster.settings import ClusterFailed, ClusterSettings, Memory
+from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment, Memory
 from broker.core.cluster.registry import ClusterRegistry
 from broker.core.model import Rights, Service
 from broker.core.restored_services import Restored
@@ -101,9 +101,8 @@ class Member:
         self.registry = ClusterRegistry(farm.clock, lambda: self.cluster.next_id(), restored)
         self.started = False
         self.error: ClusterFailed | None = None
-        self.cluster = Cluster(
-            self.client, self.registry, farm.clock, memory, settings, random.Random(name), self._failed
-        )
+        environment = Environment(self.client, self.registry, farm.clock, memory, settings, random.Random(name))
+        self.cluster = Cluster(environment, self._failed)
         self.cluster.start().addBoth(self._begun)
 
     def register(self, name: str = "bank", place: str = "h:1", label: str = "server", wire: str = "elko") -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import pytest
 
-from broker.cluster.etcd.interface import Delete, Put
+from broker.cluster.etcd.interface import Delete, Event, Put
 from broker.cluster.own import PART
 from broker.core.model import LoadDetails, Service
 from tests.cluster.logic.members import Farm
@@ -36,7 +38,7 @@ def test_all_of_a_service_arrives(farm: Farm) -> None:
     assert b.registry.find("bank", "tcp") == a.registry.find("bank", "tcp")
     provider = b.registry.provider(id)
     assert provider is not None
-    assert (provider.label, provider.owner) == ("\ud800 alone", "user anna")
+    assert (provider.label, provider.owner) == ("? alone", "user anna")
     [service] = a.registry.services_of(id)
     a.registry.amend(attrs.evolve(service, info='{"a":2}'))
     farm.until(lambda: b.registry.find("bank", "tcp")[0].info == '{"a":2}', "the amendment")
@@ -198,6 +200,27 @@ def test_a_registration_at_two_members_at_once_is_found_once_and_does_not_flap(f
     farm.run(10.0)
     assert farm.providers() == ([kept], [first + second - kept])
     assert farm.etcd.revision - before <= 3 * 11, "beats only"
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_of_two_registrations_at_once_the_one_of_the_later_key_counts(seed: int) -> None:
+    farm = Farm(seed)
+    a, b, c = members = farm.joined("a", "b", "c")
+    written: list[int] = []
+
+    def applied(revision: int, events: Sequence[Event]) -> None:
+        written.extend(int(each.key[-16:]) for each in events if each.value is not None and b"/p/" in each.key)
+
+    farm.etcd.applied.append(applied)
+    homes = {a.register(): a, b.register(): b}
+    farm.until(lambda: len(written) == 2, "both keys")
+    earlier, later = written
+    farm.until(lambda: all(each.found() == [later] for each in members), "the later one", 1.0)
+    # The end of the session that a server has left is no gap.
+    homes[earlier].registry.leave(earlier)
+    for _ in range(300):
+        assert c.found() == [later]
+        farm.clock.advance(0.001)
 
 
 def test_a_dead_member_is_gone_after_its_ttl(farm: Farm) -> None:

@@ -12,7 +12,7 @@ from twisted.internet.threads import deferToThread
 
 from broker.cluster.cluster import Cluster
 from broker.cluster.reopening import ENDED, SILENT, Reopening
-from broker.cluster.settings import ClusterFailed, ClusterSettings
+from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
 from broker.core.cluster.registry import ClusterRegistry
 from broker.core.model import Rights, Service
 from broker.core.restored_services import Restored
@@ -103,8 +103,9 @@ def test_a_broker_that_was_cut_off_meanwhile_still_follows_the_others(farm: Farm
     farm.until(lambda: a.found() == ids[1:], "the departure", 75.0)
 
 
-def test_a_compacted_revision_waits_for_space(farm: Farm) -> None:
+def test_a_compacted_revision_is_read_again_without_space(farm: Farm) -> None:
     a, b, ids = full(farm)
+    before = sessions(a)
     a.client.disconnect()
     for id in ids[:2]:
         b.registry.leave(id)
@@ -113,9 +114,53 @@ def test_a_compacted_revision_waits_for_space(farm: Farm) -> None:
     for watch in list(a.client._watches):
         watch.fail("the connection was lost")
     a.client.connect()
-    farm.until(lambda: not a.is_member, "the notice", 10.0)
+    farm.until(lambda: a.found() == ids[2:], "the departures", 10.0)
+    assert (a.is_member, sessions(a)) == (True, before + 1), "the lease and the name are held"
+    assert "etcd has no space" in a.troubles
+
+
+def test_a_broker_that_restarts_finds_the_others_and_deletes_what_goes(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    own, ids = a.register("shop", "h:9"), [b.register("bank", f"h:{number}") for number in range(2)]
+    farm.until(lambda: a.found() == ids and b.found("shop") == [own], "the services")
+    farm.etcd.fill()
+    a.kill()
+    farm.run(2.0)
+    again = farm.member("a", a.memory, grace=5.0)
+    farm.until(lambda: again.started, "the restart", 3.0)
+    assert (again.error, again.is_member, again.found()) == (None, True, ids)
+    b.registry.leave(ids[0])
+    farm.until(lambda: again.found() == ids[1:], "the departure", 1.0)
+    farm.run(15.0)
+    assert b.found("shop") == [], "the grace is over, and the lease was renewed"
+    assert b.cluster.member("a") is not None
+    new = again.register("shop", "h:9")
     farm.etcd.drain_alarm()
-    farm.until(lambda: a.is_member and a.found() == ids[2:], "the departures", 10.0)
+    farm.until(lambda: b.found("shop") == [new] and not again.troubles, "the end of the trouble", 10.0)
+
+
+def test_a_broker_without_a_lease_finds_the_others_until_there_is_space(farm: Farm) -> None:
+    a, b, ids = full(farm)
+    a.kill()
+    farm.until(lambda: b.cluster.member("a") is None, "the end of the lease", 20.0)
+    farm.etcd.compact(farm.etcd.revision)
+    again = farm.member("a", a.memory)
+    farm.until(lambda: again.started, "the restart", 6.0)
+    assert (again.error, again.is_member, again.found()) == (None, False, ids)
+    own = again.register("shop", "h:9")
+    b.registry.leave(ids[0])
+    farm.until(lambda: again.found() == ids[1:], "the departure", 1.0)
+    # The watch that ends, or is silent, is replaced.
+    for watch in list(again.client._watches):
+        watch.fail("the connection was lost")
+    b.registry.leave(ids[1])
+    farm.until(lambda: again.found() == ids[2:], "the next departure", 5.0)
+    again.client.cut = {again.client._preferred}
+    b.registry.leave(ids[2])
+    farm.until(lambda: again.found() == [], "the last departure", 75.0)
+    again.client.connect()
+    farm.etcd.drain_alarm()
+    farm.until(lambda: again.is_member and b.found("shop") == [own] and not again.troubles, "the return", 10.0)
 
 
 class Watched:
@@ -190,7 +235,8 @@ class RealEtcdTests(ClientCase):
         registry = ClusterRegistry(reactor, lambda: cluster.next_id(), restored)  # type: ignore[arg-type]
         client = self.client(first, *[each for each in etcd.urls if each != first])
         settings = ClusterSettings(name, ttl=20)
-        cluster = Cluster(client, registry, reactor, KeptMemory(), settings, random.Random(name), failures.append)  # type: ignore[arg-type]
+        environment = Environment(client, registry, reactor, KeptMemory(), settings, random.Random(name))  # type: ignore[arg-type]
+        cluster = Cluster(environment, failures.append)
         self.addCleanup(lambda: self.assertEqual(failures, []))
         self.addCleanup(cluster.stop, False)
         return cluster, registry

@@ -13,7 +13,7 @@ from twisted.internet.task import deferLater
 
 from broker.cluster.cluster import Cluster
 from broker.cluster.sessions import State
-from broker.cluster.settings import ClusterFailed, ClusterSettings
+from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
 from broker.core.cluster.registry import ClusterRegistry
 from broker.core.model import Rights, Service
 from broker.core.restored_services import Restored
@@ -48,15 +48,15 @@ class RealEtcdTests(ClientCase):
             lambda: cluster.next_id(),
             Restored((), 30.0, reactor, lambda ids: None),  # type: ignore[arg-type]
         )
-        cluster = Cluster(
+        environment = Environment(
             client,
             registry,
             reactor,  # type: ignore[arg-type]
             memory or KeptMemory(),
             ClusterSettings(name),
             random.Random(name),
-            failures.append,
         )
+        cluster = Cluster(environment, failures.append)
         self.addCleanup(lambda: self.assertEqual(failures, []))
         self.addCleanup(cluster.stop, False)
         return cluster, registry

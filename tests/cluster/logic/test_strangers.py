@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 
 import pytest
+from twisted.logger import capturedLogs
 
+from broker.cluster.beats import SILENCE
 from broker.cluster.etcd.interface import Delete, KeyValue, Put
 from broker.cluster.ids import BLOCK
 from broker.cluster.layout import LAYOUT
+from broker.cluster.table import MAX_MEMBERS, MAX_VALUE
 from tests.cluster.logic.members import Farm, KeptMemory
 
 OTHER_LAYOUT: dict[str, object] = {
@@ -135,6 +139,17 @@ def test_a_deleted_version_is_written_again_without_a_gap(farm: Farm) -> None:
     farm.until(lambda: a.found("shop") and b.found("shop"), "the new service")
 
 
+def test_a_version_that_is_deleted_again_and_again_fills_no_log(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    with capturedLogs() as events:
+        for _ in range(50):
+            farm.etcd.txn([], [Delete(farm.key("meta"))])
+            farm.until(lambda: farm.key("meta") in farm.etcd.keys, "the version", 1.0)
+    assert len([each for each in events if "meta" in each["log_format"]]) == 2
+    assert a.is_member
+    assert b.is_member
+
+
 # names and ids
 
 
@@ -153,6 +168,17 @@ def test_the_name_in_a_strangers_value_that_never_ends_is_refused(farm: Farm) ->
     assert "/elkobroker/default/b/a in etcd has no lease" in str(a.error)
 
 
+def test_a_member_whose_name_a_stranger_overwrites_takes_it_back(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = a.register()
+    farm.until(b.found, "the service")
+    for value in (b"a stranger's", b'{"instance":"5e7c"}'):
+        farm.etcd.txn([], [Put(farm.key("b/a"), value, 0)])
+        farm.until(lambda: farm.etcd.keys[farm.key("b/a")].lease and b.found() == [id], "the return", 5.0)
+        farm.until(lambda: a.is_member, "the session", 5.0)
+    assert a.error is None
+
+
 @pytest.mark.parametrize("value", [b"", b"7", b'{"next":0}', b'{"next":"x"}', b'{"next":1e400}', b"\xff"])
 def test_a_strangers_value_of_the_provider_ids_is_repaired(farm: Farm, value: bytes) -> None:
     farm.etcd.txn([], [Put(farm.key("ids"), value, 0)])
@@ -161,6 +187,111 @@ def test_a_strangers_value_of_the_provider_ids_is_repaired(farm: Farm, value: by
     assert len(set(ids)) == 2
     farm.until(lambda: a.found() == b.found() == sorted(ids), "the services")
     assert json.loads(farm.etcd.keys[farm.key("ids")].value)["next"] > max(ids)
+
+
+# keys and values of strangers
+
+
+def test_a_member_without_a_lease_is_none_nor_are_its_entries(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    values: dict[str, object] = {
+        "b/x": {"instance": "5e7c"},
+        "p/0000000000000007": {
+            "broker": "x",
+            "label": "x",
+            "wire": "elko",
+            "services": [{"name": "bank", "hostport": "h:1"}],
+        },
+        "l/x/0": {"loads": [[7, 3.5, None, None, None, None]]},
+        "beat/x": {"counter": 1},
+    }
+    put(farm, values, 0)
+    [late] = farm.joined("c")
+    for each in (a, b, late):
+        assert (each.found(), sorted(member.name for member in each.cluster.members())) == ([], ["a", "b", "c"])
+        assert each.cluster.counts()["cluster.bad-values"] == len(values)
+
+
+@pytest.mark.parametrize(
+    ("rest", "value"),
+    [
+        # Texts that no answer to an operator can have.
+        ("b/x", {"instance": "\ud800"}),
+        ("b/x", {"instance": "5e7c", "listeners": {"mtl": "\udfff"}}),
+        ("q/c3BhY2U=/am9icw==", {"owner": "\ud800"}),
+        ("q/c3BhY2U=/7aCA", {"owner": "a"}),
+        # Names that no member can have, which would be in log lines.
+        ("b/x\ny", {"instance": "5e7c"}),
+        ("b/" + "x" * 65, {"instance": "5e7c"}),
+        ("beat/-x", {"counter": 1}),
+        ("q/c3BhY2U=/am9icw==", {"owner": "a\n"}),
+    ],
+)
+def test_a_text_that_no_member_writes_is_left_out(farm: Farm, rest: str, value: object) -> None:
+    [a] = farm.joined("a")
+    put(farm, {rest: value}, farm.etcd.grant(600).lease)
+    assert a.cluster.counts()["cluster.bad-values"] == 1
+    assert ([each.name for each in a.cluster.members()], a.cluster.claims()) == (["a"], [])
+
+
+def test_loads_of_a_stranger_do_not_hide_those_of_the_holder(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    id = b.register()
+    b.registry.load(id, 7.0)
+    farm.until(lambda: [each.load for each in a.registry.loads()] == [7.0], "the load", 3.0)
+    lease = farm.etcd.grant(600).lease
+    put(farm, {"b/x": {"instance": "5e7c"}, "l/x/0": {"loads": [[id, 1.0, None, None, None, None]]}}, lease)
+    # Any change of the provider has its load read again.
+    b.offer(id, "shop", "h:1")
+    farm.until(lambda: a.found("shop"), "the change", 1.0)
+    [late] = farm.joined("c")
+    assert [each.registry.loads()[0].load for each in (a, late)] == [7.0, 7.0]
+
+
+def test_beats_of_many_strangers_leave_room_for_those_of_a_member(farm: Farm) -> None:
+    lease = farm.etcd.grant(600).lease
+    put(farm, {f"beat/x{number}": {"counter": 1} for number in range(MAX_MEMBERS + 1)}, lease)
+    [a] = farm.joined("a")
+    sessions = a.cluster.counts()["cluster.sessions"]
+    farm.run(3 * SILENCE)
+    assert (a.is_member, a.cluster.counts()["cluster.sessions"]) == (True, sessions)
+    assert a.cluster.health()[0].lag is not None
+
+
+def test_a_large_value_is_left_out(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    lease = farm.etcd.grant(600).lease
+    provider: dict[str, object] = {
+        "broker": "x",
+        "label": "x",
+        "wire": "elko",
+        "services": [{"name": "bank", "hostport": "h:1"}],
+    }
+    put(farm, {"b/x": {"instance": "5e7c"}, "p/0000000000000007": provider}, lease)
+    assert a.found() == [7]
+    put(farm, {"p/0000000000000007": {**provider, "unknown": "x" * MAX_VALUE}}, lease)
+    assert (a.found(), a.cluster.counts()["cluster.bad-values"], a.is_member) == ([], 1, True)
+
+
+def test_a_provider_whose_parts_are_of_another_member_goes(farm: Farm) -> None:
+    [a] = farm.joined("a")
+    lease = farm.etcd.grant(600).lease
+    services = [{"name": "bank", "hostport": "h:1"}]
+    provider: dict[str, object] = {"broker": "x", "label": "x", "wire": "elko", "services": services}
+    put(farm, {"b/x": {"instance": "5e7c"}, "p/0000000000000007": provider}, lease)
+    assert a.found() == [7]
+    put(farm, {"p/0000000000000007/000001.0": {**provider, "broker": "y"}}, lease)
+    head = b'{"split":true,"broker":"x","generation":1,"parts":1}'
+    farm.etcd.txn([], [Put(farm.key("p/0000000000000007"), head, lease)])
+    farm.run(0.5)
+    assert (a.found(), a.cluster.counts()["cluster.bad-values"]) == ([], 1)
+
+
+def put(farm: Farm, values: Mapping[str, object], lease: int) -> None:
+    """Put values, each in a revision of its own, as another program does."""
+    for rest, value in values.items():
+        farm.etcd.txn([], [Put(farm.key(rest), json.dumps(value).encode(), lease)])
+    farm.run(0.5)
 
 
 # other clusters

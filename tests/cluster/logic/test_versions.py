@@ -264,13 +264,14 @@ def test_a_value_of_another_layout_is_counted_and_left_out_and_the_rest_works(
     assert bad(farm, {key: value}) == (1, 1, found)
 
 
-def test_a_load_stays_while_its_value_is_left_out_and_the_next_one_counts(farm: Farm) -> None:
-    [a] = farm.joined("a")
+def test_loads_of_another_layout_are_unknown_at_all_members_until_the_next_ones(farm: Farm) -> None:
+    members = farm.joined("a")
     lease = enter(farm, NEWER)
-    for value, load in (([[ID, "7.5"]], 3.5), ([[ID, 4.5, None, None, None, None]], 4.5)):
+    for number, (value, load) in enumerate((([[ID, "7.5"]], 0.0), ([[ID, 4.5, None, None, None, None]], 4.5))):
         write(farm, {"l/other/0": {"loads": value}}, lease)
-        farm.run(0.1)
-        assert [each.load for each in a.registry.loads()] == [load]
+        # One that has known the loads before, and one that reads this value only.
+        members += farm.joined(f"late-{number}")
+        assert [[each.load for each in member.registry.loads()] for member in members] == [[load]] * len(members)
 
 
 @pytest.mark.parametrize("version", [LAYOUT - 1, LAYOUT + 1])

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from broker.cluster.cluster import Cluster
-from broker.cluster.settings import ClusterFailed, ClusterSettings, Memory
+from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment, Memory
 from broker.core.cluster.interfaces import QueueClaim
 from broker.core.cluster.registry import ClusterRegistry
 from broker.core.model import Provider
@@ -113,15 +113,10 @@ class Node:
             self.client.cut = set(self.cut)
         restored = Restored(self._kept, self.settings.grace, self.clock, lambda ids: None)
         self.registry = ClusterRegistry(self.clock, lambda: self.cluster.next_id(), restored)
-        self.cluster = Cluster(
-            self.client,
-            self.registry,
-            self.clock,
-            self.disk,
-            self.settings,
-            random.Random(rng.random()),
-            self._failed,
+        environment = Environment(
+            self.client, self.registry, self.clock, self.disk, self.settings, random.Random(rng.random())
         )
+        self.cluster = Cluster(environment, self._failed)
         self.running, self.serving, self.failure = True, False, None
         self.cluster.watch_claims(self._claim_changed)
         number = self._runs
