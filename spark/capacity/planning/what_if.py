@@ -1,4 +1,4 @@
-"""What-if questions: the plan of the last run again, with other assumptions. It reads tables, and needs no Spark.
+"""What-if questions: a plan of the last run's tables with other assumptions. It needs no Spark.
 
 Rules:
 - The plan of the question stands beside the plan as it is: providers there, needs, and missing providers.
@@ -23,7 +23,7 @@ from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_
 from spark.capacity.tables.store import OutError, Tables
 
 KINDS = ("endpoint", "host", "label")
-"""By what providers are taken away: all of an endpoint, its part before the last colon, or a label."""
+"""Properties that select the providers to take away: an endpoint, its part before the last colon, or a label."""
 
 Row = Mapping[str, Any]
 
