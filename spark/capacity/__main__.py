@@ -32,7 +32,7 @@ from spark.capacity.progress import Progress
 from spark.capacity.session import MEMORY, NoJavaError, open_session
 from spark.capacity.tables import snapshots
 from spark.capacity.tables.object_store import ObjectFolder, Place, StoreError, is_object, need_bucket
-from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, SILVER_PROVIDER_5M
+from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, Table
 from spark.capacity.tables.store import OutError, Tables
 from spark.capacity.tables.working_copy import LAKE, fill, is_newest, refresh
 
@@ -248,7 +248,7 @@ def demo(arguments: argparse.Namespace, progress: Progress) -> None:
 
 def ask(arguments: argparse.Namespace) -> None:
     """Print the last plan beside that of other assumptions."""
-    with tables_of(arguments.out, providers=bool(arguments.without)) as tables:
+    with tables_of(arguments.out, what_if.needed(arguments.without)) as tables:
         options = Options(
             target=arguments.target,
             growth=arguments.growth,
@@ -260,9 +260,9 @@ def ask(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def tables_of(out: Place, *, providers: bool) -> Iterator[Tables]:
-    """Give the tables that a what-if question needs; those of an object store are fetched, and those of single
-    ``providers`` only where they are asked for."""
+def tables_of(out: Place, of_providers: Sequence[Table]) -> Iterator[Tables]:
+    """Give the tables that a what-if question needs; those of an object store are fetched, with those ``of_providers``
+    for the last full hour."""
     if isinstance(out, Path):
         yield Tables(None, out)
         return
@@ -275,8 +275,8 @@ def tables_of(out: Place, *, providers: bool) -> Iterator[Tables]:
         fill(tables, out, last, [GOLD_PLAN, GOLD_SERVICE_1H])
         issued = what_if.last_issue(tables)
         fill(tables, out, last, [GOLD_FORECAST], issued.date())
-        if providers:
-            fill(tables, out, last, [SILVER_PROVIDER_5M], what_if.last_hour(issued).date())
+        if of_providers:
+            fill(tables, out, last, of_providers, what_if.last_hour(issued).date())
         yield tables
 
 
