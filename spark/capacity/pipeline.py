@@ -11,11 +11,11 @@ Rules:
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
@@ -78,7 +78,7 @@ class NoRecordsError(Exception):
     """There are no records to plan with."""
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Settings:
     """Parameters of a run."""
 
