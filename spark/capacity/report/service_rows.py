@@ -80,7 +80,8 @@ class ServiceRows:
     @cached_property
     def told(self) -> Row:
         """The members that all rows of the forecast share."""
-        return next(iter(self.forecast), {})
+        steps = self._steps
+        return steps.first(self.name) if isinstance(steps, RowsByService) else next(iter(self.forecast), {})
 
     @cached_property
     def capacity(self) -> float | None:
