@@ -347,7 +347,7 @@ def test_need_rule_and_the_achieved_rates_stand_together(page):
         "bound at the target utilisation, and 2 to spare",
         "(MASE) was 0.81, that of the seasonal naive 1.02",
         "p95 held in 93 % of the hours",
-        "missed: 1 of 12, a week ahead; 95 %: at most 34 %",
+        "was missed: 1 of 12, a week ahead; 95 %: at most 34 %",
         "1.31 times the peak",
     ):
         assert said in own
