@@ -46,11 +46,12 @@ class Verdict(enum.StrEnum):
 class PlannedService:
     """The plan of one service. Numbers of providers include the spare ones; None is unknown.
 
-    ``has`` is the number of providers at the time of the plan; ``need_now`` are needed then, ``need`` in the horizon,
-    ``add`` are missing, now or in the horizon. From ``short_at`` on there are too few, in seconds of the epoch; None if
-    that is not foreseen. The bound behind ``need`` would have been missed at ``missed`` of ``trials`` past moments;
-    with 95 % confidence its rate of misses is at most ``miss_at_most``, a share. ``note`` is a sentence. ``report`` is
-    the path of its section or page in the report, relative to the file of the plan; empty if the plan names none.
+    ``has`` is the number of providers at the time of the plan; ``need_now`` are needed for the bound of the hour that
+    begins then, ``need`` for that of the horizon, of which ``add`` are missing. From ``short_at`` on there are too few,
+    in seconds of the epoch; None if that is not foreseen. The bound behind ``need`` would have been missed at
+    ``missed`` of ``trials`` past moments; with 95 % confidence its rate of misses is at most ``miss_at_most``, a share.
+    ``note`` is a sentence. ``report`` is the path of its section or page in the report, relative to the file of the
+    plan; empty if the plan names none.
     """
 
     name: str

@@ -22,6 +22,7 @@ from spark.capacity.benchmark import back_test, pipeline_trial, summary
 from spark.capacity.benchmark.traces import TraceError
 from spark.capacity.generator import ALL, BELIEVABLE, deliver, generate
 from spark.capacity.ingest.journal_folders import JournalError, need_journal
+from spark.capacity.last_run import same_plan
 from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
 from spark.capacity.planning import what_if
 from spark.capacity.planning.forecast import HORIZON, LONGEST_HORIZON
@@ -31,9 +32,9 @@ from spark.capacity.progress import Progress
 from spark.capacity.session import MEMORY, NoJavaError, open_session
 from spark.capacity.tables import snapshots
 from spark.capacity.tables.object_store import ObjectFolder, Place, StoreError, is_object, need_bucket
-from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, SILVER_PROVIDER_5M
+from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, Table
 from spark.capacity.tables.store import OutError, Tables
-from spark.capacity.tables.working_copy import LAKE, fill, refresh
+from spark.capacity.tables.working_copy import LAKE, fill, is_newest, refresh
 
 DEMO_DAYS = 30
 """A month has enough weeks for a weekly season to be believed."""
@@ -176,7 +177,23 @@ def run_jobs(arguments: argparse.Namespace, progress: Progress, *journals: Place
         options=Options(target=arguments.target),
         cost=arguments.cost,
     )
+    if (issued := last_plan(settings, work)) is not None:
+        with progress.job("ingest") as step:
+            step(1.0, f"nothing new since the plan of {issued:%Y-%m-%d %H:%M} UTC: {out / 'report.html'} is up to date")
+        return
     work_through(open_session(arguments.master, memory=arguments.memory), settings, work, progress)
+
+
+def last_plan(settings: Settings, work: Path | None) -> datetime | None:
+    """Return the time of the last plan if a run would make it again. A temporary folder has none to compare with."""
+    folder = settings.out if isinstance(settings.out, Path) else work
+    if folder is None:
+        return None
+    issued = same_plan(folder, settings.inputs, settings.journals, settings.since)
+    if issued is not None and isinstance(settings.out, ObjectFolder):
+        newest = is_newest(folder, settings.out, snapshots.last(settings.out / LAKE))
+        return issued if newest else None
+    return issued
 
 
 def work_through(spark: SparkSession, settings: Settings, work: Path | None, progress: Progress) -> None:
@@ -231,7 +248,7 @@ def demo(arguments: argparse.Namespace, progress: Progress) -> None:
 
 def ask(arguments: argparse.Namespace) -> None:
     """Print the last plan beside that of other assumptions."""
-    with tables_of(arguments.out, providers=bool(arguments.without)) as tables:
+    with tables_of(arguments.out, what_if.needed(arguments.without)) as tables:
         options = Options(
             target=arguments.target,
             growth=arguments.growth,
@@ -243,9 +260,9 @@ def ask(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def tables_of(out: Place, *, providers: bool) -> Iterator[Tables]:
-    """Give the tables that a what-if question needs; those of an object store are fetched, and those of single
-    ``providers`` only where they are asked for."""
+def tables_of(out: Place, of_providers: Sequence[Table]) -> Iterator[Tables]:
+    """Give the tables that a what-if question needs; those of an object store are fetched, with those ``of_providers``
+    for the last full hour."""
     if isinstance(out, Path):
         yield Tables(None, out)
         return
@@ -258,8 +275,8 @@ def tables_of(out: Place, *, providers: bool) -> Iterator[Tables]:
         fill(tables, out, last, [GOLD_PLAN, GOLD_SERVICE_1H])
         issued = what_if.last_issue(tables)
         fill(tables, out, last, [GOLD_FORECAST], issued.date())
-        if providers:
-            fill(tables, out, last, [SILVER_PROVIDER_5M], what_if.last_hour(issued).date())
+        if of_providers:
+            fill(tables, out, last, of_providers, what_if.last_hour(issued).date())
         yield tables
 
 

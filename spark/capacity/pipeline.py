@@ -11,16 +11,17 @@ Rules:
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from spark.capacity.ingest.intake import Ingested, ingest
+from spark.capacity.last_run import Inputs, jobs_digest, note_begin, note_end
 from spark.capacity.planning.evaluation import evaluate
 from spark.capacity.planning.forecast import HORIZON, forecast, full_hour
 from spark.capacity.planning.plan import PLAIN, Options, plan
@@ -77,7 +78,7 @@ class NoRecordsError(Exception):
     """There are no records to plan with."""
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Settings:
     """Parameters of a run."""
 
@@ -100,6 +101,18 @@ class Settings:
         return ", ".join(map(str, self.journals))
 
     @property
+    def inputs(self) -> Inputs:
+        """All that the plan depends on but the records."""
+        return {
+            "jobs": jobs_digest(),
+            "journals": self.named,
+            "now": None if self.now is None else full_hour(self.now).isoformat(),
+            "horizon": str(self.horizon),
+            "options": str(self.options),
+            "cost": str(self.cost),
+        }
+
+    @property
     def run(self) -> str:
         """The name of the run."""
         return f"{self.started:%Y%m%dT%H%M%SZ}"
@@ -115,6 +128,7 @@ class Pipeline:
 
     def run(self) -> list[Path]:
         """Do everything that is to be done; return the files of the report."""
+        note_begin(self._tables)
         done = self._ingest()
         touched = {day for day in done.dates if self._settings.since is None or day >= self._settings.since}
         held = set(self._tables.dates(BRONZE_RECORDS))
@@ -129,6 +143,7 @@ class Pipeline:
         self._tables.keep(State(set(), {str(day) for day in done.dates - touched}))
         files = self._report(now)
         self._publish(files)
+        note_end(self._tables, self._settings.inputs, now)
         return files
 
     def _publish(self, files: Sequence[Path]) -> None:

@@ -85,7 +85,7 @@ def test_tables_and_report_in_a_bucket_are_those_of_a_folder(
     assert "rollup   0 dates" in said
 
     capsys.readouterr()
-    question = ["what-if", "--growth", "3", "--without", "host=10.0.1.10", "--out"]
+    question = ["what-if", "--growth", "3", "--without", "host=10.0.0.10", "--out"]
     assert main([*question, str(out)]) == 0
     answer = capsys.readouterr().out
     assert main([*question, str(stored)]) == 0

@@ -19,13 +19,17 @@ import numpy as np
 
 from spark.capacity.benchmark.back_test import HELD_OUT, SEEN, Step
 from spark.capacity.benchmark.rival_rules import RULES
+from spark.capacity.planning.needs import Needs
 from spark.capacity.planning.peak_bound import upper_limit
-from spark.capacity.planning.plan import TARGET, need
+from spark.capacity.planning.plan import TARGET
 
 MOST = 10.0
 
 FARM = 10
 """Full loads of the peak for which the whole cost is shown: spares cost small services more."""
+
+NEEDS = Needs(TARGET)
+"""Of a service whose providers are full at a load of 1."""
 
 PRINTED = ((0.0, 0.2), (0.2, 0.35), (0.35, 0.6), (0.6, 0.999), (0.999, 1.0))
 """Groups of printed limits; the last is of those that say nothing."""
@@ -52,7 +56,7 @@ def costs(steps: Sequence[Step]) -> str:
         for rule in RULES:
             ratios = np.array([step.rivals[rule] for step in steps if step.part == part and rule in step.rivals])
             if len(ratios):
-                bought = [need(FARM * min(ratio, MOST), TARGET) / FARM for ratio in ratios]
+                bought = [(NEEDS.of(FARM * min(ratio, MOST)) or 0) / FARM for ratio in ratios]
                 lines.append(
                     f"| {part} | {rule} | {interval(int((ratios < 1.0).sum()), len(ratios))} |"
                     f" {np.median(ratios):.2f} | {np.minimum(ratios, MOST).mean():.2f} | {np.median(bought):.2f} |"

@@ -20,6 +20,9 @@ user, and the providers beyond that bring little."""
 MOST_ERLANGS = 100_000.0
 """More than this is a mistake of units, not a farm; the search takes as many steps as there are erlangs."""
 
+STEPS = 40
+"""Halvings of an interval of at most `MOST_ERLANGS`: what is left of it is below a millionth."""
+
 
 def waiting(providers: int, erlangs: float) -> float:
     """Return the share of requests that wait."""
@@ -51,6 +54,15 @@ def providers_for(erlangs: float, wait_share: float = WAIT_SHARE) -> int:
         blocked = erlangs * blocked / (k + erlangs * blocked)
         if k > erlangs and blocked / (1.0 - erlangs / k * (1.0 - blocked)) <= wait_share:
             return k
+
+
+def most_traffic(providers: int, wait_share: float = WAIT_SHARE) -> float:
+    """Return the highest offered traffic of which no more than ``wait_share`` waits for so many providers."""
+    low, high = 0.0, min(float(providers), MOST_ERLANGS)
+    for _ in range(STEPS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if waiting(providers, middle) <= wait_share else (low, middle)
+    return low
 
 
 def offered(requests: float, seconds: float, service_seconds: float) -> float:

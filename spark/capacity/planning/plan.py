@@ -1,16 +1,10 @@
 """Job: the providers that each service needs, now and for the horizon, and the time at which those of now are too few.
 
 Rules:
-- Nothing is claimed about capacity where nothing says when a provider is full: no `full_load`, no number, and a note.
-- Providers for a demand = demand / (`full_load` * target utilisation), rounded up, and never less than one.
-- The demand of now is the highest five-minute window of the last full hour; that of the horizon is the peak bound.
-- Spare providers come on top: `SPARE`, or `SPARE_SHARE` of those needed if that is more. Every need has them, that of
-  now, that of the horizon, and that of an hour: a service that is short in one is short in all.
-- Where providers report requests and their latency, or requests in flight, Erlang's formula says how many providers,
-  each of which handles one request at a time, keep all but `WAIT_SHARE` of them from waiting; the larger number is
-  taken. The traffic of the horizon is that of the last hour in proportion to the demand. If more requests are in
-  service than there are providers, they handle several at a time, and the formula says nothing.
-- The providers run out in the first hour whose need (by p50; by the bound of that hour) is more than there are now.
+- One rule (`needs`) makes all needs: that of the horizon from the peak bound, that of an hour from the bound of the
+  hour. The need of now is that of the hour ``now``, with which the horizon begins.
+- The providers run out in the first hour whose need is more than there are now: at the earliest by the bound of that
+  hour, as expected by its p50. So a service is short by its need of now just where that first hour is ``now``.
 - An instance that offers several services lends its full load to each of them. Such needs do not add up; the plan says
   how many of the providers are shared.
 
@@ -21,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from math import ceil, isfinite
+from math import isfinite
 from typing import Any
 
 import attrs
@@ -29,10 +23,10 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark.capacity.planning import erlang
-from spark.capacity.planning.erlang import MOST_ERLANGS, WAIT_SHARE
+from spark.capacity.planning.erlang import MOST_ERLANGS
 from spark.capacity.planning.forecast import full_hour
 from spark.capacity.planning.growth import WEEK, WEEKS, Growth, growth, weekly_peaks
+from spark.capacity.planning.needs import Needs, service_needs, several
 from spark.capacity.planning.peak_bound import HEADROOM
 from spark.capacity.tables.schema import GOLD_PLAN
 
@@ -40,17 +34,11 @@ TARGET = 0.8
 """Target utilisation of a provider in the busiest five minutes: the rest is for shorter bursts, and for load that is
 unevenly spread over the providers."""
 
-SPARE = 2
-"""One may be down and another be restarted at the same time, and demand is still met."""
-
-SPARE_SHARE = 0.05
-"""Of a large farm more than two are down at a time."""
-
 HOUR = 3600.0
 
 NO_FULL_LOAD = "full_load is not set for this service: nothing is claimed about its capacity"
 GONE = "no provider was there in the last full hour"
-RUNS_OUT = "the bound is above the load that the providers of now should carry"
+RUNS_OUT = "the bound needs more providers than there are now"
 SEVERAL = "providers handle several requests at a time: Erlang's formula is not used"
 
 
@@ -137,25 +125,22 @@ def plan_service(
     first = steps[0]
     last = hours[-1] if hours and hours[-1]["h"] == issued - timedelta(hours=1) else {}
     full_load = options.full_load or next((row["full_load"] for row in reversed(hours) if row["full_load"]), None)
-    providers = max(0, round(last.get("providers_mean") or 0) - options.without.get(first["service"], 0))
-    demand = last.get("demand_max") or last.get("demand_p95") or last.get("demand_mean") or 0.0
-    demand = options.growth * demand
+    there = round(last.get("providers_mean") or 0)
+    providers = max(0, there - options.without.get(first["service"], 0))
+    demand = options.growth * (last.get("demand_max") or last.get("demand_p95") or last.get("demand_mean") or 0.0)
     # In an event the whole week may be as high as its highest peak: nothing is known of when in it that comes.
     bound = first["peak_bound"] * max(options.factor(first["service"], row["h"]) for row in steps)
-    per_provider = full_load * options.target if full_load else None
     erlangs = _erlangs(last)
-    several = erlangs is not None and providers > 0 and erlangs > providers
-    traffic = None if erlangs is None or several else _at_peak(erlangs, last, demand)
+    needs = service_needs(full_load, options.target, erlangs, there, last.get("demand_mean"))
     peaks = weekly_peaks(hours, issued)
     trend = growth(peaks)
-    grown = None if traffic is None else traffic * (max(1.0, bound / demand) if demand else 1.0)
-    busy_now, busy = _busy(demand, per_provider, traffic), _busy(bound, per_provider, grown)
-    need_now, need = with_spare(busy_now), with_spare(busy)
+    need_now = needs.of(first["hour_bound"] * options.factor(first["service"], first["h"]))
+    busy, need = needs.busy(bound), needs.of(bound)
     notes = [
         NO_FULL_LOAD if full_load is None else None,
         GONE if not providers else None,
-        RUNS_OUT if providers and need is not None and per_provider and need > providers else None,
-        SEVERAL if several else None,
+        RUNS_OUT if providers and need is not None and need > providers else None,
+        SEVERAL if erlangs is not None and several(erlangs, there) else None,
         first["flag"] or None,
     ]
     return {
@@ -165,16 +150,17 @@ def plan_service(
         "providers_now": providers,
         "need_now": need_now,
         "need_horizon": need,
-        "add": None if need is None or need_now is None else max(0, need - providers, need_now - providers),
+        "add": None if need is None else max(0, need - providers),
         "spare": None if need is None or busy is None else need - busy,
-        "rule": _rule(options.target, busy, for_load(bound, per_provider)),
-        "exhaust_p50": _short_from(steps, "p50", per_provider, providers, options),
-        "exhaust_bound": _short_from(steps, "hour_bound", per_provider, providers, options),
+        "rule": needs.rule(bound, options.target),
+        "exhaust_p50": _short_from(steps, "p50", needs, providers, options),
+        "exhaust_bound": _short_from(steps, "hour_bound", needs, providers, options),
         "growth_per_week": None if trend is None else trend.share,
         "weekly_peaks": peaks,
         "trend_level": None if trend is None else trend.level,
-        "exhaust_trend": _short_week(trend, per_provider, providers, issued, options.growth),
+        "exhaust_trend": _short_week(trend, needs, providers, issued, options.growth),
         "demand_now": demand,
+        "demand_mean": last.get("demand_mean"),
         "peak_bound": bound,
         "full_load": full_load,
         "target_utilisation": options.target,
@@ -183,37 +169,6 @@ def plan_service(
         **{name: first[name] for name in ("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h")},
         "note": "; ".join(note for note in notes if note),
     }
-
-
-def for_load(demand: float, per_provider: float | None) -> int | None:
-    """Return the providers that carry a demand; None where nothing says when one is full."""
-    return max(1, ceil(demand / per_provider)) if per_provider else None
-
-
-def with_spare(busy: int | None) -> int | None:
-    """Return the providers that must be there for so many to be busy: spares come on top."""
-    return None if busy is None else busy + max(SPARE, ceil(busy * SPARE_SHARE))
-
-
-def need(demand: float, per_provider: float) -> int:
-    """Return the providers that a demand needs, spares included."""
-    busy = max(1, ceil(demand / per_provider))
-    return busy + max(SPARE, ceil(busy * SPARE_SHARE))
-
-
-def carried(providers: int, per_provider: float) -> float:
-    """Return the highest demand for which so many providers are enough, spares included; 0 if they are all spares."""
-    candidates = range(providers - SPARE, 0, -1)
-    return (
-        next((busy for busy in candidates if busy + max(SPARE, ceil(busy * SPARE_SHARE)) <= providers), 0)
-        * per_provider
-    )
-
-
-def _busy(demand: float, per_provider: float | None, traffic: float | None) -> int | None:
-    waits = None if traffic is None else erlang.providers_for(traffic)
-    known = [number for number in (for_load(demand, per_provider), waits) if number is not None]
-    return max(known) if known else None
 
 
 def _erlangs(last: Mapping[str, Any]) -> float | None:
@@ -228,42 +183,19 @@ def _erlangs(last: Mapping[str, Any]) -> float | None:
     return float(made) if isfinite(made) and 0.0 <= made <= MOST_ERLANGS else None
 
 
-def _at_peak(erlangs: float, last: Mapping[str, Any], demand: float) -> float:
-    """Return the traffic of the highest five minutes of the hour: in proportion to the demand."""
-    mean = last.get("demand_mean") or 0.0
-    return min(MOST_ERLANGS, erlangs * max(1.0, demand / mean)) if mean > 0.0 else erlangs
-
-
 def _short_from(
-    steps: Sequence[Mapping[str, Any]], of: str, per_provider: float | None, providers: int, options: Options
+    steps: Sequence[Mapping[str, Any]], of: str, needs: Needs, providers: int, options: Options
 ) -> datetime | None:
     """Return the first hour of which the need is more than there are providers."""
-    if not per_provider:
-        return None
-    short = (
-        row["h"] for row in steps if need(row[of] * options.factor(row["service"], row["h"]), per_provider) > providers
-    )
+    short = (row["h"] for row in steps if needs.exceed(row[of] * options.factor(row["service"], row["h"]), providers))
     return next(short, None)
 
 
-def _short_week(
-    trend: Growth | None, per_provider: float | None, providers: int, issued: datetime, factor: float
-) -> datetime | None:
+def _short_week(trend: Growth | None, needs: Needs, providers: int, issued: datetime, factor: float) -> datetime | None:
     """Return the first week whose peak by the trend, with its headroom, needs more than there are providers."""
-    if trend is None or trend.slope <= 0.0 or not per_provider:
+    if trend is None or trend.slope <= 0.0:
         return None
     short = (
-        number
-        for number in range(1, WEEKS + 1)
-        if need(factor * HEADROOM * trend.in_weeks(number), per_provider) > providers
+        number for number in range(1, WEEKS + 1) if needs.exceed(factor * HEADROOM * trend.in_weeks(number), providers)
     )
     return next((issued + (number - 1) * WEEK for number in short), None)
-
-
-def _rule(target: float, busy: int | None, by_load: int | None) -> str:
-    """Name the rule that decided on the number of providers."""
-    if busy is None:
-        return "none"
-    waits = by_load is None or busy > by_load
-    spare = f" + {SPARE_SHARE:.0%} spare" if ceil(busy * SPARE_SHARE) > SPARE else f" + {SPARE} spare"
-    return (f"at most {WAIT_SHARE:.0%} wait" if waits else f"peak bound at {target:.0%} load") + spare

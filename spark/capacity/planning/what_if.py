@@ -1,8 +1,9 @@
-"""What-if questions: the plan of the last run again, with other assumptions. It reads tables, and needs no Spark.
+"""What-if questions: a plan of the last run's tables with other assumptions. It needs no Spark.
 
 Rules:
 - The plan of the question stands beside the plan as it is: providers there, needs, and missing providers.
 - Providers that are taken away are those with the given endpoint, host or label which were up in the last full hour.
+  They have the labels that their records of that date have.
 - A calendar is CSV: `from,to,factor` and, if not for all, `service`. Times are ISO 8601; without a zone they are UTC.
 """
 
@@ -16,14 +17,24 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
+import pyarrow.parquet
 
 from spark.capacity.planning.forecast import full_hour
 from spark.capacity.planning.plan import Event, Options, plan_service
-from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, SILVER_PROVIDER_5M, Table
+from spark.capacity.tables.schema import (
+    BRONZE_RECORDS,
+    GOLD_FORECAST,
+    GOLD_PLAN,
+    GOLD_SERVICE_1H,
+    SILVER_PROVIDER_5M,
+    Table,
+)
 from spark.capacity.tables.store import OutError, Tables
 
-KINDS = ("endpoint", "host", "label")
-"""By what providers are taken away: all of an endpoint, its part before the last colon, or a label."""
+LABEL = "label"
+
+KINDS = ("endpoint", "host", LABEL)
+"""Properties that select the providers to take away: an endpoint, its part before the last colon, or a label."""
 
 Row = Mapping[str, Any]
 
@@ -56,8 +67,17 @@ def _moment(text: str) -> datetime:
     return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
 
 
+def needed(wanted: Sequence[str]) -> list[Table]:
+    """Return the tables, of the date of the last full hour, in which `removed` looks for providers."""
+    labels = any(one.startswith(f"{LABEL}=") for one in wanted)
+    return [SILVER_PROVIDER_5M, *([BRONZE_RECORDS] if labels else [])] if wanted else []
+
+
 def removed(tables: Tables, issued: datetime, wanted: Sequence[str]) -> dict[str, int]:
-    """Count the providers of each service, up in the last full hour, that match one of ``KIND=VALUE``."""
+    """Count the providers of each service, up in the last full hour, that match one of ``KIND=VALUE``.
+
+    Raises `QuestionError` where none of them matches: a name with a typing error must not look like an answer.
+    """
     pairs = [tuple(one.partition("=")[::2]) for one in wanted]
     for kind, value in pairs:
         if kind not in KINDS or not value:
@@ -68,11 +88,27 @@ def removed(tables: Tables, issued: datetime, wanted: Sequence[str]) -> dict[str
     rows = tables.rows_of(SILVER_PROVIDER_5M, since.date())
     there = rows.filter(pc.and_(pc.greater_equal(rows["w"], since), pc.greater(rows["up_s"], 0.0)))
     names = set(zip(there["service"].to_pylist(), there["instance"].to_pylist(), strict=True))
-    return dict(Counter(service for service, name in names if any(_matches(name, *pair) for pair in pairs)))
+    gone: set[tuple[str, str]] = set()
+    for kind, value in pairs:
+        labelled = _labelled(tables, since.date(), value) if kind == LABEL else set()
+        mine = {name for name in names if name in labelled or _matches(name[1], kind, value)}
+        if not mine:
+            raise QuestionError(f"no provider that was up in the last full hour has {kind}={value}")
+        gone |= mine
+    return dict(Counter(service for service, _ in gone))
 
 
 def _matches(instance: str, kind: str, value: str) -> bool:
     return value == (instance.rpartition(":")[0] if kind == "host" else instance)
+
+
+def _labelled(tables: Tables, day: date, label: str) -> set[tuple[str, str]]:
+    """Return services and instances that had a label on a date: one with an endpoint goes by that everywhere else."""
+    found: set[tuple[str, str]] = set()
+    for path in tables.files(BRONZE_RECORDS, day):
+        rows = pyarrow.parquet.read_table(path, columns=["service", "instance"], filters=[("label", "=", label)])
+        found.update(zip(rows["service"].to_pylist(), rows["instance"].to_pylist(), strict=True))
+    return found
 
 
 def answer(tables: Tables, options: Options) -> list[tuple[Row, Row]]:
@@ -128,8 +164,7 @@ def table(answers: Sequence[tuple[Row, Row]], cost: float | None = None) -> str:
             *(_said(other[name]) for name in ("providers_now", "need_horizon", "add")),
             f"{other['exhaust_bound']:%Y-%m-%d %H:%M}" if other["exhaust_bound"] else "-",
         )
-        needed = max(other["need_now"] or 0, other["need_horizon"] or 0)
-        lines.append(line if cost is None else (*line, f"{cost * needed:,.2f}"))
+        lines.append(line if cost is None else (*line, f"{cost * (other['need_horizon'] or 0):,.2f}"))
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
     padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
     return "\n".join(padded)

@@ -7,9 +7,15 @@ from datetime import datetime, timedelta
 
 import attrs
 
-from spark.capacity.planning.peak_bound import upper_limit
 from spark.capacity.report.row_values import number_of, time_of
-from spark.capacity.report.service_rows import Misses, ServiceRows, Shortage, missed_before, shortage
+from spark.capacity.report.service_rows import (
+    Misses,
+    ServiceRows,
+    Shortage,
+    missed_before,
+    shortage,
+    shortage_by_p50,
+)
 from spark.capacity.report.trend_chart import Outlook, outlook
 
 SPAN_OF_ROW = timedelta(hours=1)
@@ -49,12 +55,20 @@ class GlanceRow:
     link: str
     add: float | None
     since: Shortage
+    expected: Shortage
     now: float | None
     need_now: float | None
     need_horizon: float | None
-    spare: float | None
     trend: Outlook
     misses: Misses | None
+
+
+@attrs.frozen
+class Pooled:
+    """The misses of the bound at the past moments of all services together."""
+
+    missed: float
+    trials: float
 
 
 def head(services: Sequence[ServiceRows], span: tuple[datetime, datetime] | None) -> Head:
@@ -95,10 +109,10 @@ def glance(services: Sequence[ServiceRows], pages: bool = False) -> list[GlanceR
             service.page if pages else service.section,
             number_of(service.plan, "add"),
             service.shortage,
+            shortage_by_p50(service.plan),
             number_of(service.plan, "providers_now"),
             number_of(service.plan, "need_now"),
             number_of(service.plan, "need_horizon"),
-            number_of(service.plan, "spare"),
             outlook(service.plan),
             missed_before(service.plan),
         )
@@ -106,8 +120,17 @@ def glance(services: Sequence[ServiceRows], pages: bool = False) -> list[GlanceR
     ]
 
 
-def pooled(services: Sequence[ServiceRows]) -> Misses | None:
-    """Return the record of the bound at the past moments of all services together."""
-    trials = int(sum(number_of(service.plan, "bound_trials") or 0 for service in services))
-    missed = int(sum(number_of(service.plan, "bound_missed") or 0 for service in services))
-    return Misses(missed, trials, upper_limit(missed, trials)) if trials else None
+def pooled(services: Sequence[ServiceRows]) -> Pooled:
+    """Return the record of the bound at the past moments of all services together.
+
+    It has no limit with a confidence: the moments of services are the same, and what makes one miss may make others.
+    """
+    missed, trials = (
+        sum(number_of(service.plan, name) or 0 for service in services) for name in ("bound_missed", "bound_trials")
+    )
+    return Pooled(missed, trials)
+
+
+def sharing(services: Sequence[ServiceRows]) -> int:
+    """Return the number of services some of whose providers offer other services as well."""
+    return sum(bool(number_of(service.plan, "shared_providers")) for service in services)

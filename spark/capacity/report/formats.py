@@ -39,6 +39,11 @@ def duration(seconds: float | None) -> str:
     return f"{number(seconds / 3600)} h"
 
 
+def ahead(hours: float) -> str:
+    """Return the length of a look ahead."""
+    return {24: "a day", 168: "a week"}.get(int(hours), counted(hours, "hour"))
+
+
 def counted(number_of_them: float, one: str, many: str | None = None) -> str:
     """Return a number with its noun."""
     return f"{number(number_of_them, 0)} {one if number_of_them == 1 else many or one + 's'}"

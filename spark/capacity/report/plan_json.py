@@ -11,14 +11,15 @@ Rules:
 | member of a service | meaning |
 |---|---|
 | `providers_now` | providers of the last full hour |
-| `need_now`, `need_horizon` | providers needed for the last full hour, and for the peak bound |
-| `add` | providers missing, now or in the horizon |
-| `short_from`, `short_from_p50` | first hour whose need is more than there are, by the bound of the hour and by p50 |
+| `need_now`, `need_horizon` | providers needed for the bound of the hour `issued`, and for the peak bound |
+| `add` | providers missing in the horizon |
+| `short_from` | first hour whose need, by its bound, is more than there are: `issued` if `need_now` already is |
+| `short_from_p50` | the same by p50: as expected, and not at the earliest |
 | `growth_per_week`, `short_by_trend` | weekly growth of the peaks, as a share; the week from which they are too few |
 | `demand_now`, `peak_bound` | highest five-minute load of the last full hour, and the bound of the horizon |
 | `bound` | `missed` of `trials` past moments, `hours_ahead` of them; with 95 % confidence at most `miss_at_most` |
 | `shared_providers` | providers that offer other services as well: such needs do not add up |
-| `cost_now`, `cost_needed` | of the providers now and of the larger need, where a cost per provider was given |
+| `cost_now`, `cost_needed` | of `providers_now` and `need_horizon`, where a cost per provider was given |
 | `report` | the section or page of the report on the service: a path relative to this file |
 """
 
@@ -33,7 +34,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from spark.capacity.planning.plan import need
+from spark.capacity.planning.needs import needs_of
 from spark.capacity.report.files import FORMULA, replace
 from spark.capacity.report.rows_by_service import RowsByService
 from spark.capacity.report.service_rows import by_service
@@ -70,7 +71,6 @@ def document(
 
 
 def _service(row: Row, steps: Sequence[Row], cost: float | None, report: str | None) -> dict[str, Any]:
-    needs = [number for number in (row["need_now"], row["need_horizon"]) if number is not None]
     return {
         **{
             name: row[name] for name in ("service", "providers_now", "need_now", "need_horizon", "add", "spare", "rule")
@@ -89,7 +89,7 @@ def _service(row: Row, steps: Sequence[Row], cost: float | None, report: str | N
         **{name: _number(row[name]) for name in ("erlangs", "service_s")},
         "shared_providers": row["shared_providers"],
         "cost_now": None if cost is None else cost * row["providers_now"],
-        "cost_needed": None if cost is None or not needs else cost * max(needs),
+        "cost_needed": None if cost is None or row["need_horizon"] is None else cost * row["need_horizon"],
         "note": row["note"],
         "report": report,
         "schedule": schedule(row, steps),
@@ -99,11 +99,12 @@ def _service(row: Row, steps: Sequence[Row], cost: float | None, report: str | N
 def schedule(row: Row, steps: Sequence[Row]) -> list[int | None]:
     """Return the need of each hour of the week, from Monday 00:00 UTC on."""
     made: list[int | None] = [None] * WEEK
-    if row["full_load"]:
-        for step in steps:
-            at, per_provider = _utc(step["h"]), row["full_load"] * row["target_utilisation"]
-            slot = at.weekday() * 24 + at.hour
-            made[slot] = max(need(step["hour_bound"], per_provider), made[slot] or 0)
+    needs = needs_of(row)
+    for step in steps:
+        at, needed = _utc(step["h"]), needs.of(step["hour_bound"])
+        slot = at.weekday() * 24 + at.hour
+        if needed is not None:
+            made[slot] = max(needed, made[slot] or 0)
     return made
 
 

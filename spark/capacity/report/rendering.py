@@ -49,7 +49,15 @@ def _environment() -> Environment:
         # The report is written in one piece, and the templates of a run do not change.
         auto_reload=False,
     )
-    for filter_ in (formats.moment, formats.date, formats.number, formats.percent, formats.duration, formats.counted):
+    for filter_ in (
+        formats.moment,
+        formats.date,
+        formats.number,
+        formats.percent,
+        formats.duration,
+        formats.ahead,
+        formats.counted,
+    ):
         environment.filters[filter_.__name__] = filter_
     environment.globals |= {"DASH": formats.DASH, "ROWS": ROWS}
     return environment

@@ -34,6 +34,15 @@ class RowsByService(Mapping[str, list[dict[str, Any]]]):
                 self._recent.popitem(last=False)
         return self._recent[service]
 
+    def __contains__(self, service: object) -> bool:
+        # That of a mapping would make the rows.
+        return service in self._places
+
+    def first(self, service: str) -> dict[str, Any]:
+        """Return the first row of a service; an empty one if it has none."""
+        begin, end = self._places.get(service, (0, 0))
+        return next(iter(self._table.slice(begin, min(1, end - begin)).to_pylist()), {})
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
 

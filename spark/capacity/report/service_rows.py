@@ -17,7 +17,8 @@ from spark.capacity.report.rows_by_service import RowsByService
 class Shortage:
     """The time from which the providers are too few.
 
-    `peak` is a shortage at the highest peak, of which the hour is not known. `at` is set for a date only.
+    `now` is the hour of the plan. `peak` is a shortage at the highest peak, of which the hour is not known. `at` is set
+    for a date only.
     """
 
     kind: Literal["unclaimed", "now", "date", "peak", "never"]
@@ -29,11 +30,15 @@ UNCLAIMED = Shortage("unclaimed")
 
 @attrs.frozen
 class Misses:
-    """The bound at past moments: the number of misses, and the rate that they leave possible with 95 % confidence."""
+    """The bound at past moments: the number of misses, and the rate that they leave possible with 95 % confidence.
+
+    Each moment looked `ahead_h` hours ahead; None where that is not known.
+    """
 
     missed: float
     trials: float
     most: float | None
+    ahead_h: float | None = None
 
 
 @attrs.frozen
@@ -75,7 +80,8 @@ class ServiceRows:
     @cached_property
     def told(self) -> Row:
         """The members that all rows of the forecast share."""
-        return next(iter(self.forecast), {})
+        steps = self._steps
+        return steps.first(self.name) if isinstance(steps, RowsByService) else next(iter(self.forecast), {})
 
     @cached_property
     def capacity(self) -> float | None:
@@ -85,8 +91,8 @@ class ServiceRows:
 
     @property
     def shortage(self) -> Shortage:
-        """The shortage by the bound; nothing is claimed of a service without a capacity."""
-        return UNCLAIMED if self.capacity is None else shortage(self.plan)
+        """The shortage by the bound."""
+        return shortage(self.plan)
 
 
 def _ordered(rows: Mapping[str, Sequence[Row]], service: str) -> list[Row]:
@@ -135,22 +141,20 @@ def services_of(tables: Tables) -> list[ServiceRows]:
 
 
 def shortage(plan: Row) -> Shortage:
-    """Return the shortage by the bound of the hours, and by the last full hour."""
-    if not plan:
-        return UNCLAIMED
-    if (number_of(plan, "need_now") or 0) > (number_of(plan, "providers_now") or 0):
-        return Shortage("now")
+    """Return the shortage at the earliest: by the bound of the hours."""
     since = _from(plan, "exhaust_bound")
     return Shortage("peak") if since.kind == "never" and (number_of(plan, "add") or 0) > 0 else since
 
 
 def shortage_by_p50(plan: Row) -> Shortage:
-    """Return the shortage by the median of the forecast."""
+    """Return the shortage as expected: by the median of the forecast."""
     return _from(plan, "exhaust_p50")
 
 
 def _from(plan: Row, name: str) -> Shortage:
-    """Return the shortage from a time of the plan; the hour in which the plan was issued is now."""
+    """Return the shortage from a time of the plan; nothing is claimed of a service without needs."""
+    if number_of(plan, "need_horizon") is None:
+        return UNCLAIMED
     at, issued = time_of(plan, name), time_of(plan, "issued")
     if at is None:
         return Shortage("never")
@@ -160,4 +164,6 @@ def _from(plan: Row, name: str) -> Shortage:
 def missed_before(row: Row) -> Misses | None:
     """Return the record of the bound; None where it was never tried."""
     trials, missed = number_of(row, "bound_trials"), number_of(row, "bound_missed")
-    return Misses(missed, trials, number_of(row, "bound_miss_most")) if trials and missed is not None else None
+    if not trials or missed is None:
+        return None
+    return Misses(missed, trials, number_of(row, "bound_miss_most"), number_of(row, "bound_ahead_h"))

@@ -9,17 +9,15 @@ import attrs
 
 from spark.capacity.planning.erlang import MOST_ERLANGS, WAIT_SHARE, providers_for
 from spark.capacity.report.chart import Band, Drawing, Line, Mark, chart
-from spark.capacity.report.formats import percent
 from spark.capacity.report.row_values import Row, highest_of, mean_of, number_of, text_of, time_of, utc
 from spark.capacity.report.service_rows import (
-    UNCLAIMED,
     Misses,
     ServiceRows,
     Shortage,
     missed_before,
     shortage_by_p50,
 )
-from spark.capacity.report.trend_chart import Trend, trend_of
+from spark.capacity.report.trend_chart import Trend, limit_of, trend_of
 
 SHOWN = timedelta(days=35)
 """History in a chart: five weeks, so that the weekly wave is seen and an hour still has a part of a pixel."""
@@ -49,11 +47,14 @@ class PlanFacts:
     need_horizon: float | None
     spare: float | None
     rule: str | None
+    demand_now: float | None
     peak_bound: float | None
     since: Shortage
     since_p50: Shortage
     misses: Misses | None
     requests: Requests
+    shared: float
+    """Providers that offer other services as well."""
     note: str | None
 
 
@@ -67,7 +68,6 @@ class ModelFacts:
     mase_naive: float | None
     coverage: float | None
     misses: Misses | None
-    ahead_h: float | None
     over_provision: float | None
     flag: str | None
 
@@ -114,7 +114,7 @@ def section_of(service: ServiceRows) -> Section:
 
 
 def _drawing(service: ServiceRows) -> Drawing | None:
-    target = number_of(service.plan, "target_utilisation")
+    limit = limit_of(service.plan)
     ends = [at for row in service.history[-1:] if (at := time_of(row, "h"))]
     history = [row for row in service.history if ends and utc(row["h"]) > ends[0] - SHOWN]
 
@@ -138,9 +138,10 @@ def _drawing(service: ServiceRows) -> Drawing | None:
         Line("bound of the hour", "bound", points(service.forecast, "hour_bound")),
         Line("capacity", "capacity", capacity),
     ]
-    if target is not None and service.capacity is not None:
-        wanted = [(at, value * target if value is not None else None) for at, value in capacity]
-        lines.append(Line(f"{percent(target, 0)} of it", "target", wanted))
+    if limit is not None:
+        # The plan says that the providers are too few just where the bound or p50 is above it.
+        carried = [(utc(row["h"]).timestamp(), limit) for row in service.forecast]
+        lines.append(Line("the providers carry, spares apart", "target", carried))
     band = [
         (utc(row["h"]).timestamp(), low, max(low, high))
         for row in service.forecast
@@ -148,8 +149,8 @@ def _drawing(service: ServiceRows) -> Drawing | None:
     ]
     dates = [
         ("now", "now", time_of(service.plan, "issued") or time_of(service.told, "issued")),
-        ("bound at the limit", "crossed", time_of(service.plan, "exhaust_bound")),
-        ("p50 at the limit", "crossed", time_of(service.plan, "exhaust_p50")),
+        ("too few at the earliest", "crossed", time_of(service.plan, "exhaust_bound")),
+        ("too few as expected", "crossed", time_of(service.plan, "exhaust_p50")),
     ]
     return chart(
         lines,
@@ -160,18 +161,19 @@ def _drawing(service: ServiceRows) -> Drawing | None:
 
 def _plan_facts(service: ServiceRows) -> PlanFacts:
     plan = service.plan
-    claimed = service.capacity is not None
     return PlanFacts(
         number_of(plan, "providers_now"),
         number_of(plan, "need_now"),
         number_of(plan, "need_horizon"),
         number_of(plan, "spare"),
         text_of(plan, "rule"),
+        number_of(plan, "demand_now"),
         number_of(plan, "peak_bound"),
         service.shortage,
-        shortage_by_p50(plan) if claimed else UNCLAIMED,
+        shortage_by_p50(plan),
         missed_before(plan),
         _requests(service),
+        number_of(plan, "shared_providers") or 0,
         text_of(plan, "note"),
     )
 
@@ -184,7 +186,6 @@ def _model_facts(told: Row) -> ModelFacts:
         number_of(told, "mase_naive"),
         number_of(told, "coverage"),
         missed_before(told),
-        number_of(told, "bound_ahead_h"),
         number_of(told, "over_provision"),
         text_of(told, "flag"),
     )

@@ -12,8 +12,8 @@ from typing import Literal
 import attrs
 
 from spark.capacity.planning.growth import FEWEST, WEEK, WEEKS, Growth
+from spark.capacity.planning.needs import needs_of
 from spark.capacity.planning.peak_bound import HEADROOM
-from spark.capacity.planning.plan import carried
 from spark.capacity.report.chart import Drawing, Line, Mark, chart
 from spark.capacity.report.row_values import Row, number_of, time_of
 
@@ -80,12 +80,8 @@ def _begin(issued: datetime, week: int) -> float:
 
 def limit_of(plan: Row) -> float | None:
     """Return the load up to which the providers of now are enough, spares included."""
-    providers, full_load, target = (
-        number_of(plan, name) for name in ("providers_now", "full_load", "target_utilisation")
-    )
-    if providers is None or full_load is None or target is None:
-        return None
-    return carried(int(providers), full_load * target)
+    providers = number_of(plan, "providers_now")
+    return None if providers is None else needs_of(plan).carried(int(providers))
 
 
 def outlook(plan: Row) -> Outlook:

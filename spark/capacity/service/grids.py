@@ -4,10 +4,10 @@ The jobs between the rollup and the forecasts look at one service at a time, and
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date
 from zlib import crc32
 
+import attrs
 import numpy as np
 
 from spark.capacity.tables.column_reader import batches, codes, micros, real
@@ -19,7 +19,7 @@ SUM = "+"
 """Before the name of a measure of which only the sum over all instances is kept: one row, whatever their number."""
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Grid:
     """Some measures of the table of five minutes, NaN where nothing is known; `there` tells which rows there are."""
 
@@ -45,7 +45,7 @@ class Grid:
         return Grid(self.service, self.instances[first:last], self.there[first:last], measures)
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Share:
     """The services of a task: one of so many shares of them."""
 

@@ -332,6 +332,7 @@ GOLD_PLAN = Table(
         trend_level="double",
         exhaust_trend="timestamp",
         demand_now="double",
+        demand_mean="double",
         peak_bound="double",
         full_load="double",
         target_utilisation="double",
@@ -349,12 +350,12 @@ GOLD_PLAN = Table(
 """Number of providers that a service needs, spares included, the rule that decided, and the time from which on those of
 now are too few.
 
-`add` is the number of missing providers, now or in the horizon. `growth_per_week` is that of the weekly peaks, as a
-share of them, from `trend_level` on, and `exhaust_trend` the week in which it makes the providers of now too few,
-within 13. `weekly_peaks` are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest
-five-minute window of the last full hour. `erlangs` is the mean number of requests in service in that hour, where
-providers report requests. So many `shared_providers` offer other services as well: their full load counts in each,
-and needs do not add up."""
+`add` is the number of missing providers. `growth_per_week` is that of the weekly peaks, as a share of them, from
+`trend_level` on, and `exhaust_trend` the week in which it makes the providers of now too few, within 13. `weekly_peaks`
+are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest five-minute window of the last full
+hour, `demand_mean` its mean. `erlangs` is the mean number of requests in service in that hour, where providers report
+requests. So many `shared_providers` offer other services as well: their full load counts in each, and needs do not add
+up."""
 
 EVALUATION = Table(
     "evaluation",

@@ -109,10 +109,15 @@ def fill(
     tables.note_layout(snapshot.layout)
 
 
+def is_newest(folder: Path, origin: ObjectFolder, last: Snapshot | None) -> bool:
+    """Return True if a folder is a working copy that goes on from the last snapshot."""
+    mark = read_mark(folder)
+    return mark is not None and mark.origin == str(origin) and (None if last is None else last.ident) in mark.known
+
+
 def need_newest(folder: Path, origin: ObjectFolder, last: Snapshot | None) -> None:
     """Raise `OutError` unless a working copy goes on from the last snapshot."""
-    mark = read_mark(folder)
-    if mark is None or mark.origin != str(origin) or (None if last is None else last.ident) not in mark.known:
+    if not is_newest(folder, origin, last):
         raise OutError(f"another run has published in {origin} meanwhile")
 
 

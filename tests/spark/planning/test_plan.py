@@ -4,8 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from spark.capacity.planning import erlang
-from spark.capacity.planning.plan import GONE, NO_FULL_LOAD, RUNS_OUT, SEVERAL, Options, carried, need, plan
+from spark.capacity.planning.plan import GONE, NO_FULL_LOAD, RUNS_OUT, SEVERAL, Options, plan
 from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN
 from tests.spark.hours import hour, row, table
 
@@ -68,14 +67,6 @@ FORECASTS = [
 ]
 
 
-@pytest.mark.parametrize("providers", [0, 1, 2, 3, 4, 40, 42, 43, 100])
-def test_the_demand_that_providers_carry_is_the_highest_that_needs_no_more(providers):
-    most = carried(providers, 35.0)
-    assert (most > 0.0) == (providers > 2)
-    if most:
-        assert need(most, 35.0) <= providers < need(most + 0.1, 35.0)
-
-
 def planned(spark, options=AT, **members):
     forecasts = spark.createDataFrame(FORECASTS, GOLD_FORECAST.schema)
     job = plan(table(spark, LOAD), forecasts, hour(NOW), options, **members)
@@ -98,8 +89,8 @@ def utc(number: int) -> datetime:
 
 def test_the_bound_at_the_target_and_two_spare(plans):
     web = plans["web"]
-    # The highest five minutes of the last hour 120 / 35, the bound 300 / 35, rounded up, and two.
-    assert (web["providers_now"], web["need_now"], web["need_horizon"], web["spare"]) == (4, 6, 11, 2)
+    # The bound of the hour 100 / 35, that of the horizon 300 / 35, rounded up, and two.
+    assert (web["providers_now"], web["need_now"], web["need_horizon"], web["spare"]) == (4, 5, 11, 2)
     assert (web["add"], web["rule"]) == (7, "peak bound at 70% load + 2 spare")
     assert (web["demand_now"], web["peak_bound"], web["full_load"], web["target_utilisation"]) == (120, 300, 50, 0.7)
     record = ("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h")
@@ -147,7 +138,7 @@ def test_nothing_is_claimed_where_nothing_says_when_a_provider_is_full(plans, se
 
 def test_a_service_whose_providers_are_gone_still_needs_some(plans):
     gone = plans["gone"]
-    assert (gone["providers_now"], gone["need_now"], gone["need_horizon"]) == (0, 3, 5)
+    assert (gone["providers_now"], gone["need_now"], gone["need_horizon"]) == (0, 5, 5)
     assert gone["exhaust_bound"] == utc(NOW)
     assert gone["note"] == f"{GONE}; old"
 
@@ -158,11 +149,12 @@ def test_no_demand_needs_one_and_its_spare(plans):
 
 @pytest.mark.parametrize("service", ["rpc", "in flight"])
 def test_requests_that_would_wait_need_more(plans, service):
-    # Two a second of five seconds each are ten erlangs now, and twenty when the demand has doubled.
+    # Two a second of five seconds each are ten erlangs, and twenty when the demand has doubled.
     row_ = plans[service]
-    assert row_["erlangs"] == 10.0
-    assert row_["need_now"] == erlang.providers_for(10.0) + 2
-    assert row_["need_horizon"] == 29 + 2
+    assert (row_["erlangs"], row_["providers_now"]) == (10.0, 30)
+    assert (row_["need_now"], row_["need_horizon"]) == (29 + 2, 29 + 2)
+    # As expected the demand stays as it is: ten erlangs need 17 and the spares.
+    assert (row_["exhaust_bound"], row_["exhaust_p50"]) == (utc(NOW), None)
     assert row_["rule"] == "at most 5% wait + 2 spare"
 
 
@@ -177,16 +169,16 @@ def test_where_providers_handle_several_requests_at_a_time_the_formula_says_noth
     assert SEVERAL in row_["note"]
 
 
-def test_requests_alone_are_enough_for_a_number_but_not_for_a_date(plans):
+def test_requests_alone_are_enough_for_a_number_and_a_date(plans):
     assert plans["rpc-free"]["need_horizon"] == 4 + 2
-    assert plans["rpc-free"]["exhaust_bound"] is None
-    assert plans["rpc-free"]["note"] == NO_FULL_LOAD
+    assert plans["rpc-free"]["exhaust_bound"] == utc(NOW)
+    assert plans["rpc-free"]["note"] == f"{NO_FULL_LOAD}; {RUNS_OUT}"
 
 
 def test_what_if_the_demand_grows_the_providers_differ_or_some_go(spark):
     web = planned(spark, Options(target=0.7, growth=1.3, full_load=100.0, without={"web": 3}))["web"]
-    # 156 / 70 and 390 / 70, rounded up, and two.
-    assert (web["need_now"], web["need_horizon"], web["providers_now"], web["add"]) == (5, 8, 1, 7)
+    # 130 / 70 and 390 / 70, rounded up, and two.
+    assert (web["need_now"], web["need_horizon"], web["providers_now"], web["add"]) == (4, 8, 1, 7)
 
 
 @pytest.mark.parametrize("target", [0.0, -0.1, 1.01, float("nan")])

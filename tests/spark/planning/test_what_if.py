@@ -7,7 +7,7 @@ import pytest
 from spark.capacity.__main__ import main
 from spark.capacity.planning import what_if
 from spark.capacity.planning.plan import Options, plan_service
-from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, SILVER_PROVIDER_5M
+from spark.capacity.tables.schema import BRONZE_RECORDS, GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, SILVER_PROVIDER_5M
 from spark.capacity.tables.store import Tables
 from tests.spark.farm import put_dates
 from tests.spark.hours import hour
@@ -55,12 +55,28 @@ def test_other_assumptions_give_another_plan_and_none_the_same(tables):
 
 
 def test_a_host_that_goes_takes_its_providers_along(tables):
-    without = what_if.removed(tables, hour(NOW), ["host=10.0.0.1", "endpoint=10.0.0.2:80", "label=nobody"])
+    without = what_if.removed(tables, hour(NOW), ["host=10.0.0.1", "endpoint=10.0.0.2:80"])
     assert without == {"web": 2}
     other = asked(tables, without=without)
     assert (other["providers_now"], other["add"]) == (2, 4)
     with pytest.raises(what_if.QuestionError, match="named by endpoint, host, label"):
         what_if.removed(tables, hour(NOW), ["name=x"])
+
+
+def test_a_label_is_that_of_the_records(tables):
+    known = {"v": 1, "date": hour(NOW).date(), "service": "web", "event": "load"}
+    named = {"10.0.0.1:80": "a", "10.0.0.2:80": "a", "10.0.0.3:80": "b", "10.0.0.1:99": "b"}
+    put_dates(tables, BRONZE_RECORDS, [{**known, "instance": one, "label": label} for one, label in named.items()])
+    assert what_if.removed(tables, hour(NOW), ["label=a"]) == {"web": 2}
+    # The other one had left an hour before.
+    assert what_if.removed(tables, hour(NOW), ["label=b", "endpoint=10.0.0.3:80"]) == {"web": 1}
+
+
+@pytest.mark.parametrize("wrong", ["label=nobody", "host=10.0.0.99", "endpoint=10.0.0.1:99"])
+def test_a_name_that_no_provider_has_is_told(tables, capsys, wrong):
+    question = ["--without", "host=10.0.0.4", "--without", wrong]
+    assert main(["what-if", "--out", str(tables.out), *question]) == 1
+    assert capsys.readouterr() == ("", f"capacity: no provider that was up in the last full hour has {wrong}\n")
 
 
 def test_a_known_event_raises_its_hours(tables, tmp_path):

@@ -82,6 +82,7 @@ def plan(service: str, **members) -> Record:
         "bound_trials": 12,
         "bound_missed": 1,
         "bound_miss_most": 0.339,
+        "bound_ahead_h": 168,
         "note": "",
     } | members
 
@@ -246,8 +247,8 @@ def test_ids_are_given_once_and_charts_are_named_for_those_who_do_not_see_them(p
 
 def test_the_date_at_which_the_limit_is_reached_is_said_and_drawn(page):
     own = section(page, "Service auth")
-    assert "Too few from, by the bound2026-06-04 05:00 UTC" in text(own)
-    assert "Too few from, by p50not in the horizon" in text(own)
+    assert "Too few from, at the earliest2026-06-04 05:00 UTC" in text(own)
+    assert "Too few from, as expectednot in the horizon" in text(own)
     assert len([one for one in own.iter("path") if one.get("class") == "crossed"]) == 1
     assert "2026-06-04 05:00 UTC" in text(section(page, "At a glance"))
 
@@ -346,13 +347,13 @@ def test_need_rule_and_the_achieved_rates_stand_together(page):
         "bound at the target utilisation, and 2 to spare",
         "(MASE) was 0.81, that of the seasonal naive 1.02",
         "p95 held in 93 % of the hours",
-        "missed: 1 of 12; 95 %: at most 34 %, 168 hours ahead",
+        "was missed: 1 of 12, a week ahead; 95 %: at most 34 %",
         "1.31 times the peak",
     ):
         assert said in own
     [auth] = [row for row in section(page, "At a glance").iter("tr") if text(row).startswith("auth")]
     cells = [text(cell) for cell in auth]
-    assert (cells[1], cells[3:6]) == ("+3", ["8", "7", "11"])
+    assert (cells[1], cells[4:7]) == ("+3", ["8", "7", "11"])
     # Both needs are marked by what there is, spares included.
     assert [one.get("class") for one in auth.iter("strong")] == ["good", "bad"]
 
@@ -381,7 +382,6 @@ CLAIMED = "without a full load, or without a plan."
             "1 of 1 service is short of providers; a first, today 16:00 UTC",
         ),
         ({"exhaust_bound": NOW + timedelta(hours=40)}, "a first, tomorrow 16:00 UTC: add 3."),
-        ({"need_now": 9}, "a first, already now: add 3."),
         ({"exhaust_bound": NOW}, "a first, already now: add 3."),
         ({"exhaust_bound": None}, "a first, at its highest peak: add 3."),
         ({"add": 0}, "None of 1 service is short of providers."),
@@ -392,15 +392,53 @@ def test_the_verdict_has_a_date_in_words(members, said):
     assert said in text(next(one for one in found.iter("p") if one.get("class") == "verdict"))
 
 
-@pytest.mark.parametrize("members", [{"need_now": 9}, {"exhaust_bound": NOW}, {"need_now": 9, "exhaust_bound": None}])
-def test_a_shortage_of_now_has_one_wording(members):
-    one = trended(exhaust_p50=NOW, exhaust_trend=NOW, **members)
+def test_a_shortage_of_now_has_one_wording():
+    one = trended(need_now=9, exhaust_bound=NOW, exhaust_p50=NOW, exhaust_trend=NOW)
     found = parsed(render({"gold_service_1h": hours("a", 2), "gold_plan": [one]}))
     [row] = [row for row in section(found, "At a glance").iter("tr") if text(row[0]) == "a"]
-    assert (text(row[2]), text(row[7])) == ("already now", "already now")
+    assert [text(row[place]) for place in (2, 3, 7)] == ["already now"] * 3
+    # The need stands beside it that makes it so.
+    assert (text(row[4]), text(row[5])) == ("8", "9")
     own = text(section(found, "Service a"))
-    for said in ("by the boundalready now", "by p50already now", "reaches the limit: already now."):
+    for said in ("at the earliestalready now", "as expectedalready now", "at the earliest: already now."):
         assert said in own
+
+
+def test_the_providers_are_too_few_where_the_bound_is_above_the_load_that_they_carry():
+    steps = forecast("a")
+    for number, step in enumerate(steps):
+        step["hour_bound"] = 400.0 + number
+    # Six of eight carry 6 * 0.7 * 100 = 420: from the hour 21 on the bound is above it.
+    one = plan("a", full_load=100.0, exhaust_bound=steps[21]["h"])
+    page = parsed(render({"gold_service_1h": hours("a", 48), "gold_forecast": steps, "gold_plan": [one]}))
+    [chart_, *_] = charts(section(page, "Service a"))
+    bound, [(_, limit), _] = ends(chart_, "bound"), ends(chart_, "target")[:2]
+    first = next(x for x, y in bound if y < limit)
+    [crossed] = [one.get("d", "") for one in chart_.iter("path") if one.get("class") == "crossed"]
+    assert crossed.startswith(f"M{first} ")
+
+
+def test_the_first_screen_has_the_earliest_and_the_expected_time():
+    one = plan("a", exhaust_p50=CROSSED + timedelta(days=2))
+    glance = section(parsed(render({"gold_plan": [one]})), "At a glance")
+    [row] = [row for row in glance.iter("tr") if text(row[0]) == "a"]
+    assert (text(row[2]), text(row[3])) == ("2026-06-04 05:00 UTC", "2026-06-06 05:00 UTC")
+
+
+@pytest.mark.parametrize(("hours_ahead", "said"), [(24, "a day"), (168, "a week"), (48, "48 hours"), (1, "1 hour")])
+def test_the_record_of_the_bound_says_how_far_ahead_it_looked(hours_ahead, said):
+    page = parsed(render({"gold_plan": [plan("a", bound_ahead_h=hours_ahead)]}))
+    for own in ("At a glance", "Service a"):
+        assert f"1 of 12, {said} ahead; 95 %: at most 34 %" in text(section(page, own))
+
+
+def test_services_that_share_providers_are_told_that_needs_do_not_add_up(page):
+    shared = parsed(render({"gold_plan": [plan("a", shared_providers=3), plan("b", shared_providers=1), plan("c")]}))
+    assert "2 services have providers that offer other services as well" in text(section(shared, "At a glance"))
+    assert "3 providers of this service offer other services as well" in text(section(shared, "Service a"))
+    assert "1 provider of this service offers other services" in text(section(shared, "Service b"))
+    for own in (section(shared, "Service c"), section(page, "At a glance")):
+        assert "do not add up" not in text(own)
 
 
 def test_the_worst_service_stands_first():
@@ -408,7 +446,7 @@ def test_the_worst_service_stands_first():
         plan("fine", add=0),
         plan("unclaimed", add=None),
         plan("late"),
-        plan("now", need_now=20),
+        plan("now", need_now=20, exhaust_bound=NOW, add=4),
         plan("soon", exhaust_bound=NOW),
     ]
     page = parsed(render({"gold_plan": plans}))
@@ -484,7 +522,7 @@ def test_what_is_not_claimed_has_its_reason(page):
     assert any("heard for a short time only, or once" in one for one in items)
     own = text(section(page, "Service free"))
     assert "no full load set" in own
-    assert "Too few from, by the bound\u2013" in own
+    assert "Too few from, at the earliest\u2013" in own
 
 
 def test_empty_tables_are_explained(tmp_path):

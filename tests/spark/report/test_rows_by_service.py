@@ -31,7 +31,21 @@ def test_each_service_has_its_rows_and_there_are_no_others() -> None:
             mine = [row for row in rows if row["service"] == service]
             assert sorted(told[service], key=by_hour) == sorted(mine, key=by_hour)
     assert told.get("nobody", ()) == ()
+    assert (told.first("s1"), told.first("nobody")) == (next(row for row in rows[::-1] if row["service"] == "s1"), {})
     assert told.span("h") == (NOW - timedelta(hours=2), NOW)
+
+
+def test_a_look_for_a_service_makes_no_rows() -> None:
+    class Counted(RowsByService):
+        made = 0
+
+        def __getitem__(self, service: str) -> list[dict[str, object]]:
+            self.made += 1
+            return super().__getitem__(service)
+
+    told = Counted(pa.Table.from_pylist(hours(3)))
+    assert [service in told for service in ("s0", "s2", "nobody")] == [True, True, False]
+    assert told.made == 0
 
 
 def test_nothing_is_nothing() -> None:

@@ -5,7 +5,9 @@ import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, timedelta
+from itertools import count
 from pathlib import Path
+from threading import Event
 
 import duckdb
 import pandas as pd
@@ -19,6 +21,7 @@ from spark.capacity.tables import lake
 from spark.capacity.tables.lake import publish
 from spark.capacity.tables.schema import GOLD_BALANCE_DAY, LOSS, Table, arrow_schema
 from spark.capacity.tables.store import Tables
+from tests.patience import PATIENCE
 from tests.spark.farm import put_dates
 
 DAY = date(2026, 3, 2)
@@ -73,24 +76,34 @@ def test_a_version_is_read_as_it_was_after_dates_were_replaced(spark: SparkSessi
     assert {(day, value) for day, _, value in now} == {(DAY + timedelta(days=more), 2.0) for more in (1, 2)}
 
 
-def test_readers_see_whole_versions_while_runs_publish(tables: Tables) -> None:
+@pytest.mark.parametrize("way", ["pandas", "duckdb", "spark"])
+def test_readers_see_whole_versions_while_runs_publish(spark: SparkSession, tables: Tables, way: str) -> None:
     balanced(tables, 0)
     publish(tables, "r0", ONLY)
-    seen = []
+    over = Event()
 
-    def look(_: int) -> None:
-        rows = DeltaTable(place(tables)).to_pyarrow_table()
-        seen.append((rows.num_rows, set(rows["cov"].to_pylist())))
-
-    with ThreadPoolExecutor(2) as readers:
-        looks = []
-        for number in range(1, 15):
-            looks += [readers.submit(look, number) for _ in range(3)]
+    def run_after_run() -> None:
+        for number in count(1):
+            if over.is_set():
+                return
             balanced(tables, number)
             publish(tables, f"r{number}", ONLY)
-        for one in looks:
-            one.result()
-    assert all(rows == 15 and len(values) == 1 for rows, values in seen)
+
+    seen: list[set[float]] = []
+    end = time.monotonic() + PATIENCE
+    with ThreadPoolExecutor(1) as runs:
+        published = runs.submit(run_after_run)
+        try:
+            while len(set().union(*seen)) < 4 and not published.done() and time.monotonic() < end:
+                rows = read_by(spark, way, DeltaTable(place(tables)))
+                assert len(rows) == 15
+                seen.append({value for _, _, value in rows})
+        finally:
+            over.set()
+        published.result()
+    # Each reading is of one run, and they are of several runs.
+    assert {len(values) for values in seen} == {1}
+    assert len(set().union(*seen)) >= 4
 
 
 def test_nothing_new_is_no_version_and_only_changed_dates_are_added(tables: Tables) -> None:

@@ -1,0 +1,100 @@
+"""The last run: a run without news since then, and with the same inputs of the plan, ends before Spark is started.
+
+Rules:
+- The mark of a finished run has its inputs: all that the plan depends on but the records, the programs of the jobs
+  among them. It goes when a run begins, and comes when all is published: a run that was cut off leaves none.
+- The time of the plan is the hour of the last record, or a given one: without new records and another given one it is
+  the same. So the wall clock is none of the inputs.
+- News is a segment of another name, size or time of change than the ledger has, or one in quarantine with other bytes;
+  a date that an earlier run has not finished; a report that is not there.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, datetime
+from functools import cache
+from hashlib import blake2b
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from spark.capacity.ingest.segments import digest, find_segments
+from spark.capacity.tables.object_store import Place
+from spark.capacity.tables.schema import FOLDERS, LEDGER
+from spark.capacity.tables.store import Tables, sync
+
+MARK = ".finished.json"
+
+NEEDED = ("report.html", "plan.json", "plan_schedule.csv")
+"""Files without which a run makes the report again."""
+
+PROGRAM = (".py", ".html", ".css")
+"""Endings of the names of files that decide on plan and report."""
+
+Inputs = Mapping[str, str | None]
+
+
+@cache
+def jobs_digest() -> str:
+    """Return the digest of the jobs' own files: another version of them may make another plan."""
+    made = blake2b(digest_size=16)
+    for name, file in sorted(_programs(files("spark.capacity"), "")):
+        made.update(f"{name}\n".encode() + file.read_bytes())
+    return made.hexdigest()
+
+
+def _programs(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    for one in folder.iterdir():
+        if one.is_dir():
+            yield from _programs(one, f"{path}{one.name}/")
+        elif one.name.endswith(PROGRAM):
+            yield f"{path}{one.name}", one
+
+
+def note_begin(tables: Tables) -> None:
+    """Remove the mark of the last run."""
+    (tables.out / MARK).unlink(missing_ok=True)
+    sync(tables.out)
+
+
+def note_end(tables: Tables, inputs: Inputs, issued: datetime) -> None:
+    """Mark a run as finished, with the time of its plan."""
+    new = tables.out / f"{MARK}.new"
+    new.write_text(json.dumps({"inputs": dict(inputs), "issued": issued.isoformat()}))
+    sync(new)
+    new.rename(tables.out / MARK)
+    sync(tables.out)
+
+
+def same_plan(out: Path, inputs: Inputs, journals: Sequence[Place], since: date | None) -> datetime | None:
+    """Return the time of the last plan if a run would make it again, or None. Dates before ``since`` are left out."""
+    try:
+        told = json.loads((out / MARK).read_text())
+    except FileNotFoundError:
+        return None
+    tables = Tables(None, out)
+    state = tables.state()
+    unfinished = state.moving or any(since is None or date.fromisoformat(day) >= since for day in state.changed)
+    there = all((out / name).exists() for name in NEEDED)
+    if told["inputs"] != inputs or unfinished or not there or _news(tables, journals):
+        return None
+    return datetime.fromisoformat(told["issued"])
+
+
+def _news(tables: Tables, journals: Sequence[Place]) -> bool:
+    """Return True if a segment is to be read."""
+    ledger = tables.rows_of(LEDGER)
+    aside = ledger.filter(pc.greater(ledger["quarantined"], 0))["segment"].to_pylist()
+    folders = tables.rows_of(FOLDERS).to_pylist()
+    known = {row["folder"]: row["state"] for row in folders}
+    found = find_segments(journals, known, {name.rpartition("/")[0] for name in aside}).segments
+    rows = {row["segment"]: row for row in ledger.to_pylist()} if found else {}
+    for segment in found:
+        row = rows.get(segment.name)
+        if row is None or (row["size"], row["changed"]) != (segment.size, segment.changed):
+            return True
+        if row["quarantined"] and row["digest"] != digest(segment.path):
+            return True
+    return False

@@ -1,0 +1,75 @@
+"""Needs: one rule for now, each hour and the horizon."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark.capacity.planning.needs import Needs, needs_of
+from spark.capacity.planning.plan import PLAIN, Options, plan_service
+from tests.spark.hours import hour
+
+NOW = 10
+
+BY_LOAD = Needs(35.0)
+BY_WAITING = Needs(None, erlangs=10.0, mean=100.0)
+
+
+@pytest.mark.parametrize("needs", [BY_LOAD, BY_WAITING, Needs(35.0, erlangs=10.0, mean=100.0)])
+@pytest.mark.parametrize("providers", [0, 1, 2, 3, 4, 40, 42, 43, 100])
+def test_the_load_that_providers_carry_is_the_highest_that_needs_no_more(needs, providers):
+    most = needs.carried(providers)
+    assert (most > 0.0) == (providers > 2)
+    if most:
+        assert needs.of(most) <= providers < needs.of(most + 0.1)
+
+
+def test_traffic_grows_and_falls_with_the_load():
+    # 5, 10 and 20 erlangs need 10, 17 and 29 for one in twenty to wait.
+    assert [BY_WAITING.of(load) for load in (50.0, 100.0, 200.0)] == [12, 19, 31]
+
+
+def test_nothing_is_known_without_a_full_load_and_requests():
+    nothing = Needs(None)
+    assert (nothing.of(10.0), nothing.carried(10), nothing.exceed(1e9, 1)) == (None, None, False)
+
+
+def planned(bounds, providers, options=PLAIN, **members):
+    known = {"peak_bound": max(bounds), "flag": "", "service": "s"}
+    known |= dict.fromkeys(("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h"), 0)
+    steps = [
+        {**known, "h": hour(NOW + number), "p50": bound / 2, "hour_bound": bound} for number, bound in enumerate(bounds)
+    ]
+    last = {"h": hour(NOW - 1), "full_load": 50.0, "demand_mean": 80.0, "demand_max": 100.0, **members}
+    return plan_service(steps, [{**last, "providers_mean": providers}], hour(NOW), options)
+
+
+@given(
+    st.lists(st.floats(0.0, 1000.0), min_size=1, max_size=30),
+    st.integers(0, 30),
+    st.none() | st.floats(0.0, 20.0),
+    st.sampled_from([None, 50.0]),
+    st.floats(0.5, 3.0),
+)
+def test_a_service_is_short_now_just_where_its_first_hour_is(bounds, providers, in_flight, full_load, growth):
+    row = planned(bounds, providers, Options(growth=growth), in_flight=in_flight, full_load=full_load)
+    if row["need_horizon"] is None:
+        assert (row["need_now"], row["add"], row["exhaust_bound"]) == (None, None, None)
+        return
+    assert (row["need_now"] > providers) == (row["exhaust_bound"] == hour(NOW))
+    assert row["need_now"] <= row["need_horizon"]
+    assert (row["exhaust_bound"] is None) == (row["add"] == 0)
+
+
+def test_dates_are_those_of_waiting_requests_where_they_decide():
+    # Ten erlangs at a mean of 80: the third hour has 25 of them, which need 35 and the spares, the load 5 and two.
+    row = planned([80.0, 80.0, 200.0], 20, in_flight=10.0, demand_max=80.0)
+    assert (row["need_now"], row["need_horizon"], row["exhaust_bound"]) == (19, 37, hour(NOW) + timedelta(hours=2))
+    assert needs_of(row).of(200.0) == 37
+
+
+def test_providers_that_are_taken_away_do_not_lower_the_need():
+    row = planned([80.0], 12, in_flight=10.0)
+    other = planned([80.0], 12, Options(without={"s": 5}), in_flight=10.0)
+    assert (row["need_now"], other["need_now"], other["providers_now"]) == (19, 19, 7)
