@@ -64,8 +64,12 @@ class SortedFiles:
 
     def flush(self) -> None:
         """Write the rows that are held."""
-        if not self._held:
-            return
+        if self._held:
+            self._write_all()
+            # The worker has other tasks later, which should not need their memory beside this.
+            pa.default_memory_pool().release_unused()
+
+    def _write_all(self) -> None:
         # Column by column and group by group: memory that is used again costs less than new memory.
         rows = pa.table({name: _whole(self._columns, name) for name in BRONZE.names})
         self._held = 0
