@@ -31,10 +31,10 @@ RECORDS = 2_000_000
 
 FULL = 10_000_000
 
-RATIO = 2.0
+RATIO = 1.7
 """The most that the jobs may take, as a ratio to the copy."""
 
-INCREMENT = 25.0
+INCREMENT = 22.0
 """Seconds that one more day may take, without the session's start."""
 
 HEAP = "1g"

@@ -31,7 +31,7 @@ from spark.capacity.report.rows_by_service import RowsByService
 from spark.capacity.report.sending import send_report
 from spark.capacity.rollup.broker_presence import SILVER_SIGNS, broker_down
 from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK, sentences
-from spark.capacity.rollup.date_rollup import look, rollup
+from spark.capacity.rollup.date_rollup import rollup
 from spark.capacity.rollup.lost_time import Missing
 from spark.capacity.service import balance as balance_of
 from spark.capacity.service import demand as service_load_of
@@ -40,11 +40,11 @@ from spark.capacity.service.balance import balance
 from spark.capacity.service.daily_jobs import each_service
 from spark.capacity.service.demand import LOOKBACK, service_load
 from spark.capacity.service.reliability import provider_days, reliability
-from spark.capacity.tables.column_reader import batches, micros
 from spark.capacity.tables.lake import publish
 from spark.capacity.tables.object_store import ObjectFolder, Place
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
+    BRONZE_RUNS,
     EVALUATION,
     GOLD_BALANCE_DAY,
     GOLD_FORECAST,
@@ -199,11 +199,9 @@ class Pipeline:
             Missing(row.broker, row.boot, int(row.seq_from), int(row.seq_to)) for row in tables.rows(LOSS).itertuples()
         ]
         with self._progress.job("rollup") as step:
-            seen = look(tables, todo, lost)
             while todo:
                 day = todo.pop(0)
-                survey = seen.pop(day, None) or look(tables, [day], lost)[day]
-                changed = rollup(tables, day, survey, lost)
+                changed = rollup(tables, day, lost)
                 made.append(day)
                 after = day + DAY
                 if changed and after in held and after not in todo:
@@ -242,11 +240,11 @@ class Pipeline:
         if self._settings.now is not None:
             return full_hour(self._settings.now)
         last = self._tables.dates(BRONZE_RECORDS)[-1]
-        files = [str(path) for path in self._tables.files(BRONZE_RECORDS, last)]
-        latest = [int(micros(batch["ts"]).max()) for batch in batches(files, ["ts"]) if len(batch)]
-        if not latest:
+        runs = self._tables.rows_of(BRONZE_RUNS)
+        latest = pc.max(runs["latest"].filter(pc.equal(runs["date"], last))).as_py()
+        if latest is None:
             raise NoRecordsError(f"{self._settings.named} has no records of {last}")
-        return full_hour(datetime.fromtimestamp(max(latest) // SECOND, UTC))
+        return full_hour(datetime.fromtimestamp(latest // SECOND, UTC))
 
     def _keep(self, table: Table, made: DataFrame, now: datetime) -> None:
         """Replace the rows of the date by those that this run issued, and remove dates beyond the retention."""

@@ -115,6 +115,8 @@ def open_session(
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.ansi.enabled": "true",
+        # Arrow's own allocator gives memory back at once: to get it again takes a fifth of the time of an ingest.
+        "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
         # Wide rows make long methods, which Java would leave uncompiled.
         "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
         "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",

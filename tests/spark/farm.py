@@ -12,13 +12,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 from pyspark.sql import Row
 
-from spark.capacity.ingest.fast_reader import FILE
+from spark.capacity.ingest.loss import framed, joined
+from spark.capacity.ingest.runs import runs_of
+from spark.capacity.ingest.sorted_files import BRONZE, SortedFiles
 from spark.capacity.rollup import window_sums
-from spark.capacity.rollup.date_rollup import look, rollup
+from spark.capacity.rollup.date_rollup import rollup
 from spark.capacity.rollup.lost_time import Missing
 from spark.capacity.service.daily_jobs import Job, do
 from spark.capacity.service.grids import Share
-from spark.capacity.tables.schema import BRONZE_RECORDS, Table, arrow_schema
+from spark.capacity.tables.schema import BRONZE_RUNS, Table, arrow_schema
 from spark.capacity.tables.store import Tables
 
 DAY = date(2026, 3, 2)
@@ -65,12 +67,13 @@ class Start:
 def bronze(tables: Tables, starts: Iterable[Start], copies: int = 1) -> None:
     """Write the records as ingest does, each as often as told."""
     records = [{"v": 1, "segment": "s", **record} for start in starts for record in start.records]
-    for day in {record["ts"].date() for record in records}:
-        folder = tables.path(BRONZE_RECORDS) / f"date={day}"
-        folder.mkdir(parents=True)
-        mine = [record for record in records if record["ts"].date() == day]
-        for copy in range(copies):
-            pyarrow.parquet.write_table(pa.Table.from_pylist(mine, FILE), folder / f"{copy}.parquet")
+    rows = pa.Table.from_pylist([{**record, "date": record["ts"].date()} for record in records], BRONZE)
+    for _ in range(copies):
+        files = SortedFiles(tables.out)
+        files.add(rows)
+        files.flush()
+    tables.out.mkdir(exist_ok=True)
+    tables.put(BRONZE_RUNS, joined(framed(runs_of(rows))))
 
 
 def rolled(
@@ -78,10 +81,9 @@ def rolled(
 ) -> Tables:
     """Write records, and make the five minutes of some dates of them."""
     bronze(tables, starts)
-    days, loss = list(days), list(loss)
-    seen = look(tables, days, loss)
+    loss = list(loss)
     for day in days:
-        rollup(tables, day, seen[day], loss)
+        rollup(tables, day, loss)
     return tables
 
 

@@ -35,7 +35,7 @@ import zmq
 from pyspark.sql import Row, SparkSession
 
 from spark.capacity.ingest.intake import Ingested, ingest
-from spark.capacity.rollup.date_rollup import look, rollup
+from spark.capacity.rollup.date_rollup import rollup
 from spark.capacity.rollup.lost_time import Missing
 from spark.capacity.service import demand as service_load_of
 from spark.capacity.service import reliability as reliability_of
@@ -440,9 +440,8 @@ def made(spark: SparkSession, truth: Truth, tmp_path_factory: pytest.TempPathFac
     again = ingest(tables, [truth.journal], run="again", started=now)
     dates = tables.dates(BRONZE_RECORDS)
     lost = [Missing(row["broker"], row["boot"], row["seq_from"], row["seq_to"]) for row in tables.read(LOSS).collect()]
-    seen = look(tables, dates, lost)
     for day in dates:
-        rollup(tables, day, seen[day], lost)
+        rollup(tables, day, lost)
     loads = each_service(tables, dates, service_load, service_load_of.MEASURES, LOOKBACK)
     days = each_service(tables, dates, provider_days, reliability_of.MEASURES)
     yield Made(

@@ -77,7 +77,7 @@ def test_runs_that_are_killed_in_the_middle_lose_and_double_nothing(spark: Spark
     finished(journal, whole)
 
     run = start(journal, out)
-    until(run, lambda: list(out.glob(".staging/*/date=*/*.parquet")))
+    until(run, lambda: list(out.glob(".staging/sorted/*/date=*/*.parquet")))
     kill(run)
     run = start(journal, out)
     until(run, lambda: list(out.glob("silver_provider_5m/date=*")))

@@ -19,7 +19,7 @@ from spark.capacity.progress import Progress
 from spark.capacity.tables.delta_tables import open_table
 from spark.capacity.tables.document import WORKED_ON
 from spark.capacity.tables.object_store import ObjectFolder, Place, file_system, listing, opened
-from spark.capacity.tables.schema import FOLDERS, GOLD_PLAN, LEDGER
+from spark.capacity.tables.schema import BRONZE_PAIRS, FOLDERS, GOLD_PLAN, LEDGER
 from spark.capacity.tables.snapshots import last
 from spark.capacity.tables.store import OutError, Tables
 from spark.capacity.tables.working_copy import LAKE, fill
@@ -165,7 +165,8 @@ def test_a_run_that_is_killed_leaves_the_snapshot_and_the_next_makes_up_for_it(
     whole = tmp_path / "whole"
     assert started(("--journal", journal, "--out", whole)).wait(PATIENCE) == 0
     mine, its = rows_of(whole / LAKE), rows_of(lake)
-    for name in its.keys() - {LEDGER.name, FOLDERS.name}:
+    # Two runs have divided the records into other files than one.
+    for name in its.keys() - {LEDGER.name, FOLDERS.name, BRONZE_PAIRS.name}:
         assert its[name] == mine[name], name
     assert its[GOLD_PLAN.name] != before[GOLD_PLAN.name]
     told = last(lake)

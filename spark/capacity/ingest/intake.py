@@ -5,9 +5,9 @@ Rules:
   and ctime is taken for the same, unless something of it is in quarantine: then its bytes are compared again in each
   run. The lines that a segment had in quarantine are removed when it is read again.
 - A folder of the journal in which no name changed since it was read is not listed again.
-- If all of a segment is records, its rows are written at
-  once (`fast_reader`); else Spark reads it line by line (`line_reader`); both to a staging
-  folder.
+- If all of a segment is records, its rows are written at once (`fast_reader`); else Spark reads it line by line
+  (`line_reader`); both to a staging folder.
+- Both are written in the order of bronze (`sorted_files`): what Spark has written is read and written again by tasks.
 - The staged files then move into bronze by renames. If numbers of records overlap (a segment came twice, or a run
   was cut off while it moved files) the dates in question are written again, each record once by (broker, boot, seq).
 - Tasks read segments of an object store where they are. Those that Spark reads are fetched to the staging folder.
@@ -21,19 +21,24 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from math import ceil
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from spark.capacity.ingest.fast_reader import Run, Seen, take
+from spark.capacity.ingest.fast_reader import Seen, take
 from spark.capacity.ingest.line_reader import NOTHING, STAGED, stage
-from spark.capacity.ingest.loss import doubled, exact, exact_runs, find_loss, frame, joined
+from spark.capacity.ingest.loss import doubled, exact, find_loss, framed, joined
 from spark.capacity.ingest.record_rules import EARLIEST, FUTURE, micros
+from spark.capacity.ingest.runs import RUNS
 from spark.capacity.ingest.segments import Reach, Segment, batches, digest, find_segments
+from spark.capacity.ingest.sorted_files import Again, write_again
 from spark.capacity.tables.object_store import Place, all_at_once, fetch, is_object
 from spark.capacity.tables.schema import (
+    BRONZE_PAIRS,
     BRONZE_RECORDS,
     BRONZE_RUNS,
     FOLDERS,
@@ -45,19 +50,17 @@ from spark.capacity.tables.schema import (
 )
 from spark.capacity.tables.store import State, Tables, sync, url
 
-BATCH = 24 << 20
-"""Compressed bytes of segments that each core gets in one batch: about a million records. Progress is told between
-batches."""
+SHARE = 24 << 20
+"""Compressed bytes of segments that a task reads: about a million records, so that dates have few and large files."""
+
+ROUND = 4
+"""Shares of each core in one batch. Progress is told between batches."""
 
 TASKS = 4
-"""Parts of a batch for each core: segments differ in size."""
+"""Parts for each core of a look at the bytes of segments: these differ in size."""
 
 NAMED = 1000
 """Unknown members that are named: bad input could have any number of names."""
-
-SCATTERED = 100_000
-"""Runs of numbers in segments that are read line by line, of all dates together, that are taken as they are told. The
-dates of more than that are read again, each number by itself."""
 
 
 @dataclass
@@ -91,43 +94,62 @@ class Counts:
     reach: Reach | None = None
 
 
+HELD = (BRONZE_RECORDS, BRONZE_PAIRS)
+"""Tables of which each file of bronze has one."""
+
+
 def finish_healing(tables: Tables) -> None:
     """Put dates that were written again in the place of the old ones; a run that was cut off here is continued."""
     healed = tables.out / ".healed"
     if (healed / "_SUCCESS").exists():
-        for new in healed.glob("date=*"):
-            old = tables.path(BRONZE_RECORDS) / new.name
-            if old.exists():
-                shutil.rmtree(old)
-            new.rename(old)
-        sync(tables.path(BRONZE_RECORDS))
+        for table in HELD:
+            for new in (healed / table.name).glob("date=*"):
+                old = tables.path(table) / new.name
+                old.parent.mkdir(exist_ok=True)
+                if old.exists():
+                    shutil.rmtree(old)
+                new.rename(old)
+            if tables.exists(table):
+                sync(tables.path(table))
     if healed.exists():
         shutil.rmtree(healed)
 
 
-def heal(tables: Tables, dates: set[date]) -> None:
-    """Write the records of some dates again, each once."""
-    if not dates:
-        return
-    records = tables.read(BRONZE_RECORDS, dates).dropDuplicates(["broker", "boot", "seq"])
-    # Not an overwrite: only a plain write leaves the mark of success that finish_healing looks for.
-    records.write.partitionBy("date").parquet(url(tables.out / ".healed"))
+def heal(tables: Tables, dates: set[date]) -> pa.Table:
+    """Write the records of some dates again, each once; return their runs."""
+    healed = tables.out / ".healed"
+    once = tables.read(BRONZE_RECORDS, dates).dropDuplicates(["broker", "boot", "seq"])
+    # In the order of the numbers, so that a file has few runs.
+    once.repartitionByRange("date", "broker", "boot", "seq").write.partitionBy("date").parquet(url(healed / "once"))
+    made = again(tables, healed / "once", healed)
+    mark = healed / "_SUCCESS"
+    mark.touch()
+    sync(healed)
     finish_healing(tables)
+    return made.runs
 
 
-def move(tables: Tables, staging: Path, files: Iterable[str]) -> None:
-    """Move staged files, named "way/date=.../name", into bronze."""
-    bronze = tables.path(BRONZE_RECORDS)
-    places = set()
+def again(tables: Tables, staged: Path, place: Path) -> Again:
+    """Write the records of staged files in the order of bronze, below some folder."""
+    files = [str(file) for file in staged.glob("date=*/*.parquet") if file.parent.name != f"date={NOTHING}"]
+    if not files:
+        return Again(RUNS.empty_table(), ())
+    context, target = tables.spark.sparkContext, str(place)
+    parts = context.parallelize(sorted(files), min(len(files), context.defaultParallelism))
+    made = parts.mapPartitions(lambda part: [write_again(part, target)]).collect()
+    return Again(pa.concat_tables(one.runs for one in made), tuple(name for one in made for name in one.files))
+
+
+def move(tables: Tables, staged: Path, files: Iterable[str]) -> None:
+    """Move staged files, named "table/date=.../name", into their tables."""
+    folders = set()
     for name in sorted(files):
-        place = bronze / Path(name).relative_to(Path(name).parts[0])
+        place = tables.out / name
         place.parent.mkdir(parents=True, exist_ok=True)
-        (staging / name).rename(place)
-        places.add(place.parent)
-    for folder in places:
+        (staged / name).rename(place)
+        folders |= {place.parent, place.parent.parent}
+    for folder in sorted(folders):
         sync(folder)
-    if places:
-        sync(bronze)
 
 
 class Intake:
@@ -144,9 +166,9 @@ class Intake:
         self._counts: dict[str, Counts] = {}
         self._paths: dict[str, str] = {}
         """Paths or URIs of the new segments by name."""
-        self._runs: list[Run] = []
+        self._sorted = self._staging / "sorted"
+        self._runs: list[pa.Table] = [RUNS.empty_table()]
         self._files: list[str] = []
-        self._twice: set[date] = set()
         self._again: set[str] = set()
         self._reach: list[Reach] = []
         self.told = Ingested()
@@ -170,15 +192,16 @@ class Intake:
         self._reach = [Reach(row.broker, row.boot, int(row.reach)) for row in left.itertuples()]
         lines = self._take(new, tell)
         bad = self._read_lines(lines)
-        touched = {run.date for run in self._runs} | self._twice | dirty
+        runs = pa.concat_tables(self._runs)
+        touched = {*runs["date"].unique().to_pylist(), *dirty}
         # The state of dates that an earlier run did not finish stays valid until they are computed.
         state = State({str(day) for day in touched}, state.changed | {str(day) for day in touched})
         tables.keep(state)
         if bad is not None or self._damaged or self._again:
             self._quarantine(bad)
             self._unknown()
-        move(tables, self._staging, self._files)
-        self._settle(dirty)
+        move(tables, self._sorted, self._files)
+        self._settle(runs, dirty)
         self._note(new, ledger)
         tables.keep(State(set(), state.changed))
         shutil.rmtree(self._staging, ignore_errors=True)
@@ -219,24 +242,27 @@ class Intake:
     def _take(self, new: Sequence[Segment], tell: Callable[[float], None]) -> list[str]:
         """Read whole segments, batch by batch; return the names of those that are to be read line by line."""
         context = self._spark.sparkContext
-        place, earliest, latest = str(self._staging / "whole"), micros(EARLIEST), micros(self._latest)
-        total, done = sum(segment.size for segment in new) or 1, 0
+        place, earliest, latest = str(self._sorted), micros(EARLIEST), micros(self._latest)
+        total, done, cores = sum(segment.size for segment in new) or 1, 0, context.defaultParallelism
         lines = []
-        for batch in batches(new, BATCH * context.defaultParallelism):
-            paths = [(segment.name, segment.path) for segment in batch]
-            parts = context.parallelize(paths, min(len(paths), TASKS * context.defaultParallelism))
-            for taken in parts.mapPartitions(lambda part: take(part, place, earliest, latest)).collect():
-                self._files += [f"whole/{name}" for name in taken.files]
+        for batch in batches(new, SHARE * ROUND * cores):
+            size = sum(segment.size for segment in batch)
+            # As many for each core, so that all cores end at about the same time.
+            shares = batches(batch, ceil(size / (cores * ceil(size / (cores * SHARE)))))
+            tasks = [[(segment.name, segment.path) for segment in share] for share in shares]
+            parts = context.parallelize(tasks, len(tasks))
+            for taken in parts.map(lambda share: take(share, place, earliest, latest)).collect():
+                self._files += taken.files
+                self._runs.append(taken.runs)
                 lines += [seen.name for seen in taken.seen if self._see(seen)]
-            done += sum(segment.size for segment in batch)
+            done += size
             tell(done / total)
         return lines
 
     def _see(self, seen: Seen) -> bool:
         """Note the kind of a segment; tell whether it is to be read line by line."""
         if seen.look is None:
-            self._runs += seen.runs
-            self._counts[seen.name] = Counts(seen.digest, good=sum(run.records for run in seen.runs))
+            self._counts[seen.name] = Counts(seen.digest, good=seen.records)
             return False
         if seen.look.damage is not None:
             self._damaged[seen.name] = seen.look.damage
@@ -252,11 +278,9 @@ class Intake:
         place = self._staging / "lines"
         all_at_once(self._fetch, names)
         stage(self._spark, [self._fetched(name) for name in names], self._latest, place)
-        self._files += [
-            file.relative_to(self._staging).as_posix()
-            for file in place.glob("date=*/*.parquet")
-            if file.parent.name != f"date={NOTHING}"
-        ]
+        made = again(self._tables, place, self._sorted)
+        self._files += made.files
+        self._runs.append(made.runs)
         staged = self._spark.read.schema(STAGED).parquet(url(place))
         bad = F.col("reason").isNotNull()
         for row in (
@@ -278,21 +302,6 @@ class Intake:
             if (good := row["last_good"]) is not None and (after := row["last"] - good["row"]):
                 # Bad lines at the end were records as well.
                 counts.reach = Reach(good["broker"], good["boot"], good["seq"] + after)
-        good = staged.where(~bad)
-        groups = (
-            good.groupBy("segment", "date", "broker", "boot", (F.col("seq") - F.col("row")).alias("base"))
-            .agg(F.min("seq").alias("seq_from"), F.max("seq").alias("seq_to"), F.count("*").alias("records"))
-            .drop("segment", "base")
-            .withColumn("dropped", F.lit(None).cast("long"))
-        )
-        dropped = good.where("event = 'drop' and dropped is not null").select(
-            "date", "broker", "boot", F.col("seq").alias("seq_from"), F.col("seq").alias("seq_to"), F.lit(0), "dropped"
-        )
-        runs = [Run(*row) for row in groups.union(dropped).limit(SCATTERED + 1).collect()]
-        if len(runs) > SCATTERED:
-            self._twice |= {row["date"] for row in good.select("date").distinct().collect()}
-        else:
-            self._runs += runs
         return staged.where(bad)
 
     def _fetched(self, name: str) -> Path:
@@ -304,26 +313,18 @@ class Intake:
         if is_object(self._paths[name]):
             fetch(self._paths[name], self._fetched(name))
 
-    def _settle(self, dirty: set[date]) -> None:
+    def _settle(self, new: pa.Table, dirty: set[date]) -> None:
         """Make each record be there once, and tell which numbers are there and which are lost."""
         tables = self._tables
-        new = frame(self._told_runs())
-        runs = exact(pd.concat([exact(tables.rows(BRONZE_RUNS)), new], ignore_index=True))
-        # A run with holes is rare (a writer that was not in order): its date is read number by number.
-        holes = {run.date for run in self._runs if run.dropped is None and run.seq_to - run.seq_from + 1 != run.records}
-        twice = doubled(runs) | dirty | holes | self._twice
+        runs = exact(pd.concat([exact(tables.rows(BRONZE_RUNS)), framed(new)], ignore_index=True))
+        twice = doubled(runs) | dirty
         if twice:
-            heal(tables, twice)
-            runs = runs[~runs["date"].isin(twice)]
-            runs = exact(pd.concat([runs, exact_runs(tables.read(BRONZE_RECORDS, twice))], ignore_index=True))
+            runs = exact(pd.concat([runs[~runs["date"].isin(twice)], framed(heal(tables, twice))], ignore_index=True))
         tables.put(BRONZE_RUNS, joined(runs))
         reach: dict[tuple[str, str], int] = {}
         for one in [*self._reach, *(counts.reach for counts in self._counts.values() if counts.reach is not None)]:
             reach[one.broker, one.boot] = max(one.seq, reach.get((one.broker, one.boot), 0))
         tables.put(LOSS, find_loss(runs, reach))
-
-    def _told_runs(self) -> Iterable[tuple[date, str, str, int, int, int | None]]:
-        return ((run.date, run.broker, run.boot, run.seq_from, run.seq_to, run.dropped) for run in self._runs)
 
     def _quarantine(self, bad: DataFrame | None) -> None:
         """Put bad lines aside, and whole segments; a segment that is read again replaces its lines there."""

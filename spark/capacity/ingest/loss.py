@@ -1,12 +1,12 @@
 """Loss: numbers of records that are there, and those that are missing.
 
-Numbers are told as runs (`fast_reader.Run`), of which a journal has few, so they are handled here and not by Spark.
+Numbers are told as runs (`runs`), of which a journal has few, so they are handled here and not by Spark.
 
 Rules:
 - Loss is a gap in the numbers of one boot of a broker, over all dates: a late segment fills its gap. Of losses
   after a boot's last record, or of a whole boot, the part is counted that damaged segments show (`reach`).
 - A drop record tells how many records before it the broker itself gave up: that part of the gap is known.
-- A number may be there twice where runs overlap, or where one has holes that were not counted.
+- A number is there twice where runs overlap.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,10 +14,10 @@ from datetime import date
 
 import numpy as np
 import pandas as pd
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 from spark.capacity.tables.schema import BRONZE_RUNS, LOSS
+from spark.capacity.tables.time_windows import BROKER_SILENCE, SET_BACK
 
 START = ["broker", "boot"]
 """A broker's start: its records are numbered from 1 on."""
@@ -29,14 +29,23 @@ COUNTED = pd.Int64Dtype()
 """Numbers that may be missing, and are whole all the same."""
 
 
-def frame(runs: Iterable[tuple[date, str, str, int, int, int | None]]) -> pd.DataFrame:
-    """Make a table of runs: date, broker, boot, seq_from, seq_to, dropped."""
+Told = tuple[date, str, str, int, int, int | None, int | None, int | None, int | None, int | None]
+
+
+def frame(runs: Iterable[Told]) -> pd.DataFrame:
+    """Make a table of runs: date, broker, boot, seq_from, seq_to, ts_from, ts_to, earliest, latest, dropped."""
     return exact(pd.DataFrame(list(runs), columns=BRONZE_RUNS.schema.names))
 
 
 def exact(runs: pd.DataFrame) -> pd.DataFrame:
     """Give runs, wherever they are from, the types that the other functions count with."""
-    return runs.astype({"seq_from": "int64", "seq_to": "int64", "dropped": COUNTED})
+    may_miss = dict.fromkeys(("ts_from", "ts_to", "earliest", "latest", "dropped"), COUNTED)
+    return runs.astype({"seq_from": "int64", "seq_to": "int64", **may_miss})
+
+
+def framed(runs: pa.Table) -> pd.DataFrame:
+    """Return runs as a table of pandas."""
+    return exact(runs.to_pandas(types_mapper={pa.int64(): COUNTED}.get))
 
 
 def held(runs: pd.DataFrame) -> pd.DataFrame:
@@ -48,14 +57,21 @@ def held(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def joined(runs: pd.DataFrame) -> pd.DataFrame:
-    """Join the runs of a date that follow each other, so that there are as many as there are gaps."""
+    """Join the runs that follow each other by the rules of `runs`, so that there are few more than there are gaps."""
     day = ["date", *START]
     rest = runs[runs["dropped"].notna()]
     runs = runs[runs["dropped"].isna()].sort_values([*day, "seq_from"], ignore_index=True)
-    runs["run"] = (runs.groupby(day)["seq_to"].shift() + 1 != runs["seq_from"]).cumsum()
-    whole = runs.groupby([*day, "run"], as_index=False).agg({"seq_from": "min", "seq_to": "max"}).assign(dropped=pd.NA)
+    number = [*day, "seq_from"]
+    alone = pd.Series(pd.MultiIndex.from_frame(runs[number]).isin(pd.MultiIndex.from_frame(rest[number])))
+    before = runs.groupby(day)[["seq_to", "ts_to"]].shift()
+    step = runs["ts_from"] - before["ts_to"]
+    near = ((step > -SET_BACK) & (step <= BROKER_SILENCE)).fillna(False).astype(bool)
+    follows = (before["seq_to"] + 1 == runs["seq_from"]) & near & ~alone & ~alone.shift(fill_value=False)
+    runs["run"] = (~follows).cumsum()
+    ends = {"seq_from": "min", "seq_to": "max", "ts_from": "first", "ts_to": "last", "earliest": "min", "latest": "max"}
+    whole = runs.groupby([*day, "run"], as_index=False).agg(ends).assign(dropped=pd.NA)
     names = BRONZE_RUNS.schema.names
-    return frame([*whole[names].itertuples(index=False), *rest[names].itertuples(index=False)])
+    return exact(pd.concat([whole[names].astype(object), rest[names].astype(object)], ignore_index=True))
 
 
 def find_loss(runs: pd.DataFrame, reach: Mapping[tuple[str, str], int] | None = None) -> pd.DataFrame:
@@ -96,24 +112,3 @@ def doubled(runs: pd.DataFrame) -> set[date]:
         touches = np.append(first, NEVER)[near] <= mine["seq_to"]
         dates.update(mine.loc[touches, "date"])
     return dates
-
-
-def exact_runs(records: DataFrame) -> pd.DataFrame:
-    """Make the runs of records, whatever their order."""
-    window = Window.partitionBy("date", *START).orderBy("seq")
-    numbers = (
-        records.select("date", *START, "seq")
-        .distinct()
-        .withColumn("base", F.col("seq") - F.row_number().over(window))
-        .groupBy("date", *START, "base")
-        .agg(F.min("seq").alias("seq_from"), F.max("seq").alias("seq_to"))
-        .select("date", *START, "seq_from", "seq_to", F.lit(None).cast("long").alias("dropped"))
-    )
-    return frame(tuple(row) for row in numbers.union(drops(records)).collect())
-
-
-def drops(records: DataFrame) -> DataFrame:
-    """Return the losses that drop records count, in the form of runs."""
-    return records.where((F.col("event") == "drop") & F.col("dropped").isNotNull()).select(
-        "date", *START, F.col("seq").alias("seq_from"), F.col("seq").alias("seq_to"), "dropped"
-    )

@@ -1,7 +1,7 @@
 """Rollup: from records to five minutes of each provider, and the state from which the next date goes on.
 
-The records of a date are scanned as a whole first (`date_survey`), then aggregated by partition (`partitioning`,
-`aggregation`): each partition is a Spark task.
+The tables beside bronze tell what concerns all records of a date (`date_survey`). The records are then aggregated by
+partition (`partitioning`, `aggregation`): each partition is a Spark task, and reads the row groups of its instances.
 
 Rules:
 - From a record to one that is earlier by the clock no time passes. No five minutes have more than 300 s, and no more
@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from spark.capacity.rollup import clock_jumps
@@ -39,7 +40,15 @@ from spark.capacity.rollup.date_survey import Pair, Survey, survey
 from spark.capacity.rollup.lost_time import Missing, beside, find_gaps, joined
 from spark.capacity.rollup.partitioning import divide
 from spark.capacity.rollup.registrations import COLUMNS, OPEN, Carried
-from spark.capacity.tables.schema import BRONZE_RECORDS, SILVER_PROVIDER_5M, Table, arrow_schema, columns
+from spark.capacity.tables.schema import (
+    BRONZE_PAIRS,
+    BRONZE_RECORDS,
+    BRONZE_RUNS,
+    SILVER_PROVIDER_5M,
+    Table,
+    arrow_schema,
+    columns,
+)
 from spark.capacity.tables.store import Tables, url
 from spark.capacity.tables.time_windows import DAY, midnight
 
@@ -68,34 +77,27 @@ broker's start. Times are microseconds, since 1970 where they are not lengths.""
 
 STATE = arrow_schema(SILVER_CARRY.schema)
 
-MOST_READS = 4
-"""Times that the records of a date are read before they are divided: to divide them costs as much as some reads."""
+MOST_PARTS = 32
+"""Parts of a date that read the row groups of their instances: groups on the border of two parts are read by both, and
+the footers of files by all, which makes 1.5 times the bytes of a date at some 35 parts. With more parts Spark divides
+the records first."""
 
 PARTED = ".parted"
 """Path below the output directory."""
 
-TASKS = 4
-"""Parts of a survey for each core: files differ in size."""
+
+def look(tables: Tables, day: date, loss: Iterable[Missing] = ()) -> Survey:
+    """Survey a date, without its records; `loss` tells which numbers are missing, on any date."""
+    runs = tables.rows_of(BRONZE_RUNS)
+    return survey(runs.filter(pc.equal(runs["date"], day)), tables.rows_of(BRONZE_PAIRS, day), beside(joined(loss)))
 
 
-def look(tables: Tables, dates: Iterable[date], loss: Iterable[Missing] = ()) -> dict[date, Survey]:
-    """Look at the records of some dates, all at once; `loss` tells which numbers are missing, on any date."""
-    found = {day: Survey() for day in dates}
-    files = [(day, str(path)) for day in found for path in tables.files(BRONZE_RECORDS, day)]
-    if files:
-        wanted, context = beside(joined(loss)), tables.spark.sparkContext
-        tasks = context.parallelize(files, min(len(files), TASKS * context.defaultParallelism))
-        for day, part in tasks.map(lambda file: (file[0], survey([file[1]], wanted))).collect():
-            found[day].add(part)
-    return found
-
-
-def rollup(tables: Tables, day: date, seen: Survey, loss: Iterable[Missing] = ()) -> bool:
-    """Make the tables of a date, and tell whether its state at the end became another one.
+def rollup(tables: Tables, day: date, loss: Iterable[Missing] = ()) -> bool:
+    """Make the tables of a date, and tell whether its state at the end became another one; `loss` is that of all dates.
 
     The state at the end of the day before is read from its table; where there is none, nothing was before.
     """
-    begin = midnight(day)
+    begin, seen = midnight(day), look(tables, day, loss)
     before = _carried(_state(tables, day - timedelta(days=1)))
     last_signs = {(one.pair.broker, one.pair.boot): one.last_sign for one in before}
     gaps = find_gaps(joined(loss), seen.times, last_signs)
@@ -131,12 +133,8 @@ def _count(tables: Tables, day: Day, pairs: dict[Pair, int], before: Sequence[Ca
 
 
 def _files(tables: Tables, day: Day, part_of: Mapping[Pair, int], parts: int) -> list[tuple[str, ...]]:
-    """Return the files that each part has to read: those of the date, or where there are many parts, files of its own.
-
-    To read a date once for each part is cheap for some parts; beyond that Spark divides the records by part first, so
-    that whatever the number of parts a record is read thrice: by the survey, for this, and for its part.
-    """
-    if parts <= MOST_READS:
+    """Return the files that each part has to read: those of the date, or if there are many parts, files of its own."""
+    if parts <= MOST_PARTS:
         return [day.files] * parts
     spark, place = tables.spark, tables.out / PARTED
     shutil.rmtree(place, ignore_errors=True)

@@ -1,29 +1,21 @@
-"""The survey: facts about all records of a date that the count of any of them needs.
+"""The survey: facts about all records of a date that the count of any of them needs, from the tables beside bronze.
 
 Every record is a sign of its broker's boot (`broker_presence`). The records beside lost ones give the lost time
-(`lost_time`), registrations that share an instance stay in one partition (`partitioning`), and records with times out
-of the order of their numbers show a clock that was set back (`clock_jumps`).
+(`lost_time`), and records with times out of the order of their numbers show a clock that was set back (`clock_jumps`):
+the ends of runs tell all of these. Registrations that share an instance stay in one partition (`partitioning`): the
+pairs tell which.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark.capacity.rollup import clock_jumps
 from spark.capacity.rollup.broker_presence import Signs
-from spark.capacity.rollup.clock_jumps import Piece, SetBack
+from spark.capacity.rollup.clock_jumps import Run, SetBack, set_back
 from spark.capacity.rollup.lost_time import Start
-from spark.capacity.tables.column_reader import batches, codes, is_one, micros, numbered, of_providers, together, whole
-from spark.capacity.tables.time_windows import SECOND, Ints
-
-COLUMNS = ("broker", "boot", "seq", "ts", "event", "service", "provider", "instance")
-
-MINUTE = 60 * SECOND
-"""Signs of the same minute are one: no silence of a broker fits into it."""
 
 
 class Pair(NamedTuple):
@@ -39,110 +31,45 @@ class Pair(NamedTuple):
     instance: str
 
 
-@dataclass
+@dataclass(frozen=True)
 class Survey:
-    """Survey of a date, or of a part of its records."""
+    """Survey of a date."""
 
-    minutes: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
-    """The first and the last sign of each start in each minute."""
-    pairs: Counter[Pair] = field(default_factory=Counter)
+    signs: Sequence[Signs] = ()
+    """The times in which starts gave signs."""
+    pairs: Mapping[Pair, int] = field(default_factory=dict)
     """Number of records of each."""
-    times: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    times: Mapping[tuple[str, str, int], int] = field(default_factory=dict)
     """Times of the records beside lost ones, by start and number."""
-    pieces: list[Piece] = field(default_factory=list)
-    within: list[SetBack] = field(default_factory=list)
-    """Clock jumps within pieces."""
-
-    @property
-    def signs(self) -> list[Signs]:
-        """The signs of all starts."""
-        return [Signs(broker, boot, *ends) for (broker, boot, _), ends in self.minutes.items()]
-
-    @property
-    def set_back(self) -> list[SetBack]:
-        """Return the clock jumps."""
-        return clock_jumps.set_back(self.pieces, self.within)
-
-    def add(self, other: "Survey") -> None:
-        """Add the survey of another part of the records."""
-        for minute, (first, last) in other.minutes.items():
-            mine = self.minutes.get(minute, (first, last))
-            self.minutes[minute] = (min(mine[0], first), max(mine[1], last))
-        self.pairs.update(other.pairs)
-        self.times.update(other.times)
-        self.pieces += other.pieces
-        self.within = (self.within + other.within)[: clock_jumps.MOST]
+    set_back: Sequence[SetBack] = ()
+    """Clock jumps."""
 
 
-def survey(files: Sequence[str], wanted: Mapping[Start, Sequence[int]]) -> Survey:
-    """Look at the records of some files; `wanted` are the numbers of those whose times are asked for."""
-    made = Survey()
-    for batch in batches(files, COLUMNS):
-        made.add(_of(batch, wanted))
-    return made
-
-
-def _of(batch: pa.RecordBatch, wanted: Mapping[Start, Sequence[int]]) -> Survey:
-    (broker, brokers), (boot, boots) = codes(batch["broker"]), codes(batch["boot"])
-    at = micros(batch["ts"])
-    start, which = numbered(broker * len(boots) + boot)
-    names = [(brokers[one // len(boots)], boots[one % len(boots)]) for one in which.tolist()]
-    seq = whole(batch["seq"], 0)
-    timely = ~is_one(batch["event"], "drop")
+def survey(runs: pa.Table, pairs: pa.Table, wanted: Mapping[Start, Sequence[int]]) -> Survey:
+    """Make the survey of a date; `wanted` are the numbers of the records whose times are asked for."""
+    alone = {run[:3] for run in _runs(runs.filter(pc.is_valid(runs["dropped"])))}
+    held = _runs(runs.filter(pc.is_null(runs["dropped"])))
     return Survey(
-        _minutes(start, at, names),
-        _pairs(batch, start, names),
-        _times(start, seq, at, names, wanted),
-        *clock_jumps.within(start[timely], seq[timely], at[timely], names),
+        [Signs(run.broker, run.boot, run.earliest, run.latest) for run in held],
+        _pairs(pairs),
+        _times(held, wanted),
+        set_back(run for run in held if run[:3] not in alone),
     )
 
 
-def _minutes(start: Ints, at: Ints, names: Sequence[Start]) -> dict[tuple[str, str, int], tuple[int, int]]:
-    minute = at // MINUTE
-    group = together(start, minute)
-    row = _any_row(group)
-    first, last = at[row], at[row]
-    np.minimum.at(first, group, at)
-    np.maximum.at(last, group, at)
-    found = zip(start[row].tolist(), minute[row].tolist(), first.tolist(), last.tolist(), strict=True)
-    return {(*names[one], which): (begin, end) for one, which, begin, end in found}
+def _runs(rows: pa.Table) -> list[Run]:
+    return [Run(*row) for row in zip(*(rows[name].to_pylist() for name in Run._fields), strict=True)]
 
 
-def _pairs(batch: pa.RecordBatch, start: Ints, names: Sequence[Start]) -> Counter[Pair]:
-    mine = of_providers(batch)
-    if not mine.any():
-        return Counter()
-    (service, services), (instance, instances) = codes(batch["service"]), codes(batch["instance"])
-    provider = whole(batch["provider"], 0)
-    start, service, instance, provider = start[mine], service[mine], instance[mine], provider[mine]
-    group = together(start, service, instance, provider)
-    row = _any_row(group)
-    found = zip(
-        *(array[row].tolist() for array in (start, service, provider, instance)),
-        np.bincount(group).tolist(),
-        strict=True,
-    )
-    return Counter(
-        {
-            Pair(names[one][0], names[one][1], services[its_service], its_provider, instances[its_instance]): records
-            for one, its_service, its_provider, its_instance, records in found
-        }
-    )
+def _pairs(rows: pa.Table) -> dict[Pair, int]:
+    """Add up the records of the pairs of all files."""
+    found = rows.group_by(list(Pair._fields)).aggregate([("records", "sum")])
+    pairs = map(Pair._make, zip(*(found[name].to_pylist() for name in Pair._fields), strict=True))
+    return dict(zip(pairs, found["records_sum"].to_pylist(), strict=True))
 
 
-def _times(
-    start: Ints, seq: Ints, at: Ints, names: Sequence[Start], wanted: Mapping[Start, Sequence[int]]
-) -> dict[tuple[str, str, int], int]:
-    found = {}
-    for number, name in enumerate(names):
-        if name in wanted:
-            rows = np.flatnonzero((start == number) & np.isin(seq, wanted[name]))
-            found.update({(*name, one): when for one, when in zip(seq[rows].tolist(), at[rows].tolist(), strict=True)})
-    return found
-
-
-def _any_row(group: Ints) -> Ints:
-    """Return a row of each group."""
-    rows = np.zeros(int(group.max(initial=-1)) + 1, np.int64)
-    rows[group] = np.arange(len(group))
-    return rows
+def _times(runs: Sequence[Run], wanted: Mapping[Start, Sequence[int]]) -> dict[tuple[str, str, int], int]:
+    """Return the times of wanted records: those beside lost ones are at the ends of runs."""
+    numbers = {start: set(seqs) for start, seqs in wanted.items()}
+    ends = [(run, seq, at) for run in runs for seq, at in ((run.seq_from, run.ts_from), (run.seq_to, run.ts_to))]
+    return {(*run[:2], seq): at for run, seq, at in ends if seq in numbers.get(run[:2], ())}

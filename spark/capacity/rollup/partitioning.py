@@ -3,11 +3,11 @@
 Rules:
 - Registrations of one instance are in one part, and so are the instances of one registration: the work on one part
   says nothing about another.
+- A part has services and instances that follow each other in their order, in which the records are stored.
 - The results do not depend on the number of parts.
 """
 
 from collections.abc import Iterable, Mapping
-from heapq import heapify, heapreplace
 from math import ceil
 
 from spark.capacity.rollup.date_survey import Pair
@@ -29,14 +29,17 @@ def divide(pairs: Mapping[Pair, int], cores: int) -> list[list[Pair]]:
     sizes = [sum(pairs[pair] + ROWS for pair in group) for group in groups]
     total = sum(sizes)
     wanted = max(ceil(total / LARGE), min(cores, ceil(total / SMALL)))
-    parts: list[list[Pair]] = [[] for _ in range(min(wanted, len(groups)))]
-    filled = [(0, number) for number in range(len(parts))]
-    heapify(filled)
-    for size, group in sorted(zip(sizes, groups, strict=True), reverse=True):
-        so_far, number = filled[0]
-        parts[number] += group
-        heapreplace(filled, (so_far + size, number))
-    return [sorted(part) for part in parts]
+    parts: list[list[Pair]] = [[] for _ in range(wanted)]
+    so_far = 0
+    for size, group in sorted(zip(sizes, groups, strict=True), key=lambda one: _first(one[1])):
+        # A group is in the part in which its middle is.
+        parts[(2 * so_far + size) * wanted // (2 * total)] += group
+        so_far += size
+    return [sorted(part) for part in parts if part]
+
+
+def _first(group: Iterable[Pair]) -> tuple[str, str]:
+    return min((pair.service, pair.instance) for pair in group)
 
 
 def _joined(pairs: Iterable[Pair]) -> list[list[Pair]]:

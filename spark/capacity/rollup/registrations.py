@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from spark.capacity.rollup.date_survey import Pair
 from spark.capacity.rollup.lost_time import Hidden
+from spark.capacity.rollup.row_groups import groups_with
 from spark.capacity.tables.column_reader import batches, codes, is_one, micros, of_providers, real, whole
 from spark.capacity.tables.time_windows import BROKER_SILENCE, DAY, LIVENESS, Flags, Floats, Ints
 
@@ -146,7 +147,8 @@ class Carried:
 
 def read(files: Sequence[str], names: Names, carried: Sequence[Carried]) -> Records:
     """Read the records of a part; those carried over look just like them."""
-    parts = [_carried(names, carried), *(_of(batch, names) for batch in batches(files, COLUMNS) if len(batch))]
+    read_ = batches(files, COLUMNS, lambda metadata: groups_with(metadata, names.instances))
+    parts = [_carried(names, carried), *(_of(batch, names) for batch in read_ if len(batch))]
     return Records(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Records)))
 
 

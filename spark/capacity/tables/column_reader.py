@@ -1,6 +1,6 @@
 """Reading tables by columns, as arrays, in a task of Spark. Names come as numbers and a list."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,20 @@ ROWS = 1 << 18
 """Rows that are taken out of a file at once: some 20 MB as arrays."""
 
 
-def batches(files: Sequence[str], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Read some columns of files, batch by batch. A column that an older file does not have is null."""
+def batches(
+    files: Sequence[str],
+    columns: Sequence[str],
+    groups: Callable[[pyarrow.parquet.FileMetaData], list[int]] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read some columns of files, batch by batch, or those of some row groups. A column that an older file does not
+    have is null."""
     for path in files:
         with pyarrow.parquet.ParquetFile(path, read_dictionary=[name for name in columns if name in NAMES]) as file:
             missing = set(columns) - set(file.schema_arrow.names)
-            for batch in file.iter_batches(ROWS, columns=list(columns), use_threads=False):
+            wanted = None if groups is None else groups(file.metadata)
+            if wanted == []:
+                continue
+            for batch in file.iter_batches(ROWS, wanted, list(columns), use_threads=False):
                 for name in missing:
                     batch = batch.append_column(name, pa.nulls(len(batch), pa.float64()))
                 yield batch

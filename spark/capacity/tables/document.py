@@ -20,7 +20,8 @@ EVERY: Sequence[Table] = (*WORKED_ON, SNAPSHOT)
 
 PURPOSES = {
     "bronze_records": "every good record of the journal once, by (broker, boot, seq)",
-    "bronze_runs": "unbroken runs of record numbers",
+    "bronze_runs": "unbroken runs of record numbers, and their times",
+    "bronze_pairs": "records of each registration and instance in a file of bronze_records, which has the same name",
     "quarantine": "lines and segments that are no records, and why",
     "ledger": "segments that were read",
     "folders": "folders of the journal that were read",
@@ -75,6 +76,10 @@ MEANINGS = {
     "segment": ("", "name of the segment under `segments`"),
     "seq_from": ("", "first number"),
     "seq_to": ("", "last number"),
+    "ts_from": ("µs since 1970", "time of the first record"),
+    "ts_to": ("µs since 1970", "time of the last record"),
+    "earliest": ("µs since 1970", "earliest time of a record"),
+    "latest": ("µs since 1970", "latest time of a record"),
     "line": ("", "number of the line; 0: the whole segment"),
     "reason": ("", "why it is no record"),
     "raw": ("", "beginning of the line"),

@@ -145,9 +145,37 @@ BRONZE_RECORDS = Table(
 
 BRONZE_RUNS = Table(
     "bronze_runs",
-    columns(date="date", broker="string", boot="string", seq_from="long", seq_to="long", dropped="long"),
+    columns(
+        date="date",
+        broker="string",
+        boot="string",
+        seq_from="long",
+        seq_to="long",
+        ts_from="long",
+        ts_to="long",
+        earliest="long",
+        latest="long",
+        dropped="long",
+    ),
 )
-"""The records of a date, as unbroken runs of numbers; `dropped`: those that the drop record at `seq_to` counts."""
+"""The records of a date, as unbroken runs of numbers, with the times of the first and the last record, and the earliest
+and the latest of all; `dropped`: those that the drop record at `seq_to` counts. `ingest/runs.py` has the rules."""
+
+BRONZE_PAIRS = Table(
+    "bronze_pairs",
+    columns(
+        date="date",
+        broker="string",
+        boot="string",
+        service="string",
+        provider="long",
+        instance="string",
+        records="long",
+    ),
+    dated=True,
+)
+"""How many records each file of bronze has of a registration and an instance of it. The file that tells of a file has
+the same name."""
 
 QUARANTINE = Table("quarantine", columns(segment="string", line="long", reason="string", raw="string", run="string"))
 """Lines that are no records, and why. Line 0 is a whole segment."""
@@ -386,6 +414,7 @@ TABLES = {
     for table in (
         BRONZE_RECORDS,
         BRONZE_RUNS,
+        BRONZE_PAIRS,
         QUARANTINE,
         LEDGER,
         FOLDERS,

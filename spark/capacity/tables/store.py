@@ -40,9 +40,14 @@ from spark.capacity.tables.schema import (
     arrow_schema,
 )
 
-LAYOUT = 3
-"""The version of the derived tables; another number makes the next run compute them again from bronze. 1: before
-`awaited_s`, `demand_max` and the sums of requests; 2: before forecasts, plans and evaluations were dated."""
+LAYOUT = 4
+"""The version of the tables; another number makes the next run compute the derived ones again from bronze. 1: before
+`awaited_s`, `demand_max` and the sums of requests; 2: before forecasts, plans and evaluations were dated; 3: before
+bronze was sorted."""
+
+SORTED = 4
+"""The first layout whose files of bronze are sorted, with pairs beside them and times in their runs. The next ingest
+writes older ones again."""
 
 ISSUED = (GOLD_FORECAST, GOLD_PLAN)
 """Tables that no run could make again."""
@@ -128,12 +133,14 @@ class Tables:
 
     def _upgrade(self) -> None:
         """Drop derived tables of an older layout, and note that all their dates are to be made again."""
-        if self.layout() == LAYOUT:
+        layout = self.layout()
+        if layout == LAYOUT:
             return
         dates = self.dates(BRONZE_RECORDS)
         if dates:
-            state = self.state()
-            self.keep(State(state.moving, state.changed | {str(day) for day in dates}))
+            state, all_dates = self.state(), {str(day) for day in dates}
+            moving = state.moving if layout >= SORTED else state.moving | all_dates
+            self.keep(State(moving, state.changed | all_dates))
             for folder in [folder for name in DERIVED for folder in self.out.glob(name)]:
                 shutil.rmtree(folder)
         for table in ISSUED:

@@ -25,6 +25,10 @@ DAY = 24 * 3600 * SECOND
 BROKER_SILENCE = 90 * SECOND
 """The broker writes a record each minute at least. After one and a half it was not there (docs/export.md)."""
 
+SET_BACK = SECOND
+"""Time by which a clock is set back at least if that is reported, as in the broker's own log: less is the ordinary
+correction of a clock."""
+
 LIVENESS = 3
 """Intervals after which a silent provider is no longer up: the wires' own measure of an end."""
 

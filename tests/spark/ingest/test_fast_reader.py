@@ -2,19 +2,18 @@
 
 import gzip
 import json
-from datetime import UTC, date, datetime, timedelta
+from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from broker.core.model import MAX_COUNT, LoadDetails
 from broker.export.records import Record, common, encode, with_details
-from spark.capacity.ingest.fast_reader import RUNS, Run, read, runs_of, take
+from spark.capacity.ingest.fast_reader import read, take
 from spark.capacity.ingest.line_reader import NOTHING, STAGED, stage
 from spark.capacity.ingest.record_rules import EARLIEST, FUTURE, micros
 from spark.capacity.ingest.segments import Digested
@@ -115,14 +114,14 @@ def test_what_is_whole_is_just_what_spark_reads_line_by_line(
     spark: SparkSession, tmp_path: Path, by_lines: dict[str, tuple[list[Any], int]]
 ) -> None:
     names = [segment(tmp_path, name, text) for name, text in TEXTS.items()]
-    (taken,) = take([(name, str(tmp_path / "segments" / name)) for name in names], str(tmp_path / "out"), *LIMITS)
+    taken = take([(name, str(tmp_path / "segments" / name)) for name in names], str(tmp_path / "out"), *LIMITS)
     assert [seen.name for seen in taken.seen] == names
     whole = {name for name, seen in zip(TEXTS, taken.seen, strict=True) if seen.look is None}
     assert {"good", "again", "backwards"} < whole
     # Most of the rest is none; which of them is is only a question of time.
     assert len(whole) < len(TEXTS) / 2
-    files = [f"{tmp_path}/out/{name}" for name in taken.files]
-    rows = spark.read.schema(BRONZE_RECORDS.schema).option("basePath", f"{tmp_path}/out").parquet(*files)
+    assert taken.files
+    rows = spark.read.schema(BRONZE_RECORDS.schema).parquet(url(tmp_path / "out" / BRONZE_RECORDS.name))
     held = rows.select(*BRONZE_RECORDS.schema.names).collect()
     for name in TEXTS:
         mine = [tuple(row) for row in held if row["segment"].endswith(f"/{name}.jsonl.gz")]
@@ -156,35 +155,3 @@ def test_the_most_that_a_provider_may_report_is_read() -> None:
     most = with_details(plain, LoadDetails(MAX_COUNT, MAX_COUNT, MAX_COUNT, MAX_COUNT))
     [row] = read_text(encode(most, common("b", "one"), 1)).to_pylist()
     assert row["requests"] == row["errors"] == row["in_flight"] == row["latency_ms"] == MAX_COUNT
-
-
-def test_runs_are_those_of_each_date_and_start_and_tell_what_was_dropped() -> None:
-    first, second = date(2026, 3, 2), date(2026, 3, 3)
-    assert set(runs_of(read_text(lines(*GOOD)))) == {
-        Run(first, "b", "one", 1, 12, 12, None),
-        Run(second, "b", "one", 20, 20, 1, None),
-        Run(first, "b", "two", 21, 21, 1, None),
-        Run(first, "b", "one", 12, 12, 0, 7),
-    }
-
-
-def test_a_segment_that_is_all_out_of_order_is_left_to_spark(tmp_path: Path) -> None:
-    scattered = lines(*(record(seq) for seq in range(2 * RUNS + 4, 0, -2)))
-    name = segment(tmp_path, "scattered", scattered)
-    (taken,) = take([(name, str(tmp_path / "segments" / name))], str(tmp_path / "out"), *LIMITS)
-    assert taken.seen[0].look is not None
-    assert taken.seen[0].look.damage is None
-    assert taken.files == ()
-
-
-def test_files_hold_the_segments_of_a_task_in_order_one_file_a_date(tmp_path: Path) -> None:
-    names = [
-        segment(tmp_path, f"s-{number}", lines(*(record(seq) for seq in range(number * 10 + 1, number * 10 + 11))))
-        for number in range(3)
-    ]
-    (taken,) = take([(name, str(tmp_path / "segments" / name)) for name in names], str(tmp_path / "out"), *LIMITS)
-    (file,) = taken.files
-    table = pyarrow.parquet.ParquetFile(tmp_path / "out" / file).read()
-    assert table["seq"].to_pylist() == list(range(1, 31))
-    assert table["ts"][0].as_py() == datetime.fromtimestamp(START.timestamp() + 1, UTC)
-    assert sorted(set(table["segment"].to_pylist())) == names

@@ -75,7 +75,7 @@ def test_a_segment_that_the_store_does_not_give_is_no_damaged_one(bucket: Object
         assert read(Digested(file), earliest, latest) is not None
     remove(bucket / "segments", [name])
     with pytest.raises(StoreError):
-        list(take([(found.name, found.path)], str(tmp_path / "staging"), earliest, latest))
+        take([(found.name, found.path)], str(tmp_path / "staging"), earliest, latest)
 
 
 def ingested(spark: SparkSession, journal: Path | ObjectFolder, out: Path, run: str) -> tuple[Ingested, Tables]:

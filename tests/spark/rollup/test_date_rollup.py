@@ -5,11 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from spark.capacity.rollup import partitioning
-from spark.capacity.rollup.date_rollup import SILVER_CARRY, look, rollup
-from spark.capacity.rollup.date_survey import Survey
+from spark.capacity.ingest import sorted_files
+from spark.capacity.ingest.loss import frame
+from spark.capacity.rollup import date_rollup, partitioning
+from spark.capacity.rollup.date_rollup import SILVER_CARRY, rollup
 from spark.capacity.rollup.lost_time import Missing
-from spark.capacity.tables.schema import BRONZE_RECORDS, SILVER_PROVIDER_5M
+from spark.capacity.tables.schema import BRONZE_PAIRS, BRONZE_RECORDS, BRONZE_RUNS, SILVER_PROVIDER_5M
 from spark.capacity.tables.store import Tables
 from tests.spark.farm import DAY, Start, bronze, by_window, clock, every, rolled
 
@@ -143,7 +144,7 @@ def day(spark, tmp_path_factory):
     bronze(
         tables, [*killed_and_restarted(), *set_back(), *asleep(), *shared(), *moved(), *twice_killed(), start], copies=2
     )
-    rollup(tables, DAY, look(tables, [DAY], loss)[DAY], loss)
+    rollup(tables, DAY, loss)
     rows = tables.read(SILVER_PROVIDER_5M).collect()
     found = by_window(rows)
     assert len(found) == len(rows), "an instance has two rows for the same five minutes"
@@ -346,18 +347,14 @@ def test_a_date_goes_on_from_the_day_before(spark, tmp_path):
 
 def test_it_is_told_whether_the_next_date_must_be_made_again(spark, tmp_path):
     tables = rolled(Tables(spark, tmp_path), [over_midnight()], [DAY, NEXT])
-    seen = look(tables, [DAY, NEXT])
-    assert not rollup(tables, DAY, seen[DAY])
-    assert not rollup(tables, NEXT, seen[NEXT])
+    assert not rollup(tables, DAY)
+    assert not rollup(tables, NEXT)
     more = Start("b", "b")
     more.write(clock("23:59:59"), "load", service="bound", provider=4, instance="bound:1", load=8.0)
     more.records[0]["seq"] = 10_000
-    again = Tables(spark, tmp_path / "again")
-    again.out.mkdir()
-    bronze(again, [over_midnight(), more])
-    shutil.copytree(again.path(BRONZE_RECORDS), tables.path(BRONZE_RECORDS), dirs_exist_ok=True)
-    assert rollup(tables, DAY, look(tables, [DAY])[DAY])
-    rollup(tables, NEXT, seen[NEXT])
+    bronze(tables, [over_midnight(), more])
+    assert rollup(tables, DAY)
+    rollup(tables, NEXT)
     assert by_window(tables.read(SILVER_PROVIDER_5M, [NEXT]).collect())["bound", "00:05"].load_mean == 8.0
 
 
@@ -394,7 +391,10 @@ def test_a_date_without_records_has_no_rows_and_no_state(spark, tmp_path):
 def test_a_date_whose_records_are_gone_has_no_rows_any_more(spark, tmp_path):
     tables = rolled(Tables(spark, tmp_path), killed_and_restarted())
     assert tables.dates(SILVER_PROVIDER_5M) == [DAY]
-    assert rollup(tables, DAY, Survey())
+    shutil.rmtree(tables.path(BRONZE_PAIRS))
+    shutil.rmtree(tables.path(BRONZE_RECORDS))
+    tables.put(BRONZE_RUNS, frame([]))
+    assert rollup(tables, DAY)
     assert tables.dates(SILVER_PROVIDER_5M) == tables.dates(SILVER_CARRY) == []
 
 
@@ -410,10 +410,13 @@ def test_an_instance_may_change_within_a_registration(spark, tmp_path):
     }  # fmt: skip
 
 
-def test_the_parts_of_a_date_do_not_show(spark, tmp_path, monkeypatch):
+@pytest.mark.parametrize("most", [4, 1000], ids=["divided by Spark", "by row groups"])
+def test_the_parts_of_a_date_do_not_show(spark, tmp_path, monkeypatch, most):
     starts = [*killed_and_restarted(), *shared(), *moved(), *twice_killed()]
     whole = rolled(Tables(spark, tmp_path / "whole"), starts)
     monkeypatch.setattr(partitioning, "LARGE", 1)
+    monkeypatch.setattr(date_rollup, "MOST_PARTS", most)
+    monkeypatch.setattr(sorted_files, "GROUP", 16)
     divided = rolled(Tables(spark, tmp_path / "divided"), starts)
     assert len(divided.files(SILVER_PROVIDER_5M, DAY)) > 5 > len(whole.files(SILVER_PROVIDER_5M, DAY))
     for table in (SILVER_PROVIDER_5M, SILVER_CARRY):

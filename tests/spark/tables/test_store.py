@@ -121,7 +121,7 @@ def test_tables_of_an_older_layout_are_made_again_from_bronze(spark: SparkSessio
     old.close()
     assert old.dates(GOLD_BALANCE_DAY) == []
     assert old.dates(BRONZE_RECORDS) == [date(2026, 3, 2)]
-    assert old.state() == State(set(), {"2026-03-02"})
+    assert old.state() == State({"2026-03-02"}, {"2026-03-02"})
 
 
 def test_forecasts_of_an_older_layout_are_kept_by_the_date_of_their_issue(spark: SparkSession, tmp_path: Path) -> None:

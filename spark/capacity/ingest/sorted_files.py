@@ -1,0 +1,160 @@
+"""Files of bronze in the order of services and instances, so that a reader of some instances can skip the rest.
+
+Rules:
+- The rows of a file are sorted by service and instance; those of an instance keep the order in which they came, and
+  records of no service are last. A row group has a fixed number of rows, and the range of its services and instances.
+- Beside each file is one of the same name with its pairs: registrations and instances, with the number of their
+  records.
+- A task holds a bounded number of rows; with more it writes several files for a date.
+"""
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from spark.capacity.ingest.record_rules import DISTINCT
+from spark.capacity.ingest.runs import RUNS, runs_of
+from spark.capacity.tables.column_reader import of_providers
+from spark.capacity.tables.schema import BRONZE_PAIRS, BRONZE_RECORDS, Table, arrow_schema
+from spark.capacity.tables.time_windows import Ints
+
+BRONZE = arrow_schema(BRONZE_RECORDS.schema)
+
+FILE = BRONZE.remove(BRONZE.get_field_index("date"))
+"""Columns of a file; its date is in the name of its folder."""
+
+PAIRS = arrow_schema(BRONZE_PAIRS.schema)
+
+LARGE = 1_000_000
+"""Rows that a task holds: some 200 MB, with names as numbers, and as much again while they are sorted."""
+
+GROUP = 16_384
+"""Rows of a row group, some 120 KB. A reader of a twentieth of a large file takes a fifteenth of it; the descriptions
+of the groups, which each reader needs, take 2 % of the file."""
+
+ORDER = ("service", "instance")
+"""Columns by which rows are sorted. Only their ranges are stored: those of others would be the same in each group."""
+
+
+class SortedFiles:
+    """The files that a task writes below a folder, which has a folder for each table."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._columns: dict[str, list[pa.Array]] = {name: [] for name in BRONZE.names}
+        self._held = 0
+        self.names: list[str] = []
+        """Paths of the written files, below the folder."""
+
+    def add(self, rows: pa.Table) -> None:
+        """Take rows of bronze, in their order."""
+        for name, parts in self._columns.items():
+            column = rows[name]
+            parts += (column.dictionary_encode() if pa.types.is_string(column.type) else column).chunks
+        self._held += len(rows)
+        if self._held >= LARGE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that are held."""
+        if self._held:
+            self._write_all()
+            # The worker has other tasks later, which should not need their memory beside this.
+            pa.default_memory_pool().release_unused()
+
+    def _write_all(self) -> None:
+        # Column by column and group by group: memory that is used again costs less than new memory.
+        rows = pa.table({name: _whole(self._columns, name) for name in BRONZE.names})
+        self._held = 0
+        order, pairs = _order(rows), _pairs(rows)
+        days, first = np.unique(rows["date"].cast(pa.int32()).to_numpy()[order], return_index=True)
+        for mine, day in zip(np.split(order, first[1:]), pa.array(days).cast(pa.date32()).to_pylist(), strict=True):
+            name = f"date={day}/{uuid.uuid4()}.parquet"
+            self._write(rows, mine, self._new(BRONZE_RECORDS, name))
+            told = pairs.filter(pc.equal(pairs["date"], day)).drop_columns("date")
+            pyarrow.parquet.write_table(told, self._new(BRONZE_PAIRS, name), compression="zstd", store_schema=False)
+
+    @staticmethod
+    def _write(rows: pa.Table, order: Ints, path: Path) -> None:
+        with pyarrow.parquet.ParquetWriter(
+            path,
+            FILE,
+            compression="zstd",
+            use_dictionary=[column for column in FILE.names if column not in DISTINCT],
+            column_encoding=dict.fromkeys(DISTINCT, "DELTA_BINARY_PACKED"),
+            write_statistics=list(ORDER),
+            store_schema=False,
+        ) as writer:
+            for begin in range(0, len(order), GROUP):
+                group = rows.take(pa.array(order[begin : begin + GROUP]))
+                # As text: a group of numbered names would have all names of the file.
+                writer.write_table(group.select(FILE.names).cast(FILE))
+
+    def _new(self, table: Table, name: str) -> Path:
+        path = self._place / table.name / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.names.append(f"{table.name}/{name}")
+        return path
+
+
+@dataclass(frozen=True)
+class Again:
+    """Records that were written again: their runs, and the files, as "table/date=.../name"."""
+
+    runs: pa.Table
+    files: tuple[str, ...]
+
+
+def write_again(paths: Iterable[str], place: str) -> Again:
+    """Read files of bronze, named "date=.../name" in their folder, and write their rows in order; a task of Spark."""
+    made, runs = SortedFiles(Path(place)), [RUNS.empty_table()]
+    for path in paths:
+        day = date.fromisoformat(Path(path).parent.name.removeprefix("date="))
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(LARGE, columns=FILE.names, use_threads=False):
+                rows = pa.Table.from_batches([batch]).cast(FILE).append_column("date", pa.repeat(day, len(batch)))
+                runs.append(runs_of(rows))
+                made.add(rows.select(BRONZE.names))
+    made.flush()
+    return Again(pa.concat_tables(runs), tuple(made.names))
+
+
+def _whole(columns: dict[str, list[pa.Array]], name: str) -> pa.Array:
+    """Take the parts of a column out, and return them as one array."""
+    parts, columns[name] = columns[name], []
+    return pa.chunked_array(parts).unify_dictionaries().combine_chunks()
+
+
+def _order(rows: pa.Table) -> Ints:
+    """Return the rows in the order of their dates, services and instances."""
+    keys = [rows["date"].cast(pa.int32()).to_numpy(), *(_ranks(rows[name].chunk(0)) for name in ORDER)]
+    made = np.zeros(len(rows), np.int64)
+    for key in keys:
+        made = made * (int(key.max()) + 1) + key
+    order: Ints = np.argsort(made, kind="stable")
+    return order
+
+
+def _ranks(column: pa.DictionaryArray) -> Ints:
+    """Return the place of each row's name among the names in their order; rows without one are behind them."""
+    names = column.dictionary
+    ranks = np.full(len(names) + 1, len(names), np.int64)
+    ranks[pc.sort_indices(names).to_numpy()] = np.arange(len(names))
+    made: Ints = ranks[pc.fill_null(column.indices, len(names)).to_numpy()]
+    return made
+
+
+def _pairs(rows: pa.Table) -> pa.Table:
+    """Count the records of each pair, by date."""
+    names = [name for name in PAIRS.names if name != "records"]
+    [batch] = rows.select([*names, "event"]).to_batches()
+    mine = pa.Table.from_batches([batch]).select(names).filter(pa.array(of_providers(batch)))
+    found = mine.group_by(names, use_threads=False).aggregate([([], "count_all")])
+    return found.rename_columns([*names, "records"]).select(PAIRS.names).cast(PAIRS)
