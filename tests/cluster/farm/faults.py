@@ -10,13 +10,14 @@ import attrs
 
 Kind = Literal[
     "kill broker", "pause broker", "cut broker", "split brokers", "kill etcd", "kill leader", "pause etcd", "cut etcd",
-    "kill all etcd",
+    "kill all etcd", "restart broker",
 ]  # fmt: skip
 
 KINDS: tuple[Kind, ...] = (
     "kill broker", "pause broker", "cut broker", "split brokers", "kill etcd", "kill leader", "pause etcd", "cut etcd",
     "kill all etcd",
 )  # fmt: skip
+"""The kinds of a schedule by chance."""
 
 
 @attrs.frozen
@@ -25,6 +26,7 @@ class Fault:
 
     - "kill broker", "kill etcd": kill -9 of ``target``, and its start at the end. "kill leader": of etcd's leader at
       that moment. "kill all etcd": of all members.
+    - "restart broker": SIGTERM, and its start at the end, as for an upgrade.
     - "pause broker", "pause etcd": SIGSTOP, and SIGCONT at the end.
     - "cut broker": no packet between ``target`` and all members of etcd and all other brokers; its clients reach it.
     - "split brokers": no packet between ``target`` and the other brokers.
@@ -54,6 +56,14 @@ def schedule(seed: int, rounds: int, brokers: Sequence[str], etcds: Sequence[str
     """Return the rounds of a seed: one to three faults each, no two of them at the same host."""
     rng = random.Random(seed)
     return [Round(number, _faults(rng, list(brokers), list(etcds), ttl)) for number in range(1, rounds + 1)]
+
+
+def upgrade(brokers: Sequence[str], ttl: float) -> list[Round]:
+    """Return the rounds of an upgrade: one broker after the other is stopped, and started again within the TTL."""
+    return [
+        Round(number, (Fault(1.0, "restart broker", broker, ttl / 3),))
+        for number, broker in enumerate(brokers, start=1)
+    ]
 
 
 def _faults(rng: random.Random, brokers: list[str], etcds: list[str], ttl: float) -> tuple[Fault, ...]:

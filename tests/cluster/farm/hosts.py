@@ -11,6 +11,7 @@ from types import TracebackType
 from tests.cluster.farm.network import Host, Network
 from tests.cluster.real_etcd import Member
 from tests.integration.daemon import environment, twistd
+from tests.patience import PATIENCE
 
 ELKO, HTTP, DBP, MTL, MC0, LINK = 9000, 9080, 5246, 5975, 61616, 7946
 """Ports of each broker."""
@@ -92,6 +93,12 @@ class Broker:
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+
+    def stop(self) -> None:
+        """Stop it in order (SIGTERM)."""
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait(PATIENCE)
 
     def defects(self) -> list[str]:
         """Return the lines of its log that no fault excuses."""

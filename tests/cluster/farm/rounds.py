@@ -29,7 +29,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 
-from tests.cluster.farm.faults import Fault, Round, schedule
+from tests.cluster.farm.faults import Fault, Round, schedule, upgrade
 from tests.cluster.farm.finders import Finder
 from tests.cluster.farm.hosts import Hosts
 from tests.cluster.farm.providers import Provider, providers
@@ -84,7 +84,7 @@ class Farm:
         self._back: dict[str, float] = {}
         """Brokers that were out of touch for about the TTL or longer, with the time of their return."""
         self._killed: dict[str, float] = {}
-        """Brokers that were killed, with the time of the last kill."""
+        """Brokers that were killed or stopped, with the last time of that."""
         self._late = 0.0
         """Time at which this process was late for the last time."""
         self._unsure = 0.0
@@ -267,10 +267,10 @@ class Farm:
         begin, end = self._faults(fault)
         window: list[float | None] = [time.monotonic() - CONFIRMING, None]
         self.queues.faults.append(window)
-        broker = fault.target if fault.kind in ("kill broker", "pause broker", "cut broker") else ""
+        broker = fault.target if fault.kind.endswith(" broker") else ""
         if broker:
             self._out[broker] = time.monotonic()
-        if fault.kind == "kill broker":
+        if fault.kind in ("kill broker", "restart broker"):
             self._killed[broker] = time.monotonic()
         of_etcd = "etcd" in fault.kind or fault.kind == "kill leader"
         if of_etcd:
@@ -303,6 +303,9 @@ class Farm:
             case "kill broker":
                 broker = hosts.brokers[fault.target]
                 return broker.kill, broker.start
+            case "restart broker":
+                broker = hosts.brokers[fault.target]
+                return broker.stop, broker.start
             case "pause broker":
                 broker = hosts.brokers[fault.target]
                 return lambda: broker.signal(signal.SIGSTOP), lambda: broker.signal(signal.SIGCONT)
@@ -400,7 +403,10 @@ async def main(options: argparse.Namespace, hosts: Hosts) -> int:
         began = time.monotonic()
         await farm.start()
         print(json.dumps({"started": round_to(time.monotonic() - began)}), flush=True)
-        rounds = schedule(options.seed, options.rounds, list(hosts.brokers), list(hosts.etcds), options.ttl)
+        if options.upgrade:
+            rounds = upgrade(list(hosts.brokers), options.ttl)
+        else:
+            rounds = schedule(options.seed, options.rounds, list(hosts.brokers), list(hosts.etcds), options.ttl)
         for each in rounds[options.first - 1 :]:
             if time.monotonic() - began > 60 * options.minutes:
                 break
@@ -432,6 +438,7 @@ def command_line() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--first", type=int, default=1, help="begin with this round")
     parser.add_argument("--providers", type=int, default=100)
+    parser.add_argument("--upgrade", action="store_true", help="restart the brokers one by one, instead of faults")
     parser.add_argument("--minutes", type=float, default=600.0, help="after which no further round begins")
     parser.add_argument("--ttl", type=int, default=6)
     parser.add_argument("--skew", action="store_true", help="the brokers' clocks are hours apart, and differ in speed")

@@ -66,6 +66,16 @@ def test_after_each_round_of_faults_all_registries_are_equal(tmp_path: Path) -> 
 
 
 @pytest.mark.long
+def test_an_upgrade_of_one_broker_after_the_other_loses_nothing(tmp_path: Path) -> None:
+    """Providers of all wires are found all the time, and each confirmed message of a queue arrives once."""
+    done = rounds(tmp_path, "--upgrade", "--seed", "8", "--providers", "60", "--ttl", "6")
+    assert [each.split()[:3] for line in done for each in line["faults"]] == [
+        ["restart", "broker", each] for each in "abc"
+    ]
+    assert all(line["looks"] and line["moves"] and line["confirmed"] and line["received"] for line in done)
+
+
+@pytest.mark.long
 def test_nothing_depends_on_the_clocks_of_the_brokers(tmp_path: Path) -> None:
     """One broker is three hours ahead, and its clock is too fast; another one is two days behind."""
     done = rounds(tmp_path, "--seed", "7", "--rounds", "1", "--providers", "24", "--ttl", "5", "--skew")
