@@ -122,6 +122,10 @@ def heal(tables: Tables, dates: set[date]) -> pa.Table:
     # In the order of the numbers, so that a file has few runs.
     once.repartitionByRange("date", "broker", "boot", "seq").write.partitionBy("date").parquet(url(healed / "once"))
     made = again(tables, healed / "once", healed)
+    for table in HELD:
+        for day in dates:
+            # All records of a date may be there on another one: then an empty folder takes its place.
+            (healed / table.name / f"date={day}").mkdir(parents=True, exist_ok=True)
     mark = healed / "_SUCCESS"
     mark.touch()
     sync(healed)

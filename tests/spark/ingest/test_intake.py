@@ -149,6 +149,17 @@ def test_a_number_that_was_held_on_an_earlier_date_is_taken_out_there_or_here(ta
     assert losses(tables) == []
 
 
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_date_whose_numbers_are_all_held_on_another_one_is_emptied(tables: Tables, tmp_path: Path, days: int) -> None:
+    journal = tmp_path / "journal"
+    moved = int((START + timedelta(days=days)).timestamp()) * 1_000_000
+    segment(journal, "b-one-1", lines(*(record(seq) for seq in range(1, 6))))
+    ingest(tables, [journal], run="r", started=STARTED)
+    segment(journal, "b-one-2", lines(*(record(seq, ts=moved + seq) for seq in range(1, 6))))
+    ingest(tables, [journal], run="s", started=STARTED)
+    assert numbers(tables) == [("one", seq) for seq in range(1, 6)]
+
+
 def damaged(text: bytes) -> bytes:
     """Spoil a byte in the middle of a packed segment, without another size."""
     packed = bytearray(gzip.compress(text))
