@@ -66,14 +66,15 @@ def test_the_index_has_each_page_of_the_documentation() -> None:
 
 
 def test_the_index_of_decisions_has_each_record_with_its_title() -> None:
-    row = re.compile(r"^\| \[(\d+)\]\((\S+)\) \| (.*?)(?: \(replaced (?:in part )?by (\d+)\))? \|$", re.MULTILINE)
+    later_ones = r"\(replaced (?:in part )?by (\d+(?:, \d+)*)\)"
+    row = re.compile(rf"^\| \[(\d+)\]\((\S+)\) \| (.*?)(?: {later_ones})? \|$", re.MULTILINE)
     rows = row.findall((DOCS / "adr" / "README.md").read_text())
     titles = [record.read_text().partition("\n")[0] for record in RECORDS]
     assert sorted((name, f"# {number}. {title}") for number, name, title, _ in rows) == sorted(
         zip([record.name for record in RECORDS], titles, strict=True)
     )
     assert {name: later for _, name, _, later in rows if later} == {
-        record.name: later[0].lstrip("0")
+        record.name: ", ".join(number.lstrip("0") for number in later)
         for record in RECORDS
         if (later := re.findall(r"^\*\*Replaced(?: in part)?\*\* by \[(\d+)\]", record.read_text(), re.MULTILINE))
     }

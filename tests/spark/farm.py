@@ -18,8 +18,8 @@ from spark.capacity.ingest.sorted_files import BRONZE, SortedFiles
 from spark.capacity.rollup import window_sums
 from spark.capacity.rollup.date_rollup import rollup
 from spark.capacity.rollup.lost_time import Missing
+from spark.capacity.service.bins import LIMITS, Limits, Share
 from spark.capacity.service.daily_jobs import Job, do
-from spark.capacity.service.grids import Share
 from spark.capacity.tables.schema import BRONZE_RUNS, Table, arrow_schema
 from spark.capacity.tables.store import Tables
 
@@ -101,10 +101,16 @@ def silver(folder: Path, rows: Iterable[dict[str, Any]]) -> str:
 
 
 def each(
-    job: Job, measures: Sequence[str], files: Sequence[str], day: date = DAY, lookback: int = 0
+    job: Job,
+    measures: Sequence[str],
+    files: Sequence[str],
+    day: date = DAY,
+    lookback: int = 0,
+    limits: Limits = LIMITS,
 ) -> list[dict[str, Any]]:
     """Do a daily job with all services."""
-    return do(job, measures, day, day - timedelta(days=lookback), files, Share(0, 1))
+    folder = Path(files[0]).parent
+    return list(do(job, measures, day, day - timedelta(days=lookback), files, Share(0, 1), folder, limits))
 
 
 def put_dates(tables: Tables, table: Table, rows: Iterable[dict[str, Any]]) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from spark.capacity.service.grids import Grid
-from spark.capacity.tables.time_windows import DIGITS, Floats
+from spark.capacity.service.grids import Grid, Service
+from spark.capacity.service.spread import Spread
+from spark.capacity.tables.time_windows import DAY, DIGITS, FIVE_MINUTES
 
 HOT = 1.5
 """Times the even share from which an instance is hot. A plan at 70 % of full load is full at 1.43 times the mean."""
@@ -26,42 +27,42 @@ UNEVEN = 0.3
 HOUR = 12
 """Five minutes in an hour: fewer make no average."""
 
+WINDOWS = DAY // FIVE_MINUTES
 
 MEASURES = ("load_mean",)
 """Input columns."""
 
 
-def balance(grid: Grid, day: date) -> list[dict[str, Any]]:
+def balance(service: Service, day: date) -> list[dict[str, Any]]:
     """Make the day of a service from the five minutes of its providers: one row, or none."""
-    load = grid["load_mean"]
-    number, total = (~np.isnan(load)).sum(axis=0), np.nansum(load, axis=0)
-    compared = load[:, (number > 1) & (total > 0)]
-    mean = (total / np.maximum(number, 1))[(number > 1) & (total > 0)]
-    windows = (~np.isnan(compared)).sum(axis=1)
-    there = windows >= HOUR
-    shares = np.round(np.nansum(compared[there] / mean, axis=1) / windows[there], DIGITS)
-    if len(shares) < 2:
+    slices = service.each(_itself)
+    number, total = np.zeros(WINDOWS, np.int64), np.zeros(WINDOWS)
+    for grid in slices:
+        number += (~np.isnan(grid["load_mean"])).sum(axis=0)
+        total += np.nansum(grid["load_mean"], axis=0)
+    compared = (number > 1) & (total > 0)
+    mean = total[compared] / number[compared]
+    shares, hot = Spread(), list[str]()
+    for grid in slices:
+        load = grid["load_mean"][:, compared]
+        windows = (~np.isnan(load)).sum(axis=1)
+        there = windows >= HOUR
+        of_slice = np.round(np.nansum(load[there] / mean, axis=1) / windows[there], DIGITS)
+        shares.add(of_slice)
+        hot += np.array(grid.instances, object)[there][of_slice >= HOT].tolist()
+    if shares.count < 2:
         return []
-    known = spread(shares)
-    names = np.array(grid.instances, object)[there]
-    hot = sorted(names[shares >= HOT].tolist())
+    known = shares.told()
     uneven = known["cov"] is not None and known["cov"] >= UNEVEN
-    row = {"date": day, "service": grid.service, **known, "hot_instances": hot, "unbalanced": uneven or bool(hot)}
+    row = {
+        "date": day,
+        "service": service.name,
+        **known,
+        "hot_instances": sorted(hot),
+        "unbalanced": uneven or bool(hot),
+    }
     return [row]
 
 
-def spread(values: Floats) -> dict[str, float | None]:
-    """Return the spread of values: cov, max_mean and gini; nothing where there are none, or all are zero.
-
-    With the values x in order, the Gini coefficient is 2 sum(i x) / (n sum(x)) - (n + 1) / n, i from 1.
-    """
-    n, total = len(values), values.sum()
-    if total <= 0:
-        return {"cov": None, "max_mean": None, "gini": None}
-    ranked = (np.arange(1, n + 1) * np.sort(values)).sum()
-    found = {
-        "cov": values.std() / values.mean(),
-        "max_mean": values.max() / values.mean(),
-        "gini": 2 * ranked / (n * total) - (n + 1) / n,
-    }
-    return {name: round(float(value), DIGITS) for name, value in found.items()}
+def _itself(grid: Grid) -> Grid:
+    return grid

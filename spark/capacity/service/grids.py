@@ -1,29 +1,27 @@
-"""Grids: the five minutes of a service's instances, a row for each instance and a column for each five minutes.
+"""Grids: the five minutes of instances, a row for each instance and a column for each five minutes.
 
-The jobs between the rollup and the forecasts look at one service at a time, and need some dates of it at most.
+The jobs between the rollup and the forecasts look at one service at a time, and need some dates of it at most. A
+service comes in slices of its instances, so that the memory of a task does not depend on their number.
 """
 
-from collections.abc import Iterator, Sequence
-from datetime import date
-from zlib import crc32
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import attrs
 import numpy as np
 
-from spark.capacity.tables.column_reader import batches, codes, micros, real
-from spark.capacity.tables.time_windows import DAY, FIVE_MINUTES, Flags, Floats, Ints, midnight
-
-COLUMNS = ("service", "instance", "w")
+from spark.capacity.tables.time_windows import Flags, Floats
 
 SUM = "+"
-"""Before the name of a measure of which only the sum over all instances is kept: one row, whatever their number."""
+"""Before the name of a measure of which only the sum over the instances is kept: one row, whatever their number."""
+
+T = TypeVar("T")
 
 
 @attrs.frozen
 class Grid:
     """Some measures of the table of five minutes, NaN where nothing is known; `there` tells which rows there are."""
 
-    service: str
     instances: Sequence[str]
     there: Flags
     measures: dict[str, Floats]
@@ -35,76 +33,40 @@ class Grid:
     def columns(self, first: int) -> "Grid":
         """Return the columns from some place on."""
         measures = {name: values[:, first:] for name, values in self.measures.items()}
-        return Grid(self.service, self.instances, self.there[:, first:], measures)
-
-    def rows(self, first: int, last: int) -> "Grid":
-        """Return some instances; sums stay those of all."""
-        measures = {
-            name: values if name.startswith(SUM) else values[first:last] for name, values in self.measures.items()
-        }
-        return Grid(self.service, self.instances[first:last], self.there[first:last], measures)
+        return Grid(self.instances, self.there[:, first:], measures)
 
 
 @attrs.frozen
-class Share:
-    """The services of a task: one of so many shares of them."""
+class Service:
+    """A service, as the slices of its instances. Each instance is in one of them."""
 
-    number: int
-    of: int
+    name: str
+    whole: Grid | None
+    """The only slice of a small service. It is kept."""
+    read: Callable[[], Iterator[Grid]]
+    """Reads the slices; those of a large service again at each call."""
 
-    def has(self, service: str) -> bool:
-        """Return True if a service is in it."""
-        return crc32(service.encode()) % self.of == self.number
+    def each(self, make: Callable[[Grid], T]) -> Iterable[T]:
+        """Return a value of each slice. They can be iterated over several times.
 
-
-class _Rows:
-    """Rows of a service, as they are read."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-        self.parts: list[tuple[Ints, Ints, dict[str, Floats]]] = []
-
-    def add(self, instance: Ints, names: Sequence[str], place: Ints, measures: dict[str, Floats]) -> None:
-        for number in np.unique(instance).tolist():
-            self.numbers.setdefault(names[number], len(self.numbers))
-        row = np.array([self.numbers.get(name, -1) for name in names], np.int64)[instance]
-        self.parts.append((row, place, measures))
-
-    def grid(self, service: str, measures: Sequence[str], width: int) -> Grid:
-        shape = (len(self.numbers), width)
-        there = np.zeros(shape, bool)
-        made = {name: np.full((1, width) if name.startswith(SUM) else shape, np.nan) for name in measures}
-        for row, place, told in self.parts:
-            there[row, place] = True
-            for name, values in told.items():
-                if name.startswith(SUM):
-                    known = ~np.isnan(values)
-                    total = made[name][0]
-                    total[place[known & np.isnan(total[place])]] = 0.0
-                    np.add.at(total, place[known], values[known])
-                else:
-                    made[name][row, place] = values
-        order = sorted(self.numbers, key=self.numbers.__getitem__)
-        return Grid(service, order, there, made)
+        Of a small service they are made once; of a large one each iteration makes them again, one at a time.
+        """
+        return _Again(self, make) if self.whole is None else [make(self.whole)]
 
 
-def grids(files: Sequence[str], measures: Sequence[str], first: date, last: date, share: Share) -> Iterator[Grid]:
-    """Read the five minutes of services, from one date to another."""
-    begin, width = midnight(first), (midnight(last) + DAY - midnight(first)) // FIVE_MINUTES
-    found: dict[str, _Rows] = {}
-    names_of = {name: name.removeprefix(SUM) for name in measures}
-    for batch in batches(files, (*COLUMNS, *names_of.values())):
-        (service, services), (instance, names) = codes(batch["service"]), codes(batch["instance"])
-        place = (micros(batch["w"]) - begin) // FIVE_MINUTES
-        inside = (place >= 0) & (place < width)
-        told = {name: real(batch[column]) for name, column in names_of.items()}
-        for number, name in enumerate(services):
-            rows = np.flatnonzero(inside & (service == number)) if share.has(name) else ()
-            if len(rows):
-                mine = {measure: values[rows] for measure, values in told.items()}
-                found.setdefault(name, _Rows()).add(instance[rows], names, place[rows], mine)
-    for name in sorted(found):
-        yield found.pop(name).grid(name, measures, width)
+class _Again(Iterable[T]):
+    """Values that each iteration makes again, so that none is kept."""
+
+    def __init__(self, service: Service, make: Callable[[Grid], T]) -> None:
+        self._service, self._make = service, make
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self._make, self._service.read())
+
+
+def added(values: Floats, others: Floats) -> Floats:
+    """Add up two arrays; where one is not known the sum is the other."""
+    return np.where(np.isnan(values), others, values + np.nan_to_num(others))
 
 
 def sum_known(values: Floats) -> Floats:

@@ -20,7 +20,7 @@ Rules:
     normal. It decides where beats are few: three of 288 are no finding.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import date
 from math import log
 from typing import Any
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from spark.capacity.service.grids import Grid
+from spark.capacity.service.grids import Grid, Service
 from spark.capacity.tables.time_windows import DIGITS, LIVENESS, Flags, Floats
 
 STATES = 21
@@ -58,11 +58,16 @@ MEASURES = ("hb", "hb_expected", "connected_s", "up_s", "down_s", "outages", "ga
 """Input columns."""
 
 
-def provider_days(grid: Grid, day: date) -> list[dict[str, Any]]:
+def provider_days(service: Service, day: date) -> Iterator[dict[str, Any]]:
     """Add up the day of each provider of a service."""
+    return (row for rows in service.each(lambda grid: _provider_days(service.name, grid, day)) for row in rows)
+
+
+def _provider_days(service: str, grid: Grid, day: date) -> list[dict[str, Any]]:
     there = grid["connected_s"] + grid["down_s"] > 0
     connected, up, expected = grid["connected_s"], grid["up_s"], grid["hb_expected"]
     share = np.minimum(np.divide(up, connected, out=np.zeros_like(up), where=connected > 0), 1.0)
+    expected_up = expected * share
     beats = np.where(np.isnan(expected), grid["hb"], np.minimum(grid["hb"], expected + HELD_UP))
     changes = _changes(there, grid["down_s"] > 0, grid["outages"] > 0)
     rows = []
@@ -74,11 +79,11 @@ def provider_days(grid: Grid, day: date) -> list[dict[str, Any]]:
         gaps = grid["gap_max"][number][mine]
         row = {
             "date": day,
-            "service": grid.service,
+            "service": service,
             "instance": instance,
             "hb": beats[number][mine].sum(),
             "expected": expected[number][known].sum() if known.any() else np.nan,
-            "expected_up": (expected * share)[number][known].sum() if known.any() else np.nan,
+            "expected_up": expected_up[number][known].sum() if known.any() else np.nan,
             "outages": int(grid["outages"][number][mine].sum()),
             "up_s": up[number][mine].sum(),
             "downtime_s": grid["down_s"][number][mine].sum(),

@@ -2,10 +2,9 @@
 
 from datetime import timedelta
 
-import numpy as np
 import pytest
 
-from spark.capacity.service.balance import MEASURES, balance, spread
+from spark.capacity.service.balance import MEASURES, balance
 from spark.capacity.tables.schema import GOLD_BALANCE_DAY
 from tests.spark.farm import as_rows, clock, each, silver
 
@@ -65,9 +64,3 @@ def test_what_cannot_be_uneven_has_no_row(day):
 
 def test_those_who_work_at_night_are_not_compared_with_those_of_the_day(day):
     assert (day["shifts"].cov, day["shifts"].unbalanced) == (0.0, False)
-
-
-def test_the_spread_of_zeros_and_of_nothing_is_unknown():
-    unknown = {"cov": None, "max_mean": None, "gini": None}
-    assert spread(np.array([0.0, 0.0])) == spread(np.array([])) == unknown
-    assert spread(np.array([4.0])) == {"cov": 0.0, "max_mean": 1.0, "gini": 0.0}

@@ -214,17 +214,22 @@ def test_an_absence_that_began_the_day_before_is_filled_in(tmp_path):
     assert {row.demand_mean for row in hours} == {30.0}
 
 
-def test_the_instances_that_are_looked_at_together_do_not_show(hours, tmp_path, monkeypatch):
-    rows = [row for number in range(7) for row in instance("many", number, gone(10.0 + number, 12 + number, 20))]
-    rows += [row for number in range(12) for row in minute("short", number, killed=True)]
-    file = silver(tmp_path, rows)
-    whole = made([file])
-    monkeypatch.setattr("spark.capacity.service.demand.CHUNK", 3)
-    parted = made([file])
-    assert [(row.service, row.h) for row in parted] == [(row.service, row.h) for row in whole]
-    for one, other in zip(parted, whole, strict=True):
-        assert one.demand_mean == pytest.approx(other.demand_mean, abs=1e-5)
-        assert one.demand_max == pytest.approx(other.demand_max, abs=1e-5)
+@pytest.mark.parametrize("again", [1, 2])
+def test_those_that_fell_silent_together_are_replaced_in_part(tmp_path, again):
+    """Of two that are killed at the same time one is replaced, or both are; their loads may differ."""
+    rows = [
+        *instance("kept", 0, 30.0),
+        *instance("kept", 1, gone(10.0, 12, 36)),
+        *instance("kept", 2, gone(20.0, 12, 36)),
+    ]
+    rows += [row for number in range(again) for row in instance("kept", 3 + number, 15.0, 12)]
+    hours = {row.h.hour: row for row in made([silver(tmp_path, rows)])}
+    assert hours[10].demand_mean == 60.0
+    told = 30.0 + 15.0 * again
+    if again == 2:
+        assert hours[12].demand_mean == told
+    else:
+        assert told < hours[12].demand_mean < told + 15.0
 
 
 def test_reports_of_requests_are_added_up_over_instances(tmp_path):

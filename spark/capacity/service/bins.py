@@ -1,0 +1,220 @@
+"""Bins: the rows of a task, divided so that those of a bin fit into memory, whatever the services.
+
+Rules:
+- A bin has all rows of some small services, or those of a share of the instances of a large one.
+- What fits into one bin stays in memory. More is written into a temporary file, and read again bin by bin.
+- A bin is looked at in slices of some instances: many that were there for a short time have few rows and large grids.
+- Results do not depend on the division, except for the last bits of sums.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from math import ceil
+from pathlib import Path
+from zlib import crc32
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark.capacity.service.grids import SUM, Grid, Service
+from spark.capacity.service.spill import Spill
+from spark.capacity.tables.column_reader import batches, codes, micros
+from spark.capacity.tables.time_windows import FIVE_MINUTES, Floats, Ints
+
+HASH = 32
+"""Bits of the hash of a name, by which instances are divided."""
+
+
+@attrs.frozen
+class Limits:
+    """Limits of the memory of a task."""
+
+    rows: int = 500_000
+    """Rows of a bin: some 150 MB with their names."""
+    instances: int = 500
+    """Instances of a slice: some 100 MB with intermediate results, for three dates."""
+
+
+LIMITS = Limits()
+
+
+@attrs.frozen
+class Share:
+    """The services of a task: one of so many shares of them."""
+
+    number: int
+    of: int
+
+    def has(self, service: str) -> bool:
+        """Return True if a service is in it."""
+        return crc32(service.encode()) % self.of == self.number
+
+
+@attrs.frozen
+class Source:
+    """The rows and columns that a task reads."""
+
+    files: Sequence[str]
+    measures: Sequence[str]
+    begin: int
+    """The start of the first five minutes."""
+    width: int
+    """The number of five minutes."""
+    share: Share
+
+
+def services(source: Source, folder: Path, limits: Limits = LIMITS) -> Iterator[Service]:
+    """Read services, one after the other; each is to be used before the next is taken.
+
+    Rows of more than one bin are meanwhile on the disk of a folder.
+    """
+    bins = divide(_count(source), limits.rows)
+    names = sorted(bins)
+    small = sorted({numbers.start for numbers in bins.values() if len(numbers) == 1})
+    if small == [*range(_end(bins))] == [0]:
+        yield from _Bin([rows for _, rows in _cut(source, bins)], names, source, limits).services()
+        return
+    with Spill(folder, _schema(source)) as spill:
+        for number, rows in _cut(source, bins):
+            spill.add(number, rows)
+
+        def load(number: int) -> _Bin:
+            return _Bin(spill.read(number), names, source, limits)
+
+        for number in small:
+            yield from load(number).services()
+        for code, name in enumerate(names):
+            if len(bins[name]) > 1:
+                yield Service(name, None, partial(_slices, load, bins[name], code))
+
+
+def divide(rows: Mapping[str, int], limit: int) -> dict[str, range]:
+    """Divide services, whose numbers of rows are given, into bins of at most so many rows: return the bins of each."""
+    made: dict[str, range] = {}
+    end, last, filled = 0, -1, limit
+    for name, count in sorted(rows.items()):
+        if count > limit:
+            many = ceil(count / limit)
+            made[name], end = range(end, end + many), end + many
+            continue
+        if filled + count > limit:
+            last, end, filled = end, end + 1, 0
+        made[name], filled = range(last, last + 1), filled + count
+    return made
+
+
+def _count(source: Source) -> Counter[str]:
+    """Count the rows of each service of the share."""
+    found = Counter[str]()
+    for batch in batches(source.files, ("service",)):
+        service, names = codes(batch["service"])
+        found.update(dict(zip(names, np.bincount(service + 1, minlength=len(names) + 1)[1:].tolist(), strict=True)))
+    return Counter({name: count for name, count in found.items() if count and source.share.has(name)})
+
+
+def _cut(source: Source, bins: Mapping[str, range]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Read the rows of the share, cut into pieces of one bin each."""
+    number_of = {name: number for number, name in enumerate(sorted(bins))}
+    columns = {name: name.removeprefix(SUM) for name in source.measures}
+    for batch in batches(source.files, ("service", "instance", "w", *columns.values())):
+        (service, names), (instance, instances) = codes(batch["service"]), codes(batch["instance"])
+        place = (micros(batch["w"]) - source.begin) // FIVE_MINUTES
+        # The last item is for rows without a name, whose number is -1.
+        of = [bins.get(name, range(0)) for name in names] + [range(0)]
+        many = np.array([len(one) for one in of])[service]
+        number = np.array([one.start for one in of])[service]
+        if (many > 1).any():
+            hashes = np.array([crc32(name.encode()) for name in instances] + [0], np.int64)
+            number += hashes[instance] * many >> HASH
+        mine = np.flatnonzero((many > 0) & (place >= 0) & (place < source.width))
+        if not len(mine):
+            continue
+        order = mine[np.argsort(number[mine], kind="stable")]
+        rows = pa.record_batch(
+            {
+                "service": np.array([number_of.get(name, -1) for name in names] + [-1], np.int32)[service[order]],
+                "instance": batch["instance"].take(pa.array(order)).cast(pa.string()),
+                "place": place[order].astype(np.int32),
+                **{name: batch[column].cast(pa.float64()).take(pa.array(order)) for name, column in columns.items()},
+            },
+            _schema(source),
+        )
+        found, begins = np.unique(number[order], return_index=True)
+        for one, begin, end in zip(found.tolist(), begins.tolist(), [*begins[1:].tolist(), len(order)], strict=True):
+            yield one, rows.slice(begin, end - begin)
+
+
+class _Bin:
+    """The rows of a bin, in the order of services and instances."""
+
+    def __init__(self, pieces: Sequence[pa.RecordBatch], names: Sequence[str], source: Source, limits: Limits) -> None:
+        self._names, self._width, self._limits = names, source.width, limits
+        rows = pa.Table.from_batches(pieces, _schema(source))
+        service = rows["service"].to_numpy()
+        instance, self._instances = codes(rows["instance"].combine_chunks().dictionary_encode())
+        rank = np.argsort(np.argsort(np.array(self._instances, object)))
+        self._order = np.lexsort((rank[instance], service))
+        self._place = rows["place"].to_numpy()
+        self._values = {name: pc.fill_null(rows[name], np.nan).to_numpy() for name in source.measures}
+        service, instance = service[self._order], instance[self._order]
+        another = np.append(True, (np.diff(service) != 0) | (np.diff(instance) != 0))[: len(service)]
+        self._begins = np.flatnonzero(another)
+        """The first row of each instance."""
+        self._service, self._instance = service[self._begins], instance[self._begins]
+
+    def services(self) -> Iterator[Service]:
+        """Return the services, all of which are small."""
+        for code in np.unique(self._service).tolist():
+            begin, end = self._instances_of(code)
+            whole = self._grid(begin, end) if end - begin <= self._limits.instances else None
+            yield Service(self._names[code], whole, partial(self.slices, code))
+
+    def slices(self, code: int) -> Iterator[Grid]:
+        """Return the instances of a service that are in the bin, some at a time."""
+        first, last = self._instances_of(code)
+        for begin in range(first, last, self._limits.instances):
+            yield self._grid(begin, min(begin + self._limits.instances, last))
+
+    def _instances_of(self, code: int) -> tuple[int, int]:
+        first, last = np.searchsorted(self._service, [code, code + 1]).tolist()
+        return first, last
+
+    def _grid(self, first: int, last: int) -> Grid:
+        begins = np.append(self._begins, len(self._order))[first : last + 1]
+        rows = self._order[begins[0] : begins[-1]]
+        row, place = np.repeat(np.arange(last - first), np.diff(begins)), self._place[rows]
+        there = np.zeros((last - first, self._width), bool)
+        there[row, place] = True
+        made = {name: _placed(name, row, place, values[rows], there.shape) for name, values in self._values.items()}
+        return Grid([self._instances[number] for number in self._instance[first:last].tolist()], there, made)
+
+
+def _placed(name: str, row: Ints, place: Ints, values: Floats, shape: tuple[int, int]) -> Floats:
+    """Put the values of a measure into their places; of a sum, add up all rows."""
+    if not name.startswith(SUM):
+        made = np.full(shape, np.nan)
+        made[row, place] = values
+        return made
+    known = ~np.isnan(values)
+    there = np.bincount(place[known], minlength=shape[1]) > 0
+    total = np.bincount(place[known], values[known], minlength=shape[1])
+    return np.where(there, total, np.nan)[np.newaxis]
+
+
+def _slices(load: Callable[[int], _Bin], numbers: range, code: int) -> Iterator[Grid]:
+    """Read the slices of a large service, bin by bin."""
+    return (grid for number in numbers for grid in load(number).slices(code))
+
+
+def _end(bins: Mapping[str, range]) -> int:
+    """Return the number of bins."""
+    return max((numbers.stop for numbers in bins.values()), default=0)
+
+
+def _schema(source: Source) -> pa.Schema:
+    """Return the columns of a piece; the numbers of services are those of their names in order."""
+    names = {"service": pa.int32(), "instance": pa.string(), "place": pa.int32()}
+    return pa.schema({**names, **dict.fromkeys(source.measures, pa.float64())})
