@@ -401,8 +401,8 @@ class OwnProviders:
         return units
 
     def _fresh_start(self, id: int, hidden_by: Sequence[int]) -> Unit:
-        """Return the deletion of a standby that is none any more: only a key that is created again is later than those
-        of its successors. While they are there nobody misses it."""
+        """Return the deletion of the standby of a session that counts again: only a key that is created again is later
+        than those of its successors. These are found meanwhile."""
         table = self._shared.table
         keys = [(self._keys.provider(each), table.entries[each].modified) for each in hidden_by]
         # The deletion that the watch will show is not one by another program.

@@ -7,8 +7,8 @@ Rules:
 - A beat is kept only beside its member, and a load counts only from the holder of its provider.
 - A provider in parts is valid when the head and all parts of its generation are there.
 - A provider that a valid one names in ``replaces`` has that one as its *successor*, unless it was written again after
-  it. A *standby* has any such provider as its successor that is none, and of standbys the later ones. So no providers
-  hide one another.
+  it. A *standby* has each provider that names it as its successor, but of other standbys only the later ones. So no two
+  providers hide one another.
 - All tables are bounded; what is over a limit is counted as well, and left out.
 """
 
@@ -173,7 +173,7 @@ class Table:
         return tuple(each for each in self._successors.get(id, ()) if each != id and self.valid(each) is not None)
 
     def obstacles(self, id: int) -> list[int]:
-        """Return the valid providers that would hide a standby even if its key were written as that of none."""
+        """Return the valid providers that would hide a standby even if its key were written without that mark."""
         own = self.valid(id)
         if own is None or not own.is_standby:
             return []
