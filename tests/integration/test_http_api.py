@@ -99,7 +99,8 @@ def test_the_document_is_valid_openapi(http: Http) -> None:
 
 
 def test_the_end_of_a_lease_is_told(http: Http) -> None:
-    [entry] = http.ask("/v1/why/bank")["entries"]
+    http.ask("/v1/services/leased/one", "PUT", {"hostport": "h:2", "ttl": 600})
+    [entry] = http.ask("/v1/why/leased")["entries"]
     assert 0 < entry["left"] <= 601
     assert entry["ends"] == f"in {entry['left']:.1f} s without another sign of life, or when it is withdrawn"
     assert all(each["left"] is None for each in http.ask("/v1/why/broker-client")["entries"])

@@ -89,6 +89,8 @@ class Farm:
         """Time at which this process was late for the last time."""
         self._unsure = 0.0
         """Time until which etcd may have no leader: then nothing new is known anywhere."""
+        self._unsure_from = 0.0
+        """Begin of the last fault of etcd: registrations since then wait for a leader, and for their broker."""
 
     async def start(self) -> None:
         """Start etcd, the brokers and the providers; returns when all registries are equal and complete."""
@@ -196,6 +198,8 @@ class Farm:
         """True if every broker in touch must know a provider."""
         if each.first == 0.0 or now - each.first < FRESH or self._unsure > now:
             return False
+        if each.since > self._unsure_from - FRESH and now < self._unsure + FRESH:
+            return False
         if each.holder is None or each.since > now - FRESH:
             if each.left or each.held < FRESH:
                 return False  # it ended its session itself, or that may not have been published before the kill
@@ -274,7 +278,8 @@ class Farm:
             self._killed[broker] = time.monotonic()
         of_etcd = "etcd" in fault.kind or fault.kind == "kill leader"
         if of_etcd:
-            self._unsure = max(self._unsure, time.monotonic() + fault.lasts + ELECTION)
+            self._unsure_from = time.monotonic()
+            self._unsure = max(self._unsure, self._unsure_from + fault.lasts + ELECTION)
         await deferToThread(begin)
         await deferLater(reactor, fault.lasts)
         await deferToThread(end)

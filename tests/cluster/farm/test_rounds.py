@@ -35,7 +35,9 @@ def rounds(directory: Path, *options: str) -> list[dict[str, Any]]:
     command = [sys.executable, "-m", "tests.cluster.farm.rounds", "--directory", str(directory), *options]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
     logs = {each.parent.name: each.read_text(errors="replace")[-3000:] for each in directory.glob("?/log")}
-    assert ended.returncode == 0, (ended.stdout, ended.stderr[-3000:], logs)
+    if ended.returncode:
+        # Not an assertion, whose text pytest shortens.
+        pytest.fail("\n".join([ended.stdout, ended.stderr[-3000:], *(f"{name}: {log}" for name, log in logs.items())]))
     assert running(directory) == []
     return [line for line in map(json.loads, ended.stdout.splitlines()) if "round" in line]
 
