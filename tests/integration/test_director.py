@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,11 +56,11 @@ def settled(admin: Peer, **parameters: Any) -> Any:
 
 def until(admin: Peer, numusers: int) -> Any:
     """The dump as soon as it has that many users: what a server has sent may still be on its way."""
-    for _ in range(1_000):
-        answer = settled(admin)
-        if answer["numusers"] == numusers:
-            return answer
-    raise AssertionError(answer)
+    end = time.monotonic() + PATIENCE
+    while (answer := settled(admin))["numusers"] != numusers:
+        assert time.monotonic() < end, answer
+        time.sleep(0.01)
+    return answer
 
 
 def test_without_being_asked_for_there_is_none(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from twisted.internet.selectreactor import SelectReactor
+from twisted.internet.pollreactor import PollReactor
 
 from broker.core.errors import Reason
 from broker.net.admission import STOP_WITHIN
@@ -31,7 +31,7 @@ class Server:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.reactor = SelectReactor()
+        self.reactor = PollReactor()
         self.port: Any = self.reactor.listenTCP(0, hub.factory, interface="127.0.0.1")
         self.peers: list[socket.socket] = []
 

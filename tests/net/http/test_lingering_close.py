@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from twisted.internet.selectreactor import SelectReactor
+from twisted.internet.pollreactor import PollReactor
 
 from broker.net.http.bounds import RequestBounds
 from broker.net.http.channel import LINGER_BYTES, LINGER_WITHIN
@@ -95,7 +95,7 @@ class Server:
 
     def __init__(self, files: tuple[Path, Path] | None, limits: ConnectionLimits | None = None) -> None:
         self.site = Site(connections=limits, requests=RequestBounds(body=BODY))
-        self.reactor = SelectReactor()
+        self.reactor = PollReactor()
         factory: Any = self.site.factory
         self._tls = None
         if files is not None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from twisted.internet.selectreactor import SelectReactor
+from twisted.internet.pollreactor import PollReactor
 
 from broker.core.model import Provider, Service
 from broker.net.endpoints import CannotListen
@@ -44,7 +44,7 @@ def accepts(port: int) -> bool:
 
 @pytest.fixture
 def stage() -> Iterator[Any]:
-    reactor = SelectReactor()
+    reactor = PollReactor()
     made: list[OpenDbp] = []
 
     def make(port: int) -> OpenDbp:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.error import CannotListenError
-from twisted.internet.selectreactor import SelectReactor
+from twisted.internet.pollreactor import PollReactor
 
 from broker.net.endpoints import CannotListen
 from broker.wires.dbp.config import Dbp
@@ -14,7 +14,7 @@ from broker.wires.dbp.open import PORTS_TRIED, OpenDbp, open_dbp
 from tests.wires.contexts import context
 
 
-class BusyReactor(SelectReactor):
+class BusyReactor(PollReactor):
     """A reactor on a machine where the first ports that are asked for are taken by TCP connections."""
 
     def __init__(self, taken: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
-from twisted.internet.selectreactor import SelectReactor
+from twisted.internet.pollreactor import PollReactor
 
 from broker.access.password_backoff import GuessLimit
 from broker.net.endpoints import CannotListen
@@ -24,7 +24,7 @@ Open = Callable[..., NamedListener]
 
 @pytest.fixture
 def open_one() -> Iterator[Open]:
-    reactor = SelectReactor()
+    reactor = PollReactor()
     opened: list[NamedListener] = []
 
     def open_one(**keys: Any) -> NamedListener:
