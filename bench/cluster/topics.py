@@ -13,9 +13,8 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from select import select
 from tempfile import TemporaryDirectory
-from threading import Event, Thread
+from threading import Thread
 
 import attrs
 
@@ -84,18 +83,17 @@ def drained(peer: Peer) -> Iterator[None]:
 
     def read() -> None:
         with suppress(OSError):
-            while select([peer.sock], [], [], 1.0)[0] is not None and not over.is_set():
-                with suppress(BlockingIOError):
-                    if not peer.sock.recv(READ):
-                        return
+            while peer.sock.recv(READ):
+                pass
 
-    over = Event()
+    peer.sock.setblocking(True)
     thread = Thread(target=read, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        over.set()
+        with suppress(OSError):
+            peer.sock.shutdown(socket.SHUT_RDWR)
         thread.join()
         peer.sock.close()
 
