@@ -135,7 +135,7 @@ class Pipeline:
         if not held:
             raise NoRecordsError(f"{self._settings.named} has no records" + self._why_none(done))
         # Noted dates of which nothing is there any more have nothing to be computed of.
-        rolled = self._rollup(sorted(touched & held), held)
+        rolled = self._rollup(sorted(touched & held))
         hours = self._days(rolled, held)
         now = self._now()
         self._forecast(now, hours)
@@ -193,24 +193,17 @@ class Pipeline:
             self._progress.note("records in quarantine are among the lost: their numbers are in no table")
         return done
 
-    def _rollup(self, touched: Sequence[date], held: set[date]) -> list[date]:
-        tables, todo, made = self._tables, list(touched), list[date]()
+    def _rollup(self, touched: Sequence[date]) -> list[date]:
+        tables, made = self._tables, list[date]()
         lost = [
             Missing(row.broker, row.boot, int(row.seq_from), int(row.seq_to)) for row in tables.rows(LOSS).itertuples()
         ]
         with self._progress.job("rollup") as step:
-            while todo:
-                day = todo.pop(0)
-                changed = rollup(tables, day, lost)
-                made.append(day)
-                after = day + DAY
-                if changed and after in held and after not in todo:
-                    # The next date begins with another state than it was computed from.
-                    todo.insert(0, after)
-                step(len(made) / (len(made) + len(todo)), f"{len(made):,} of {len(made) + len(todo):,} dates")
+            for one in rollup(tables, touched, lost):
+                made.append(one.day)
+                step(len(made) / (len(made) + one.left), f"{len(made):,} of {len(made) + one.left:,} dates")
             step(1.0, f"{len(made):,} dates")
-        # A date may be made twice.
-        for sentence in sentences(row for day in set(made) for row in tables.rows_of(SILVER_SET_BACK, day).to_pylist()):
+        for sentence in sentences(row for day in made for row in tables.rows_of(SILVER_SET_BACK, day).to_pylist()):
             self._progress.note(sentence)
         return made
 

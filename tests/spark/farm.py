@@ -81,9 +81,7 @@ def rolled(
 ) -> Tables:
     """Write records, and make the five minutes of some dates of them."""
     bronze(tables, starts)
-    loss = list(loss)
-    for day in days:
-        rollup(tables, day, loss)
+    list(rollup(tables, days, loss))
     return tables
 
 

@@ -3,8 +3,7 @@
 Rules:
 - The rows of a file are sorted by service and instance; those of an instance keep the order in which they came, and
   records of no service are last. A row group has a fixed number of rows, and the range of its services and instances.
-- Beside each file is one of the same name with its pairs: registrations and instances, with the number of their
-  records.
+- Beside each file is one of the same name with its pairs (`pairs`).
 - A task holds a bounded number of rows; with more it writes several files for a date.
 """
 
@@ -19,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
+from spark.capacity.ingest.pairs import pairs_of
 from spark.capacity.ingest.record_rules import DISTINCT
 from spark.capacity.ingest.runs import RUNS, runs_of
-from spark.capacity.tables.column_reader import of_providers
 from spark.capacity.tables.schema import BRONZE_PAIRS, BRONZE_RECORDS, Table, arrow_schema
 from spark.capacity.tables.time_windows import Ints
 
@@ -29,8 +28,6 @@ BRONZE = arrow_schema(BRONZE_RECORDS.schema)
 
 FILE = BRONZE.remove(BRONZE.get_field_index("date"))
 """Columns of a file; its date is in the name of its folder."""
-
-PAIRS = arrow_schema(BRONZE_PAIRS.schema)
 
 LARGE = 1_000_000
 """Rows that a task holds: some 200 MB, with names as numbers, and as much again while they are sorted."""
@@ -73,7 +70,7 @@ class SortedFiles:
         # Column by column and group by group: memory that is used again costs less than new memory.
         rows = pa.table({name: _whole(self._columns, name) for name in BRONZE.names})
         self._held = 0
-        order, pairs = _order(rows), _pairs(rows)
+        order, pairs = _order(rows), pairs_of(rows)
         days, first = np.unique(rows["date"].cast(pa.int32()).to_numpy()[order], return_index=True)
         for mine, day in zip(np.split(order, first[1:]), pa.array(days).cast(pa.date32()).to_pylist(), strict=True):
             name = f"date={day}/{uuid.uuid4()}.parquet"
@@ -149,12 +146,3 @@ def _ranks(column: pa.DictionaryArray) -> Ints:
     ranks[pc.sort_indices(names).to_numpy()] = np.arange(len(names))
     made: Ints = ranks[pc.fill_null(column.indices, len(names)).to_numpy()]
     return made
-
-
-def _pairs(rows: pa.Table) -> pa.Table:
-    """Count the records of each pair, by date."""
-    names = [name for name in PAIRS.names if name != "records"]
-    [batch] = rows.select([*names, "event"]).to_batches()
-    mine = pa.Table.from_batches([batch]).select(names).filter(pa.array(of_providers(batch)))
-    found = mine.group_by(names, use_threads=False).aggregate([([], "count_all")])
-    return found.rename_columns([*names, "records"]).select(PAIRS.names).cast(PAIRS)

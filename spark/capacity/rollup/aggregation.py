@@ -1,11 +1,10 @@
-"""Counting: from the records of a part of a date (`rollup`) to its five minutes, and its state at the end."""
+"""Counting: from the records of a part of a date (`rollup`) to its five minutes."""
 
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -13,25 +12,16 @@ import pyarrow.parquet
 from spark.capacity.rollup.broker_presence import Span, Stay
 from spark.capacity.rollup.date_survey import Pair
 from spark.capacity.rollup.downtime import Stretches, absences, together
-from spark.capacity.rollup.lost_time import Gap, Hidden, Start
-from spark.capacity.rollup.registrations import (
-    BROKER,
-    CLOSED,
-    OPEN,
-    SILENT,
-    WITHDRAWN,
-    Carried,
-    Lived,
-    Names,
-    lived,
-    read,
-)
+from spark.capacity.rollup.end_state import Carried
+from spark.capacity.rollup.lost_time import Gap, Hidden
+from spark.capacity.rollup.registrations import Lived, Names, lived, read
 from spark.capacity.rollup.up_intervals import Pieces, add_pieces, pieces_of
 from spark.capacity.rollup.window_sums import FiveMinutes
-from spark.capacity.tables.time_windows import ABSENCE, DAY, FIVE_MINUTES, LIVENESS, window_of
+from spark.capacity.tables.registration_ends import BROKER, CLOSED, OPEN, SILENT, WITHDRAWN
+from spark.capacity.tables.time_windows import DAY, FIVE_MINUTES, LIVENESS, window_of
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Day:
     """Input that all parts of a date share."""
 
@@ -53,15 +43,7 @@ class Day:
         return self.begin + DAY
 
 
-@dataclass(frozen=True)
-class Counted:
-    """Result of a part: the rows of five minutes, and the state at its end."""
-
-    rows: pa.Table
-    carried: list[Carried]
-
-
-def count(day: Day, pairs: Sequence[Pair], before: Sequence[Carried]) -> Counted:
+def count(day: Day, pairs: Sequence[Pair], before: Sequence[Carried]) -> pa.Table:
     """Count the records of some pairs; `before` is their state at the end of the day before."""
     names = Names(pairs)
     hidden = Hidden(day.gaps, names.starts)
@@ -72,17 +54,16 @@ def count(day: Day, pairs: Sequence[Pair], before: Sequence[Carried]) -> Counted
     add_pieces(pieces, lives, hidden, rows)
     brokers = [site[0] for site in names.sites]
     absences(_stretches(lives, pieces, names, before), brokers, day.brokers, day.stays, day.end, rows)
-    return Counted(rows.rows(names, day.broker_up), _carried(lives, names, day))
+    return rows.rows(names, day.broker_up)
 
 
-def write(day: Day, pairs: Sequence[Pair], before: Sequence[Carried], place: str) -> list[Carried]:
+def write(day: Day, pairs: Sequence[Pair], before: Sequence[Carried], place: str) -> None:
     """Count the records of some pairs, and write the rows into a folder; a task of Spark."""
-    made = count(day, pairs, before)
-    if len(made.rows):
+    rows = count(day, pairs, before)
+    if len(rows):
         pyarrow.parquet.write_table(
-            made.rows, Path(place) / f"{uuid.uuid4()}.parquet", compression="zstd", store_schema=False
+            rows, Path(place) / f"{uuid.uuid4()}.parquet", compression="zstd", store_schema=False
         )
-    return made.carried
 
 
 def _add_records(lives: Lived, rows: FiveMinutes) -> None:
@@ -171,28 +152,3 @@ def _before(names: Names, before: Sequence[Carried]) -> Stretches:
     return Stretches(
         names.instance_of[sites], sites, np.array(beats, bool), *(np.array(one, np.int64) for one in (from_, to_, hows))
     )
-
-
-def _carried(lives: Lived, names: Names, day: Day) -> list[Carried]:
-    """Return the state at the end of the date. A life goes on from where it would be had nothing been hidden."""
-    last_sign: dict[Start, int] = {}
-    for span in day.spans:
-        last_sign[span[:2]] = max(last_sign.get(span[:2], 0), span.span_to)
-    lost = Counter[Start]()
-    for gap in day.gaps:
-        lost[gap[:2]] += gap.gap_to - gap.gap_from
-    records = lives.records
-    made = []
-    for row in np.flatnonzero(lives.last).tolist():
-        broker, boot, service, provider = names.registrations[records.registration[row]]
-        start = (broker, boot)
-        at, ended, sign = int(records.at[row]), int(records.ended[row]), last_sign.get(start, 0)
-        # A registration that ended longer ago than an absence lasts has no more effect.
-        if (sign if ended == OPEN else at) <= day.end - ABSENCE:
-            continue
-        if ended == OPEN:
-            at += lost[start] - int(lives.lost[row])
-        pair = Pair(broker, boot, service, provider, names.sites[records.site[row]][2])
-        load, full_load = float(records.load[row]), float(records.full_load[row])
-        made.append(Carried(pair, int(records.seq[row]), at, ended, int(records.interval[row]), load, full_load, sign))
-    return made

@@ -1,7 +1,8 @@
 """Rollup: from records to five minutes of each provider, and the state from which the next date goes on.
 
-The tables beside bronze tell what concerns all records of a date (`date_survey`). The records are then aggregated by
-partition (`partitioning`, `aggregation`): each partition is a Spark task, and reads the row groups of its instances.
+The tables beside bronze tell what concerns all records of a date (`date_survey`), and the state at its end
+(`end_state`). The records are then aggregated by partition (`partitioning`, `aggregation`): each partition is a Spark
+task, and reads the row groups of its instances. Tasks of several dates run at the same time.
 
 Rules:
 - From a record to one that is earlier by the clock no time passes. No five minutes have more than 300 s, and no more
@@ -22,12 +23,12 @@ Rules:
 """
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
-from typing import Any
+from math import ceil
+from pathlib import Path
 
-import numpy as np
+import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
@@ -37,144 +38,179 @@ from spark.capacity.rollup.aggregation import Day, write
 from spark.capacity.rollup.broker_presence import SILVER_SIGNS, Signs, in_windows, of_brokers, signs_of, stays, up_spans
 from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK
 from spark.capacity.rollup.date_survey import Pair, Survey, survey
+from spark.capacity.rollup.end_state import SILVER_CARRY, Carried, carried, in_order, state_after
 from spark.capacity.rollup.lost_time import Missing, beside, find_gaps, joined
-from spark.capacity.rollup.partitioning import divide
-from spark.capacity.rollup.registrations import COLUMNS, OPEN, Carried
+from spark.capacity.rollup.partitioning import Part, divide, in_tasks, tasks_of
+from spark.capacity.rollup.registrations import COLUMNS
 from spark.capacity.tables.schema import (
     BRONZE_PAIRS,
     BRONZE_RECORDS,
     BRONZE_RUNS,
     SILVER_PROVIDER_5M,
-    Table,
     arrow_schema,
-    columns,
 )
-from spark.capacity.tables.store import Tables, url
+from spark.capacity.tables.store import State, Tables, url
 from spark.capacity.tables.time_windows import DAY, midnight
 
-SILVER_CARRY = Table(
-    "silver_carry",
-    columns(
-        date="date",
-        broker="string",
-        boot="string",
-        service="string",
-        provider="long",
-        instance="string",
-        seq="long",
-        at="long",
-        ended="long",
-        interval="long",
-        load="double",
-        full_load="double",
-        last_sign="long",
-    ),
-    dated=True,
-)
-"""The last record of each registration at the end of a date, with the values of those before it that still hold: its
-time, the end of the registration if it is one (`CLOSED`, `WITHDRAWN`), the interval of beats, and the last sign of the
-broker's start. Times are microseconds, since 1970 where they are not lengths."""
-
-STATE = arrow_schema(SILVER_CARRY.schema)
+ONE_DAY = timedelta(days=1)
 
 MOST_PARTS = 32
 """Parts of a date that read the row groups of their instances: groups on the border of two parts are read by both, and
 the footers of files by all, which makes 1.5 times the bytes of a date at some 35 parts. With more parts Spark divides
 the records first."""
 
+BATCH = 4
+"""Tasks for each core that run together, of as many dates as that takes. The driver holds the registrations of these
+dates; a run that is killed makes them again."""
+
 PARTED = ".parted"
 """Path below the output directory."""
 
 
+Share = tuple[Day, Sequence[Pair], Sequence[Carried], str]
+"""Arguments of a count: a date, and of one of its parts the registrations, their states before it, and a folder."""
+
+
+@attrs.frozen
+class Work:
+    """A date that is to be made: its parts, what they share, and what is known without its records."""
+
+    day: date
+    common: Day
+    parts: Sequence[Part]
+    before: Sequence[Carried]
+    after: pa.Table
+    """The state at its end."""
+    signs: pa.Table
+    set_back: pa.Table
+
+
+@attrs.frozen
+class Made:
+    """A date that was made, and the number of those that are known to be left."""
+
+    day: date
+    left: int
+
+
 def look(tables: Tables, day: date, loss: Iterable[Missing] = ()) -> Survey:
     """Survey a date, without its records; `loss` tells which numbers are missing, on any date."""
-    runs = tables.rows_of(BRONZE_RUNS)
-    return survey(runs.filter(pc.equal(runs["date"], day)), tables.rows_of(BRONZE_PAIRS, day), beside(joined(loss)))
+    return _survey(tables.rows_of(BRONZE_RUNS), tables.rows_of(BRONZE_PAIRS, day), day, joined(loss))
 
 
-def rollup(tables: Tables, day: date, loss: Iterable[Missing] = ()) -> bool:
-    """Make the tables of a date, and tell whether its state at the end became another one; `loss` is that of all dates.
+def rollup(tables: Tables, days: Iterable[date], loss: Iterable[Missing] = ()) -> Iterator[Made]:
+    """Make the tables of dates; `loss` is that of all dates.
 
-    The state at the end of the day before is read from its table; where there is none, nothing was before.
+    The state at the end of the day before is read from its table; where there is none, nothing was before. Of a date
+    whose state at the end becomes another one, the next date is made as well. It is noted before the new state is
+    kept, so that a run which is cut off does not forget it.
     """
-    begin, seen = midnight(day), look(tables, day, loss)
-    before = _carried(_state(tables, day - timedelta(days=1)))
+    runs, loss, held = tables.rows_of(BRONZE_RUNS), joined(loss), set(tables.dates(BRONZE_RECORDS))
+    cores = tables.spark.sparkContext.defaultParallelism
+    todo, last = sorted(days), None
+    while todo:
+        batch: list[Work] = []
+        # Of fewer dates than cores each has some cores.
+        cores_of_date = ceil(cores / min(len(todo), cores))
+        after_them = set[date]()
+        while todo and sum(tasks_of(work.parts) for work in batch) < BATCH * cores:
+            day = todo.pop(0)
+            goes_on = last is not None and last.day + ONE_DAY == day
+            before = last.after if last is not None and goes_on else _state(tables, day - ONE_DAY)
+            last = _work(tables, day, before, runs, loss, cores_of_date)
+            batch.append(last)
+            after = day + ONE_DAY
+            if after in held and not last.after.equals(_state(tables, day)):
+                # The next date begins with another state than it was made from.
+                after_them.add(after)
+                todo = sorted({after, *todo})
+        if after_them:
+            state = tables.state()
+            tables.keep(State(state.moving, state.changed | {str(day) for day in after_them}))
+        _make(tables, batch)
+        yield from (Made(work.day, len(todo) + len(batch) - number) for number, work in enumerate(batch, 1))
+
+
+def _survey(runs: pa.Table, pairs: pa.Table, day: date, loss: Iterable[Missing]) -> Survey:
+    return survey(runs.filter(pc.equal(runs["date"], day)), pairs, beside(loss))
+
+
+def _work(tables: Tables, day: date, state: pa.Table, runs: pa.Table, loss: Sequence[Missing], cores: int) -> Work:
+    """Find all that can be told of a date without its records; `loss` is joined."""
+    begin, pairs = midnight(day), tables.rows_of(BRONZE_PAIRS, day)
+    seen, before = _survey(runs, pairs, day, loss), carried(state)
     last_signs = {(one.pair.broker, one.pair.boot): one.last_sign for one in before}
-    gaps = find_gaps(joined(loss), seen.times, last_signs)
+    gaps = find_gaps(loss, seen.times, last_signs)
     up = up_spans([*seen.signs, *(Signs(*start, sign, sign) for start, sign in last_signs.items())])
     brokers = of_brokers(up)
     files = tuple(str(path) for path in tables.files(BRONZE_RECORDS, day))
-    common = Day(begin, files, tuple(up), tuple(brokers), stays(up), in_windows(brokers), tuple(gaps))
-    staged = tables.stage(SILVER_PROVIDER_5M)
-    after = _table(day, _count(tables, common, {**{one.pair: 0 for one in before}, **seen.pairs}, before, str(staged)))
-    tables.replace(SILVER_PROVIDER_5M, day, staged)
-    tables.put_date(SILVER_SIGNS, _signs(day, signs_of(brokers, begin, begin + DAY)), day)
-    tables.put_date(SILVER_SET_BACK, clock_jumps.rows(day, seen.set_back), day)
-    changed = not after.equals(_state(tables, day))
-    tables.put_date(SILVER_CARRY, after, day)
-    return changed
+    return Work(
+        day,
+        Day(begin, files, tuple(up), tuple(brokers), stays(up), in_windows(brokers), tuple(gaps)),
+        divide({**{one.pair: 0 for one in before}, **seen.pairs}, cores),
+        before,
+        state_after(day, state, pairs, up, gaps),
+        _signs(day, signs_of(brokers, begin, begin + DAY)),
+        clock_jumps.rows(day, seen.set_back),
+    )
 
 
-def _count(tables: Tables, day: Day, pairs: dict[Pair, int], before: Sequence[Carried], place: str) -> list[Carried]:
-    """Count all parts of a date, and write their rows."""
-    context = tables.spark.sparkContext
-    parts = divide(pairs, context.defaultParallelism)
-    if not parts:
-        return []
-    part_of = {pair: number for number, part in enumerate(parts) for pair in part}
-    carried: list[list[Carried]] = [[] for _ in parts]
-    for one in before:
-        carried[part_of[one.pair]].append(one)
-    files = _files(tables, day, part_of, len(parts))
-    tasks = context.parallelize(list(zip(files, parts, carried, strict=True)), len(parts))
-    counted = tasks.map(lambda task: write(replace(day, files=task[0]), task[1], task[2], place)).collect()
+def _make(tables: Tables, batch: Sequence[Work]) -> None:
+    """Aggregate the parts of some dates, and write all their tables."""
+    context, staged = tables.spark.sparkContext, tables.stage(SILVER_PROVIDER_5M)
     shutil.rmtree(tables.out / PARTED, ignore_errors=True)
-    return [one for part in counted for one in part]
+    tasks = in_tasks([one for work in batch for one in _share(tables, work, staged)])
+    if tasks:
+        context.parallelize(tasks, len(tasks)).foreach(_write_all)
+    shutil.rmtree(tables.out / PARTED, ignore_errors=True)
+    for work in batch:
+        tables.replace(SILVER_PROVIDER_5M, work.day, _place(staged, work.day))
+        tables.put_date(SILVER_SIGNS, work.signs, work.day)
+        tables.put_date(SILVER_SET_BACK, work.set_back, work.day)
+        tables.put_date(SILVER_CARRY, work.after, work.day)
 
 
-def _files(tables: Tables, day: Day, part_of: Mapping[Pair, int], parts: int) -> list[tuple[str, ...]]:
+def _share(tables: Tables, work: Work, staged: Path) -> list[tuple[int, Share]]:
+    """Return what each part of a date needs, with the size of the part."""
+    place, parts = _place(staged, work.day), work.parts
+    place.mkdir()
+    part_of = {pair: number for number, part in enumerate(parts) for pair in part.pairs}
+    before: list[list[Carried]] = [[] for _ in parts]
+    for one in work.before:
+        before[part_of[one.pair]].append(one)
+    files = _files(tables, work, part_of, len(parts))
+    return [
+        (part.size, (attrs.evolve(work.common, files=its), part.pairs, carried_, str(place)))
+        for part, its, carried_ in zip(parts, files, before, strict=True)
+    ]
+
+
+def _write_all(shares: Sequence[Share]) -> None:
+    """Count some parts; a task of Spark."""
+    for share in shares:
+        write(*share)
+
+
+def _place(staged: Path, day: date) -> Path:
+    return staged / str(day)
+
+
+def _files(tables: Tables, work: Work, part_of: Mapping[Pair, int], parts: int) -> list[tuple[str, ...]]:
     """Return the files that each part has to read: those of the date, or if there are many parts, files of its own."""
+    files = work.common.files
     if parts <= MOST_PARTS:
-        return [day.files] * parts
-    spark, place = tables.spark, tables.out / PARTED
-    shutil.rmtree(place, ignore_errors=True)
+        return [files] * parts
+    spark, place = tables.spark, _place(tables.out / PARTED, work.day)
     rows = sorted({(pair.service, pair.instance, number) for pair, number in part_of.items()})
     numbers = spark.createDataFrame(rows, "service string, instance string, part int")
-    records = spark.read.schema(BRONZE_RECORDS.schema).parquet(*(f"file://{path}" for path in day.files))
+    records = spark.read.schema(BRONZE_RECORDS.schema).parquet(*(f"file://{path}" for path in files))
     divided = records.select(*COLUMNS).join(F.broadcast(numbers), ["service", "instance"])
     divided.repartition(parts, "part").write.partitionBy("part").parquet(url(place))
     return [tuple(map(str, sorted(place.glob(f"part={number}/*.parquet")))) for number in range(parts)]
 
 
 def _state(tables: Tables, day: date) -> pa.Table:
-    return tables.rows_of(SILVER_CARRY, day).sort_by([(name, "ascending") for name in Pair._fields])
-
-
-def _carried(state: pa.Table) -> list[Carried]:
-    nothing = {"ended": OPEN, "interval": 0, "load": np.nan, "full_load": np.nan}
-    made = []
-    for row in state.drop_columns("date").to_pylist():
-        told: dict[str, Any] = {name: nothing.get(name) if value is None else value for name, value in row.items()}
-        pair = Pair(**{name: told.pop(name) for name in Pair._fields})
-        made.append(Carried(pair, **told))
-    return made
-
-
-def _table(day: date, carried: Iterable[Carried]) -> pa.Table:
-    def row(one: Carried) -> dict[str, Any]:
-        return {
-            "date": day,
-            **one.pair._asdict(),
-            "seq": one.seq,
-            "at": one.at,
-            "ended": None if one.ended == OPEN else one.ended,
-            "interval": one.interval or None,
-            "load": None if np.isnan(one.load) else one.load,
-            "full_load": None if np.isnan(one.full_load) else one.full_load,
-            "last_sign": one.last_sign,
-        }
-
-    return pa.Table.from_pylist([row(one) for one in sorted(carried, key=lambda one: one.pair)], STATE)
+    return in_order(tables.rows_of(SILVER_CARRY, day))
 
 
 def _signs(day: date, signs: Iterable[tuple[str, int, int]]) -> pa.Table:

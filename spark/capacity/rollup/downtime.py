@@ -14,8 +14,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from spark.capacity.rollup.broker_presence import Span, Stay
-from spark.capacity.rollup.registrations import BROKER, WITHDRAWN
 from spark.capacity.rollup.window_sums import FiveMinutes
+from spark.capacity.tables.registration_ends import BROKER, WITHDRAWN
 from spark.capacity.tables.time_windows import (
     ABSENCE,
     FAR,

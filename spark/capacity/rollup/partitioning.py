@@ -4,14 +4,20 @@ Rules:
 - Registrations of one instance are in one part, and so are the instances of one registration: the work on one part
   says nothing about another.
 - A part has services and instances that follow each other in their order, in which the records are stored.
+- Parts that are too small for a task of their own, as those of small dates are, share one.
 - The results do not depend on the number of parts.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
+from typing import TypeVar
+
+import attrs
 
 from spark.capacity.rollup.date_survey import Pair
 from spark.capacity.tables.time_windows import DAY, FIVE_MINUTES
+
+Item = TypeVar("Item")
 
 ROWS = DAY // FIVE_MINUTES
 """An instance has as many rows in the end, whatever the number of its records."""
@@ -23,7 +29,15 @@ SMALL = 50_000
 """Records and rows that are not worth a task of their own."""
 
 
-def divide(pairs: Mapping[Pair, int], cores: int) -> list[list[Pair]]:
+@attrs.frozen
+class Part:
+    """A part of a date: pairs, and the number of records and rows."""
+
+    pairs: Sequence[Pair]
+    size: int
+
+
+def divide(pairs: Mapping[Pair, int], cores: int) -> list[Part]:
     """Divide the pairs, whose numbers of records are given, into parts of about the same size."""
     groups = _joined(pairs)
     sizes = [sum(pairs[pair] + ROWS for pair in group) for group in groups]
@@ -35,7 +49,25 @@ def divide(pairs: Mapping[Pair, int], cores: int) -> list[list[Pair]]:
         # A group is in the part in which its middle is.
         parts[(2 * so_far + size) * wanted // (2 * total)] += group
         so_far += size
-    return [sorted(part) for part in parts if part]
+    return [Part(sorted(part), sum(pairs[pair] + ROWS for pair in part)) for part in parts if part]
+
+
+def tasks_of(parts: Iterable[Part]) -> float:
+    """Tell how many tasks parts are worth; a small one is worth a share of a task."""
+    return sum(min(1.0, part.size / SMALL) for part in parts)
+
+
+def in_tasks(items: Iterable[tuple[int, Item]]) -> list[list[Item]]:
+    """Put items, given with their sizes, into tasks: those that are too small for a task share one with the next."""
+    made: list[list[Item]] = []
+    held = SMALL
+    for size, item in items:
+        if held >= SMALL:
+            made.append([])
+            held = 0
+        made[-1].append(item)
+        held += size
+    return made
 
 
 def _first(group: Iterable[Pair]) -> tuple[str, str]:

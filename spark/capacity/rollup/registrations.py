@@ -21,15 +21,14 @@ import numpy as np
 import pyarrow as pa
 
 from spark.capacity.rollup.date_survey import Pair
+from spark.capacity.rollup.end_state import Carried
 from spark.capacity.rollup.lost_time import Hidden
 from spark.capacity.rollup.row_groups import groups_with
 from spark.capacity.tables.column_reader import batches, codes, is_one, micros, of_providers, real, whole
+from spark.capacity.tables.registration_ends import OPEN, ends
 from spark.capacity.tables.time_windows import BROKER_SILENCE, DAY, LIVENESS, Flags, Floats, Ints
 
 T = TypeVar("T")
-
-OPEN, CLOSED, BROKER, SILENT, WITHDRAWN = -1, 0, 1, 2, 3
-"""End of an up interval, if it ended. Of ends at the same moment the last of these counts."""
 
 COLUMNS = (
     "broker", "boot", "service", "provider", "instance", "event", "why", "seq", "ts", "interval_ms", "load",
@@ -131,20 +130,6 @@ class Records:
         return Records(*(getattr(self, one.name)[rows] for one in fields(self)))
 
 
-@dataclass(frozen=True)
-class Carried:
-    """The last record of a registration on the day before, and the last sign of its broker's start (`SILVER_CARRY`)."""
-
-    pair: Pair
-    seq: int
-    at: int
-    ended: int
-    interval: int
-    load: float
-    full_load: float
-    last_sign: int
-
-
 def read(files: Sequence[str], names: Names, carried: Sequence[Carried]) -> Records:
     """Read the records of a part; those carried over look just like them."""
     read_ = batches(files, COLUMNS, lambda metadata: groups_with(metadata, names.instances))
@@ -181,9 +166,6 @@ def _carried(names: Names, carried: Sequence[Carried]) -> Records:
 
 def _of(batch: pa.RecordBatch, names: Names) -> Records:
     mine, pair = names.of(batch)
-    event, why = batch["event"], batch["why"]
-    withdrawn = is_one(event, "unregister") & is_one(why, "withdrawn")
-    ended = np.where(withdrawn, WITHDRAWN, np.where(is_one(event, "unregister", "expire"), CLOSED, OPEN))
     registration = names.registration[pair]
     return Records(
         names.start_of[registration],
@@ -191,11 +173,11 @@ def _of(batch: pa.RecordBatch, names: Names) -> Records:
         names.site[pair],
         whole(batch["seq"], 0)[mine],
         micros(batch["ts"])[mine],
-        ended[mine],
+        ends(batch)[mine],
         np.maximum(whole(batch["interval_ms"], 0)[mine], 0) * 1000,
         real(batch["load"])[mine],
         real(batch["full_load"])[mine],
-        is_one(event, "hb")[mine].astype(np.int64),
+        is_one(batch["event"], "hb")[mine].astype(np.int64),
         real(batch["requests"])[mine],
         real(batch["errors"])[mine],
         real(batch["latency_ms"])[mine],

@@ -14,8 +14,9 @@ import numpy as np
 
 from spark.capacity.rollup.broker_presence import Span
 from spark.capacity.rollup.lost_time import Hidden
-from spark.capacity.rollup.registrations import BROKER, CLOSED, OPEN, SILENT, Lived, Names
+from spark.capacity.rollup.registrations import Lived, Names
 from spark.capacity.rollup.window_sums import FiveMinutes
+from spark.capacity.tables.registration_ends import BROKER, CLOSED, OPEN, SILENT
 from spark.capacity.tables.time_windows import FAR, FIVE_MINUTES, GRACE, LIVENESS, Ints, overlap, repeated, windows
 
 

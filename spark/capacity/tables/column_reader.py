@@ -87,3 +87,12 @@ def together(*keys: Ints) -> Ints:
         number, of = numbered(key)
         made, _ = numbered(made * len(of) + number)
     return made
+
+
+def latest(key: Ints, seq: Ints, told: Flags, keys: int) -> Ints:
+    """Return for each of so many keys the row with the highest number of those that tell something, -1 if none does."""
+    most = np.full(keys, np.iinfo(np.int64).min)
+    np.maximum.at(most, key[told], seq[told])
+    rows, made = np.flatnonzero(told & (seq == most[key])), np.full(keys, -1)
+    made[key[rows]] = rows
+    return made

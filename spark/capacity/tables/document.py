@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from spark.capacity.rollup.broker_presence import SILVER_SIGNS
 from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK
-from spark.capacity.rollup.date_rollup import SILVER_CARRY
+from spark.capacity.rollup.end_state import SILVER_CARRY
 from spark.capacity.tables.schema import SNAPSHOT, TABLES, Table
 
 WORKED_ON: Sequence[Table] = (*TABLES.values(), SILVER_SIGNS, SILVER_SET_BACK, SILVER_CARRY)
@@ -21,7 +21,7 @@ EVERY: Sequence[Table] = (*WORKED_ON, SNAPSHOT)
 PURPOSES = {
     "bronze_records": "every good record of the journal once, by (broker, boot, seq)",
     "bronze_runs": "unbroken runs of record numbers, and their times",
-    "bronze_pairs": "records of each registration and instance in a file of bronze_records, which has the same name",
+    "bronze_pairs": "registrations, with their instances, in the file of bronze_records that has the same name",
     "quarantine": "lines and segments that are no records, and why",
     "ledger": "segments that were read",
     "folders": "folders of the journal that were read",
@@ -175,6 +175,9 @@ MEANINGS = {
     "at": ("µs since 1970", "time of the last record"),
     "ended": ("", "how that record ended the registration: 0 closed, 3 withdrawn; null: it did not"),
     "interval": ("µs", "agreed time between heartbeats"),
+    "interval_seq": ("", "number of the record that told it"),
+    "load_seq": ("", "number of the record that told it"),
+    "full_load_seq": ("", "number of the record that told it"),
     "last_sign": ("µs since 1970", "last sign of the broker's boot"),
     "first": ("UTC", "first sign"),
     "last": ("UTC", "last sign before a silence of more than 90 s, or midnight"),
@@ -186,6 +189,9 @@ MEANINGS = {
 OF_TABLE = {
     ("bronze_records", "requests"): ("requests", "completed since the provider's record before that had them"),
     ("bronze_records", "errors"): ("requests", "those of them that failed"),
+    ("bronze_pairs", "seq"): ("", "number of the last record"),
+    ("bronze_pairs", "load"): ("as reported", "load that was reported last"),
+    ("bronze_pairs", "full_load"): ("as reported", "full load that was reported last"),
     ("silver_provider_5m", "in_flight"): ("requests", "mean of the numbers that it reported"),
     ("gold_service_1h", "in_flight"): ("requests", "mean number of requests that all providers were handling"),
     ("silver_carry", "provider"): ("", "registry's id of the provider"),

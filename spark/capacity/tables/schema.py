@@ -171,11 +171,24 @@ BRONZE_PAIRS = Table(
         provider="long",
         instance="string",
         records="long",
+        seq="long",
+        at="long",
+        ended="long",
+        interval="long",
+        interval_seq="long",
+        load="double",
+        load_seq="long",
+        full_load="double",
+        full_load_seq="long",
     ),
     dated=True,
 )
-"""How many records each file of bronze has of a registration and an instance of it. The file that tells of a file has
-the same name."""
+"""The registrations in a file of bronze, each with an instance of it: how many records the file has of it, and what the
+last of them tells. The file that tells of a file has the same name.
+
+`seq` and `at` are the number and the time of the last record, and `ended` is the end that it tells of, if any: 0 for a
+close, 3 for a withdrawal. `interval` of beats, `load` and `full_load` are those that were told last, each with the
+number of its record. Times are microseconds, since 1970 where they are not lengths."""
 
 QUARANTINE = Table("quarantine", columns(segment="string", line="long", reason="string", raw="string", run="string"))
 """Lines that are no records, and why. Line 0 is a whole segment."""

@@ -40,14 +40,14 @@ from spark.capacity.tables.schema import (
     arrow_schema,
 )
 
-LAYOUT = 4
+LAYOUT = 5
 """The version of the tables; another number makes the next run compute the derived ones again from bronze. 1: before
 `awaited_s`, `demand_max` and the sums of requests; 2: before forecasts, plans and evaluations were dated; 3: before
-bronze was sorted."""
+bronze was sorted; 4: before pairs had their last records."""
 
-SORTED = 4
-"""The first layout whose files of bronze are sorted, with pairs beside them and times in their runs. The next ingest
-writes older ones again."""
+SURVEYED = 5
+"""The first layout whose files of bronze are sorted, have times in their runs, and pairs with their last records beside
+them. The next ingest writes older ones again."""
 
 ISSUED = (GOLD_FORECAST, GOLD_PLAN)
 """Tables that no run could make again."""
@@ -139,7 +139,7 @@ class Tables:
         dates = self.dates(BRONZE_RECORDS)
         if dates:
             state, all_dates = self.state(), {str(day) for day in dates}
-            moving = state.moving if layout >= SORTED else state.moving | all_dates
+            moving = state.moving if layout >= SURVEYED else state.moving | all_dates
             self.keep(State(moving, state.changed | all_dates))
             for folder in [folder for name in DERIVED for folder in self.out.glob(name)]:
                 shutil.rmtree(folder)

@@ -8,7 +8,9 @@ import pytest
 from spark.capacity.ingest import sorted_files
 from spark.capacity.ingest.loss import frame
 from spark.capacity.rollup import date_rollup, partitioning
-from spark.capacity.rollup.date_rollup import SILVER_CARRY, rollup
+from spark.capacity.rollup.broker_presence import SILVER_SIGNS
+from spark.capacity.rollup.date_rollup import Made, rollup
+from spark.capacity.rollup.end_state import SILVER_CARRY
 from spark.capacity.rollup.lost_time import Missing
 from spark.capacity.tables.schema import BRONZE_PAIRS, BRONZE_RECORDS, BRONZE_RUNS, SILVER_PROVIDER_5M
 from spark.capacity.tables.store import Tables
@@ -144,7 +146,7 @@ def day(spark, tmp_path_factory):
     bronze(
         tables, [*killed_and_restarted(), *set_back(), *asleep(), *shared(), *moved(), *twice_killed(), start], copies=2
     )
-    rollup(tables, DAY, loss)
+    list(rollup(tables, [DAY], loss))
     rows = tables.read(SILVER_PROVIDER_5M).collect()
     found = by_window(rows)
     assert len(found) == len(rows), "an instance has two rows for the same five minutes"
@@ -345,16 +347,15 @@ def test_a_date_goes_on_from_the_day_before(spark, tmp_path):
     assert day["mute", "00:05"].hb_expected == 10.0
 
 
-def test_it_is_told_whether_the_next_date_must_be_made_again(spark, tmp_path):
+def test_the_next_date_is_made_again_if_the_state_before_it_changes(spark, tmp_path):
     tables = rolled(Tables(spark, tmp_path), [over_midnight()], [DAY, NEXT])
-    assert not rollup(tables, DAY)
-    assert not rollup(tables, NEXT)
+    assert list(rollup(tables, [DAY])) == [Made(DAY, 0)]
+    assert list(rollup(tables, [NEXT])) == [Made(NEXT, 0)]
     more = Start("b", "b")
     more.write(clock("23:59:59"), "load", service="bound", provider=4, instance="bound:1", load=8.0)
     more.records[0]["seq"] = 10_000
     bronze(tables, [over_midnight(), more])
-    assert rollup(tables, DAY)
-    rollup(tables, NEXT)
+    assert [made.day for made in rollup(tables, [DAY])] == [DAY, NEXT]
     assert by_window(tables.read(SILVER_PROVIDER_5M, [NEXT]).collect())["bound", "00:05"].load_mean == 8.0
 
 
@@ -383,6 +384,48 @@ def test_hidden_time_goes_on_over_midnight(spark, tmp_path):
     assert day["quick", "00:00"].hb_expected == (300 - 10 - 10) / 5
 
 
+class PowerCut(Exception):
+    pass
+
+
+class Unlucky(Tables):
+    """Tables whose process ends after the state of a date was kept."""
+
+    def put_date(self, table, rows, day):
+        super().put_date(table, rows, day)
+        if table is SILVER_CARRY:
+            raise PowerCut
+
+
+def test_a_date_that_is_to_be_made_again_outlives_a_run_that_is_cut_off(spark, tmp_path):
+    tables = rolled(Tables(spark, tmp_path), [over_midnight()], [DAY, NEXT])
+    more = Start("b", "b")
+    more.write(clock("23:59:59"), "load", service="bound", provider=4, instance="bound:1", load=8.0)
+    more.records[0]["seq"] = 10_000
+    bronze(tables, [over_midnight(), more])
+    with pytest.raises(PowerCut):
+        list(rollup(Unlucky(spark, tmp_path), [DAY]))
+    assert tables.state().changed == {str(NEXT)}
+
+
+def test_dates_that_are_made_together_are_as_those_made_one_by_one(spark, tmp_path):
+    third = NEXT + timedelta(days=1)
+    start, loss = lossy_midnight()
+    late = Start("late", "b")
+    late.beats("later", 1, [*every(30, "23:00", "23:30"), *every(30, "10:00", "11:00", third)], load=3.0)
+    starts = [start, late, *killed_and_restarted(), *moved()]
+    together = rolled(Tables(spark, tmp_path / "together"), starts, [DAY, NEXT, third], loss)
+    alone = Tables(spark, tmp_path / "alone")
+    bronze(alone, starts)
+    assert [made.day for made in rollup(alone, [DAY], loss)] == [DAY, NEXT, third]
+    for day in (DAY, NEXT, third):
+        assert list(rollup(alone, [day], loss)) == [Made(day, 0)]
+    for table in (SILVER_PROVIDER_5M, SILVER_CARRY, SILVER_SIGNS):
+        rows, wanted = (sorted(map(str, tables.read(table).collect())) for tables in (together, alone))
+        assert rows == wanted, table.name
+        assert wanted
+
+
 def test_a_date_without_records_has_no_rows_and_no_state(spark, tmp_path):
     tables = rolled(Tables(spark, tmp_path), [])
     assert tables.read(SILVER_PROVIDER_5M).collect() == tables.read(SILVER_CARRY).collect() == []
@@ -394,7 +437,7 @@ def test_a_date_whose_records_are_gone_has_no_rows_any_more(spark, tmp_path):
     shutil.rmtree(tables.path(BRONZE_PAIRS))
     shutil.rmtree(tables.path(BRONZE_RECORDS))
     tables.put(BRONZE_RUNS, frame([]))
-    assert rollup(tables, DAY)
+    list(rollup(tables, [DAY]))
     assert tables.dates(SILVER_PROVIDER_5M) == tables.dates(SILVER_CARRY) == []
 
 

@@ -1,0 +1,62 @@
+"""Pairs: the registrations of records, each with an instance that it is of, and the last that the records tell of it.
+
+Rules:
+- A pair is of one date. Its last record is the one with the highest number; so are the last of its records that tell
+  an interval, a load or a full load. The state at the end of a date is made of these (`rollup/end_state.py`), so that
+  dates can be counted at the same time.
+- Only records of providers are of pairs.
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from spark.capacity.tables.column_reader import codes, latest, of_providers, real, together, whole
+from spark.capacity.tables.registration_ends import OPEN, ends
+from spark.capacity.tables.schema import BRONZE_PAIRS, arrow_schema
+from spark.capacity.tables.time_windows import Flags, Floats, Ints
+
+PAIRS = arrow_schema(BRONZE_PAIRS.schema)
+
+NAMES = ("broker", "boot", "service", "instance")
+
+COLUMNS = (*NAMES, "date", "provider", "event", "why", "seq", "ts", "interval_ms", "load", "full_load")
+
+MILLISECOND = 1000
+"""Microseconds."""
+
+
+def pairs_of(records: pa.Table) -> pa.Table:
+    """Find the pairs of records, whatever their order: rows of the table of pairs.
+
+    Names of the records are dictionaries, and each column is of one piece.
+    """
+    [batch] = records.select(COLUMNS).to_batches()
+    batch = batch.filter(pa.array(of_providers(batch)))
+    day, provider = batch["date"].cast(pa.int32()).to_numpy().astype(np.int64), whole(batch["provider"], 0)
+    pair = together(day, *(codes(batch[name])[0] for name in NAMES), provider)
+    number, seq = int(pair.max(initial=-1)) + 1, whole(batch["seq"], 0)
+    interval = np.maximum(whole(batch["interval_ms"], 0), 0) * MILLISECOND
+    load, full_load, ended = real(batch["load"]), real(batch["full_load"]), ends(batch)
+    last = latest(pair, seq, np.ones(len(seq), bool), number)
+    made: dict[str, pa.Array] = {name: batch[name].take(pa.array(last)).cast(pa.string()) for name in NAMES}
+    made |= {
+        "date": batch["date"].take(pa.array(last)),
+        "provider": pa.array(provider[last]),
+        "records": pa.array(np.bincount(pair, minlength=number)),
+        "seq": pa.array(seq[last]),
+        "at": batch["ts"].cast(pa.int64()).take(pa.array(last)),
+        "ended": _or_null(ended[last], ended[last] != OPEN),
+    }
+    for name, values, told in (
+        ("interval", interval, interval > 0),
+        ("load", load, ~np.isnan(load)),
+        ("full_load", full_load, ~np.isnan(full_load)),
+    ):
+        row = latest(pair, seq, told, number)
+        made[name] = _or_null(values[row], row >= 0)
+        made[f"{name}_seq"] = _or_null(seq[row], row >= 0)
+    return pa.table({name: made[name] for name in PAIRS.names}, PAIRS)
+
+
+def _or_null(values: Ints | Floats, told: Flags) -> pa.Array:
+    return pa.array(values, mask=~told)

@@ -1,0 +1,168 @@
+"""The state at the end of a date, from which the next one goes on: the last record of each registration.
+
+It is made of the state before it, and of the pairs of the date (`ingest/pairs.py`): no record is read for it, so that
+dates can be counted at the same time.
+
+Rules:
+- The last record of a registration is the one with the highest number, whatever the clock said. An interval, a load and
+  a full load hold until another one is told.
+- A life goes on from where it would be had nothing been hidden (`lost_time`).
+- A registration that ended longer ago than an absence lasts has no more effect.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import date
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark.capacity.rollup.broker_presence import Span
+from spark.capacity.rollup.date_survey import Pair
+from spark.capacity.rollup.lost_time import Clock, Gap, Start
+from spark.capacity.tables.column_reader import latest, together
+from spark.capacity.tables.registration_ends import OPEN
+from spark.capacity.tables.schema import BRONZE_PAIRS, Table, arrow_schema, columns
+from spark.capacity.tables.time_windows import ABSENCE, DAY, Flags, Ints, midnight
+
+SILVER_CARRY = Table(
+    "silver_carry",
+    columns(
+        date="date",
+        broker="string",
+        boot="string",
+        service="string",
+        provider="long",
+        instance="string",
+        seq="long",
+        at="long",
+        ended="long",
+        interval="long",
+        load="double",
+        full_load="double",
+        last_sign="long",
+    ),
+    dated=True,
+)
+"""The last record of each registration at the end of a date, with the values of those before it that still hold: its
+time, the end of the registration if it is one (0 for a close, 3 for a withdrawal), the interval of beats, and the last
+sign of the broker's start. Times are microseconds, since 1970 where they are not lengths."""
+
+STATE = arrow_schema(SILVER_CARRY.schema)
+
+PAIRS = arrow_schema(BRONZE_PAIRS.schema)
+
+HELD = ("interval", "load", "full_load")
+"""Values that hold until another one is told."""
+
+
+@attrs.frozen
+class Carried:
+    """The last record of a registration on the day before, and the last sign of its broker's start (`SILVER_CARRY`)."""
+
+    pair: Pair
+    seq: int
+    at: int
+    ended: int
+    interval: int
+    load: float
+    full_load: float
+    last_sign: int
+
+
+def carried(state: pa.Table) -> list[Carried]:
+    """Return the rows of a state; nothing is known of numbers that are NaN, and of intervals that are 0."""
+    nothing = {"ended": OPEN, "interval": 0, "load": np.nan, "full_load": np.nan}
+    made = []
+    for row in state.drop_columns("date").to_pylist():
+        told: dict[str, Any] = {name: nothing.get(name) if value is None else value for name, value in row.items()}
+        pair = Pair(**{name: told.pop(name) for name in Pair._fields})
+        made.append(Carried(pair, **told))
+    return made
+
+
+def in_order(state: pa.Table) -> pa.Table:
+    """Put the rows of a state in the order of their pairs."""
+    return state.sort_by([(name, "ascending") for name in Pair._fields]).combine_chunks()
+
+
+def state_after(day: date, before: pa.Table, pairs: pa.Table, spans: Iterable[Span], gaps: Iterable[Gap]) -> pa.Table:
+    """Return the state at the end of a date.
+
+    ``before`` is the state at its beginning, ``pairs`` are the rows of its files, ``spans`` the up-spans of the starts,
+    and ``gaps`` the hidden times.
+    """
+    # Of rows with the same number the last one counts, and those of the date are.
+    rows = pa.concat_tables([_as_pairs(before), pairs.select(PAIRS.names)]).combine_chunks()
+    if not len(rows):
+        return STATE.empty_table()
+    registration = together(*(_codes(rows[name]) for name in Pair._fields[:4]))
+    number, seq = int(registration.max()) + 1, rows["seq"].to_numpy()
+    last = latest(registration, seq, np.ones(len(rows), bool), number)
+    made = rows.take(pa.array(last)).select([*Pair._fields, "seq", "at", "ended"])
+    for name in HELD:
+        row = latest(registration, _numbers(rows[f"{name}_seq"]), _told(rows[f"{name}_seq"]), number)
+        made = made.append_column(name, rows[name].take(pa.array(row, mask=row < 0)))
+    starts = list(zip(made["broker"].to_pylist(), made["boot"].to_pylist(), strict=True))
+    open_, at, sign = ~_told(made["ended"]), made["at"].to_numpy(), _last_signs(spans, starts)
+    kept = np.where(open_, sign, at) > midnight(day) + DAY - ABSENCE
+    at = at + np.where(open_, _hidden_after(at, starts, gaps), 0)
+    columns = {
+        **dict(zip(made.column_names, made.columns, strict=True)),
+        "date": pa.repeat(day, len(made)),
+        "at": pa.array(at),
+        "last_sign": pa.array(sign),
+    }
+    return in_order(pa.table({name: columns[name] for name in STATE.names}, STATE).filter(pa.array(kept)))
+
+
+def _as_pairs(state: pa.Table) -> pa.Table:
+    """Return a state as if its last records had told all that holds."""
+    told = {name: state[name] for name in state.column_names}
+    told |= {f"{name}_seq": pc.if_else(pc.is_valid(state[name]), state["seq"], None) for name in HELD}
+    told["records"] = pa.nulls(len(state), pa.int64())
+    return pa.table({name: told[name] for name in PAIRS.names}, PAIRS)
+
+
+def _last_signs(spans: Iterable[Span], starts: Iterable[Start]) -> Ints:
+    """Return the last sign of each start, 0 where there is none."""
+    found: dict[Start, int] = {}
+    for span in spans:
+        found[span[:2]] = max(found.get(span[:2], 0), span.span_to)
+    return np.array([found.get(start, 0) for start in starts], np.int64)
+
+
+def _hidden_after(at: Ints, starts: Iterable[Start], gaps: Iterable[Gap]) -> Ints:
+    """Return the hidden time of the date after each time, which is one of a start."""
+    of_start: dict[Start, list[Gap]] = {}
+    for gap in gaps:
+        of_start.setdefault((gap.broker, gap.boot), []).append(gap)
+    rows: Mapping[Start, list[int]] = {start: [] for start in of_start}
+    for row, start in enumerate(starts):
+        if start in rows:
+            rows[start].append(row)
+    made = np.zeros_like(at)
+    for start, mine in rows.items():
+        clock, all_of_it = Clock(of_start[start]), sum(gap.gap_to - gap.gap_from for gap in of_start[start])
+        made[mine] = all_of_it - clock.lost(at[mine])
+    return made
+
+
+def _codes(column: pa.ChunkedArray) -> Ints:
+    """Return a column of names or numbers as numbers that are the same for the same values."""
+    if pa.types.is_string(column.type):
+        column = column.dictionary_encode().combine_chunks().indices
+    made: Ints = column.to_numpy().astype(np.int64)
+    return made
+
+
+def _numbers(column: pa.ChunkedArray) -> Ints:
+    made: Ints = pc.fill_null(column, 0).to_numpy()
+    return made
+
+
+def _told(column: pa.ChunkedArray) -> Flags:
+    made: Flags = pc.is_valid(column).to_numpy()
+    return made
