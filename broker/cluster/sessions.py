@@ -30,7 +30,6 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.cluster import layout
 from broker.cluster.beats import SILENCE
 from broker.cluster.etcd.interface import Denied, EtcdError, NoSpace
 from broker.cluster.parts import LEASE_ENDED, Parts
@@ -276,14 +275,14 @@ class Sessions:
         parts = self.parts
         parts.reopening.heard()
         if touched.meta:
-            meta = parts.shared.table.meta
-            if meta is None:
+            table = parts.shared.table
+            if table.meta is None:
                 now = self._clock.seconds()
                 if now >= self._next_line:
                     self._next_line = now + LINE_EVERY
                     self.log.warn("cluster: another program deleted the key meta of etcd: it is written again")
                 parts.publish_meta()
-            elif self._is_other(meta.value):
+            elif not table.has_epoch(parts.epoch):  # or of another layout: the next session tells which
                 self.interrupt("the data of etcd were replaced")
         parts.members.touched(touched.members)
         parts.claims.touched(touched.claims)
@@ -300,14 +299,6 @@ class Sessions:
         self.parts.claims.reconcile(before)
         self.parts.own.reread(tuple(touched.providers))
         self.parts.mirror.apply(touched.providers, touched.loads)
-
-    def _is_other(self, meta: bytes) -> bool:
-        """Return whether a value of ``meta`` is of other data, or of another layout: the next session tells which."""
-        try:
-            value = layout.decode(meta, layout.MetaValue)
-            return value.epoch != self.parts.epoch or value.layout != layout.LAYOUT
-        except layout.Foreign:
-            return True
 
     # memory
 
