@@ -36,6 +36,7 @@ from broker.cluster.parts import LEASE_ENDED, Parts
 from broker.cluster.settings import ClusterFailed, Environment
 from broker.cluster.table import Table, Touched
 from broker.core.backoff import Backoff
+from broker.core.log_limit import LogLimit
 
 RETRY = Backoff(first=0.1, most=2.0, factor=2.0, jitter=0.5)
 """Pause before another session. A recovering etcd gives one TTL to come back in, so it stays short."""
@@ -45,11 +46,6 @@ DENIED_RETRY = Backoff(first=2.0, most=30.0, factor=2.0, jitter=0.2)
 
 STABLE = 10.0
 """Seconds after which a session counts as a success, and the pauses are short again."""
-
-
-LINE_EVERY = 60.0
-"""Seconds between two log lines about a deleted ``meta``: a stranger who deletes it all the time had made 30 lines a
-second."""
 
 
 class State(enum.Enum):
@@ -87,8 +83,7 @@ class Sessions:
         """True from the loss of the lease until all keys are read again."""
         self._data_lost = False
         """True from the notice of a loss of etcd's data until all has been read again."""
-        self._next_line = 0.0
-        """Time from which on the next deletion of ``meta`` is logged."""
+        self._logged: LogLimit[str] = LogLimit(environment.clock)
         self._interruption: Deferred[str] | None = None
         self._interrupted = ""
         self._started: Deferred[None] | None = None
@@ -277,9 +272,7 @@ class Sessions:
         if touched.meta:
             table = parts.shared.table
             if table.meta is None:
-                now = self._clock.seconds()
-                if now >= self._next_line:
-                    self._next_line = now + LINE_EVERY
+                if self._logged.due("meta"):
                     self.log.warn("cluster: another program deleted the key meta of etcd: it is written again")
                 parts.publish_meta()
             elif not table.has_epoch(parts.epoch):  # or of another layout: the next session tells which
