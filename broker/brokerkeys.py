@@ -189,8 +189,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     command = commands.add_parser("new", help="make a pair of keys", description="Makes NAME.private and NAME.public.")
-    command.add_argument("name", metavar="NAME", help="what the key is called: that of a node, or of the broker")
-    command.add_argument("--dir", default=".", help="where the files go [default: here]")
+    command.add_argument("name", metavar="NAME", help="name of the key: that of a node, or of the broker")
+    command.add_argument("--dir", default=".", help="directory of the files [default: here]")
     command.add_argument("--force", action="store_true", help="replace files that are there")
     command.set_defaults(run=_run_new)
 

@@ -18,9 +18,9 @@ from broker.access.replacing import alone, replace
 from broker.wires.mtl.sessions import users_file
 from broker.wires.mtl.sessions.users_file import BadUsers
 
-DESCRIPTION = """Says who may log in over MTL by a name and a password. The broker reads the users from a file
-(mtl.users in its configuration), and notices by itself when it changes: who is removed, or gets another password, is
-logged out."""
+DESCRIPTION = """Changes and checks the file of the users who may log in over MTL by a name and a password (mtl.users in
+the configuration). The broker notices changes by itself: a user who is removed, or gets another password, is logged
+out."""
 
 INTERRUPTED = 130
 """The exit code of a command interrupted from the keyboard, as in shells."""
@@ -150,22 +150,20 @@ def _parser() -> argparse.ArgumentParser:
         description="Asks for the password twice on a terminal. Otherwise it is the first line of standard input.",
     )
     command.add_argument("file", metavar="FILE", help="the file of users; it is made if it is not there")
-    command.add_argument("name", metavar="NAME", help="what the user is called")
+    command.add_argument("name", metavar="NAME", help="name of the user")
     command.add_argument("--force", action="store_true", help="give a user who is there another password")
     command.set_defaults(run=_run_add)
 
     command = commands.add_parser("remove", help="keep a user out", description="Takes a user out of the file.")
     command.add_argument("file", metavar="FILE", help="the file of users")
-    command.add_argument("name", metavar="NAME", help="what the user is called")
+    command.add_argument("name", metavar="NAME", help="name of the user")
     command.set_defaults(run=lambda options: print(remove(options.file, options.name)))
 
     command = commands.add_parser("list", help="list the users", description="Prints the names, one in a line.")
     command.add_argument("file", metavar="FILE", help="the file of users")
     command.set_defaults(run=_run_list)
 
-    command = commands.add_parser(
-        "check", help="say what is wrong with a file", description="Says whether the broker can use the file."
-    )
+    command = commands.add_parser("check", help="check a file", description="Checks that the broker can use the file.")
     command.add_argument("file", metavar="FILE", help="the file of users")
     command.set_defaults(run=_run_check)
     return parser

@@ -16,7 +16,6 @@ and of the listening process that receives it.
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from statistics import median, quantiles
 from typing import Any
@@ -266,11 +265,7 @@ def run(variant: str, seconds: float) -> tuple[Side, Side]:
 
 def main() -> int:
     """Run the benchmark. Returns its exit code: 1 if the goal of the hop is not met."""
-    parser = ArgumentParser(description="The cost and the latency of a hop between two brokers.")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each row of a run [default: 3]")
-    parser.add_argument("--runs", type=int, default=3, help="of each variant [default: 3]")
-    parser.add_argument("--json", metavar="FILE", help="where the results go besides")
-    options = parser.parse_args()
+    options = command.whole("The cost and the latency of a hop between two brokers.", runs=3, seconds=3.0)
     about = command.begin()
     results: dict[str, dict[str, float]] = {}
     for variant in VARIANTS:

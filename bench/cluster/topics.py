@@ -9,7 +9,6 @@ has no subscriber of the topic, or one: then each message goes over the link, to
 from __future__ import annotations
 
 import socket
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -114,11 +113,7 @@ def measured(server: Mc0Server, subscribers: int, seconds: float) -> Result:
 
 def main() -> int:
     """Run the benchmark. Returns its exit code: 1 if the goal is not met."""
-    parser = ArgumentParser(description="The cost of a message of a topic for local subscribers of a member.")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each stretch [default: 3]")
-    parser.add_argument("--runs", type=int, default=5, help="of each row; the median counts [default: 5]")
-    parser.add_argument("--json", metavar="FILE", help="where the results go besides")
-    options = parser.parse_args()
+    options = command.whole("The cost of a message of a topic for local subscribers of a member.", runs=5, seconds=3.0)
     about = command.begin()
     found: dict[tuple[str, int], list[Result]] = {}
 

@@ -1,4 +1,4 @@
-"""The command line of all benchmarks: the choice of rows, and a file for the results."""
+"""The command line of all benchmarks: the choice of rows, how much is measured, and a file for the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parsed(
     Ends the process if they are only to be listed, or none has such a name.
     """
     arguments.add_argument(f"--{what}", default="*", help=f"patterns of the {what} to run, with commas between")
-    arguments.add_argument("--json", help="write all results to this file")
+    _add_json(arguments)
     if broker:
         arguments.add_argument(
             "--checkout", type=Path, help="measure the broker of this checkout instead of this one's"
@@ -46,6 +46,14 @@ def parsed(
     return options, names
 
 
+def whole(description: str, runs: int, seconds: float) -> Namespace:
+    """Parse the command line of a benchmark without a choice of rows. Returns ``runs``, ``seconds`` and ``json``."""
+    arguments = ArgumentParser(description=description)
+    _add_amount(arguments, runs, seconds)
+    _add_json(arguments)
+    return arguments.parse_args()
+
+
 def add_measuring(arguments: ArgumentParser, runs: int, seconds: float, quick: Mapping[str, float]) -> None:
     """The options for how much is measured. ``quick`` is what ``--quick`` sets instead of the defaults."""
     arguments.add_argument(
@@ -55,8 +63,21 @@ def add_measuring(arguments: ArgumentParser, runs: int, seconds: float, quick: M
         const=quick,
         help=f"some 20 s for each row: {', '.join(f'--{name} {value:g}' for name, value in quick.items())}",
     )
-    arguments.add_argument("--runs", type=int, default=runs, help="how often each is run; the median counts")
-    arguments.add_argument("--seconds", type=float, default=seconds, help="of each measured stretch")
+    _add_amount(arguments, runs, seconds)
+
+
+def _add_json(arguments: ArgumentParser) -> None:
+    """The option for the file of `write`."""
+    arguments.add_argument("--json", metavar="FILE", help="write all results to this file")
+
+
+def _add_amount(arguments: ArgumentParser, runs: int, seconds: float) -> None:
+    arguments.add_argument(
+        "--runs", type=int, default=runs, help="how often each is run; the median counts [default: %(default)s]"
+    )
+    arguments.add_argument(
+        "--seconds", type=float, default=seconds, help="of each measured stretch [default: %(default)g]"
+    )
 
 
 class _Quick(Action):

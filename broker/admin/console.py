@@ -320,6 +320,7 @@ class _Printer:
         self.address = f"console {peer.address}"
         self.local = True
         self.certificate: tuple[str, ...] = ()
+        self.request_id = ""
         self.close = close
         self.write_first = self.write
         self.debug = peer.debug

@@ -22,7 +22,7 @@ Notify = Callable[[str], None]
 
 
 class Finished(Exception):
-    """Raised by a receiver that has what it wanted."""
+    """Raised by a receiver that needs no more changes."""
 
 
 async def follow(

@@ -22,7 +22,6 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from broker.cluster import layout
 from broker.cluster.etcd.interface import (
     Compacted,
     Ended,
@@ -144,7 +143,7 @@ class Feed:
         self.close()
         self._complete = False
         table, revision = await self._read()
-        if _epoch(table) != database.epoch:
+        if not table.has_epoch(database.epoch):
             # Without the others' entries in hand, nothing would be held: the next session takes note of the loss.
             raise Unavailable("the data of etcd were lost or replaced while they were read")
         self.resyncs += 1
@@ -301,13 +300,3 @@ class Feed:
         touched = self._shared.table.drop_held()
         if touched.providers or touched.members:
             self._changed(touched)
-
-
-def _epoch(table: Table) -> str:
-    """Return the epoch of the data that a table was read from, "" if it has none."""
-    if table.meta is None:
-        return ""
-    try:
-        return layout.decode(table.meta.value, layout.MetaValue).epoch
-    except layout.Foreign:
-        return ""

@@ -76,8 +76,16 @@ class Foreign(Exception):
     """A value that is not one of this layout. The message says why."""
 
 
+class OtherLayout(Foreign):
+    """A value of ``meta`` that is of another version of the layout, ``version``."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"the layout has version {version}")
+        self.version = version
+
+
 class MetaValue(msgspec.Struct):
-    """Value of ``meta``: version of the layout, and a random text that identifies these data of etcd."""
+    """Value of ``meta``: version of the layout, and a random text, the epoch, that identifies these data of etcd."""
 
     layout: int
     epoch: Name
@@ -256,6 +264,19 @@ def decode(text: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(text, type=kind)
     except (ValueError, RecursionError) as error:
         raise Foreign(str(error)) from None
+
+
+def meta_value(epoch: str) -> bytes:
+    """Return the value of ``meta`` for data of that epoch."""
+    return encode(MetaValue(LAYOUT, epoch))
+
+
+def epoch_of(value: bytes) -> str:
+    """Return the epoch in a value of ``meta``. Raises `OtherLayout`, and `Foreign` for a value of another program."""
+    meta = decode(value, MetaValue)
+    if meta.layout != LAYOUT:
+        raise OtherLayout(meta.layout)
+    return meta.epoch
 
 
 def member_value(member: Member) -> bytes:

@@ -40,7 +40,7 @@ from broker.cluster.etcd.interface import (
     Put,
     Unavailable,
 )
-from broker.cluster.layout import LAYOUT, Foreign, IdsValue, Keys, MetaValue
+from broker.cluster.layout import LAYOUT, Foreign, IdsValue, Keys, OtherLayout
 from broker.cluster.settings import ClusterFailed
 from broker.core.cluster.interfaces import Member
 
@@ -126,9 +126,9 @@ class Membership:
         for _ in range(MAX_TRIES):
             found = await self._etcd.range(self._keys.meta)
             if found.keys:
-                meta = _meta(self._keys, found.keys[0])
-                if meta.epoch != epoch:
-                    return Database(meta.epoch, found.revision, epoch != "")
+                known = _epoch(self._keys, found.keys[0])
+                if known != epoch:
+                    return Database(known, found.revision, epoch != "")
                 if found.revision >= revision:
                     return Database(epoch, found.revision, False)
                 # A restored backup: its epoch alone would not show that.
@@ -136,7 +136,7 @@ class Membership:
             else:
                 present = 0
             new = f"{self._rng.getrandbits(128):032x}"
-            put = Put(self._keys.meta, layout.encode(MetaValue(LAYOUT, new)), 0)
+            put = Put(self._keys.meta, layout.meta_value(new), 0)
             ids = (await self._etcd.range(self._keys.ids)).keys
             last = ids[0].mod_revision if ids else 0
             compare = [Compare("MOD", self._keys.meta, present), Compare("MOD", self._keys.ids, last)]
@@ -315,24 +315,22 @@ class Membership:
         )
 
 
-def _meta(keys: Keys, kv: KeyValue) -> MetaValue:
-    """Return the value of ``meta``. Raises `ClusterFailed` for another layout."""
-    key = keys.meta.decode()
+def _epoch(keys: Keys, kv: KeyValue) -> str:
+    """Return the epoch in the value of ``meta``. Raises `ClusterFailed` for another layout."""
     try:
-        meta = layout.decode(kv.value, MetaValue)
+        return layout.epoch_of(kv.value)
+    except OtherLayout as error:
+        if error.version > LAYOUT:
+            raise ClusterFailed(
+                f"the layout of the farm's keys in etcd has version {error.version}, and this broker knows {LAYOUT}: "
+                "run the newer version"
+            ) from None
+        raise ClusterFailed(
+            f"the layout of the farm's keys in etcd has version {error.version}, which this broker does not know: "
+            "stop all brokers of the farm, and delete its keys; the brokers write them again"
+        ) from None
     except Foreign as error:
         raise ClusterFailed(
-            f"the key {key} in etcd is not one of elkobroker's ({error}): give this farm another name, or delete the "
-            "key"
+            f"the key {keys.meta.decode()} in etcd is not one of elkobroker's ({error}): give this farm another name, "
+            "or delete the key"
         ) from None
-    if meta.layout > LAYOUT:
-        raise ClusterFailed(
-            f"the layout of the farm's keys in etcd has version {meta.layout}, and this broker knows {LAYOUT}: "
-            "run the newer version"
-        )
-    if meta.layout < LAYOUT:
-        raise ClusterFailed(
-            f"the layout of the farm's keys in etcd has version {meta.layout}, which this broker does not know: "
-            "stop all brokers of the farm, and delete its keys; the brokers write them again"
-        )
-    return meta

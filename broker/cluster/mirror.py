@@ -5,6 +5,8 @@ Rules:
   registered there by its wires.
 - Providers that changed are applied in the order of their changes. A provider and those that it replaces are applied in
   one step, so that no find has both or none of them.
+- An own session may end before the watch brings its move here. The replaced provider, which finds have again, then
+  stays until the own key is gone, for its holder to write it as a standby meanwhile.
 - A slice ends after `SLICE` seconds; the next one follows in another turn of the reactor.
 """
 
@@ -149,7 +151,7 @@ class Mirror:
                 present.append(left)
             elif entry is not None and entry.broker != self._name and table.successor(id, self._ended) is None:
                 present.append(self._provider(id, entry))
-            elif id in self.shown:
+            elif id in self.shown and not self._is_bridged(id):
                 gone.append((id, self._why(id)))
         for provider in present:
             self.shown[provider.id] = provider.broker
@@ -164,6 +166,14 @@ class Mirror:
         for id, _ in gone:
             self.shown.pop(id, None)
             self.services -= self._counts.pop(id, 0)
+
+    def _is_bridged(self, id: int) -> bool:
+        """Return whether the key of a shown provider is gone since an own one, which has ended, has replaced it."""
+        table = self._shared.table
+        if id in table.entries or self.shown[id] not in table.members:
+            return False
+        replacing = table.replacing(id)
+        return bool(replacing) and all(self._ended(each) for each in replacing)
 
     def _take(self, id: int, ids: dict[int, None]) -> int:
         """Take a changed provider, with its changed predecessors and successors. Returns the number of services, at

@@ -200,8 +200,7 @@ class Parts:
         if self.shared.table.meta is not None:
             return ()
         key = self._keys.meta
-        value = layout.encode(layout.MetaValue(layout.LAYOUT, self.epoch))
-        return [Unit((Put(key, value, 0),), (Compare("CREATE", key, 0),))]
+        return [Unit((Put(key, layout.meta_value(self.epoch), 0),), (Compare("CREATE", key, 0),))]
 
     def _build_member(self) -> Sequence[Unit]:
         value = layout.member_value(self.members.here)

@@ -30,13 +30,13 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.cluster import layout
 from broker.cluster.beats import SILENCE
 from broker.cluster.etcd.interface import Denied, EtcdError, NoSpace
 from broker.cluster.parts import LEASE_ENDED, Parts
 from broker.cluster.settings import ClusterFailed, Environment
 from broker.cluster.table import Table, Touched
 from broker.core.backoff import Backoff
+from broker.core.log_limit import LogLimit
 
 RETRY = Backoff(first=0.1, most=2.0, factor=2.0, jitter=0.5)
 """Pause before another session. A recovering etcd gives one TTL to come back in, so it stays short."""
@@ -46,11 +46,6 @@ DENIED_RETRY = Backoff(first=2.0, most=30.0, factor=2.0, jitter=0.2)
 
 STABLE = 10.0
 """Seconds after which a session counts as a success, and the pauses are short again."""
-
-
-LINE_EVERY = 60.0
-"""Seconds between two log lines about a deleted ``meta``: a stranger who deletes it all the time had made 30 lines a
-second."""
 
 
 class State(enum.Enum):
@@ -88,8 +83,7 @@ class Sessions:
         """True from the loss of the lease until all keys are read again."""
         self._data_lost = False
         """True from the notice of a loss of etcd's data until all has been read again."""
-        self._next_line = 0.0
-        """Time from which on the next deletion of ``meta`` is logged."""
+        self._logged: LogLimit[str] = LogLimit(environment.clock)
         self._interruption: Deferred[str] | None = None
         self._interrupted = ""
         self._started: Deferred[None] | None = None
@@ -276,14 +270,12 @@ class Sessions:
         parts = self.parts
         parts.reopening.heard()
         if touched.meta:
-            meta = parts.shared.table.meta
-            if meta is None:
-                now = self._clock.seconds()
-                if now >= self._next_line:
-                    self._next_line = now + LINE_EVERY
+            table = parts.shared.table
+            if table.meta is None:
+                if self._logged.due("meta"):
                     self.log.warn("cluster: another program deleted the key meta of etcd: it is written again")
                 parts.publish_meta()
-            elif self._is_other(meta.value):
+            elif not table.has_epoch(parts.epoch):  # or of another layout: the next session tells which
                 self.interrupt("the data of etcd were replaced")
         parts.members.touched(touched.members)
         parts.claims.touched(touched.claims)
@@ -300,14 +292,6 @@ class Sessions:
         self.parts.claims.reconcile(before)
         self.parts.own.reread(tuple(touched.providers))
         self.parts.mirror.apply(touched.providers, touched.loads)
-
-    def _is_other(self, meta: bytes) -> bool:
-        """Return whether a value of ``meta`` is of other data, or of another layout: the next session tells which."""
-        try:
-            value = layout.decode(meta, layout.MetaValue)
-            return value.epoch != self.parts.epoch or value.layout != layout.LAYOUT
-        except layout.Foreign:
-            return True
 
     # memory
 

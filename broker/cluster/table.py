@@ -10,6 +10,8 @@ Rules:
   it. A *standby* has each provider that names it as its successor, but of other standbys only the later ones. So no two
   providers hide one another.
 - All tables are bounded; what is over a limit is counted as well, and left out.
+
+The file is longer than others: each change of a key updates all indexes at once.
 """
 
 from __future__ import annotations
@@ -147,6 +149,14 @@ class Table:
         self._successors: dict[int, dict[int, None]] = {}
 
     # reading
+
+    def has_epoch(self, epoch: str) -> bool:
+        """Return whether these are data of that epoch: neither other data, nor of another layout, nor without
+        ``meta``."""
+        try:
+            return self.meta is not None and layout.epoch_of(self.meta.value) == epoch
+        except Foreign:
+            return False
 
     def valid(self, id: int) -> Entry | None:
         """Return the entry of a provider if it counts."""

@@ -78,17 +78,3 @@ class DiskErrors:
     def _is_time(self) -> bool:
         # A negative time means that the clock was set back: then the quiet period is over.
         return self._ended is None or not 0 <= self._clock.seconds() - self._ended < QUIET_SECONDS
-
-
-class LogLimit:
-    """Rate limit of a log line about a frequent event: one line in `QUIET_SECONDS`."""
-
-    def __init__(self) -> None:
-        self._last: float | None = None
-
-    def allows(self, now: float) -> bool:
-        """Return whether to log now. A positive answer starts the next quiet period."""
-        due = self._last is None or not 0 <= now - self._last < QUIET_SECONDS
-        if due:
-            self._last = now
-        return due

@@ -31,8 +31,9 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.core.disk_errors import DiskErrors, LogLimit
+from broker.core.disk_errors import DiskErrors
 from broker.core.disk_reserve import is_full
+from broker.core.log_limit import LogLimit
 from broker.export.journal_states import STOPPING, TRANSITIONS, JournalEvent, JournalState, JournalWork, JournalWorker
 from broker.export.pauses import pause
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
@@ -112,8 +113,7 @@ class Journal:
         self._writing = _disk_errors(clock, "the metrics journal cannot be written: records are lost")
         self._sealing = _disk_errors(clock, "a segment of the metrics journal cannot be sealed")
         self._retaining = _disk_errors(clock, "old segments of the metrics journal cannot be deleted")
-        self._full = LogLimit()
-        self._mending = LogLimit()
+        self._logged: LogLimit[str] = LogLimit(clock)
 
         self._stopped: Deferred[None] = Deferred()
         self._tries = STOP_TRIES
@@ -339,7 +339,7 @@ class Journal:
             records.insert(0, Record(microseconds(now), "drop", BROKER_WIRE, dropped=lost, why=self._lost_to))
         self._next_seq += len(records)
         if self._turned_away:
-            self._count_turned_away(now)
+            self._count_turned_away()
         # The time since the last sync is negative after the clock was set back: then sync too.
         sync = stopping or not 0 <= now - self._synced_at < SYNC_SECONDS
         if sync:
@@ -347,7 +347,7 @@ class Journal:
 
         def done() -> None:
             self._writing.over()
-            self._tell_mended(now)
+            self._tell_mended()
             self._timers.after(FLUSH_SECONDS, self._flush)
             if last:
                 self._change(JournalEvent.WRITTEN)
@@ -364,9 +364,9 @@ class Journal:
 
         self._run(done, failed, self._append, records, first, now, sync, last)
 
-    def _count_turned_away(self, now: float) -> None:
+    def _count_turned_away(self) -> None:
         failing = self._writing.failures > 0
-        if not failing and self._full.allows(now):
+        if not failing and self._logged.due("full"):
             _log.warn(
                 "the queue of the metrics journal was full: {count} records are lost, and counted in it",
                 count=self._turned_away,
@@ -376,9 +376,9 @@ class Journal:
         self._turned_away = 0
         self._lost_to = "disk" if failing else "queue"
 
-    def _tell_mended(self, now: float) -> None:
+    def _tell_mended(self) -> None:
         new = self._mended - self._mended_told
-        if new and self._mending.allows(now):
+        if new and self._logged.due("mended"):
             self._mended_told = self._mended
             _log.warn(
                 "{count} records of the metrics journal had texts that are not valid Unicode: these were changed",

@@ -305,6 +305,11 @@ class StreamConnection(ConnectionOutput, Protocol):
         """The names of the peer's verified client certificate, common name and DNS names; empty without one."""
         return client_names(self.transport)
 
+    @property
+    def request_id(self) -> str:
+        """The id of the request of HTTP that brought the present messages; "" on a transport without requests."""
+        return getattr(self.transport, "request_id", "")
+
     def close(self) -> None:
         """Write pending output, and close in order."""
         if self.life.closing:

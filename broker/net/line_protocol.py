@@ -93,11 +93,6 @@ class LineProtocol(StreamConnection):
         self.life = self.life.on_identified
         return data
 
-    @property
-    def request_id(self) -> str:
-        """The id of the request of HTTP that brought the present messages; "" on a transport without requests."""
-        return getattr(self.transport, "request_id", "")
-
     def debug(self, label: str, text: str) -> None:
         """Log a line that the peer sent for the log."""
         now = self.factory.clock.seconds()

@@ -16,15 +16,13 @@ from twisted.logger import Logger
 
 from broker.core.counters import Counters
 from broker.core.errors import Refusal
+from broker.core.log_limit import LINE_EVERY, LogLimit
 
 ADDRESSES = 10_000
-"""Entries of the tables for rates and refusals: more than a farm has. The least recently used one is evicted."""
-
-COMPLAIN_EVERY = 60.0
-"""Seconds between two log lines for the same address and reason. The counters include every occurrence."""
+"""Entries of a table of rates: more than a farm has. The least recently used one is evicted."""
 
 LINES = 200
-"""Log lines for one reason of one wire: at once, and per `COMPLAIN_EVERY`. So the mistakes of a farm of some hundred
+"""Log lines for one reason of one wire: at once, and per `LINE_EVERY`. So the mistakes of a farm of some hundred
 machines are logged completely, and forged source addresses, which cost a sender one datagram each, cannot fill a disk:
 30,000 of them had made 9,000 lines."""
 
@@ -79,29 +77,6 @@ class Rates(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._buckets)
-
-
-class LogLimit(Generic[K]):
-    """Rate limit for log lines: one in `COMPLAIN_EVERY` for each key, in a bounded table."""
-
-    def __init__(self, clock: IReactorTime) -> None:
-        self._clock = clock
-        self._logged: OrderedDict[K, float] = OrderedDict()
-
-    def due(self, key: K) -> bool:
-        """Return True if a line for this key may be logged now, and count it as logged."""
-        now = self._clock.seconds()
-        last = self._logged.get(key)
-        if last is not None and 0 <= now - last < COMPLAIN_EVERY:  # the wall clock may be set back
-            return False
-        self._logged[key] = now
-        self._logged.move_to_end(key)
-        if len(self._logged) > ADDRESSES:
-            self._logged.popitem(last=False)
-        return True
-
-    def __len__(self) -> int:
-        return len(self._logged)
 
 
 class Conversing(Protocol):
@@ -166,10 +141,10 @@ class Complaints:
         """Return True if a line may be logged now, and count it as logged."""
         if not self._logged.due((wire, address, code)):
             return False
-        if self._lines.take((wire, code), LINES / COMPLAIN_EVERY, LINES):
+        if self._lines.take((wire, code), LINES / LINE_EVERY, LINES):
             return True
         if not self._left_out:
-            self._clock.callLater(COMPLAIN_EVERY, self._summarize)
+            self._clock.callLater(LINE_EVERY, self._summarize)
         self._left_out[wire, code] += 1
         return False
 
@@ -181,7 +156,7 @@ class Complaints:
                 wire=wire,
                 reason=code,
                 count=count,
-                seconds=COMPLAIN_EVERY,
+                seconds=LINE_EVERY,
             )
 
 

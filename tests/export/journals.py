@@ -18,6 +18,21 @@ HOUR = 3600.0
 NOON = 1_700_000_000.0 // 86_400 * 86_400 + 12 * HOUR
 """2023-11-14 at 12 o'clock, in seconds of the epoch."""
 
+_made: list[Segments] = []
+"""Journals of the current test."""
+
+
+def made(segments: Segments) -> Segments:
+    """Return the segments, which are closed after the test (conftest.py)."""
+    _made.append(segments)
+    return segments
+
+
+def close_all() -> None:
+    """Close all journals that are made so far."""
+    while _made:
+        _made.pop().close()
+
 
 def lines(first: int, count: int, ts: float = NOON) -> list[bytes]:
     """Return that many lines, numbered from ``first``."""
@@ -27,7 +42,7 @@ def lines(first: int, count: int, ts: float = NOON) -> list[bytes]:
 
 def opened(directory: Path, boot: str = "boot", disk: Disk | None = None, **limits: Any) -> Segments:
     """Return the segments of one start of a broker in that directory."""
-    segments = Segments(str(directory), "b", boot, JournalLimits(**limits), disk)
+    segments = made(Segments(str(directory), "b", boot, JournalLimits(**limits), disk))
     segments.open()
     return segments
 

@@ -35,7 +35,7 @@ from broker.export.journal import (
 from broker.export.lock import JournalInUse
 from broker.export.records import Record, boot_name
 from broker.export.segments import JournalLimits, Segments
-from tests.export.journals import HOUR, NOON, FailingDisk, check_losses, number, records_in, sealed_in
+from tests.export.journals import HOUR, NOON, FailingDisk, check_losses, made, number, records_in, sealed_in
 from tests.threads import Thread, immediately
 
 
@@ -47,7 +47,7 @@ class Run:
         self.clock = Clock()
         self.clock.advance(NOON)
         self.disk = FailingDisk()
-        self.segments = Segments(str(directory), "b", boot, JournalLimits(**limits), self.disk)
+        self.segments = made(Segments(str(directory), "b", boot, JournalLimits(**limits), self.disk))
         self.journal = Journal(self.clock, in_thread, self.segments)
         self.put_so_far = 0
 

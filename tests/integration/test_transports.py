@@ -237,6 +237,13 @@ def test_answers_and_lines_of_the_log_have_the_id_of_their_request(daemon: Daemo
     response, _ = peer.request(f"xmit/{peer.session}/2", message, {"X-Request-ID": "page-17"})
     assert response.headers["X-Request-ID"] == "page-17"
     daemon.wait_for(" page-17].*told by a page")
+    admin = HttpPeer(daemon.port("poll"), "/admin/")
+    admin.send(to="admin", op="auth")
+    message = json.dumps({"to": "admin", "op": "reinit"}).encode()
+    admin.request(f"xmit/{admin.session}/2", message, {"X-Request-ID": "page-18"})
+    daemon.wait_for(r" page-18] audit: .* at 127\.0\.0\.1:\d+ .* admin.reload")
+    acts = [json.loads(line) for line in (daemon.directory / "state" / "audit.jsonl").read_text().splitlines()]
+    assert [act["request_id"] for act in acts if act["operation"] == "admin.reload"] == ["page-18"]
     made = [peer.request(path)[0].headers["X-Request-ID"] for path in ("connect", "nothing-here")]
     word = made[0].partition("-")[0]
     assert all(each.startswith(f"{word}-") for each in made)

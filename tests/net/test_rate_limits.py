@@ -10,15 +10,14 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
+from broker.core.log_limit import LINE_EVERY
 from broker.net.rate_limits import (
     ADDRESSES,
-    COMPLAIN_EVERY,
     LINES,
     MAX_SHOWN,
     Bucket,
     Complaints,
     Deadlines,
-    LogLimit,
     Rates,
 )
 
@@ -108,11 +107,11 @@ def test_all_are_counted_and_one_a_minute_is_logged(complaints: Complaints, coun
         "syntax",
         "no message",
     )
-    clock.advance(COMPLAIN_EVERY - 0.01)
+    clock.advance(LINE_EVERY - 0.01)
     assert logged(complain) == []
     clock.advance(0.02)
     assert len(logged(complain)) == 1
-    clock.advance(COMPLAIN_EVERY - 0.01)
+    clock.advance(LINE_EVERY - 0.01)
     assert logged(complain) == []
     assert counters.get("elko_refused", "syntax") == 200
 
@@ -138,16 +137,6 @@ def test_braces_in_a_text_are_no_format(complaints: Complaints) -> None:
     assert formatEvent(event) == "elko peer a: syntax: near: {to}{0!r} {x"
 
 
-def test_the_table_of_logged_addresses_is_bounded() -> None:
-    seldom: LogLimit[int] = LogLimit(Clock())
-    assert all(seldom.due(number) for number in range(ADDRESSES))
-    assert not seldom.due(0)
-    assert seldom.due(ADDRESSES)
-    assert not seldom.due(ADDRESSES - 1)
-    assert seldom.due(0), "the oldest was forgotten"
-    assert len(seldom) == ADDRESSES
-
-
 def flood(complaints: Complaints, wire: str = "dbp", reason: Refusal = SYNTAX, size: int = 30_000) -> list[str]:
     """The lines on so many datagrams, each of another address."""
 
@@ -164,7 +153,7 @@ def test_forged_addresses_make_a_bounded_number_of_lines_and_all_are_counted(
     lines = flood(complaints)
     assert lines == [f"dbp peer dbp {number}: syntax: no message" for number in range(LINES)]
     assert counters.get("dbp_refused", "syntax") == 30_000
-    assert logged(lambda: clock.advance(COMPLAIN_EVERY - 0.01)) == []
+    assert logged(lambda: clock.advance(LINE_EVERY - 0.01)) == []
     [event] = logged(lambda: clock.advance(0.01))
     assert formatEvent(event) == (
         f"dbp: syntax: {30_000 - LINES} more lines, of other addresses, were left out in the last 60 s"
@@ -181,7 +170,7 @@ def test_lines_that_are_left_out_are_told_of_each_minute_while_it_lasts(complain
             for number in range(100):
                 complaints.add("dbp", f"{second} {number}", SYNTAX)
             clock.advance(1)
-        clock.advance(COMPLAIN_EVERY)
+        clock.advance(LINE_EVERY)
 
     lines = logged(attack)
     for event in lines:
@@ -208,7 +197,7 @@ def test_failures_are_bounded_as_well(complaints: Complaints, clock: Clock) -> N
                 complaints.failed("dbp", f"a{number}")
 
     assert len(logged(fail)) == LINES
-    [event] = logged(lambda: clock.advance(COMPLAIN_EVERY))
+    [event] = logged(lambda: clock.advance(LINE_EVERY))
     assert event["count"] == 1_000 - LINES
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import TestCase
 
-from broker.net.rate_limits import COMPLAIN_EVERY
+from broker.core.log_limit import LINE_EVERY
 from broker.net.scheduler import MESSAGES_ALONE, TURN, Scheduler
 from broker.net.udp import BUFFER, LEAST_BUFFER, LOOK, RETRY, UdpSocket, risen
 from tests.net.waiting import reactor, there_are, turn, until
@@ -423,7 +423,7 @@ def test_an_error_that_stays_is_logged_once_a_minute_and_read_over_every_second(
     with open(os.devnull, "rb") as no_socket:
         os.dup2(no_socket.fileno(), inbox.socket.fileno(), inheritable=False)
     with capturedLogs() as logs:
-        for seconds in range(int(COMPLAIN_EVERY)):
+        for seconds in range(int(LINE_EVERY)):
             assert clock.readers == [inbox.socket], f"after {seconds} seconds"
             clock.read()
             assert clock.readers == []
@@ -458,7 +458,7 @@ def test_a_failing_datagram_is_logged_once_a_minute(clock: TurningClock, inbox: 
     inbox.react = fail
     logged = []
     with capturedLogs() as logs:
-        for pause in (0.0, COMPLAIN_EVERY - 1, 1.0, -10 * COMPLAIN_EVERY):  # the last is a clock that is set back
+        for pause in (0.0, LINE_EVERY - 1, 1.0, -10 * LINE_EVERY):  # the last is a clock that is set back
             clock.rightNow += pause
             peer.sendto(b"x", inbox.address)
             inbox.socket.serve()
@@ -482,7 +482,7 @@ def test_what_cannot_be_sent_is_an_answer_and_a_count_and_a_line_a_minute(
 ) -> None:
     logged = []
     with capturedLogs() as logs:
-        for pause in (0.0, COMPLAIN_EVERY - 1, 1.0):
+        for pause in (0.0, LINE_EVERY - 1, 1.0):
             clock.advance(pause)
             assert inbox.socket.send(data, to) is False
             logged.append(len(warnings(logs)))

@@ -250,6 +250,21 @@ def test_axe_finds_nothing(
             assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
 
 
+@pytest.mark.parametrize("place", ["events", "services"])
+def test_titles_that_sort_nothing_take_no_room_on_a_phone(farm: Farm, tabs: Tabs, place: str) -> None:
+    with farm.bank("narrow-teller", "narrow"):
+        page = tabs(farm.url(f"{place}?q=narrow"), PHONE)
+        expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+        if place == "events":
+            farm.put("narrow", "10.1.2.8:80")
+        expect(row(page, "narrow").first).to_be_visible()
+        head = page.locator("thead")
+        # In the other lists the titles are buttons, which the reader moves into view.
+        assert head.evaluate("head => head.getBoundingClientRect().height > 1") == (place == "services")
+        assert head.get_by_role("columnheader").count() > 0, "a screen reader has them all the same"
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+
+
 def test_a_value_of_a_view_has_its_title_on_a_phone(farm: Farm, tabs: Tabs) -> None:
     with farm.bank("bare-teller", "bare") as peer:
         peer.send(to="client", op="load", factor=1.5)

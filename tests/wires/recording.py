@@ -41,6 +41,7 @@ class RecordingPeer:
         self.closed = False
         self.behind = False
         self.certificate: tuple[str, ...] = ()
+        self.request_id = ""
 
     def write(self, data: bytes) -> None:
         if not self.closed:

@@ -24,8 +24,9 @@ class _Listener:
     behind = False
     certificate: tuple[str, ...] = ()
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, request_id: str) -> None:
         self.address = f"http {address}"
+        self.request_id = request_id
         self.answers = bytearray()
         self.refusal: Refusal | None = None
         self.write_first = self.write
@@ -66,7 +67,7 @@ class Orders:
         if dialect is None:
             raise Problem(404, f"{f'{prefix} {op}'.strip()} is an order of a wire that is not open", Reason.UNKNOWN_OP)
         words = [f"{name}={value}" for name, value in parameters.items()]
-        peer = _Listener(principal.address)
+        peer = _Listener(principal.address, principal.request_id)
         typist = dialect.converse(peer, principal, self._listener)
         try:
             typist.say(dialect.typed(op, words))

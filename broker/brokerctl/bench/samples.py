@@ -1,4 +1,4 @@
-"""Latencies of a load test, and what they mean. Pure."""
+"""Latencies of a load test, and their meaning. Pure."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def reload(context: click.Context) -> int:
     """Make the broker read its configuration again.
 
-    Shows what changed, what was refused, and what needs a restart. The exit code is 1 if the file has problems or a
-    change was refused; then nothing of the file is applied.
+    The output has the changed keys, the refused ones, and those that need a restart. The exit code is 1 if the file
+    has problems or a change was refused; then nothing of the file is applied.
     """
     session = session_of(context)
     answer = mapping(session.run(lambda client: client.post(ACTIONS + "reload", {})))

@@ -1,4 +1,4 @@
-"""The command ``bench``: a short load test, and an honest account of what it measured."""
+"""The command ``bench``: a short load test, and its figures with their limits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Open = Callable[[Any, Callable[[], Client]], Coroutine[Any, Any, Request]]
 def bench(
     context: click.Context, load: str, target: str | None, seconds: float, connections: int, rate: float | None
 ) -> int:
-    """Load the broker for a few seconds, and show how fast it answers.
+    """Load the broker for a few seconds, and show its rate and latencies.
 
     bench find NAME finds a service over HTTP (without NAME, the health check is asked). bench ping HOST:PORT pings an
     Elko listener. Each connection sends a request when the answer to the one before has come.

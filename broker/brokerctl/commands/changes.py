@@ -95,8 +95,8 @@ def watch(
 ) -> None:
     """Show the changes of the registry as they happen, until Ctrl-C.
 
-    After an interruption the stream is resumed without a gap. If the broker does not remember where it was, or has
-    restarted, a line says so. With --json, each change is one line of JSON.
+    After an interruption the stream is resumed without a gap. If the broker has no longer all changes since
+    then, or has restarted, a line says so. With --json, each change is one line of JSON.
     """
     session = session_of(context)
     output = session.output

@@ -36,7 +36,7 @@ CLAIMS = [Column("queue"), Column("space"), Column("owner"), Column("endpoint")]
 @remote
 @click.pass_context
 def cluster(context: click.Context) -> int:
-    """Show the brokers of the cluster: links, lag, what each holds, and the owners of durable queues.
+    """Show the brokers of the cluster: links, lag, providers and services of each, owners of durable queues.
 
     The exit code is 1 if the broker that answers is degraded: it cannot reach etcd, for example.
     """

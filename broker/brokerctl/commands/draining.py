@@ -33,8 +33,8 @@ POLL = 0.5
 def drain(context: click.Context, deadline: float, undo: bool, state: bool, no_wait: bool, yes: bool) -> int:
     """Accept no new peers, and send the present ones away, each by the means of its wire.
 
-    Waits until all have gone, or until the deadline, and shows the progress. The exit code is 1 if peers are left then.
-    Ctrl-C ends the waiting, and not the drain; drain --undo does that.
+    The command waits until all have gone, or until the deadline, and shows the progress. The exit code is 1 if peers
+    are left then. Ctrl-C ends the waiting, and not the drain; drain --undo does that.
     """
     session = session_of(context)
     output = session.output
@@ -60,7 +60,7 @@ def drain(context: click.Context, deadline: float, undo: bool, state: bool, no_w
     left = remaining(found)
     if output.for_people:
         if no_wait:
-            output.say("the broker drains; drain --state shows how far it is")
+            output.say("the broker drains; drain --state shows the progress")
         elif left:
             output.say(f"{found.get('state')}: {left} peers are left: {text(found.get('remaining'))}", "bold red")
         else:

@@ -1,4 +1,4 @@
-"""The command ``doctor``: what is wrong, or soon will be."""
+"""The command ``doctor``: present and coming problems of this machine and the broker."""
 
 from __future__ import annotations
 

@@ -97,12 +97,12 @@ LISTINGS = {
     ),
     "listeners": Listing(
         "/v1/listeners",
-        "List the listeners of the broker, and why one is not open.",
+        "List the listeners of the broker, with the reason of each that is not open.",
         _columns("name", "where", "ready", "reason", "seconds", seconds=SECONDS),
     ),
     "counters": Listing(
         "/v1/counters",
-        "List what the broker has counted.",
+        "List the counters of the broker.",
         _columns("name", "value", "per_second", "unit", wide=("now", "help")),
     ),
 }
@@ -154,7 +154,7 @@ async def fetch(client: Client, path: str, selection: Selection) -> dict[str, An
 
 
 def show(output: Output, name: str, answer: Mapping[str, Any], columns: Sequence[Column]) -> None:
-    """Print the rows of an answer, and how many more there are."""
+    """Print the rows of an answer, and the number of those left out."""
     found = rows(answer)
     output.rows(found, columns, answer)
     total, offset = answer.get("total"), answer.get("offset", 0)

@@ -24,7 +24,7 @@ LISTENERS = [Column("wire"), Column("name"), Column("address"), Column("connecti
 @remote
 @click.pass_context
 def status(context: click.Context) -> int:
-    """Show the broker: version, uptime, listeners, registry, and whether it is ready.
+    """Show the broker: version, uptime, listeners, registry and readiness.
 
     The exit code is 1 if the broker is not ready: a listener is not open, or its state cannot be stored.
     """
@@ -78,7 +78,7 @@ WHY = [
 @remote
 @click.pass_context
 def why(context: click.Context, name: str) -> int:
-    """Explain each entry of a service: its wire and peer, since when, alive by what, and when it would end."""
+    """Explain each entry of a service: its wire, peer, age, signs of life and expiry."""
     session = session_of(context)
     answer = mapping(session.run(lambda client: client.get(f"/v1/why/{segment(name)}")))
     output = session.output
@@ -119,7 +119,7 @@ PLAN = [
 @remote
 @click.pass_context
 def plan(context: click.Context, /, check: bool, **options: Any) -> int:
-    """Show the capacity plan: what each service needs, and when it becomes short."""
+    """Show the capacity plan: the need of each service, and the time at which it becomes short."""
     session = session_of(context)
     answer = session.run(lambda client: fetch(client, "/v1/plan", selection_of(**options)))
     output = session.output

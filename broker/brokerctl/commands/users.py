@@ -73,8 +73,8 @@ def _failing(function: Callable[..., Any]) -> Callable[..., Any]:
 def passwd(name: str, path: str, add: bool, keep: bool) -> None:
     """Set the password of a user in the users file.
 
-    Asks for the password twice on a terminal. Otherwise it is the first line of standard input. The broker notices the
-    change by itself: connections with the former password end.
+    The command asks for the password twice on a terminal. Otherwise it is the first line of standard input. The
+    broker notices the change by itself: connections with the former password end.
     """
     editing = _editing()
     known = {user.name for user in editing.users(path)} if not add or _exists(path) else set()

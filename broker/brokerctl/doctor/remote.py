@@ -1,4 +1,4 @@
-"""The running broker: whether it answers, is ready, and has the same time."""
+"""The running broker: its answers, its readiness, its clock."""
 
 from __future__ import annotations
 

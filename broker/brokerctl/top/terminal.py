@@ -36,7 +36,7 @@ class Keyboard:
         return sys.stdin.fileno()
 
     def doRead(self) -> None:
-        """Take what was typed."""
+        """Take the typed text."""
         try:
             data = os.read(self.fileno(), MAX_READ)
         except OSError:

@@ -32,6 +32,10 @@ class Peer(Protocol):
     def behind(self) -> bool:
         """True while output is pending: the session should delay long answers."""
 
+    @property
+    def request_id(self) -> str:
+        """The id of the request of HTTP that brought the present message; "" on a transport without requests."""
+
     def write(self, data: bytes) -> None:
         """Send one encoded message. Never raises; output for a closed connection is discarded."""
 

@@ -14,7 +14,8 @@ from typing import Protocol
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.errors import Reason, Refusal
-from broker.net.rate_limits import COMPLAIN_EVERY, Complaints, Rates
+from broker.core.log_limit import LINE_EVERY
+from broker.net.rate_limits import Complaints, Rates
 
 KEYS_LOGGED = 20
 """Refused keys of one address logged per minute."""
@@ -43,8 +44,8 @@ class KeyGate:
         if self._keys is None or self._keys.name_of(key) is not None:
             return True
         # A key logged in the last minute costs no token of the address.
-        if self._due.take((address, key), 1 / COMPLAIN_EVERY, 1) and self._shown.take(
-            address, KEYS_LOGGED / COMPLAIN_EVERY, KEYS_LOGGED
+        if self._due.take((address, key), 1 / LINE_EVERY, 1) and self._shown.take(
+            address, KEYS_LOGGED / LINE_EVERY, KEYS_LOGGED
         ):
             refusal = Refusal(Reason.KEY_NOT_ALLOWED, "this client key is not allowed")
             self._complaints.add(self._wire, f"{address} with key {key}", refusal)

@@ -110,6 +110,26 @@ def test_a_server_at_two_members_is_never_missing_when_it_leaves_one(farm: Farm,
         farm.clock.advance(0.001)
 
 
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_session_that_ends_before_its_move_is_read_leaves_no_gap_at_its_broker(farm: Farm, lives: bool) -> None:
+    a, b = farm.joined("a", "b")
+    old = a.register()
+    farm.until(lambda: b.found() == [old], "the service")
+    new = b.register()
+    while farm.values("p") != [f"{new:016}"]:
+        assert farm.clock.seconds() < 60
+        farm.clock.advance(0.0005)
+    b.registry.leave(new)
+    if not lives:
+        a.registry.leave(old)
+    end = farm.clock.seconds() + 2.0
+    while farm.clock.seconds() < end:
+        assert b.found() == [old] or not lives
+        farm.clock.advance(0.001)
+    assert b.found() == a.found() == ([old] if lives else [])
+    assert farm.providers() == ([old] if lives else [], [])
+
+
 def test_a_standby_follows_its_session(farm: Farm) -> None:
     a, b, c = farm.joined("a", "b", "c")
     old = a.offer(a.register(), "shop", "h:1")

@@ -287,3 +287,14 @@ def test_a_member_ends_when_another_layout_is_set_for_the_same_data(farm: Farm, 
     farm.run(5.0)
     assert farm.etcd.keys == before, "nothing more is written"
     assert a.found() == [id]
+
+
+@pytest.mark.parametrize("version", [LAYOUT - 1, LAYOUT + 1])
+def test_another_layout_that_is_set_while_a_member_reads_the_data_ends_its_start(farm: Farm, version: int) -> None:
+    meta = {"layout": LAYOUT, "epoch": "5e7c"}
+    farm.etcd.txn([], [Put(farm.key("meta"), json.dumps(meta).encode(), 0)])
+    a = farm.member("a")
+    farm.until(lambda: farm.values("b"), "the name, which is taken between the version and the rest")
+    farm.etcd.txn([], [Put(farm.key("meta"), json.dumps({**meta, "layout": version}).encode(), 0)])
+    farm.until(lambda: a.started, "the end of the start")
+    assert f"has version {version}" in str(a.error)

@@ -7,7 +7,8 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.counters import Counters
-from broker.net.rate_limits import COMPLAIN_EVERY, Complaints
+from broker.core.log_limit import LINE_EVERY
+from broker.net.rate_limits import Complaints
 from broker.net.router.gate import KEYS_LOGGED, KeyGate
 from tests.net.router.rig import Allowed
 
@@ -57,7 +58,7 @@ def test_each_key_of_each_address_is_logged_once_a_minute(gate: KeyGate, clock: 
     lines = [f"{address} with key {key}" for key, address in peers]
     assert refused(gate, *peers) == lines
     assert refused(gate, *peers) == []
-    clock.advance(COMPLAIN_EVERY - 1)
+    clock.advance(LINE_EVERY - 1)
     assert refused(gate, *peers) == []
     clock.advance(1.1)
     assert refused(gate, *peers) == lines
@@ -68,7 +69,7 @@ def test_an_address_with_ever_new_keys_does_not_fill_the_log(gate: KeyGate, cloc
     assert len(refused(gate, *keys)) == KEYS_LOGGED
     assert len(refused(gate, ("0", "192.0.2.2"))) == 1, "others are logged"
     assert counters.get("mc0_refused", "key-not-allowed") == 201
-    clock.advance(COMPLAIN_EVERY + 1)
+    clock.advance(LINE_EVERY + 1)
     assert len(refused(gate, *keys)) == KEYS_LOGGED
 
 

@@ -221,8 +221,11 @@ class ElkoSession:
             self.permit(operation)
             carry_out()
 
-        access = self._access
-        audited(access.audit, Act(self.principal, access.title, operation, concerned), permitted)
+        access, peer = self._access, self._peer
+        # Without a users file the principal has no address.
+        address = self.principal.address or peer.address
+        principal = attrs.evolve(self.principal, address=address, request_id=peer.request_id)
+        audited(access.audit, Act(principal, access.title, operation, concerned), permitted)
 
     def write_first(self, data: bytes) -> None:
         """Send one encoded message before all later output of any peer."""

@@ -7,6 +7,8 @@ Rules:
 - At most one select is pending: a second one with the same number replaces it. It is answered when output exists, or
   after ``http_select_wait``, and then the next number is expected.
 - Requests with a wrong number are refused without any effect.
+- Messages that wait for another turn have the id of their request all the same: the session is paused until they are
+  handled, so that no other request brings any.
 - Backpressure: while the session is paused, the answer to the last xmit is withheld; further ones are refused.
 - Without a pending select, output is buffered up to `FULL`; the rest waits in the `LineProtocol`, with its limits.
 - A session ends after ``http_timeout`` without a pending request, at `disconnect`, and when the broker closes it: then
@@ -62,7 +64,7 @@ class LongPollSession(VirtualTransport):
         super().__init__(lines)
         self.id = id
         self.request_id = ""
-        """The id of the request whose messages are being handled, for log lines."""
+        """The id of the request whose messages are being handled, for log lines and the audit log."""
         self._clocks = clocks
         self._forget = forget
         self._next_xmit = 1
@@ -153,6 +155,7 @@ class LongPollSession(VirtualTransport):
     def resumeProducing(self) -> None:
         """Resume input, and deliver a withheld xmit in the next turn."""
         super().resumeProducing()
+        self.request_id = ""
         if self._held is not None:
             self.clock.callLater(0, self._deliver_held)
 
@@ -186,7 +189,8 @@ class LongPollSession(VirtualTransport):
         following = self._next_xmit
         self.request_id = exchange.request_id
         self.line.dataReceived(blocks)
-        self.request_id = ""
+        if self.reading:
+            self.request_id = ""
         exchange.answer(wire.received(following))
 
     def _deliver_held(self) -> None:

@@ -121,6 +121,11 @@ class WebSocket:
         return self._line.certificate
 
     @property
+    def request_id(self) -> str:
+        """The id of the request of HTTP; "" here, since messages follow their handshake."""
+        return self._line.request_id
+
+    @property
     def behind(self) -> bool:
         """Return True if much output is still unread by the peer."""
         return self._line.behind

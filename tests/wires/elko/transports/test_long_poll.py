@@ -12,6 +12,7 @@ from broker.net.line_protocol import LineProtocol
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll_session import LongPollSession
 from broker.wires.elko.transports.virtual_transport import ID_BITS
+from tests.net.words import COST
 from tests.wires.elko.transports.long_poll_peers import Web
 from tests.wires.elko.transports.virtual_links import garbage
 
@@ -34,6 +35,27 @@ def test_a_conversation(web: Web) -> None:
     assert peer.hear(waiting) == [3]
     assert (peer.sent, peer.heard) == (3, 3)
     assert web.hub.words() == ["hello", "say 1", "say 2", "say 3"]
+
+
+def test_messages_have_the_id_of_their_request_in_whatever_turn_they_are_handled(web: Web) -> None:
+    peer = web.start()
+    [line] = web.hub.factory.connections
+    web.hub.heard.cost = COST
+    ids: list[tuple[str, str]] = []
+    receive = line.receive
+
+    def received(word: str) -> None:
+        ids.append((word, line.request_id))
+        receive(word)
+
+    line.receive = received
+    many = "\n".join(["word"] * 2_000)
+    peer.link.get(f"/xmit/{peer.session}/1", many, "X-Request-ID: one")
+    assert 0 < len(ids) < 2_000
+    peer.link.request(f"/xmit/{peer.session}/2", "after", "X-Request-ID: two")
+    web.hub.clock.pump([0] * 50)
+    assert [each for each in ids if each[0]] == [*[("word", "one")] * 2_000, ("after", "two")]
+    assert line.request_id == ""
 
 
 def test_a_form_is_as_good_as_a_body(web: Web) -> None:
