@@ -189,7 +189,7 @@ def last_plan(settings: Settings, work: Path | None) -> datetime | None:
     folder = settings.out if isinstance(settings.out, Path) else work
     if folder is None:
         return None
-    issued = same_plan(folder, settings.inputs, settings.journals, settings.since)
+    issued = same_plan(folder, settings.inputs, settings.journals, settings.started.date(), settings.since)
     if issued is not None and isinstance(settings.out, ObjectFolder):
         newest = is_newest(folder, settings.out, snapshots.last(settings.out / LAKE))
         return issued if newest else None

@@ -7,6 +7,7 @@ Rules:
   the same. So the wall clock is none of the inputs.
 - News is a segment of another name, size or time of change than the ledger has, or one in quarantine with other bytes;
   a date that an earlier run has not finished; a report that is not there.
+- Without news, the states of the folders that were looked at are noted, so that the next run passes them over.
 """
 
 import json
@@ -18,12 +19,14 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.capacity.ingest.segments import digest, find_segments
+from spark.capacity.ingest.known_folders import known_folders, note_folders
+from spark.capacity.ingest.segments import Found, digest, find_segments
 from spark.capacity.tables.object_store import Place
-from spark.capacity.tables.schema import FOLDERS, LEDGER
-from spark.capacity.tables.store import Tables, sync
+from spark.capacity.tables.schema import LEDGER
+from spark.capacity.tables.store import OutError, Tables, sync
 
 MARK = ".finished.json"
 
@@ -68,8 +71,11 @@ def note_end(tables: Tables, inputs: Inputs, issued: datetime) -> None:
     sync(tables.out)
 
 
-def same_plan(out: Path, inputs: Inputs, journals: Sequence[Place], since: date | None) -> datetime | None:
-    """Return the time of the last plan if a run would make it again, or None. Dates before ``since`` are left out."""
+def same_plan(out: Path, inputs: Inputs, journals: Sequence[Place], today: date, since: date | None) -> datetime | None:
+    """Return the time of the last plan if a run would make it again, or None. Dates before ``since`` are left out.
+
+    ``today`` is the UTC date of the wall clock.
+    """
     try:
         told = json.loads((out / MARK).read_text())
     except FileNotFoundError:
@@ -78,20 +84,32 @@ def same_plan(out: Path, inputs: Inputs, journals: Sequence[Place], since: date 
     state = tables.state()
     unfinished = state.moving or any(since is None or date.fromisoformat(day) >= since for day in state.changed)
     there = all((out / name).exists() for name in NEEDED)
-    if told["inputs"] != inputs or unfinished or not there or _news(tables, journals):
+    if told["inputs"] != inputs or unfinished or not there:
         return None
+    known, ledger = known_folders(tables), tables.rows_of(LEDGER)
+    aside = ledger.filter(pc.greater(ledger["quarantined"], 0))["segment"].to_pylist()
+    found = find_segments(journals, today, known, {name.rpartition("/")[0] for name in aside})
+    if _news(found, ledger):
+        return None
+    if found.folders.items() - known.items():
+        _note(tables, found)
     return datetime.fromisoformat(told["issued"])
 
 
-def _news(tables: Tables, journals: Sequence[Place]) -> bool:
+def _note(tables: Tables, found: Found) -> None:
+    """Note the states of folders without news, unless another run is at work: that one looks for itself."""
+    try:
+        tables.open()
+    except OutError:
+        return
+    note_folders(tables, found.folders)
+    tables.close()
+
+
+def _news(found: Found, ledger: pa.Table) -> bool:
     """Return True if a segment is to be read."""
-    ledger = tables.rows_of(LEDGER)
-    aside = ledger.filter(pc.greater(ledger["quarantined"], 0))["segment"].to_pylist()
-    folders = tables.rows_of(FOLDERS).to_pylist()
-    known = {row["folder"]: row["state"] for row in folders}
-    found = find_segments(journals, known, {name.rpartition("/")[0] for name in aside}).segments
-    rows = {row["segment"]: row for row in ledger.to_pylist()} if found else {}
-    for segment in found:
+    rows = {row["segment"]: row for row in ledger.to_pylist()} if found.segments else {}
+    for segment in found.segments:
         row = rows.get(segment.name)
         if row is None or (row["size"], row["changed"]) != (segment.size, segment.changed):
             return True

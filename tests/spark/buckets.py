@@ -7,9 +7,10 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import parse_qs
 
 from pyarrow import fs
 
@@ -18,10 +19,28 @@ from tests.patience import PATIENCE
 
 SAID = re.compile(r"Running on (http://127\.0\.0\.1:\d+)")
 
+LISTING = re.compile(r'"GET /[^/?]+\?(\S*list-type=2\S*) HTTP')
+
+
+class Store:
+    """A running store: the environment that tells of it, and the requests in its log, a line each."""
+
+    def __init__(self, environment: Mapping[str, str], log: int) -> None:
+        self.environment = environment
+        self._log = log
+
+    @contextmanager
+    def listings(self) -> Iterator[list[str]]:
+        """Give a list which has at the end the prefix of each request for names that was answered meanwhile."""
+        start, made = os.fstat(self._log).st_size, list[str]()
+        yield made
+        asked = LISTING.findall(_text(self._log, start))
+        made += [parse_qs(query)["prefix"][0] for query in asked]
+
 
 @contextmanager
-def store() -> Iterator[dict[str, str]]:
-    """Start a store on a free port; give the environment that tells of it."""
+def store() -> Iterator[Store]:
+    """Start a store on a free port."""
     with tempfile.TemporaryFile("w+") as log:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log) as server:
@@ -31,19 +50,20 @@ def store() -> Iterator[dict[str, str]]:
                     assert server.poll() is None, _text(log.fileno())
                     assert time.monotonic() < end
                     time.sleep(0.01)
-                yield {
+                environment = {
                     "AWS_ENDPOINT_URL": said[1],
                     "AWS_ACCESS_KEY_ID": "test",
                     "AWS_SECRET_ACCESS_KEY": "test",
                     "AWS_REGION": "us-east-1",
                     "AWS_EC2_METADATA_DISABLED": "true",
                 }
+                yield Store(environment, log.fileno())
             finally:
                 server.kill()
 
 
-def _text(number: int) -> str:
-    return os.pread(number, 1 << 20, 0).decode()
+def _text(number: int, start: int = 0) -> str:
+    return os.pread(number, 1 << 20, start).decode()
 
 
 def new_bucket() -> ObjectFolder:

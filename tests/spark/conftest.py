@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from spark.capacity.session import open_session
 from spark.capacity.tables.object_store import ObjectFolder
 from tests.spark import buckets
+from tests.spark.buckets import Store
 
 
 @pytest.fixture(scope="session")
@@ -30,21 +31,21 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def store() -> Iterator[None]:
+def store() -> Iterator[Store]:
     """Have an object store, of which the environment tells."""
-    with buckets.store() as told, pytest.MonkeyPatch.context() as patch:
-        for name, value in told.items():
+    with buckets.store() as made, pytest.MonkeyPatch.context() as patch:
+        for name, value in made.environment.items():
             patch.setenv(name, value)
-        yield
+        yield made
 
 
 @pytest.fixture
-def bucket(store: None) -> ObjectFolder:
+def bucket(store: Store) -> ObjectFolder:
     return buckets.new_bucket()
 
 
 @pytest.fixture
-def spark_and_store(spark: SparkSession, store: None) -> SparkSession:
+def spark_and_store(spark: SparkSession, store: Store) -> SparkSession:
     """Tell the workers of the object store: they have the environment in which Spark was started."""
     told = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     spark.sparkContext.environment.update(told)

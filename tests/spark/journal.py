@@ -2,12 +2,15 @@
 
 import gzip
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 START = datetime(2026, 3, 2, 10, tzinfo=UTC)
 """The time of the first records of these tests."""
+
+TODAY = date(2026, 3, 5)
+"""The UTC date of the wall clock, some days later."""
 
 
 def record(seq: int, event: str = "hb", **members: Any) -> dict[str, Any]:

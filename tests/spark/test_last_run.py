@@ -7,23 +7,24 @@ import gzip
 import io
 from datetime import timedelta
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.__main__ import main, work_through
+from spark.capacity.__main__ import last_plan, main, work_through
 from spark.capacity.pipeline import Settings
 from spark.capacity.progress import Progress
 from spark.capacity.tables.object_store import ObjectFolder, Place
-from spark.capacity.tables.schema import BRONZE_RECORDS
+from spark.capacity.tables.schema import BRONZE_RECORDS, FOLDERS
 from spark.capacity.tables.store import State, Tables
+from tests.spark.buckets import Store, send_folder
 from tests.spark.journal import START, lines, record, segment
 
 STARTED = START + timedelta(days=1)
 
 
-def run(spark: SparkSession, journal: Path, out: Place, work: Path | None = None, horizon: int = 24) -> None:
+def run(spark: SparkSession, journal: Place, out: Place, work: Path | None = None, horizon: int = 24) -> None:
     settings = Settings((journal,), out, STARTED, horizon=horizon)
     work_through(spark, settings, work, Progress(io.StringIO(), terminal=False))
 
@@ -163,3 +164,39 @@ def test_a_bucket_is_up_to_date_for_the_folder_that_published_last(
     run(spark_and_store, journal, bucket, other, horizon=25)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     assert not command.ends_early("--work", str(work), out=bucket)
+
+
+def test_a_bucket_without_news_is_listed_once_a_day(
+    spark_and_store: SparkSession, bucket: ObjectFolder, store: Store, tmp_path: Path
+) -> None:
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    segment(journal, "b-one-1", loads("one"))
+    send_folder(journal, bucket)
+    run(spark_and_store, bucket, out)
+
+    def ends_early(days: int) -> tuple[bool, int]:
+        """Tell whether a run some days later would find nothing new, and the number of its requests for names."""
+        settings = Settings((bucket,), out, STARTED + timedelta(days=days), horizon=24)
+        with store.listings() as asked:
+            issued = last_plan(settings, None)
+        return issued is not None, len(asked)
+
+    assert ends_early(9) == (True, 2)
+    assert ends_early(9) == (True, 1)
+    # Another run, which is at work, leaves its own states.
+    tables = Tables(None, out)
+    tables.lock()
+    assert ends_early(10) == (True, 2)
+    assert ends_early(10) == (True, 2)
+    tables.close()
+    assert ends_early(10) == (True, 2)
+    assert ends_early(10) == (True, 1)
+
+    segment(journal, "b-one-2", loads("two"))
+    send_folder(journal, bucket)
+    assert ends_early(10) == (True, 1)
+    assert ends_early(11) == (False, 2)
+    assert ends_early(11) == (False, 2)
+    # Without the states everything is listed.
+    rmtree(out / FOLDERS.name)
+    assert ends_early(10) == (False, 2)

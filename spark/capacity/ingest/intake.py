@@ -4,7 +4,7 @@ Rules:
 - A segment is new when the ledger does not have its name, or has another digest of its file. A file of the same size
   and ctime is taken for the same, unless something of it is in quarantine: then its bytes are compared again in each
   run. The lines that a segment had in quarantine are removed when it is read again.
-- A folder of the journal in which no name changed since it was read is not listed again.
+- Folders of the journal that cannot have new segments are not listed again (`journal_folders`).
 - If all of a segment is records, its rows are written at once (`fast_reader`); else Spark reads it line by line
   (`line_reader`); both to a staging folder.
 - Both are written in the order of bronze (`sorted_files`): what Spark has written is read and written again by tasks.
@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark.capacity.ingest.fast_reader import Seen, take
+from spark.capacity.ingest.known_folders import known_folders, note_folders
 from spark.capacity.ingest.line_reader import NOTHING, STAGED, stage
 from spark.capacity.ingest.loss import doubled, exact, find_loss, framed, joined
 from spark.capacity.ingest.record_rules import EARLIEST, FUTURE, micros
@@ -41,7 +42,6 @@ from spark.capacity.tables.schema import (
     BRONZE_PAIRS,
     BRONZE_RECORDS,
     BRONZE_RUNS,
-    FOLDERS,
     LEDGER,
     LOSS,
     QUARANTINE,
@@ -397,14 +397,11 @@ def ingest(
     """Bring new segments of the journals into the tables; `started` judges which dates are in the future."""
     aside = tables.rows(LEDGER)
     doubted = {name.rpartition("/")[0] for name in aside.loc[aside["quarantined"] > 0, "segment"]}
-    known = {row.folder: int(row.state) for row in tables.rows(FOLDERS).itertuples()}
-    found = find_segments(journals, known, doubted)
+    found = find_segments(journals, started.date(), known_folders(tables), doubted)
     intake = Intake(tables, run=run, started=started)
     intake.told.strange = found.strange
     intake.load(found.segments, tell)
-    if found.folders.items() - known.items():
-        states = sorted({**known, **found.folders}.items())
-        tables.put(FOLDERS, pd.DataFrame(states, columns=FOLDERS.schema.names))
+    note_folders(tables, found.folders)
     lost, aside = tables.rows(LOSS), tables.rows(LEDGER)
     intake.told.damaged = int(((aside["records"] == 0) & (aside["quarantined"] > 0)).sum())
     intake.told.lost = int(lost["records"].sum())

@@ -1,18 +1,33 @@
-"""The folders of a journal: on this machine, and in an object store."""
+"""The folders of a journal: on this machine, and in an object store.
+
+Rules:
+- A folder on this machine has a state: when names in it last changed. An hour with the state that is known is passed
+  over: a segment appears in it by a rename, which changes that state.
+- A store tells no such state, and lists a thousand names a request. So dates are listed one by one: those that are new,
+  those of the last days (`RECENT`), and those to which something leads back (a segment in quarantine, another journal).
+- The first run of each UTC date by the wall clock lists all dates, for segments that come late: of a broker that was
+  away, or of a copy made by hand. The state of a date in a store is the UTC date on which it was last listed.
+- States are noted after the segments are, in the ledger: a run that is cut off notes nothing, and the next lists again.
+"""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Protocol
 
-from spark.capacity.tables.object_store import Listed, ObjectFolder, Place, listing, need_bucket
+from spark.capacity.tables.object_store import Listed, ObjectFolder, Place, folders_in, listing, need_bucket
 
 SEGMENTS = "segments"
 """The folder of a journal that has the sealed segments."""
 
 HIDDEN = (".", "_")
 """Beginnings of names that are not the broker's."""
+
+RECENT = timedelta(days=2)
+"""Dates before today that each run lists in a store. A segment has the date of its first record, is sealed up to a day
+later (`segment_seconds`), and is in the bucket up to a day after that if it is copied daily."""
 
 
 class JournalError(Exception):
@@ -45,8 +60,14 @@ class Folders(Protocol):
     root: str
     """Path or URI of `segments`."""
 
-    def hours(self) -> Iterator[Hour]:
-        """List the hours."""
+    def with_news(self) -> set[str]:
+        """Return the dates that may have new segments, by the names of their folders."""
+
+    def hours(self, dates: Collection[str]) -> Iterator[Hour]:
+        """List the hours, at least those of some dates."""
+
+    def states(self, dates: Collection[str]) -> dict[str, int]:
+        """Return the states of the dates themselves, by key, once their segments were listed."""
 
     def entries(self, hour: str) -> list[Entry]:
         """List an hour, in order of names; hidden names are left out."""
@@ -60,25 +81,44 @@ def need_journal(journal: Place) -> None:
         raise JournalError(f"{journal} is no journal: it has no folder named {SEGMENTS}")
 
 
-def folders_of(journal: Place) -> Folders:
-    """Open a journal; raise `JournalError` if it is none."""
-    return LocalFolders(journal) if isinstance(journal, Path) else StoredFolders(journal)
+def folders_of(journal: Place, known: Mapping[str, int], today: date, *, alone: bool) -> Folders:
+    """Open a journal, with the states that are ``known``; raise `JournalError` if it is none.
+
+    ``alone``: it is the only one, so that its folders on this machine may move.
+    """
+    if isinstance(journal, Path):
+        return LocalFolders(journal, known, alone=alone)
+    return StoredFolders(journal, known, today)
 
 
 class LocalFolders:
     """The folders of a journal on this machine."""
 
-    def __init__(self, journal: Path) -> None:
+    def __init__(self, journal: Path, known: Mapping[str, int], *, alone: bool) -> None:
         need_journal(journal)
         self._root = journal.absolute() / SEGMENTS
         self.root = str(self._root)
+        self._known = known
+        # Their states before they are listed: what comes meanwhile changes them.
+        self._hours = list(self._look(alone))
 
-    def hours(self) -> Iterator[Hour]:
-        """List the hours."""
+    def _look(self, alone: bool) -> Iterator[Hour]:
         for folder in self._root.glob("*/*"):
             if folder.is_dir() and not folder.name.startswith(HIDDEN):
-                # Its state before it is listed: what comes meanwhile changes it.
-                yield Hour(folder.relative_to(self._root).as_posix(), folder.as_posix(), folder.stat().st_mtime_ns)
+                name = folder.relative_to(self._root).as_posix()
+                yield Hour(name, name if alone else folder.as_posix(), folder.stat().st_mtime_ns)
+
+    def with_news(self) -> set[str]:
+        """Return the dates that may have new segments, by the names of their folders."""
+        return {date_of(hour.name) for hour in self._hours if self._known.get(hour.key) != hour.state}
+
+    def hours(self, dates: Collection[str]) -> Iterator[Hour]:
+        """List the hours, at least those of some dates."""
+        return iter(self._hours)
+
+    def states(self, dates: Collection[str]) -> dict[str, int]:
+        """Return the states of the dates themselves: none, since their hours have states."""
+        return {}
 
     def entries(self, hour: str) -> list[Entry]:
         """List an hour, in order of names; hidden names are left out."""
@@ -102,32 +142,64 @@ class _StoredHour:
 
 
 class StoredFolders:
-    """The folders of a journal in an object store: all of it is listed at once, a thousand names a request."""
+    """The folders of a journal in an object store."""
 
-    def __init__(self, journal: ObjectFolder) -> None:
-        place = journal / SEGMENTS
-        self.root = str(place)
-        self._hours: dict[str, _StoredHour] = {}
-        for one in listing(place):
-            parts = one.name.split("/")
-            if len(parts) < 3 or parts[1].startswith(HIDDEN):
-                continue
-            hour = self._hours.setdefault("/".join(parts[:2]), _StoredHour())
-            if len(parts) == 3:
-                hour.files.append(one)
-            else:
-                hour.folders.add(parts[2])
-        if not self._hours:
-            raise JournalError(f"{journal} is no journal: it has no folder named {SEGMENTS} with an hour in it")
+    def __init__(self, journal: ObjectFolder, known: Mapping[str, int], today: date) -> None:
+        self._place = journal / SEGMENTS
+        self.root = str(self._place)
+        self._dates = set(folders_in(self._place))
+        # One of which all segments were deleted since is a journal still.
+        if not self._dates and not any(key.startswith(f"{self.root}/") for key in known):
+            raise JournalError(f"{journal} is no journal: it has no folder named {SEGMENTS} with a date in it")
+        self._known = known
+        self._recent, self._last = f"date={today - RECENT}", f"date={date.max}"
+        midnight = datetime.combine(today, time(), UTC)
+        self._today = int(midnight.timestamp()) * 1_000_000_000
+        self._held: dict[str, _StoredHour] = {}
 
-    def hours(self) -> Iterator[Hour]:
-        """List the hours."""
-        for name in self._hours:
+    def with_news(self) -> set[str]:
+        """Return the dates that may have new segments, by the names of their folders."""
+        recent = {name for name in self._dates if self._recent <= name <= self._last}
+        return recent | {name for name in self._dates if self._known.get(self._key(name)) != self._today}
+
+    def hours(self, dates: Collection[str]) -> Iterator[Hour]:
+        """List the hours of some dates."""
+        wanted = self._dates.intersection(dates)
+        if wanted == self._dates:
+            # A listing of everything has a thousand names in each answer, one of a date those of the date.
+            found = [(one.name, one) for one in listing(self._place)]
+        else:
+            found = [(f"{name}/{one.name}", one) for name in sorted(wanted) for one in listing(self._place / name)]
+        for name, one in found:
+            self._hold(name, one)
+        for name in self._held:
             yield Hour(name, f"{self.root}/{name}", None)
+
+    def _hold(self, name: str, one: Listed) -> None:
+        parts = name.split("/")
+        if len(parts) < 3 or parts[1].startswith(HIDDEN):
+            return
+        hour = self._held.setdefault("/".join(parts[:2]), _StoredHour())
+        if len(parts) == 3:
+            hour.files.append(one)
+        else:
+            hour.folders.add(parts[2])
+
+    def states(self, dates: Collection[str]) -> dict[str, int]:
+        """Return the states of the dates themselves, by key, once their segments were listed."""
+        return {self._key(name): self._today for name in self._dates.intersection(dates)}
+
+    def _key(self, name: str) -> str:
+        return f"{self.root}/{name}"
 
     def entries(self, hour: str) -> list[Entry]:
         """List an hour, in order of names; hidden names are left out."""
-        held = self._hours[hour]
+        held = self._held[hour]
         found = [Entry(one.name.rpartition("/")[2], one.size, one.changed, True) for one in held.files]
         found += [Entry(name, 0, 0, False) for name in held.folders]
         return sorted((entry for entry in found if not entry.name.startswith(HIDDEN)), key=lambda entry: entry.name)
+
+
+def date_of(hour: str) -> str:
+    """Return the name of the date's folder of an hour."""
+    return hour.partition("/")[0]

@@ -11,10 +11,11 @@ import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from hashlib import blake2b
 from typing import BinaryIO
 
-from spark.capacity.ingest.journal_folders import Folders, folders_of
+from spark.capacity.ingest.journal_folders import Folders, date_of, folders_of
 from spark.capacity.tables.object_store import Place, opened, size_of
 
 NAME = re.compile(r"date=\d{4}-\d\d-\d\d/hour=\d\d/[A-Za-z0-9][A-Za-z0-9._-]*\.jsonl\.gz")
@@ -58,7 +59,7 @@ class Segment:
 @dataclass(frozen=True)
 class Found:
     """Content of journals: segments in order of names, names that are none, and the state of each folder that was
-    listed (when names in it last changed, in nanoseconds)."""
+    listed (`journal_folders`)."""
 
     segments: list[Segment]
     strange: list[str]
@@ -66,23 +67,26 @@ class Found:
 
 
 def find_segments(
-    journals: Sequence[Place], known: Mapping[str, int] | None = None, doubted: Collection[str] = ()
+    journals: Sequence[Place], today: date, known: Mapping[str, int] | None = None, doubted: Collection[str] = ()
 ) -> Found:
     """List the sealed segments of the journals of one or several brokers.
 
-    An hour whose folders all have the state that is ``known`` is passed over: a segment appears in a folder by a
-    rename, which changes that state. Not those of which a segment is ``doubted``, given by folder, and not those of
-    object stores, which have no such state. Files of one name in several journals are copies of the same segment
-    (docs/export.md): the largest is taken, since a copy may be cut off.
+    Folders that cannot have new segments are passed over, by the states that are ``known`` and the UTC date of the wall
+    clock (`journal_folders`); not those of which a segment is ``doubted``, given by the folder of its hour. Files of
+    one name in several journals are copies of the same segment (docs/export.md): the largest is taken, since a copy may
+    be cut off. So an hour is listed in all journals or in none.
     """
-    hours: dict[str, list[tuple[Folders, str, int | None]]] = {}
-    for folders in [folders_of(journal) for journal in journals]:
-        for hour in folders.hours():
-            key = hour.name if len(journals) == 1 else hour.key
-            hours.setdefault(hour.name, []).append((folders, key, hour.state))
+    known = known or {}
+    opened = [folders_of(journal, known, today, alone=len(journals) == 1) for journal in journals]
+    dates = {date_of(hour) for hour in doubted}.union(*(folders.with_news() for folders in opened))
     found = Found([], [], {})
+    hours: dict[str, list[tuple[Folders, str, int | None]]] = {}
+    for folders in opened:
+        found.folders.update(folders.states(dates))
+        for hour in folders.hours(dates):
+            hours.setdefault(hour.name, []).append((folders, hour.key, hour.state))
     for name, places in sorted(hours.items()):
-        seen = known is not None and all(state is not None and known.get(key) == state for _, key, state in places)
+        seen = all(state is not None and known.get(key) == state for _, key, state in places)
         if seen and name not in doubted:
             continue
         segments: dict[str, Segment] = {}

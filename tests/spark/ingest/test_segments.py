@@ -6,25 +6,25 @@ import pytest
 
 from spark.capacity.ingest.journal_folders import JournalError
 from spark.capacity.ingest.segments import Found, Segment, batches, find_segments, look
-from tests.spark.journal import lines, record, segment
+from tests.spark.journal import TODAY, lines, record, segment
 
 
 def test_a_folder_without_segments_is_no_journal(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="no folder named segments"):
-        find_segments([tmp_path])
+        find_segments([tmp_path], TODAY)
 
 
 def test_only_folders_with_another_state_or_a_doubt_are_listed(tmp_path: Path) -> None:
     first = segment(tmp_path, "b-one-1", lines(record(1)))
     second = segment(tmp_path, "b-one-2", lines(record(2)), day="2026-03-03")
-    found = find_segments([tmp_path])
+    found = find_segments([tmp_path], TODAY)
     assert [one.name for one in found.segments] == [first, second]
     places = [first.rpartition("/")[0], second.rpartition("/")[0]]
     assert list(found.folders) == places
-    assert find_segments([tmp_path], found.folders) == Found([], [], {})
-    assert [one.name for one in find_segments([tmp_path], found.folders, places[1:]).segments] == [second]
+    assert find_segments([tmp_path], TODAY, found.folders) == Found([], [], {})
+    assert [one.name for one in find_segments([tmp_path], TODAY, found.folders, places[1:]).segments] == [second]
     third = segment(tmp_path, "b-one-3", lines(record(3)))
-    assert [one.name for one in find_segments([tmp_path], found.folders).segments] == [first, third]
+    assert [one.name for one in find_segments([tmp_path], TODAY, found.folders).segments] == [first, third]
 
 
 def test_the_journals_of_several_brokers_are_one_with_each_segment_once(tmp_path: Path) -> None:
@@ -33,12 +33,13 @@ def test_the_journals_of_several_brokers_are_one_with_each_segment_once(tmp_path
     whole = segment(left, "b-one-2", lines(record(2)))
     segment(right, "b-one-2", lines(record(2)), cut=5)
     other = segment(right, "c-one-1", lines(record(1)))
-    found = find_segments([right, left])
+    found = find_segments([right, left], TODAY)
     assert [one.name for one in found.segments] == [first, whole, other]
     assert [Path(one.path).is_relative_to(left) for one in found.segments] == [True, True, False]
-    assert find_segments([right, left], found.folders) == Found([], [], {})
+    assert find_segments([right, left], TODAY, found.folders) == Found([], [], {})
     new = segment(right, "c-one-2", lines(record(2)))
-    assert [one.name for one in find_segments([right, left], found.folders).segments] == [first, whole, other, new]
+    again = find_segments([right, left], TODAY, found.folders)
+    assert [one.name for one in again.segments] == [first, whole, other, new]
 
 
 def test_batches_keep_the_order_and_have_about_the_size() -> None:

@@ -15,7 +15,7 @@ from spark.capacity.tables.object_store import ObjectFolder, StoreError, opened,
 from spark.capacity.tables.schema import BRONZE_RECORDS, LEDGER, LOSS, QUARANTINE
 from spark.capacity.tables.store import Tables
 from tests.spark.buckets import send_folder
-from tests.spark.journal import START, lines, record, segment
+from tests.spark.journal import START, TODAY, lines, record, segment
 
 STARTED = START + timedelta(days=3)
 
@@ -38,12 +38,10 @@ def everything(journal: Path) -> None:
 def test_the_segments_of_a_bucket_are_those_of_the_folder(bucket: ObjectFolder, tmp_path: Path) -> None:
     everything(tmp_path)
     send_folder(tmp_path, bucket)
-    here, there = find_segments([tmp_path]), find_segments([bucket])
+    here, there = find_segments([tmp_path], TODAY), find_segments([bucket], TODAY)
     assert [(one.name, one.size) for one in there.segments] == [(one.name, one.size) for one in here.segments]
     assert sorted(there.strange) == sorted(here.strange) != []
     assert all(one.path == f"{bucket}/segments/{one.name}" and one.changed for one in there.segments)
-    # A store tells no state of a folder by which it could be passed over.
-    assert there.folders == {}
     for mine, its in zip(here.segments, there.segments, strict=True):
         assert (digest(its.path), look(its.path)) == (digest(mine.path), look(mine.path))
 
@@ -53,7 +51,7 @@ def test_of_copies_in_a_folder_and_a_bucket_the_largest_is_taken(bucket: ObjectF
     segment(tmp_path / "right", "b-one-1", lines(record(1)))
     other = segment(tmp_path / "right", "b-one-2", lines(record(3)))
     send_folder(tmp_path / "right", bucket)
-    found = find_segments([bucket, tmp_path / "left"])
+    found = find_segments([bucket, tmp_path / "left"], TODAY)
     assert [one.name for one in found.segments] == [name, other]
     assert [one.path.startswith("s3://") for one in found.segments] == [False, True]
 
@@ -61,7 +59,7 @@ def test_of_copies_in_a_folder_and_a_bucket_the_largest_is_taken(bucket: ObjectF
 def test_what_is_no_journal_is_told(bucket: ObjectFolder) -> None:
     need_journal(bucket)
     with pytest.raises(JournalError, match=f"{bucket} is no journal"):
-        find_segments([bucket])
+        find_segments([bucket], TODAY)
     with pytest.raises(StoreError, match="there is no bucket"):
         need_journal(ObjectFolder("no-such-bucket", "journal"))
 
@@ -69,7 +67,7 @@ def test_what_is_no_journal_is_told(bucket: ObjectFolder) -> None:
 def test_a_segment_that_the_store_does_not_give_is_no_damaged_one(bucket: ObjectFolder, tmp_path: Path) -> None:
     name = segment(tmp_path, "b-one-1", lines(record(1)))
     send_folder(tmp_path, bucket)
-    [found] = find_segments([bucket]).segments
+    [found] = find_segments([bucket], TODAY).segments
     earliest, latest = micros(EARLIEST), micros(STARTED)
     with opened(found.path) as file:
         assert read(Digested(file), earliest, latest) is not None
