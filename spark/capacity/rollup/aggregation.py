@@ -14,6 +14,7 @@ from spark.capacity.rollup.broker_presence import Span, Stay
 from spark.capacity.rollup.date_survey import Pair
 from spark.capacity.rollup.downtime import Stretches, absences, together
 from spark.capacity.rollup.lost_time import Gap, Hidden, Start
+from spark.capacity.rollup.minutes import minutes_of
 from spark.capacity.rollup.registrations import (
     BROKER,
     CLOSED,
@@ -72,7 +73,8 @@ def count(day: Day, pairs: Sequence[Pair], before: Sequence[Carried]) -> Counted
     add_pieces(pieces, lives, hidden, rows)
     brokers = [site[0] for site in names.sites]
     absences(_stretches(lives, pieces, names, before), brokers, day.brokers, day.stays, day.end, rows)
-    return Counted(rows.rows(names, day.broker_up), _carried(lives, names, day))
+    minutes = minutes_of(lives, pieces, names, day.begin)
+    return Counted(rows.rows(names, day.broker_up, minutes), _carried(lives, names, day))
 
 
 def write(day: Day, pairs: Sequence[Pair], before: Sequence[Carried], place: str) -> list[Carried]:
