@@ -247,7 +247,7 @@ SILVER_PROVIDER_5M = Table(
 awaited after its broker's return, the outages that began, and the longest silence of a provider judged by its beats.
 
 `load_1` to `load_5` are the mean loads of its minutes. They are null where these are all the same, and in windows for
-which the provider was not up all the time, or its load not known (`rollup/minutes.py`).
+which the provider was not up all the time, or its load not known (`rollup/minutes.py`). They have four digits.
 
 `requests` and `errors` are its reports for that time. Of `timed` requests the latency is known: `busy_s` is the
 sum of their service times in seconds. `in_flight` is the mean number of requests that it reported to be handling."""
