@@ -199,7 +199,8 @@ def _significant(values: Floats) -> Floats:
     """Round to `SIGNIFICANT` digits, and to `DIGITS` decimals at least."""
     size = np.log10(values, out=np.full_like(values, -np.inf), where=values > 0)
     unit = 10.0 ** np.clip(np.floor(size) + 1 - SIGNIFICANT, -DIGITS, 300)
-    return np.round(np.round(values / unit) * unit, DIGITS)
+    made: Floats = np.round(np.round(values / unit) * unit, DIGITS)
+    return made
 
 
 def _capped(mine: dict[str, Any], broker_up: Ints) -> dict[str, Any]:
