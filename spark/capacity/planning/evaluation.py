@@ -6,7 +6,8 @@ Rules:
 - `mape` is the mean absolute error of p50 divided by the mean demand of the same hours. Errors in percent of each hour
   would make much of a quiet night. It is null where the demand was 0 throughout.
 - `coverage` is the share of hours with a demand at or below p95.
-- The peak was missed if the highest five-minute demand of those hours was above the peak bound.
+- The peak was missed if the highest demand of those hours, by the finest peaks that are known, was above the peak
+  bound.
 - A run evaluates the forecasts whose horizon is not over, and those of which hours were computed again.
 """
 
@@ -18,14 +19,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark.capacity.planning.forecast import full_hour
-from spark.capacity.tables.schema import EVALUATION
+from spark.capacity.tables.schema import EVALUATION, PEAKS
 
 
 def evaluate(forecasts: DataFrame, load: DataFrame, now: datetime) -> DataFrame:
     """Return the rows of evaluation, from gold_forecast and gold_service_1h."""
     until = F.lit(full_hour(now))
     known = load.where((F.col("h") < until) & F.col("demand_mean").isNotNull())
-    was = known.select("service", "h", "demand_mean", F.coalesce("demand_max", "demand_mean").alias("peak"))
+    was = known.select("service", "h", "demand_mean", F.coalesce(*PEAKS).alias("peak"))
     error = F.abs(F.col("demand_mean") - F.col("p50"))
     demand = F.sum(F.abs(F.col("demand_mean")))
     return (

@@ -2,7 +2,8 @@
 
 Rules:
 - The history of a service is `demand_mean` of its hours before ``now``, from the first to the last full hour, and for
-  the peak bound `demand_max` of the same hours. An hour without a row, or without a demand in it, is unknown, not zero.
+  the peak bound the finest peak of the same hours (`PEAKS`). An hour without a row, or without a demand in it, is
+  unknown, not zero.
 - The forecast begins with the hour ``now`` and has a row for each hour of the horizon.
 - A service that has not been seen for `HISTORY_DAYS` days has no history left, and no forecast.
 - Nothing depends on the wall clock: the same rows and the same ``now`` give the same forecast.
@@ -21,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark.capacity.planning import models, peak_bound
-from spark.capacity.tables.schema import GOLD_FORECAST
+from spark.capacity.tables.schema import GOLD_FORECAST, PEAKS
 
 HORIZON = 168
 """Hours that are forecast: a week shows every peak that a week has, and leaves time to buy a machine."""
@@ -46,7 +47,7 @@ def forecast(load: DataFrame, now: datetime, horizon: int = HORIZON) -> DataFram
     issued = full_hour(now)
     since = F.lit(issued) - F.expr(f"INTERVAL {models.HISTORY_DAYS} DAYS")
     known = load.where((F.col("h") < F.lit(issued)) & (F.col("h") >= since))
-    history = known.select("service", "h", "demand_mean", "demand_max")
+    history = known.select("service", "h", *PEAKS)
     return history.groupBy("service").applyInPandas(_for_service(issued, horizon), GOLD_FORECAST.schema)
 
 
@@ -57,8 +58,7 @@ def _for_service(issued: datetime, horizon: int) -> Callable[[pd.DataFrame], pd.
     def rows(hours: pd.DataFrame) -> pd.DataFrame:
         series = hourly(hours["h"], hours["demand_mean"], start)
         told = models.forecast(series, horizon)
-        # Hours of an older version have no peak.
-        highest = hours["demand_max"].where(hours["demand_max"].notna(), hours["demand_mean"])
+        highest = hours[list(PEAKS)].astype("float64").bfill(axis="columns")[PEAKS[0]]
         peaks = models.recent(hourly(hours["h"], highest, start))
         record = peak_bound.record(peaks, horizon)
         bound = max(peak_bound.bound(peaks), float(told.p50.max()))

@@ -1,7 +1,8 @@
 """Growth: the trend of the weekly peaks of a service, and the week from which the providers of now are too few by it.
 
 Rules:
-- A week's peak is its highest five-minute window; weeks are counted back from the time of the plan.
+- A week's peak is its highest minute; weeks are counted back from the time of the plan. If an hour of an older table is
+  among them, which has no minutes, all peaks are of five minutes: finer ones are higher, and would look like growth.
 - The growth is the Theil-Sen slope of the last `WEEKS` weekly peaks, which a single week does not bend. With less than
   `FEWEST` known weeks there is none.
 - The date is the first of the coming `WEEKS` weeks in which the level, `HEADROOM` on top, needs more than there are.
@@ -15,6 +16,8 @@ from typing import Any
 
 import attrs
 import numpy as np
+
+from spark.capacity.tables.schema import PEAKS
 
 WEEK = timedelta(weeks=1)
 
@@ -42,15 +45,20 @@ class Growth:
         return self.slope / self.level if self.level > 0.0 else None
 
 
+def finest(hour: Mapping[str, Any], names: Sequence[str] = PEAKS) -> float | None:
+    """Return the finest peak of an hour that is known."""
+    return next((hour[name] for name in names if hour.get(name) is not None), None)
+
+
 def weekly_peaks(hours: Iterable[Mapping[str, Any]], issued: datetime) -> list[float | None]:
     """Return the peaks of the last `WEEKS` weeks of a service, oldest first; None for a week without a known hour."""
+    # A week that has just ended is number -1.
+    weeks = [((row["h"] - issued) // WEEK, row) for row in hours]
+    known = [(week, row) for week, row in weeks if -WEEKS <= week < 0 and finest(row) is not None]
+    names = PEAKS[any(row.get(PEAKS[0]) is None for _, row in known) :]
     peaks: dict[int, float] = {}
-    for row in hours:
-        # A week that has just ended is number -1.
-        week = (row["h"] - issued) // WEEK
-        value = row.get("demand_max") or row.get("demand_mean")
-        if value is not None and -WEEKS <= week < 0:
-            peaks[week] = max(value, peaks.get(week, 0.0))
+    for week, row in known:
+        peaks[week] = max(finest(row, names) or 0.0, peaks.get(week, 0.0))
     return [peaks.get(week) for week in range(-WEEKS, 0)]
 
 

@@ -1,7 +1,7 @@
 """The peak bound: a load that the demand of a service hardly exceeds, with the number of past moments at which it did.
 
-Peaks are five-minute maxima: one value for each step (an hour, as the jobs use it), oldest first; NaN where nothing is
-known. Pure numpy: no Spark in here.
+Peaks are maxima of minutes, or of five where no minutes are known: one value for each step (an hour, as the jobs use
+it), oldest first; NaN where nothing is known. Pure numpy: no Spark in here.
 
 Rules:
 - The bound of a horizon is the highest peak of the last `SPAN_DAYS` days times `HEADROOM`. Nothing in it is fitted to

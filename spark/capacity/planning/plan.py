@@ -25,14 +25,14 @@ from pyspark.sql import functions as F
 
 from spark.capacity.planning.erlang import MOST_ERLANGS
 from spark.capacity.planning.forecast import full_hour
-from spark.capacity.planning.growth import WEEK, WEEKS, Growth, growth, weekly_peaks
+from spark.capacity.planning.growth import WEEK, WEEKS, Growth, finest, growth, weekly_peaks
 from spark.capacity.planning.needs import Needs, service_needs, several
 from spark.capacity.planning.peak_bound import HEADROOM
-from spark.capacity.tables.schema import GOLD_PLAN
+from spark.capacity.tables.schema import GOLD_PLAN, PEAKS
 
 TARGET = 0.8
-"""Target utilisation of a provider in the busiest five minutes: the rest is for shorter bursts, and for load that is
-unevenly spread over the providers."""
+"""Target utilisation of a provider in the busiest minute, as far as the journal tells minutes: the rest is for shorter
+bursts, and for load that is unevenly spread over the providers."""
 
 HOUR = 3600.0
 
@@ -96,7 +96,7 @@ def plan(
     ``load`` is gold_service_1h; ``shared`` tells how many providers of a service offer others as well.
     """
     issued, of_others = full_hour(now), dict(shared or {})
-    columns = ("full_load", "providers_mean", "demand_max", "demand_p95", "demand_mean", "requests", "service_s")
+    columns = ("full_load", "providers_mean", *PEAKS, "requests", "service_s")
     known = load.where(F.col("h") < F.lit(issued)).select("service", "h", *columns, "in_flight")
     told = forecasts.where(F.col("issued") == F.lit(issued))
 
@@ -127,7 +127,7 @@ def plan_service(
     full_load = options.full_load or next((row["full_load"] for row in reversed(hours) if row["full_load"]), None)
     there = round(last.get("providers_mean") or 0)
     providers = max(0, there - options.without.get(first["service"], 0))
-    demand = options.growth * (last.get("demand_max") or last.get("demand_p95") or last.get("demand_mean") or 0.0)
+    demand = options.growth * (finest(last) or 0.0)
     # In an event the whole week may be as high as its highest peak: nothing is known of when in it that comes.
     bound = first["peak_bound"] * max(options.factor(first["service"], row["h"]) for row in steps)
     erlangs = _erlangs(last)

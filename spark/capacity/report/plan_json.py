@@ -16,7 +16,7 @@ Rules:
 | `short_from` | first hour whose need, by its bound, is more than there are: `issued` if `need_now` already is |
 | `short_from_p50` | the same by p50: as expected, and not at the earliest |
 | `growth_per_week`, `short_by_trend` | weekly growth of the peaks, as a share; the week from which they are too few |
-| `demand_now`, `peak_bound` | highest five-minute load of the last full hour, and the bound of the horizon |
+| `demand_now`, `peak_bound` | highest load of the last full hour, by the minute or five, and the bound of the horizon |
 | `bound` | `missed` of `trials` past moments, `hours_ahead` of them; with 95 % confidence at most `miss_at_most` |
 | `shared_providers` | providers that offer other services as well: such needs do not add up |
 | `cost_now`, `cost_needed` | of `providers_now` and `need_horizon`, where a cost per provider was given |

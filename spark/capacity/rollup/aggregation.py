@@ -14,6 +14,7 @@ from spark.capacity.rollup.date_survey import Pair
 from spark.capacity.rollup.downtime import Stretches, absences, together
 from spark.capacity.rollup.end_state import Carried
 from spark.capacity.rollup.lost_time import Gap, Hidden
+from spark.capacity.rollup.minutes import minutes_of
 from spark.capacity.rollup.registrations import Lived, Names, lived, read
 from spark.capacity.rollup.up_intervals import Pieces, add_pieces, pieces_of
 from spark.capacity.rollup.window_sums import FiveMinutes
@@ -54,7 +55,7 @@ def count(day: Day, pairs: Sequence[Pair], before: Sequence[Carried]) -> pa.Tabl
     add_pieces(pieces, lives, hidden, rows)
     brokers = [site[0] for site in names.sites]
     absences(_stretches(lives, pieces, names, before), brokers, day.brokers, day.stays, day.end, rows)
-    return rows.rows(names, day.broker_up)
+    return rows.rows(names, day.broker_up, minutes_of(lives, pieces, names, day.begin))
 
 
 def write(day: Day, pairs: Sequence[Pair], before: Sequence[Carried], place: str) -> None:

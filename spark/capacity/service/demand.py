@@ -9,6 +9,8 @@ Rules:
   alike: five instances of a minute each, one after the other, are one provider.
 - Windows count by how much of them the broker was up. An hour without a broker has no row: nothing is known of it.
 - `demand_max` is the highest window of the hour; windows of which the broker saw less than `SEEN` do not count for it.
+- `demand_peak` is the highest minute of the hour, in the same windows: that of `demand_max` where no minutes are known,
+  and never less (`minutes`).
 - Capacity and use are told only where `full_load` is set.
 """
 
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from spark.capacity.service.grids import SUM, Grid, Service, added, maximum
+from spark.capacity.service.minutes import LOADS, Rises
 from spark.capacity.service.silences import Instances, Sums, demand_of
 from spark.capacity.service.spread import Spread
 from spark.capacity.tables.time_windows import DAY, DIGITS, FIVE_MINUTES, Floats, midnight
@@ -30,7 +33,7 @@ REQUESTS = ("+requests", "+errors", "+busy_s", "+timed")
 
 IN_FLIGHT = "+in_flight"
 
-MEASURES = ("load_mean", "up_s", "down_s", "awaited_s", "full_load", "broker_up_s", *REQUESTS, IN_FLIGHT)
+MEASURES = ("load_mean", "up_s", "down_s", "awaited_s", "full_load", "broker_up_s", *REQUESTS, IN_FLIGHT, *LOADS)
 """Input columns."""
 
 HOUR = 12
@@ -57,6 +60,7 @@ class Hours:
         self.full, self.broker_up = np.full(WINDOWS, np.nan), np.full(WINDOWS, np.nan)
         self.reports = {name: np.full(WINDOWS, np.nan) for name in (*REQUESTS, IN_FLIGHT)}
         self.spreads = [Spread() for _ in range(HOURS)]
+        self.rises = Rises(WINDOWS)
 
     def add(self, some: Instances) -> None:
         """Add instances."""
@@ -68,6 +72,7 @@ class Hours:
             self.reports[name] = added(total, grid[name][0])
         for spread, loads in zip(self.spreads, _loads(grid).T, strict=True):
             spread.add(_known(loads))
+        self.rises.add(some)
 
 
 def service_load(service: Service, day: date) -> list[dict[str, Any]]:
@@ -82,7 +87,7 @@ def service_load(service: Service, day: date) -> list[dict[str, Any]]:
     full_load = maximum(of_date.full.reshape(HOURS, HOUR).T)
     weight, providers = of_date.broker_up, of_date.providers
     asked = {name.removeprefix(SUM): of_date.reports[name] for name in REQUESTS}
-    in_flight = of_date.reports[IN_FLIGHT]
+    in_flight, highest = of_date.reports[IN_FLIGHT], demand + of_date.rises.highest()
     rows = []
     for hour in range(HOURS):
         places = np.arange(hour * HOUR, (hour + 1) * HOUR)
@@ -90,7 +95,7 @@ def service_load(service: Service, day: date) -> list[dict[str, Any]]:
         if not len(places):
             continue
         known = _known(demand[places])
-        seen = demand[places][(weight[places] >= SEEN) & ~np.isnan(demand[places])]
+        seen = places[(weight[places] >= SEEN) & ~np.isnan(demand[places])]
         told = {name: _known(sums[places]) for name, sums in asked.items()}
         of_hour = {name: float(sums.sum()) for name, sums in told.items() if len(sums)}
         mean, room = (_mean(one[places], weight[places]) for one in (demand, providers * full_load[hour]))
@@ -100,7 +105,8 @@ def service_load(service: Service, day: date) -> list[dict[str, Any]]:
             "h": midnight(day) + hour * HOUR * FIVE_MINUTES,
             "demand_mean": mean,
             "demand_p95": _rounded(np.percentile(known, 95)) if len(known) else None,
-            "demand_max": _rounded(seen.max()) if len(seen) else mean,
+            "demand_max": _rounded(demand[seen].max()) if len(seen) else mean,
+            "demand_peak": _rounded(highest[seen].max()) if len(seen) else mean,
             "capacity": room,
             "full_load": None if np.isnan(full_load[hour]) else float(full_load[hour]),
             "providers_mean": _mean(providers[places], weight[places]),

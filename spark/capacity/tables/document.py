@@ -11,6 +11,7 @@ from spark.capacity.rollup.broker_presence import SILVER_SIGNS
 from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK
 from spark.capacity.rollup.end_state import SILVER_CARRY
 from spark.capacity.tables.schema import SNAPSHOT, TABLES, Table
+from spark.capacity.tables.time_windows import MINUTES
 
 WORKED_ON: Sequence[Table] = (*TABLES.values(), SILVER_SIGNS, SILVER_SET_BACK, SILVER_CARRY)
 """All tables of the out directory."""
@@ -110,10 +111,15 @@ MEANINGS = {
     "awaited_s": ("s", "time in which it need not have returned after its broker did"),
     "outages": ("", "outages that began"),
     "gap_max": ("s", "longest silence of a provider judged by heartbeats"),
+    **{
+        f"load_{number}": ("as reported", f"mean load in minute {number}; null: the same in all, or one is unknown")
+        for number in range(1, MINUTES + 1)
+    },
     "h": ("UTC", "start of the hour"),
     "demand_mean": ("as reported", "mean demand of the service, absent providers filled in"),
     "demand_p95": ("as reported", "95 % quantile of the demand of its windows"),
     "demand_max": ("as reported", "demand of its highest window"),
+    "demand_peak": ("as reported", "demand of its highest minute; of its highest window where no minutes are known"),
     "capacity": ("as reported", "mean full load of the providers that were up"),
     "providers_mean": ("providers", "mean number of providers, by their time up"),
     "providers_min": ("providers", "least number of providers in a window, rounded"),
@@ -137,8 +143,8 @@ MEANINGS = {
     "model": ("", "model of the forecast"),
     "p50": ("as reported", "forecast of the hour's mean demand"),
     "p95": ("as reported", "value that one hour in twenty exceeds"),
-    "hour_bound": ("as reported", "bound of the five-minute peaks of that hour"),
-    "peak_bound": ("as reported", "bound of the five-minute peaks of the horizon"),
+    "hour_bound": ("as reported", "bound of the peaks, of a minute or five, of that hour"),
+    "peak_bound": ("as reported", "bound of the peaks, of a minute or five, of the horizon"),
     "mase": ("", "mean error on past folds by that of the seasonal naive model in the history"),
     "mase_naive": ("", "the same of the seasonal naive model"),
     "coverage": ("share", "share of past hours at or below p95"),
@@ -158,17 +164,20 @@ MEANINGS = {
     "exhaust_p50": ("UTC", "first hour whose need by p50 is more than there are: as expected"),
     "exhaust_bound": ("UTC", "first hour whose need by its bound is more than there are: at the earliest"),
     "growth_per_week": ("share", "growth of the weekly peaks"),
-    "weekly_peaks": ("as reported", "highest five minutes of each of the 13 weeks before the plan, oldest first"),
+    "weekly_peaks": (
+        "as reported",
+        "peaks of the 13 weeks before the plan, oldest first: by the minute if all have minutes",
+    ),
     "trend_level": ("as reported", "peak of the last week by the trend of the weekly peaks"),
     "exhaust_trend": ("UTC", "week from which that growth makes the providers of now too few, within 13 weeks"),
-    "demand_now": ("as reported", "highest five-minute demand of the last full hour"),
+    "demand_now": ("as reported", "highest demand of the last full hour, by the minute where minutes are known"),
     "target_utilisation": ("share", "part of the full load that is planned for"),
     "erlangs": ("requests", "mean number of requests in service in the last full hour"),
     "shared_providers": ("providers", "providers that offer other services as well: needs do not add up"),
     "note": ("", "a restriction of the plan, as a sentence"),
     "horizon_h": ("h", "hours of the forecast that are over and known"),
     "mape": ("share", "mean absolute error of p50 by the mean demand"),
-    "peak_missed": ("", "the highest five-minute demand was above the peak bound"),
+    "peak_missed": ("", "the highest demand, by the minute where minutes are known, was above the peak bound"),
     "promised_coverage": ("share", "`coverage` as it was promised"),
     "promised_miss_most": ("share", "`bound_miss_most` as it was promised"),
     "promised_mase": ("", "`mase` as it was promised"),

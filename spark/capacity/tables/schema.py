@@ -248,11 +248,19 @@ SILVER_PROVIDER_5M = Table(
         awaited_s="double",
         outages="long",
         gap_max="double",
+        load_1="double",
+        load_2="double",
+        load_3="double",
+        load_4="double",
+        load_5="double",
     ),
     dated=True,
 )
 """A provider's five-minute window, which starts at `w`: with the time that counts as down, the time for which it was
 awaited after its broker's return, the outages that began, and the longest silence of a provider judged by its beats.
+
+`load_1` to `load_5` are the mean loads of its minutes. They are null where these are all the same, and in windows for
+which the provider was not up all the time, or its load not known (`rollup/minutes.py`). They have four digits.
 
 `requests` and `errors` are its reports for that time. Of `timed` requests the latency is known: `busy_s` is the
 sum of their service times in seconds. `in_flight` is the mean number of requests that it reported to be handling."""
@@ -266,6 +274,7 @@ GOLD_SERVICE_1H = Table(
         demand_mean="double",
         demand_p95="double",
         demand_max="double",
+        demand_peak="double",
         capacity="double",
         full_load="double",
         providers_mean="double",
@@ -281,10 +290,14 @@ GOLD_SERVICE_1H = Table(
     ),
     dated=True,
 )
-"""A service's hour, which starts at `h`. `demand_p95` and `demand_max` are of its five-minute windows.
+"""A service's hour, which starts at `h`. `demand_p95` and `demand_max` are of its five-minute windows, `demand_peak` is
+of its highest minute, and never less than `demand_max` (`service/minutes.py`).
 
 `service_s` is the mean time in seconds that a request took, where providers report requests with their latency;
 `in_flight` the mean number of requests that all providers together were handling, where they report that."""
+
+PEAKS = ("demand_peak", "demand_max", "demand_mean")
+"""Columns of an hour that tell its peak, the finest first. An older table has no `demand_peak`."""
 
 GOLD_PROVIDER_DAY = Table(
     "gold_provider_day",
@@ -350,7 +363,7 @@ GOLD_FORECAST = Table(
 """The demand of a service in the hours to come, as it was forecast at `issued`, with the record of the model on past
 folds. `date` is that of `issued`.
 
-`p50` and `p95` are of hourly means, `hour_bound` and `peak_bound` of five-minute peaks: of that hour, and of the whole
+`p50` and `p95` are of hourly means, `hour_bound` and `peak_bound` of peaks (`PEAKS`): of that hour, and of the whole
 horizon. The bound would have been missed at `bound_missed` of `bound_trials` past moments, `bound_ahead_h` hours ahead;
 with 95 % confidence its rate of misses is at most `bound_miss_most`."""
 
@@ -393,7 +406,7 @@ now are too few.
 
 `add` is the number of missing providers. `growth_per_week` is that of the weekly peaks, as a share of them, from
 `trend_level` on, and `exhaust_trend` the week in which it makes the providers of now too few, within 13. `weekly_peaks`
-are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest five-minute window of the last full
+are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest minute of the last full
 hour, `demand_mean` its mean. `erlangs` is the mean number of requests in service in that hour, where providers report
 requests. So many `shared_providers` offer other services as well: their full load counts in each, and needs do not add
 up."""

@@ -20,7 +20,15 @@ SECOND = 1_000_000
 FIVE_MINUTES = 300 * SECOND
 """The grain of the table."""
 
+MINUTE = 60 * SECOND
+
+MINUTES = FIVE_MINUTES // MINUTE
+"""Minutes of a window of the table."""
+
 DAY = 24 * 3600 * SECOND
+
+WINDOWS = DAY // FIVE_MINUTES
+"""Windows of a date."""
 
 BROKER_SILENCE = 90 * SECOND
 """The broker writes a record each minute at least. After one and a half it was not there (docs/export.md)."""

@@ -33,6 +33,7 @@ def became(spark):
         *told("good", 0, [100.0] * 4),
         *told("good", 2, [100.0] * 48),
         *told("bad", 0, [100.0] * 4),
+        *told("minute", 0, [100.0] * 4),
         *told("zero", 0, [0.0] * 4),
         *told("new", 4, [1.0] * 4),
         *told("unseen", 0, [1.0] * 4),
@@ -40,6 +41,7 @@ def became(spark):
     load = [
         *(row("good", i, d) for i, d in enumerate([100.0, 110.0, 90.0, 115.0, 5_000.0])),
         *(row("bad", i, d, demand_max=125.0) for i, d in enumerate([100.0, 111.0, None])),
+        *(row("minute", i, 100.0, demand_max=115.0, demand_peak=115.0 + 3 * i) for i in range(3)),
         *(row("zero", i, 0.0) for i in range(4)),
     ]
     job = evaluate(spark.createDataFrame(forecasts, GOLD_FORECAST.schema), table(spark, load), hour(4))
@@ -54,6 +56,7 @@ def test_only_hours_that_are_over_and_known_are_compared(became):
         ("good", 0): 4,
         ("good", 1): 2,
         ("bad", 0): 2,
+        ("minute", 0): 3,
         ("zero", 0): 4,
     }
 
@@ -69,6 +72,7 @@ def test_what_was_covered_and_whether_the_peak_was_missed(became):
     assert not became["good", 0]["peak_missed"]
     assert became["bad", 0]["coverage"] == 0.5
     assert became["bad", 0]["peak_missed"]
+    assert became["minute", 0]["peak_missed"]
 
 
 def test_what_was_promised_stands_beside_it(became):

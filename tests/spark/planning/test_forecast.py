@@ -14,6 +14,10 @@ from tests.spark.hours import hour, row, table
 DAYS = 10
 
 
+MINUTES_FROM = 100
+"""Hours before it are of an older table, without minutes."""
+
+
 def demand(number: int) -> float:
     return 100.0 + 10.0 * (number % 24)
 
@@ -23,7 +27,14 @@ def told(spark):
     """Return the forecasts of some services, from one run of the job."""
     hours = DAYS * 24
     rows = [
-        *(row("steady", i, demand(i), demand_max=demand(i) + 15.0) for i in range(hours)),
+        *(row("steady", i, demand(i), demand_max=demand(i) + 5.0) for i in range(MINUTES_FROM)),
+        *(
+            row("steady", i, demand(i), demand_max=demand(i) + 5.0, demand_peak=demand(i) + 15.0)
+            for i in range(MINUTES_FROM, hours)
+        ),
+        # Older tables only, and its highest hour is one of them.
+        *(row("older", i, demand(i), demand_max=demand(i) + 5.0) for i in range(hours - 1)),
+        row("older", hours - 1, demand(0), demand_max=demand(0), demand_peak=demand(0) + 6.0),
         # Values after now are not known yet.
         row("steady", hours, 9_999.0),
         row("young", hours - 1, 7.0),
@@ -40,7 +51,7 @@ def told(spark):
 
 @pytest.mark.long
 def test_each_service_has_a_row_for_each_hour_to_come(told):
-    assert set(told.index) == {"steady", "young", "gone", "holes", "o'; <b>", "nothing"}
+    assert set(told.index) == {"steady", "young", "gone", "holes", "older", "o'; <b>", "nothing"}
     start = pd.Timestamp(hour(DAYS * 24)).tz_localize(None)
     for _, rows in told.groupby(level=0):
         assert list(rows["h"]) == list(pd.date_range(start, periods=48, freq="h"))
@@ -58,6 +69,10 @@ def test_what_repeats_is_forecast_at_the_right_hour(told):
     assert record.drop_duplicates().to_numpy().tolist() == [[1, 0, 48]]
     assert steady["bound_miss_most"].iloc[0] == pytest.approx(0.95)
     assert set(steady["flag"]) == {""}
+
+
+def test_the_bound_is_of_the_finest_peaks_that_are_known(told):
+    assert set(told.loc["older", "peak_bound"]) == {1.3 * (demand(23) + 5.0)}
 
 
 def test_a_short_history_is_flagged_and_claims_no_accuracy(told):

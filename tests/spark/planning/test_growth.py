@@ -38,6 +38,17 @@ def test_the_peaks_of_weeks_are_oldest_first_with_gaps():
     assert weekly_peaks(weeks(3.0, None, 5.0), NOW) == [None] * (WEEKS - 3) + [3.0, None, 5.0]
 
 
+def test_minutes_count_where_every_hour_has_them():
+    finer = [{**row, "demand_peak": 1.5 * row["demand_max"]} for row in weeks(100.0, 100.0, 100.0, 100.0)]
+    assert weekly_peaks(finer, NOW)[-4:] == [150.0] * 4
+    # The first hour is of an older table: that the others have minutes is no growth.
+    del finer[0]["demand_peak"]
+    assert weekly_peaks(finer, NOW)[-4:] == [100.0] * 4
+    # It no longer counts, and neither does one of which nothing is known.
+    older = {"h": NOW - timedelta(weeks=WEEKS + 1), "demand_max": 1e6}
+    assert weekly_peaks([older, {"h": NOW - timedelta(hours=1)}, *finer[1:]], NOW)[-3:] == [150.0] * 3
+
+
 def test_a_peak_does_not_fall_below_nothing():
     told = growth(weekly_peaks(weeks(40.0, 30.0, 20.0, 10.0), NOW))
     assert told is not None

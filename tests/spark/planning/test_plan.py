@@ -34,7 +34,8 @@ def now(service: str, demand: float, providers: float, full_load: float | None, 
 LOAD = [
     # An older hour, in which there were more of them.
     row("web", NOW - 2, 500.0, providers_mean=9.0, full_load=50.0, capacity=450.0),
-    now("web", 80.0, 4.0, 50.0, demand_p95=100.0, demand_max=120.0),
+    now("web", 80.0, 4.0, 50.0, demand_p95=100.0, demand_max=110.0, demand_peak=120.0),
+    now("older", 80.0, 4.0, 50.0, demand_p95=100.0, demand_max=110.0),
     row("web", NOW, 9_999.0, providers_mean=99.0, full_load=50.0, capacity=9_999.0),
     now("big", 3_000.0, 60.0, 50.0),
     now("free", 10.0, 3.0, None),
@@ -51,6 +52,7 @@ LOAD = [
 
 FORECASTS = [
     *told("web", [100.0, 200.0, 300.0]),
+    *told("older", [100.0]),
     *told("big", [3_500.0]),
     *told("free", [20.0]),
     *told("gone", [20.0], flag="old", seasons=4.0),
@@ -95,6 +97,10 @@ def test_the_bound_at_the_target_and_two_spare(plans):
     assert (web["demand_now"], web["peak_bound"], web["full_load"], web["target_utilisation"]) == (120, 300, 50, 0.7)
     record = ("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h")
     assert [web[name] for name in record] == [16, 0, 0.17, 168]
+
+
+def test_the_load_of_now_is_the_finest_peak_that_is_known(plans):
+    assert (plans["web"]["demand_now"], plans["older"]["demand_now"], plans["big"]["demand_now"]) == (120, 110, 3_000)
 
 
 def test_it_runs_out_in_the_hour_whose_need_is_more_than_there_are(plans):
