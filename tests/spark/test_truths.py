@@ -24,6 +24,8 @@ ASKED = Service(
     "asked", providers=6, level=240.0, outages=0.0, report=60.0, service_s=0.25, failed=0.02, full_load=80.0
 )
 
+BURSTS = Service("bursts", providers=6, level=240.0, outages=0.0, report=5.0, burst=1.0)
+
 BRIEF = (
     SHORT,
     attrs.evolve(SHORT, name="a minute each, killed", replaced_by="left"),
@@ -35,6 +37,7 @@ LASTING = (
     attrs.evolve(ROLLED, name="rolled at once", deploy_step=1.0),
     ASKED,
     Service("flaky", "dbp", providers=6, interval=20.0, report=300.0, flaky=(0.05,), losses=0.005, outages=1.0),
+    BURSTS,
 )
 
 RESTARTS = Faults(kills=1, restarts=1)
@@ -45,6 +48,10 @@ there until its broker's boot ends."""
 
 MEAN_OFF, HOUR_OFF = 0.02, 0.20
 """Of the true demand and of the true number of providers: what all hours together and the worst hour may be off by."""
+
+
+BURST_OFF = 0.08
+"""Of the true highest minute: by how much that of an hour may be off, where loads are reported each 5 s."""
 
 
 @pytest.fixture(scope="module")
@@ -71,21 +78,43 @@ def test_demand_providers_and_capacity_are_the_true_ones(known, service):
     # In the hours of a start of the broker and of a wrong clock, less is known.
     bad = {begin // HOUR for _, begin, _, _ in truth.boots} | {end // HOUR for _, _, end, _ in truth.boots}
     bad |= {hour for begin, end, _ in truth.clock_jumps for hour in range(begin // HOUR - 1, end // HOUR + 2)}
-    demand, providers, peaks = [], [], []
+    demand, providers, peaks, minutes = [], [], [], []
     for row in hours[service.name]:
         at = int(row["h"].timestamp()) * SECOND
         if at // HOUR in bad or at < true.since:
             continue
         wanted = true.demand[(at - true.since) // HOUR]
         demand.append(row["demand_mean"] / wanted - 1)
-        peaks.append(row["demand_max"] / wanted - 1)
+        if not service.burst:
+            peaks.append(row["demand_max"] / wanted - 1)
+        minutes.append(row["demand_peak"] / true.peaks[(at - true.since) // HOUR] - 1)
         providers.append(row["providers_mean"] / service.providers - 1)
         assert row["capacity"] == pytest.approx(row["providers_mean"] * service.full_load, rel=0.01)
     assert len(demand) > 20
     assert abs(fmean(demand)) < MEAN_OFF
     assert max(map(abs, demand)) < HOUR_OFF
-    assert max(peaks) < 1.5 * HOUR_OFF
+    assert max(peaks, default=0.0) < 1.5 * HOUR_OFF
+    assert max(minutes) < 1.5 * HOUR_OFF
     assert abs(fmean(providers)) < MEAN_OFF
+
+
+def test_bursts_of_a_minute_are_the_true_peaks(known):
+    truths, hours, _ = known
+    true, boots = truths[BURSTS].service("bursts"), truths[BURSTS].boots
+    bad = {at // HOUR for boot in boots for at in boot[1:3]}
+    bad |= {hour for begin, end, _ in truths[BURSTS].clock_jumps for hour in range(begin // HOUR - 1, end // HOUR + 2)}
+    minutes, windows = [], []
+    for row in hours["bursts"]:
+        at = int(row["h"].timestamp()) * SECOND
+        if at // HOUR not in bad and at >= true.since:
+            wanted = true.peaks[(at - true.since) // HOUR]
+            minutes.append(row["demand_peak"] / wanted - 1)
+            windows.append(row["demand_max"] / wanted - 1)
+    assert len(minutes) > 20
+    # A load holds until the next report, some seconds into the next minute.
+    assert max(map(abs, minutes)) < BURST_OFF
+    # One minute in five has twice the load.
+    assert max(windows) < -0.3
 
 
 def test_requests_are_the_true_ones_and_of_no_other_service(known):

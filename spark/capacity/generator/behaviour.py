@@ -117,6 +117,7 @@ def add_service(
         capacity=capacity,
         since=since,
         demand=demand.hourly(),
+        peaks=demand.peaks(),
         future=demand.future(),
         came=demand.came(),
         over_target=None if capacity is None else demand.first_over(capacity * TARGET),

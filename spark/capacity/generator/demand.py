@@ -1,8 +1,8 @@
 """Load of a service over time: the expected part, and noise from hour to hour.
 
 Rules:
-- Demand is level x (1 + daily wave) x (weekend factor) x (1 + trend), all of it known beforehand, times noise that
-  lasts for hours.
+- Demand is level x (1 + daily wave) x (weekend factor) x (1 + trend) x (burst of a minute), all of it known beforehand,
+  times noise that lasts for hours.
 - A service stays the same when another is added to the farm: its chance is its own.
 - The noise goes on after the end: a forecast is judged by the outcome, not by the part of it that could be known.
 """
@@ -16,6 +16,12 @@ from spark.capacity.generator.farm import TARGET, Service
 
 FUTURE = 14 * 24
 """Hours after the end for which the truth knows the demand: a horizon of a week, and as much again."""
+
+BURST = 20
+"""The minute of an hour in which bursts are: no time that `Demand` looks at for means is in it."""
+
+MINUTES = 60
+"""Minutes of an hour."""
 
 SEARCH = 400
 """Days after the end in which the date of running out is looked for."""
@@ -64,11 +70,16 @@ class Demand:
         weekend = (at // DAY + 3) % 7 >= 5
         wave = 1 + service.daily * np.cos((hour - service.peak_hour) * (2 * np.pi / 24))
         level = service.level * (1 + self._trend * (at - self._start) / DAY)
-        return np.asarray(np.maximum(0.0, level) * wave * np.where(weekend, service.weekend, 1.0))
+        burst = np.where(at % HOUR * MINUTES // HOUR == BURST, 1 + service.burst, 1.0)
+        return np.asarray(np.maximum(0.0, level) * wave * np.where(weekend, service.weekend, 1.0) * burst)
 
     def at(self, at: Ints) -> Floats:
         """Return the load, noise included."""
         return np.asarray(self.known(at) * self._noise[(at - self.since) // HOUR])
+
+    def _means(self, loads: Floats) -> Floats:
+        """Return the means of hours from loads at the times of `_hours`, none of which is in a burst."""
+        return np.asarray(loads.mean(axis=1) * (1 + self._spec.burst / MINUTES))
 
     def _hours(self, start: int, count: int) -> Ints:
         """Twelve times in each hour, a row for each."""
@@ -76,19 +87,25 @@ class Demand:
 
     def hourly(self) -> tuple[float, ...]:
         """The mean of each hour of the journal."""
-        return _rounded(self.at(self._hours(self.since, (self._until - self.since) // HOUR)).mean(axis=1))
+        return _rounded(self._means(self.at(self._hours(self.since, (self._until - self.since) // HOUR))))
+
+    def peaks(self) -> tuple[float, ...]:
+        """The highest minute of each hour of the journal."""
+        hours = np.arange((self._until - self.since) // HOUR, dtype=np.int64)[:, None] * HOUR
+        minutes = (np.arange(MINUTES, dtype=np.int64)[None, :] * 2 + 1) * HOUR // (2 * MINUTES)
+        return _rounded(self.at(self.since + hours + minutes).max(axis=1))
 
     def future(self) -> tuple[float, ...]:
         """The mean of each hour after the end, as far as it is known beforehand."""
-        return _rounded(self.known(self._hours(self._until, FUTURE)).mean(axis=1))
+        return _rounded(self._means(self.known(self._hours(self._until, FUTURE))))
 
     def came(self) -> tuple[float, ...]:
         """The mean of each hour after the end, noise included."""
-        return _rounded(self.at(self._hours(self._until, FUTURE)).mean(axis=1))
+        return _rounded(self._means(self.at(self._hours(self._until, FUTURE))))
 
     def first_over(self, bound: float) -> int | None:
         """The first hour after the end of which it is known that it exceeds a bound."""
-        means = self.known(self._hours(self._until, SEARCH * 24)).mean(axis=1)
+        means = self._means(self.known(self._hours(self._until, SEARCH * 24)))
         over = np.flatnonzero(means > bound)
         return self._until + int(over[0]) * HOUR if len(over) else None
 

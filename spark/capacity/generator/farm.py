@@ -29,6 +29,8 @@ class Service:
     runs_out: float | None = None
     """Instead of a trend: so many days after the end, demand first exceeds `TARGET` of all providers' capacity."""
     noise: float = 0.04
+    burst: float = 0.0
+    """In one minute of each hour the load is higher by so much of it."""
     failover: bool = False
     hours: float | None = None
     """The service is so young; None: as old as the journal."""

@@ -38,6 +38,8 @@ class ServiceTruth:
     since: int
     demand: tuple[float, ...]
     """The mean of each hour since ``since``, without the noise of single reports."""
+    peaks: tuple[float, ...]
+    """The highest minute of each of these hours, in the same way."""
     future: tuple[float, ...]
     """The same for the hours after the end, without any noise."""
     came: tuple[float, ...]

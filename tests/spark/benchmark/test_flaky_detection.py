@@ -34,7 +34,7 @@ def farm() -> Truth:
         # An hour and a half before midnight, and a quarter after it.
         provider("flaps", episodes=[(night - 3 * HOUR // 2, night + HOUR // 4)]),
     )
-    service = ServiceTruth("mail", ("flaky", "good", "accused", "flaps"), None, START, (), (), (), None, None, ())
+    service = ServiceTruth("mail", ("flaky", "good", "accused", "flaps"), None, START, (), (), (), (), None, None, ())
     return Truth(1, START, START + 2 * DAY, "b", (), (service,), providers, 0, (), (), 0, (), 0, (), (), ())
 
 
