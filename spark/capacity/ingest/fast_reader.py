@@ -14,10 +14,10 @@ Rules:
 import gzip
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
@@ -47,7 +47,7 @@ READ = pyarrow.json.ReadOptions(use_threads=False, block_size=LINE_LIMIT)
 PARSE = pyarrow.json.ParseOptions(explicit_schema=arrow_schema(RECORD), unexpected_field_behavior="error")
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Seen:
     """Reading of a segment: the number of its records, or its bytes if it is not whole; with the digest of its file."""
 
@@ -57,7 +57,7 @@ class Seen:
     look: Look | None = None
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Taken:
     """Result of a task: its segments, the runs of their records, and its files, as "table/date=.../name"."""
 

@@ -19,11 +19,11 @@ Rules:
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import date, datetime
 from math import ceil
 from pathlib import Path
 
+import attrs
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -63,7 +63,7 @@ NAMED = 1000
 """Unknown members that are named: bad input could have any number of names."""
 
 
-@dataclass
+@attrs.define
 class Ingested:
     """Result of an ingest."""
 
@@ -74,13 +74,13 @@ class Ingested:
     lost_known: int = 0
     damaged: int = 0
     """Segments of which nothing can be read, and whose losses are counted as far as they show."""
-    reasons: dict[str, int] = field(default_factory=dict)
-    unknown: dict[str, int] = field(default_factory=dict)
-    strange: list[str] = field(default_factory=list)
-    dates: set[date] = field(default_factory=set)
+    reasons: dict[str, int] = attrs.field(factory=dict)
+    unknown: dict[str, int] = attrs.field(factory=dict)
+    strange: list[str] = attrs.field(factory=list)
+    dates: set[date] = attrs.field(factory=set)
 
 
-@dataclass
+@attrs.define
 class Counts:
     """Content of a segment: good and bad lines; of one that was read line by line also how many members were understood
     and how many it seemed to have, and the first of the numbers of its rows; and how far unreadable parts reach."""

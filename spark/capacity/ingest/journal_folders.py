@@ -12,10 +12,11 @@ Rules:
 
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Protocol
+
+import attrs
 
 from spark.capacity.tables.object_store import Listed, ObjectFolder, Place, folders_in, listing, need_bucket
 
@@ -34,7 +35,7 @@ class JournalError(Exception):
     """There is no journal to read."""
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Hour:
     """A folder of an hour, named below `segments`; its key in the table of folders, and its state (when names in it
     last changed, in nanoseconds), which a store does not tell."""
@@ -44,7 +45,7 @@ class Hour:
     state: int | None
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Entry:
     """A name in an hour: its size in bytes and the time of its last change in nanoseconds, if it is a file."""
 
@@ -135,10 +136,10 @@ class LocalFolders:
         return found
 
 
-@dataclass
+@attrs.define
 class _StoredHour:
-    files: list[Listed] = field(default_factory=list)
-    folders: set[str] = field(default_factory=set)
+    files: list[Listed] = attrs.field(factory=list)
+    folders: set[str] = attrs.field(factory=set)
 
 
 class StoredFolders:

@@ -10,10 +10,11 @@ import os
 import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import date
 from hashlib import blake2b
 from typing import BinaryIO
+
+import attrs
 
 from spark.capacity.ingest.journal_folders import Folders, date_of, folders_of
 from spark.capacity.tables.object_store import Place, opened, size_of
@@ -39,7 +40,7 @@ JUMP = 1_000_000
 """From a record to the next one: a number that is higher by more is taken for damaged itself."""
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Segment:
     """A sealed segment: its name under `segments`, its size in bytes, when its file was last changed (ctime, in
     nanoseconds; another file of the same name and size has another one; in an object store the second in which it was
@@ -56,7 +57,7 @@ class Segment:
         return os.path.join(self.root, self.name)
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Found:
     """Content of journals: segments in order of names, names that are none, and the state of each folder that was
     listed (`journal_folders`)."""
@@ -150,7 +151,7 @@ def digest(path: str) -> str:
         return Digested(file).digest()
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Reach:
     """The highest number of a record that a segment is known to have held, though it cannot be read."""
 
@@ -159,7 +160,7 @@ class Reach:
     seq: int
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Look:
     """Reading of a segment as bytes: its damage, how many names of members it seems to have, and how far the
     records of a damaged one reach at least."""
@@ -203,7 +204,7 @@ def reach(path: str) -> Reach | None:
     if not known:
         return None
     last = known[-1]
-    return replace(last, seq=last.seq + 1) if rest and _told(lines[-1]) == last else last
+    return attrs.evolve(last, seq=last.seq + 1) if rest and _told(lines[-1]) == last else last
 
 
 def _told(line: bytes) -> Reach | None:

@@ -9,10 +9,10 @@ Rules:
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -101,7 +101,7 @@ class SortedFiles:
         return path
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Again:
     """Records that were written again: their runs, and the files, as "table/date=.../name"."""
 

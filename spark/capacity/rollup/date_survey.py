@@ -7,9 +7,9 @@ pairs tell which.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,15 +31,15 @@ class Pair(NamedTuple):
     instance: str
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Survey:
     """Survey of a date."""
 
     signs: Sequence[Signs] = ()
     """The times in which starts gave signs."""
-    pairs: Mapping[Pair, int] = field(default_factory=dict)
+    pairs: Mapping[Pair, int] = attrs.field(factory=dict)
     """Number of records of each."""
-    times: Mapping[tuple[str, str, int], int] = field(default_factory=dict)
+    times: Mapping[tuple[str, str, int], int] = attrs.field(factory=dict)
     """Times of the records beside lost ones, by start and number."""
     set_back: Sequence[SetBack] = ()
     """Clock jumps."""

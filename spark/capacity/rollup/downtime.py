@@ -9,8 +9,8 @@ Rules:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 
+import attrs
 import numpy as np
 
 from spark.capacity.rollup.broker_presence import Span, Stay
@@ -29,7 +29,7 @@ from spark.capacity.tables.time_windows import (
 )
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Stretches:
     """Times of being up: of which instance, with which site, whether it beats, from when to when, and how it ended."""
 
@@ -42,15 +42,15 @@ class Stretches:
 
     def take(self, rows: Ints | Flags) -> "Stretches":
         """Return some of them."""
-        return Stretches(*(getattr(self, one.name)[rows] for one in fields(self)))
+        return Stretches(*(getattr(self, one.name)[rows] for one in attrs.fields(type(self))))
 
 
 def together(*parts: Stretches) -> Stretches:
     """Put stretches of several kinds together."""
-    return Stretches(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Stretches)))
+    return Stretches(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in attrs.fields(Stretches)))
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Absent:
     """Times between stretches: up to when it was up, until when it is down, and from when it counts as that."""
 

@@ -14,9 +14,9 @@ Rules:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+import attrs
 import numpy as np
 import pyarrow as pa
 
@@ -105,7 +105,7 @@ def _known(column: pa.DictionaryArray, numbers: dict[str, int]) -> Ints:
     return np.array([*(numbers.get(name, -1) for name in names), -1], np.int64)[mine]
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Records:
     """Records of registrations. Nothing is known of numbers that are NaN, and of intervals that are 0."""
 
@@ -127,14 +127,14 @@ class Records:
 
     def take(self, rows: Ints | Flags) -> "Records":
         """Return some of the records."""
-        return Records(*(getattr(self, one.name)[rows] for one in fields(self)))
+        return Records(*(getattr(self, one.name)[rows] for one in attrs.fields(type(self))))
 
 
 def read(files: Sequence[str], names: Names, carried: Sequence[Carried]) -> Records:
     """Read the records of a part; those carried over look just like them."""
     read_ = batches(files, COLUMNS, lambda metadata: groups_with(metadata, names.instances))
     parts = [_carried(names, carried), *(_of(batch, names) for batch in read_ if len(batch))]
-    return Records(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Records)))
+    return Records(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in attrs.fields(Records)))
 
 
 def _carried(names: Names, carried: Sequence[Carried]) -> Records:
@@ -186,7 +186,7 @@ def _of(batch: pa.RecordBatch, names: Names) -> Records:
     )
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Lived:
     """Records in the order of their registrations and numbers, with the state from each of them on.
 
@@ -214,7 +214,7 @@ def lived(records: Records, hidden: Hidden) -> Lived:
     row = np.arange(len(records.at))
     first = np.maximum.accumulate(np.where(np.append(False, same)[: len(row)], 0, row))
     last = ~np.append(same, False)[: len(row)]
-    records = replace(
+    records = attrs.evolve(
         records,
         interval=_held(records.interval, records.interval > 0, first, 0),
         load=_held(records.load, ~np.isnan(records.load), first, np.nan),

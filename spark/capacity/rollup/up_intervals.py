@@ -8,8 +8,8 @@ Rules:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import attrs
 import numpy as np
 
 from spark.capacity.rollup.broker_presence import Span
@@ -20,7 +20,7 @@ from spark.capacity.tables.registration_ends import BROKER, CLOSED, OPEN, SILENT
 from spark.capacity.tables.time_windows import FAR, FIVE_MINUTES, GRACE, LIVENESS, Ints, overlap, repeated, windows
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Pieces:
     """Pieces, each of the break in `row`: from when to when the registration was connected, up to when it was up, from
     when on beats are expected of it, and how its up-time ended."""

@@ -2,9 +2,9 @@
 are made of that."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import attrs
 import numpy as np
 import pyarrow as pa
 
@@ -91,7 +91,7 @@ class Groups:
         return {name: way(columns[name]) for names, way in ways for name in names}
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Minutes:
     """The windows of instances that have minutes, in order: as `instance * WINDOWS + window`.
 

@@ -16,11 +16,11 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import attrs
 from pyarrow import fs
 
 SCHEME = "s3"
@@ -50,7 +50,7 @@ class StoreError(Exception):
     """An object store does not do what it was asked for."""
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class ObjectFolder:
     """A folder of a bucket: what all its keys begin with, without a slash at the end; empty for the whole bucket."""
 
@@ -193,7 +193,7 @@ def sizes(folder: ObjectFolder, names: Iterable[str]) -> dict[str, int | None]:
     return {name: one.size for name, one in zip(names, found, strict=True)}
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Listed:
     """An entry of a folder: its name below it, its size in bytes, and the time of its last change in nanoseconds, of
     which stores tell whole seconds."""

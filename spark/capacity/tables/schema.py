@@ -6,8 +6,7 @@ Rules:
 - A table of which `dated` is true has one folder for each date, and is replaced date by date.
 """
 
-from dataclasses import dataclass
-
+import attrs
 import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
@@ -65,7 +64,7 @@ def columns(**types: str) -> StructType:
     return StructType([StructField(name, TYPES[type_]) for name, type_ in types.items()])
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Table:
     """A table of the out directory."""
 

@@ -6,8 +6,8 @@ versions of the others that belong together. A run that was cut off before leave
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
+import attrs
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
@@ -19,7 +19,7 @@ from spark.capacity.tables.schema import SNAPSHOT
 from spark.capacity.tables.store import OutError
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Snapshot:
     """A set of versions, by table; with the run that published it, and what the next run must know besides the tables:
     the layout of the out directory, and the dates that are to be made again."""
@@ -28,11 +28,11 @@ class Snapshot:
     versions: Mapping[str, int]
     layout: int
     to_do: frozenset[str] = frozenset()
-    ident: str = field(default_factory=lambda: uuid.uuid4().hex)
+    ident: str = attrs.field(factory=lambda: uuid.uuid4().hex)
 
     def says_the_same(self, other: "Snapshot | None") -> bool:
         """Tell whether another one has the same content."""
-        return other is not None and replace(self, run=other.run, ident=other.ident) == other
+        return other is not None and attrs.evolve(self, run=other.run, ident=other.ident) == other
 
 
 def last(lake: Place) -> Snapshot | None:

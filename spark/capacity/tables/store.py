@@ -19,11 +19,11 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import IO
 
+import attrs
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,7 +63,7 @@ class OutError(Exception):
     """The out directory cannot be used."""
 
 
-@dataclass
+@attrs.define
 class State:
     """Unfinished work of a run, by date.
 
@@ -71,8 +71,8 @@ class State:
     the tables made of it do not know.
     """
 
-    moving: set[str] = field(default_factory=set)
-    changed: set[str] = field(default_factory=set)
+    moving: set[str] = attrs.field(factory=set)
+    changed: set[str] = attrs.field(factory=set)
 
 
 def url(path: Path) -> str:
@@ -302,7 +302,7 @@ class Tables:
     def keep(self, state: State) -> None:
         """Note the work that is begun and not finished, so that it outlives a crash."""
         new = self.out / ".state.json.new"
-        new.write_text(json.dumps({name: sorted(dates) for name, dates in asdict(state).items()}))
+        new.write_text(json.dumps({name: sorted(dates) for name, dates in attrs.asdict(state).items()}))
         sync(new)
         new.rename(self.out / ".state.json")
         sync(self.out)

@@ -14,10 +14,10 @@ Rules:
 import json
 import shutil
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+import attrs
 import pyarrow as pa
 
 from spark.capacity.tables import snapshots
@@ -34,7 +34,7 @@ LAKE = "lake"
 """The folder of the published tables, below the out directory."""
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Mark:
     """Origin of a working copy, and the snapshots from one of which it goes on; None: before the first one."""
 

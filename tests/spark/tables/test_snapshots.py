@@ -5,10 +5,10 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import attrs
 import pandas as pd
 import pytest
 
@@ -185,6 +185,6 @@ def test_a_run_that_is_killed_leaves_the_snapshot_readable_and_the_next_goes_on(
 
 def test_a_snapshot_that_says_the_same_is_known() -> None:
     one = Snapshot("r1", {"a": 1}, 3, frozenset({"2026-03-01"}))
-    assert one.says_the_same(replace(one, run="r2", ident="x"))
-    assert not one.says_the_same(replace(one, versions={"a": 2}))
+    assert one.says_the_same(attrs.evolve(one, run="r2", ident="x"))
+    assert not one.says_the_same(attrs.evolve(one, versions={"a": 2}))
     assert not one.says_the_same(None)
