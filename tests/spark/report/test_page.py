@@ -297,7 +297,7 @@ def test_the_trend_meets_the_limit_in_the_week_that_the_plan_names():
     ("members", "said"),
     [
         ({"exhaust_trend": None}, "By this trend the providers are enough for 13 weeks."),
-        ({"exhaust_trend": NOW}, "By this trend the providers are too few already now."),
+        ({"exhaust_trend": NOW}, "By this trend the providers are too few for the peak of this week."),
         ({"full_load": None}, "Without a full load nothing is claimed about when the providers are too few."),
     ],
 )
@@ -396,7 +396,7 @@ def test_a_shortage_of_now_has_one_wording():
     one = trended(need_now=9, exhaust_bound=NOW, exhaust_p50=NOW, exhaust_trend=NOW)
     found = parsed(render({"gold_service_1h": hours("a", 2), "gold_plan": [one]}))
     [row] = [row for row in section(found, "At a glance").iter("tr") if text(row[0]) == "a"]
-    assert [text(row[place]) for place in (2, 3, 7)] == ["already now"] * 3
+    assert [text(row[place]) for place in (2, 3, 7)] == ["already now", "already now", "this week"]
     # The need stands beside it that makes it so.
     assert (text(row[4]), text(row[5])) == ("8", "9")
     own = text(section(found, "Service a"))

@@ -159,7 +159,7 @@ export const LISTS = {
       },
       { name: "add", title: "Missing", number: true },
       { name: "has", title: "Has", number: true },
-      { name: "need_now", title: "Needs now", number: true, width: "minmax(6.5rem, 1fr)" },
+      { name: "need_now", title: "Needed now", number: true, width: "minmax(6.5rem, 1fr)" },
       { name: "need", title: "Will need", number: true },
       { name: "short_at", title: "Short from", draw: (row) => when(row.short_at), width: "minmax(11.5rem, 1.5fr)" },
       { name: "note", title: "Note" },
