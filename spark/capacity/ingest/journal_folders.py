@@ -4,7 +4,7 @@ Rules:
 - A folder on this machine has a state: when names in it last changed. An hour with the state that is known is passed
   over: a segment appears in it by a rename, which changes that state.
 - A store tells no such state, and lists a thousand names a request. So dates are listed one by one: those that are new,
-  those of the last days (`RECENT`), and those to which something leads back (a segment in quarantine, another journal).
+  those of its last days (`RECENT`), and those to which something leads back (a segment in quarantine, another journal).
 - The first run of each UTC date by the wall clock lists all dates, for segments that come late: of a broker that was
   away, or of a copy made by hand. The state of a date in a store is the UTC date on which it was last listed.
 - States are noted after the segments are, in the ledger: a run that is cut off notes nothing, and the next lists again.
@@ -27,8 +27,8 @@ HIDDEN = (".", "_")
 """Beginnings of names that are not the broker's."""
 
 RECENT = timedelta(days=2)
-"""Dates before today that each run lists in a store. A segment has the date of its first record, is sealed up to a day
-later (`segment_seconds`), and is in the bucket up to a day after that if it is copied daily."""
+"""Dates before the newest one that each run lists in a store. A segment has the date of its first record, is sealed up
+to a day later (`segment_seconds`), and is in the bucket up to a day after that if it is copied daily."""
 
 
 class JournalError(Exception):
@@ -136,6 +136,14 @@ class LocalFolders:
         return found
 
 
+def _day_of(name: str) -> date | None:
+    """Return the date of a folder, None for another name."""
+    try:
+        return date.fromisoformat(name.removeprefix("date="))
+    except ValueError:
+        return None
+
+
 @attrs.define
 class _StoredHour:
     files: list[Listed] = attrs.field(factory=list)
@@ -153,7 +161,8 @@ class StoredFolders:
         if not self._dates and not any(key.startswith(f"{self.root}/") for key in known):
             raise JournalError(f"{journal} is no journal: it has no folder named {SEGMENTS} with a date in it")
         self._known = known
-        self._recent, self._last = f"date={today - RECENT}", f"date={date.max}"
+        newest = max((day for day in map(_day_of, self._dates) if day is not None and day <= today), default=today)
+        self._recent, self._last = f"date={newest - RECENT}", f"date={date.max}"
         midnight = datetime.combine(today, time(), UTC)
         self._today = int(midnight.timestamp()) * 1_000_000_000
         self._held: dict[str, _StoredHour] = {}

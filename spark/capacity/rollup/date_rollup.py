@@ -168,6 +168,7 @@ def _make(tables: Tables, batch: Sequence[Work]) -> None:
         tables.put_date(SILVER_SIGNS, work.signs, work.day)
         tables.put_date(SILVER_SET_BACK, work.set_back, work.day)
         tables.put_date(SILVER_CARRY, work.after, work.day)
+    staged.rmdir()
 
 
 def _share(tables: Tables, work: Work, staged: Path) -> list[tuple[int, Share]]:

@@ -134,7 +134,19 @@ def test_a_date_that_is_new_in_one_bucket_is_listed_in_the_others(store: Store, 
     runs = Runs(store, journal, other)
     runs.run()
     put(other, OLD[0], "c-one-1")
-    assert [one.name[5:15] for one in runs.run().segments] == [str(day) for day in (OLD[0], OLD[0], *LATE)]
+    # The other one's newest date is an old one.
+    assert [one.name[5:15] for one in runs.run().segments] == [str(day) for day in (OLD[0], OLD[0], OLD[1], *LATE)]
+
+
+def test_each_run_lists_the_last_dates_of_an_old_journal(store: Store, bucket: ObjectFolder) -> None:
+    for day in OLD:
+        put(bucket, day)
+    put(bucket, TODAY + 400 * DAY)
+    runs = Runs(store, bucket)
+    runs.run()
+    late = put(bucket, OLD[-1], "b-one-2")
+    assert late in {one.name for one in runs.run().segments}
+    assert runs.asked == ["", *folders([*OLD[-1 - RECENT.days :], TODAY + 400 * DAY])]
 
 
 def test_states_are_noted_when_the_segments_are_in_the_ledger(
