@@ -8,10 +8,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 PATIENCE = 120.0
 """Seconds after which an event that should have come has not: twenty times the few seconds that the slowest step, the
 start of a daemon with all wires, takes on a machine with one other thing to do."""
+
+LOOK_EVERY = 0.01
+"""Seconds between two looks at what another process makes."""
+
+
+def eventually(look: Callable[[], Value]) -> Value:
+    """Return the first true value of ``look``: for files of another process, which tells no one that it wrote them."""
+    end = time.monotonic() + PATIENCE
+    while not (value := look()):
+        assert time.monotonic() < end, f"it is still {value!r}"
+        time.sleep(LOOK_EVERY)
+    return value
 
 
 def takes_less_than(seconds: float, attempt: Callable[[], float]) -> None:
