@@ -13,7 +13,7 @@ Rules:
 
 import gzip
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -34,12 +34,16 @@ from spark.capacity.ingest.record_rules import (
 )
 from spark.capacity.ingest.runs import RUNS, runs_of
 from spark.capacity.ingest.segments import Digested, Look, look
-from spark.capacity.ingest.sorted_files import BRONZE, SortedFiles
+from spark.capacity.ingest.sorted_files import BRONZE, SortedFiles, numbered_names
 from spark.capacity.tables.object_store import opened
 from spark.capacity.tables.schema import EVENTS, RECORD, VERSIONS, arrow_schema
 
 LARGEST = 512 << 20
-"""Bytes of a segment, unpacked, that are taken into memory at once: eight times the size of a broker's."""
+"""Bytes of a segment, unpacked, whose rows are held until all of it is known to be whole: eight times the size of a
+broker's."""
+
+PIECE = 4 << 20
+"""Bytes of a segment, unpacked, that are parsed at once. Their text and columns need some ten times as much memory."""
 
 READ = pyarrow.json.ReadOptions(use_threads=False, block_size=LINE_LIMIT)
 """Spark gives each core a task of its own."""
@@ -72,12 +76,11 @@ def take(segments: Iterable[tuple[str, str]], place: str, earliest: int, latest:
     for name, path in segments:
         with opened(path) as file:
             packed = Digested(file)
-            table = read(packed, earliest, latest)
+            rows = read(packed, name, earliest, latest)
             digest = packed.digest()
-        if table is None or not len(table):
+        if rows is None:
             seen.append(Seen(name, digest, look=look(path)))
             continue
-        rows = made(table, name)
         runs.append(runs_of(rows))
         files.add(rows)
         seen.append(Seen(name, digest, len(rows)))
@@ -85,16 +88,45 @@ def take(segments: Iterable[tuple[str, str]], place: str, earliest: int, latest:
     return Taken(tuple(seen), pa.concat_tables(runs), tuple(files.names))
 
 
-def read(packed: Digested, earliest: int, latest: int) -> pa.Table | None:
-    """Read a segment: the members of its records, or nothing if it is not whole. Times are microseconds since 1970."""
+def read(packed: Digested, segment: str, earliest: int, latest: int) -> pa.Table | None:
+    """Read a segment piece by piece: rows of bronze, with names as numbers, or nothing if it is not whole.
+
+    Times are microseconds since 1970.
+    """
+    parts = []
     try:
         # To its types the file is more than what gzip reads with.
         with gzip.GzipFile(fileobj=cast(BinaryIO, packed), mode="rb") as file:
-            text = file.read(LARGEST + 1)
+            for piece in pieces(file):
+                table = parse(piece)
+                if file.tell() > LARGEST or table is None or not good(table, earliest, latest):
+                    return None
+                parts.append(numbered_names(made(table, segment)))
     except (OSError, EOFError, zlib.error):
         return None
+    return pa.concat_tables(parts) if parts else None
+
+
+def pieces(file: gzip.GzipFile) -> Iterator[bytes]:
+    """Yield the text of a file in pieces that end with a line; the last one ends as the file does."""
+    rest = b""
+    while data := file.read(PIECE):
+        whole, newline, begun = data.rpartition(b"\n")
+        if newline:
+            yield rest + whole + newline
+            rest = begun
+        else:
+            rest += data
+            if len(rest) > LINE_LIMIT:
+                break
+    if rest:
+        yield rest
+
+
+def parse(text: bytes) -> pa.Table | None:
+    """Parse lines: the members of their records, or nothing if not each line is an object of known members."""
     # An object cannot end one line within it and begin the next one: as many objects as lines are one on each.
-    if len(text) > LARGEST or not (text.startswith(b"{") and text.endswith(b"}\n")):
+    if not (text.startswith(b"{") and text.endswith(b"}\n")):
         return None
     lines = text.count(b"}\n{") + 1
     try:
@@ -102,10 +134,7 @@ def read(packed: Digested, earliest: int, latest: int) -> pa.Table | None:
         table.validate(full=True)
     except pa.ArrowException:
         return None
-    if len(table) != lines or lines != text.count(b"\n"):
-        return None
-    table = table.combine_chunks()
-    return table if good(table, earliest, latest) else None
+    return table.combine_chunks() if len(table) == lines == text.count(b"\n") else None
 
 
 def good(table: pa.Table, earliest: int, latest: int) -> bool:

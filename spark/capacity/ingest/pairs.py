@@ -31,27 +31,34 @@ def pairs_of(records: pa.Table) -> pa.Table:
     Names of the records are dictionaries, and each column is of one piece.
     """
     [batch] = records.select(COLUMNS).to_batches()
-    batch = batch.filter(pa.array(of_providers(batch)))
-    day, provider = batch["date"].cast(pa.int32()).to_numpy().astype(np.int64), whole(batch["provider"], 0)
-    pair = together(day, *(codes(batch[name])[0] for name in NAMES), provider)
-    number, seq = int(pair.max(initial=-1)) + 1, whole(batch["seq"], 0)
-    interval = np.maximum(whole(batch["interval_ms"], 0), 0) * MILLISECOND
-    load, full_load, ended = real(batch["load"]), real(batch["full_load"]), ends(batch)
+    of_them = pa.array(of_providers(batch))
+
+    def column(name: str) -> pa.Array:
+        # One by one: all of them for a moment would be most of what a task holds.
+        return batch[name].filter(of_them)
+
+    day, provider = column("date").cast(pa.int32()).to_numpy().astype(np.int64), whole(column("provider"), 0)
+    pair = together(day, *(codes(column(name))[0] for name in NAMES), provider)
+    number, seq = int(pair.max(initial=-1)) + 1, whole(column("seq"), 0)
     last = latest(pair, seq, np.ones(len(seq), bool), number)
-    made: dict[str, pa.Array] = {name: batch[name].take(pa.array(last)).cast(pa.string()) for name in NAMES}
+    row = pa.array(last)
+    made: dict[str, pa.Array] = {name: column(name).take(row).cast(pa.string()) for name in NAMES}
+    ended = ends(batch.select(["event", "why"]).filter(of_them).take(row))
     made |= {
-        "date": batch["date"].take(pa.array(last)),
+        "date": column("date").take(row),
         "provider": pa.array(provider[last]),
         "records": pa.array(np.bincount(pair, minlength=number)),
         "seq": pa.array(seq[last]),
-        "at": batch["ts"].cast(pa.int64()).take(pa.array(last)),
-        "ended": _or_null(ended[last], ended[last] != OPEN),
+        "at": column("ts").cast(pa.int64()).take(row),
+        "ended": _or_null(ended, ended != OPEN),
     }
-    for name, values, told in (
-        ("interval", interval, interval > 0),
-        ("load", load, ~np.isnan(load)),
-        ("full_load", full_load, ~np.isnan(full_load)),
-    ):
+    for name in ("interval", "load", "full_load"):
+        if name == "interval":
+            values: Ints | Floats = np.maximum(whole(column("interval_ms"), 0), 0) * MILLISECOND
+            told: Flags = values > 0
+        else:
+            values = real(column(name))
+            told = ~np.isnan(values)
         row = latest(pair, seq, told, number)
         made[name] = _or_null(values[row], row >= 0)
         made[f"{name}_seq"] = _or_null(seq[row], row >= 0)

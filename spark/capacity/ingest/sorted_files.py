@@ -52,12 +52,15 @@ class SortedFiles:
 
     def add(self, rows: pa.Table) -> None:
         """Take rows of bronze, in their order."""
-        for name, parts in self._columns.items():
-            column = rows[name]
-            parts += (column.dictionary_encode() if pa.types.is_string(column.type) else column).chunks
-        self._held += len(rows)
-        if self._held >= LARGE:
-            self.flush()
+        rows, begin = numbered_names(rows), 0
+        while begin < len(rows):
+            taken = rows.slice(begin, LARGE - self._held)
+            begin += len(taken)
+            self._held += len(taken)
+            for name, column in zip(rows.column_names, taken.columns, strict=True):
+                self._columns[name] += column.chunks
+            if self._held == LARGE:
+                self.flush()
 
     def flush(self) -> None:
         """Write the rows that are held."""
@@ -121,6 +124,12 @@ def write_again(paths: Iterable[str], place: str) -> Again:
                 made.add(rows.select(BRONZE.names))
     made.flush()
     return Again(pa.concat_tables(runs), tuple(made.names))
+
+
+def numbered_names(rows: pa.Table) -> pa.Table:
+    """Encode columns of text as dictionaries: rows of the same service and provider are many."""
+    columns = [each.dictionary_encode() if pa.types.is_string(each.type) else each for each in rows.columns]
+    return pa.table(columns, rows.column_names)
 
 
 def _whole(columns: dict[str, list[pa.Array]], name: str) -> pa.Array:

@@ -13,7 +13,8 @@ from pyspark.sql import functions as F
 
 from broker.core.model import MAX_COUNT, LoadDetails
 from broker.export.records import Record, common, encode, with_details
-from spark.capacity.ingest.fast_reader import read, take
+from spark.capacity.ingest import fast_reader
+from spark.capacity.ingest.fast_reader import PIECE, read, take
 from spark.capacity.ingest.line_reader import NOTHING, STAGED, stage
 from spark.capacity.ingest.record_rules import EARLIEST, FUTURE, micros
 from spark.capacity.ingest.segments import Digested
@@ -110,9 +111,15 @@ def by_lines(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> d
     }
 
 
+@pytest.mark.parametrize("piece", [PIECE, 700, 200, 1])
 def test_what_is_whole_is_just_what_spark_reads_line_by_line(
-    spark: SparkSession, tmp_path: Path, by_lines: dict[str, tuple[list[Any], int]]
+    spark: SparkSession,
+    tmp_path: Path,
+    by_lines: dict[str, tuple[list[Any], int]],
+    monkeypatch: pytest.MonkeyPatch,
+    piece: int,
 ) -> None:
+    monkeypatch.setattr(fast_reader, "PIECE", piece)
     names = [segment(tmp_path, name, text) for name, text in TEXTS.items()]
     taken = take([(name, str(tmp_path / "segments" / name)) for name in names], str(tmp_path / "out"), *LIMITS)
     assert [seen.name for seen in taken.seen] == names
@@ -133,7 +140,7 @@ def test_what_is_whole_is_just_what_spark_reads_line_by_line(
 
 
 def read_text(text: bytes) -> Any:
-    return read(Digested(BytesIO(gzip.compress(text))), *LIMITS)
+    return read(Digested(BytesIO(gzip.compress(text))), "a segment", *LIMITS)
 
 
 def test_records_of_the_broker_are_whole_in_both_versions() -> None:
@@ -155,3 +162,12 @@ def test_the_most_that_a_provider_may_report_is_read() -> None:
     most = with_details(plain, LoadDetails(MAX_COUNT, MAX_COUNT, MAX_COUNT, MAX_COUNT))
     [row] = read_text(encode(most, common("b", "one"), 1)).to_pylist()
     assert row["requests"] == row["errors"] == row["in_flight"] == row["latency_ms"] == MAX_COUNT
+
+
+def test_a_segment_over_the_limit_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = lines(*(record(seq) for seq in range(1, 9)))
+    monkeypatch.setattr(fast_reader, "PIECE", 300)
+    monkeypatch.setattr(fast_reader, "LARGEST", len(text))
+    assert len(read_text(text)) == 8
+    monkeypatch.setattr(fast_reader, "LARGEST", len(text) - 1)
+    assert read_text(text) is None

@@ -56,10 +56,10 @@ def test_pairs_count_the_records_of_providers(tmp_path: Path) -> None:
 def test_each_date_has_its_files_and_so_many_rows_have_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sorted_files, "LARGE", 50)
     after = DAY + timedelta(days=1)
-    names = written(tmp_path, rows(40), rows(20, after, 41), rows(10, after, 61))
+    names = written(tmp_path, rows(40), rows(20, after, 41), rows(130, after, 61))
     count = {name: pyarrow.parquet.ParquetFile(tmp_path / name).metadata.num_rows for name in names}
     records = sorted((name.split("/")[1], rows) for name, rows in count.items() if name.startswith("bronze_records"))
-    assert records == [(f"date={DAY}", 40), (f"date={after}", 10), (f"date={after}", 20)]
+    assert records == [(f"date={DAY}", 40), *((f"date={after}", rows) for rows in (10, 40, 50, 50))]
 
 
 def test_readers_of_some_instances_skip_row_groups_and_miss_no_record(

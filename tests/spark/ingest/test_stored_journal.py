@@ -70,7 +70,7 @@ def test_a_segment_that_the_store_does_not_give_is_no_damaged_one(bucket: Object
     [found] = find_segments([bucket], TODAY).segments
     earliest, latest = micros(EARLIEST), micros(STARTED)
     with opened(found.path) as file:
-        assert read(Digested(file), earliest, latest) is not None
+        assert read(Digested(file), "a segment", earliest, latest) is not None
     remove(bucket / "segments", [name])
     with pytest.raises(StoreError):
         take([(found.name, found.path)], str(tmp_path / "staging"), earliest, latest)
