@@ -23,7 +23,7 @@ Rules:
 """
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, timedelta
 from math import ceil
 from pathlib import Path
@@ -31,17 +31,16 @@ from pathlib import Path
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import functions as F
 
 from spark.capacity.rollup import clock_jumps
 from spark.capacity.rollup.aggregation import Day, write
 from spark.capacity.rollup.broker_presence import SILVER_SIGNS, Signs, in_windows, of_brokers, signs_of, stays, up_spans
 from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK
 from spark.capacity.rollup.date_survey import Pair, Survey, survey
+from spark.capacity.rollup.division import divide_records, in_ranges
 from spark.capacity.rollup.end_state import SILVER_CARRY, Carried, carried, in_order, state_after
 from spark.capacity.rollup.lost_time import Missing, beside, find_gaps, joined
 from spark.capacity.rollup.partitioning import Part, divide, in_tasks, tasks_of
-from spark.capacity.rollup.registrations import COLUMNS
 from spark.capacity.tables.schema import (
     BRONZE_PAIRS,
     BRONZE_RECORDS,
@@ -49,15 +48,15 @@ from spark.capacity.tables.schema import (
     SILVER_PROVIDER_5M,
     arrow_schema,
 )
-from spark.capacity.tables.store import State, Tables, url
+from spark.capacity.tables.store import State, Tables
 from spark.capacity.tables.time_windows import DAY, midnight
 
 ONE_DAY = timedelta(days=1)
 
 MOST_PARTS = 32
 """Parts of a date that read the row groups of their instances: groups on the border of two parts are read by both, and
-the footers of files by all, which makes 1.5 times the bytes of a date at some 35 parts. With more parts Spark divides
-the records first."""
+the footers of files by all, which makes 1.5 times the bytes of a date at some 35 parts. With more parts the records are
+divided first (`division`)."""
 
 BATCH = 4
 """Tasks for each core that run together, of as many dates as that takes. The driver holds the registrations of these
@@ -179,7 +178,7 @@ def _share(tables: Tables, work: Work, staged: Path) -> list[tuple[int, Share]]:
     before: list[list[Carried]] = [[] for _ in parts]
     for one in work.before:
         before[part_of[one.pair]].append(one)
-    files = _files(tables, work, part_of, len(parts))
+    files = _files(tables, work)
     return [
         (part.size, (attrs.evolve(work.common, files=its), part.pairs, carried_, str(place)))
         for part, its, carried_ in zip(parts, files, before, strict=True)
@@ -196,18 +195,18 @@ def _place(staged: Path, day: date) -> Path:
     return staged / str(day)
 
 
-def _files(tables: Tables, work: Work, part_of: Mapping[Pair, int], parts: int) -> list[tuple[str, ...]]:
+def _files(tables: Tables, work: Work) -> list[tuple[str, ...]]:
     """Return the files that each part has to read: those of the date, or if there are many parts, files of its own."""
     files = work.common.files
-    if parts <= MOST_PARTS:
-        return [files] * parts
-    spark, place = tables.spark, _place(tables.out / PARTED, work.day)
-    rows = sorted({(pair.service, pair.instance, number) for pair, number in part_of.items()})
-    numbers = spark.createDataFrame(rows, "service string, instance string, part int")
-    records = spark.read.schema(BRONZE_RECORDS.schema).parquet(*(f"file://{path}" for path in files))
-    divided = records.select(*COLUMNS).join(F.broadcast(numbers), ["service", "instance"])
-    divided.repartition(parts, "part").write.partitionBy("part").parquet(url(place))
-    return [tuple(map(str, sorted(place.glob(f"part={number}/*.parquet")))) for number in range(parts)]
+    if len(work.parts) <= MOST_PARTS:
+        return [files] * len(work.parts)
+    context, place = tables.spark.sparkContext, _place(tables.out / PARTED, work.day)
+    place.mkdir(parents=True)
+    instances = [sorted({(pair.service, pair.instance) for pair in part.pairs}) for part in work.parts]
+    ranges, target = in_ranges(instances, context.defaultParallelism), str(place)
+    divided = context.parallelize(ranges, len(ranges)).flatMap(lambda one: divide_records(files, one, target))
+    found = dict(divided.collect())
+    return [(found[number],) if number in found else () for number in range(len(work.parts))]
 
 
 def _state(tables: Tables, day: date) -> pa.Table:

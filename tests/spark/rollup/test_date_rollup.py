@@ -453,7 +453,7 @@ def test_an_instance_may_change_within_a_registration(spark, tmp_path):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("most", [4, 1000], ids=["divided by Spark", "by row groups"])
+@pytest.mark.parametrize("most", [4, 1000], ids=["divided first", "by row groups"])
 def test_the_parts_of_a_date_do_not_show(spark, tmp_path, monkeypatch, most):
     starts = [*killed_and_restarted(), *shared(), *moved(), *twice_killed()]
     whole = rolled(Tables(spark, tmp_path / "whole"), starts)
