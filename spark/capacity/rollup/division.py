@@ -18,8 +18,8 @@ import pyarrow.parquet
 
 from spark.capacity.ingest.sorted_files import FILE
 from spark.capacity.rollup.registrations import COLUMNS
-from spark.capacity.rollup.row_groups import Name, groups_with
 from spark.capacity.tables.column_reader import batches, codes
+from spark.capacity.tables.row_groups import Name, groups_with
 from spark.capacity.tables.time_windows import Ints
 
 RANGE = 32
