@@ -2,7 +2,7 @@
 
 Rules:
 - The rows of a file are sorted by service and instance; those of an instance keep the order in which they came, and
-  records of no service are last. A row group has a fixed number of rows, and the range of its services and instances.
+  records of no service are last. A row group has a fixed number of rows, and its range is in the footer (`row_groups`).
 - Beside each file is one of the same name with its pairs (`pairs`).
 - A task holds a bounded number of rows; with more it writes several files for a date.
 """
@@ -21,6 +21,7 @@ import pyarrow.parquet
 from spark.capacity.ingest.pairs import pairs_of
 from spark.capacity.ingest.record_rules import DISTINCT
 from spark.capacity.ingest.runs import RUNS, runs_of
+from spark.capacity.tables.row_groups import Row, footer
 from spark.capacity.tables.schema import BRONZE_PAIRS, BRONZE_RECORDS, Table, arrow_schema
 from spark.capacity.tables.time_windows import Ints
 
@@ -37,7 +38,8 @@ GROUP = 16_384
 of the groups, which each reader needs, take 2 % of the file."""
 
 ORDER = ("service", "instance")
-"""Columns by which rows are sorted. Only their ranges are stored: those of others would be the same in each group."""
+"""Columns by which rows are sorted. Only for these are Parquet's own ranges stored, for other readers: those of other
+columns would be the same in each group."""
 
 
 class SortedFiles:
@@ -92,10 +94,13 @@ class SortedFiles:
             write_statistics=list(ORDER),
             store_schema=False,
         ) as writer:
+            ranges = []
             for begin in range(0, len(order), GROUP):
                 group = rows.take(pa.array(order[begin : begin + GROUP]))
+                ranges.append(_range(group))
                 # As text: a group of numbered names would have all names of the file.
                 writer.write_table(group.select(FILE.names).cast(FILE))
+            writer.add_key_value_metadata(footer(ranges))
 
     def _new(self, table: Table, name: str) -> Path:
         path = self._place / table.name / name
@@ -136,6 +141,15 @@ def _whole(columns: dict[str, list[pa.Array]], name: str) -> pa.Array:
     """Take the parts of a column out, and return them as one array."""
     parts, columns[name] = columns[name], []
     return pa.chunked_array(parts).unify_dictionaries().combine_chunks()
+
+
+def _range(group: pa.Table) -> tuple[Row, Row] | None:
+    """Return the names of the first and of the last row that is of a service; the broker's own records are last."""
+    last = len(group) - group["service"].null_count - 1
+    if last < 0:
+        return None
+    first, end = ((group["service"][row].as_py(), group["instance"][row].as_py()) for row in (0, last))
+    return first, end
 
 
 def _order(rows: pa.Table) -> Ints:

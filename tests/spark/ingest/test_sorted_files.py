@@ -83,16 +83,24 @@ def test_readers_of_some_instances_skip_row_groups_and_miss_no_record(
     assert list(batches([path], COLUMNS, lambda metadata: groups_with(metadata, [("s9", "i1")]))) == []
 
 
-def test_a_group_without_a_range_may_hold_any_instance(tmp_path: Path) -> None:
-    long = "x" * 10_000
-    name = {"service": long, "provider": 1, "instance": long, "event": "hb", "broker": "b", "boot": "one"}
-    table = pa.Table.from_pylist([{"date": DAY, "ts": clock("10:00"), "seq": 1, **name}], BRONZE)
-    [file, _] = written(tmp_path / "long", table)
-    metadata = pyarrow.parquet.ParquetFile(tmp_path / "long" / file).metadata
-    assert groups_with(metadata, [(long, long)]) == groups_with(metadata, [("a", "a")]) == [0]
-    # Written by others, without ranges.
-    pyarrow.parquet.write_table(table, tmp_path / "other.parquet", write_statistics=False)
-    assert groups_with(pyarrow.parquet.ParquetFile(tmp_path / "other.parquet").metadata, [("a", "a")]) == [0]
+def test_each_group_has_the_range_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sorted_files, "GROUP", 16)
+    [file, _] = written(tmp_path, rows(600))
+    with pyarrow.parquet.ParquetFile(tmp_path / file) as held:
+        for number in range(held.metadata.num_row_groups):
+            group = {(row["service"], row["instance"]) for row in held.read_row_group(number).to_pylist()}
+            named = {name for name in group if None not in name}
+            assert all(number in groups_with(held.metadata, [name]) for name in named)
+            # Services share groups: an instance of one of them is not looked for in all of both.
+            assert not any(number in groups_with(held.metadata, [(name[0], "i")]) for name in named if len(named) == 1)
+        assert all(groups_with(held.metadata, [(f"s{n}", f"i{m}")]) for n in range(4) for m in range(5))
+        assert groups_with(held.metadata, [("s4", "i0")]) == groups_with(held.metadata, [("", "")]) == []
+
+
+def test_a_file_without_ranges_may_have_any_instance_in_any_group(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(rows(40), tmp_path / "other.parquet", row_group_size=10)
+    metadata = pyarrow.parquet.ParquetFile(tmp_path / "other.parquet").metadata
+    assert groups_with(metadata, [("s9", "i9")]) == [0, 1, 2, 3]
 
 
 def test_files_in_another_order_are_written_again(tmp_path: Path) -> None:
