@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -269,6 +269,16 @@ def hour_by_hour(journal: Path, out: Path, place: Path, url: str, workers: list[
     return measured
 
 
+def of_the_last_hour(read: Mapping[str, int], at_start: int, journal: Path, out: Path) -> dict[str, float]:
+    """Return what the rollup of a run that got an hour of a date reads, as a ratio to the records of the date.
+
+    A worker of Python may start as late as in the rollup: so what the start reads is taken off both jobs together.
+    """
+    date = max((journal / "segments").iterdir())
+    both = read["ingest"] + read["rollup"] - at_start - size(max(date.iterdir()))
+    return {"rollup of the last date": both / size(out / "bronze_records" / date.name)}
+
+
 def tasks(events: Path) -> Tasks:
     """Read Spark's log of events."""
     spans = []
@@ -372,21 +382,19 @@ def main() -> int:
             if name == "start":
                 read_at_start = read["ingest"] - segments
             if name == "farm":
-                ratios = {"ingest": (read["ingest"] - read_at_start) / segments, "rollup": read["rollup"] / bronze}
                 if options.hourly:
-                    del ratios["ingest"]
+                    ratios = of_the_last_hour(read, read_at_start, journal, out)
+                else:
+                    ratios = {
+                        "ingest, without what the start reads": (read["ingest"] - read_at_start) / segments,
+                        "rollup": read["rollup"] / bronze,
+                    }
                 met = all(ratio <= AMPLIFICATION for ratio in ratios.values())
                 rows = [
-                    [
-                        f"{job}: read / there" + (", without what the start reads" if job == "ingest" else ""),
-                        f"{ratio:.2f}",
-                        f"<= {AMPLIFICATION:g}: {'met' if ratio <= AMPLIFICATION else 'MISSED'}",
-                    ]
+                    [f"{job}: read / there", f"{ratio:.2f}", "met" if ratio <= AMPLIFICATION else "MISSED"]
                     for job, ratio in ratios.items()
                 ]
-                if not options.hourly:
-                    rows.append(["ingest: read / there, with it", f"{read['ingest'] / segments:.2f}", "none"])
-                print("\n" + table(["figure", "value", "goal"], rows))
+                print("\n" + table(["figure", "value", f"goal: <= {AMPLIFICATION:g}"], rows))
             results[name] = attrs.asdict(measured) | {"records": records, "segments": segments, "bronze": bronze}
     about["load average at the end"] = load_average()
     print(f"\nload average at the end: {about['load average at the end']}")
