@@ -19,6 +19,7 @@ from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker import BrokerSession
+from tests.net.reactors import close
 from tests.net.words import Hub
 from tests.wires.recording import ElkoFarm, desc
 
@@ -80,8 +81,7 @@ class Server:
         for connection in list(self.hub.factory.connections):
             connection.abort()
         self.until(lambda: not self.hub.factory.connections)
-        self.reactor.disconnectAll()
-        self.reactor.fireSystemEvent("shutdown")
+        close(self.reactor)
 
 
 @pytest.fixture

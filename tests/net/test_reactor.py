@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from twisted.python.failure import Failure
 from broker.config import endpoint
 from broker.net.endpoints import listen
 from broker.net.reactor import EVENTS, Reactor
+from tests.net.reactors import close
 from tests.patience import PATIENCE
 
 
@@ -73,8 +75,10 @@ class Pipe:
 
 
 @pytest.fixture
-def reactor() -> Any:
-    return Reactor()
+def reactor() -> Iterator[Any]:
+    made = Reactor()
+    yield made
+    close(made)
 
 
 def connected(reactor: Any, port: Any, factory: Accepting) -> tuple[socket.socket, Recording]:

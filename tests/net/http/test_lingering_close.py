@@ -19,6 +19,7 @@ from broker.net.rate_limits import Deadlines
 from broker.net.tls import Certificates, TlsFactory
 from tests.config.certificates import certificate
 from tests.net.http.http_peers import Site
+from tests.net.reactors import close
 
 TURNS = 10_000
 """Turns in which an event must come, of up to 10 ms each if nothing happens."""
@@ -130,8 +131,7 @@ class Server:
         for connection in list(self.site.factory.connections):
             connection.abort()
         self.until(lambda: not self.connections)
-        self.reactor.disconnectAll()
-        self.reactor.fireSystemEvent("shutdown")
+        close(self.reactor)
 
 
 Serve = Callable[..., Server]

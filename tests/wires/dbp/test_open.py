@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from twisted.internet.pollreactor import PollReactor
 
 from broker.core.model import Provider, Service
 from broker.net.endpoints import CannotListen
 from broker.wires.dbp.config import Dbp
 from broker.wires.dbp.open import OpenDbp, open_dbp
+from tests.net.reactors import poll_reactor
 from tests.patience import PATIENCE
 from tests.wires.contexts import context
 
@@ -44,16 +44,16 @@ def accepts(port: int) -> bool:
 
 @pytest.fixture
 def stage() -> Iterator[Any]:
-    reactor = PollReactor()
     made: list[OpenDbp] = []
 
     def make(port: int) -> OpenDbp:
         made.append(open_dbp(Dbp(endpoint=f"tcp://127.0.0.1:{port}", beacon=()), context(reactor, [KEPT])))
         return made[-1]
 
-    yield SimpleNamespace(make=make)
-    for each in made:
-        each.close()
+    with poll_reactor() as reactor:
+        yield SimpleNamespace(make=make)
+        for each in made:
+            each.close()
 
 
 def test_nothing_is_accepted_before_what_is_known_is_restored(stage: Any) -> None:

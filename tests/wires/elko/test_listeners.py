@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 import pytest
-from twisted.internet.pollreactor import PollReactor
 
 from broker.access.password_backoff import GuessLimit
 from broker.net.endpoints import CannotListen
@@ -17,6 +16,7 @@ from broker.wires.elko.listeners import NamedListener, make_listener, net_limits
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.transports.limits import TransportLimits
 from tests.config.certificates import certificate
+from tests.net.reactors import poll_reactor
 from tests.wires.contexts import context
 
 Open = Callable[..., NamedListener]
@@ -24,7 +24,6 @@ Open = Callable[..., NamedListener]
 
 @pytest.fixture
 def open_one() -> Iterator[Open]:
-    reactor = PollReactor()
     opened: list[NamedListener] = []
 
     def open_one(**keys: Any) -> NamedListener:
@@ -38,10 +37,11 @@ def open_one() -> Iterator[Open]:
         opened.append(made)
         return made
 
-    yield open_one
-    for listener in opened:
-        listener.stop_listening()
-    reactor.runUntilCurrent()
+    with poll_reactor() as reactor:
+        yield open_one
+        for listener in opened:
+            listener.stop_listening()
+        reactor.runUntilCurrent()
 
 
 @pytest.mark.parametrize(
