@@ -21,7 +21,7 @@ export function isShort(row) {
 }
 
 function daysText(days) {
-  return days > 0 ? `${count(days)} d` : "now";
+  return days > 0 ? `in ${count(days)} d` : "now";
 }
 
 /** Return the mark of a service in the plan. */
@@ -153,16 +153,16 @@ export const LISTS = {
       { name: "verdict", title: "Verdict", role: "side", draw: verdictMark, width: "minmax(12.5rem, 1.5fr)" },
       {
         name: "days_until_short",
-        title: "Short in",
+        title: "Short",
         number: true,
         draw: (row) => (typeof row.days_until_short === "number" ? daysText(row.days_until_short) : ""),
       },
       { name: "add", title: "To add", number: true },
       { name: "has", title: "Providers now", number: true, width: "minmax(7.5rem, 1fr)" },
-      { name: "need_now", title: "Needed now", number: true, width: "minmax(6.5rem, 1fr)" },
+      { name: "need_now", title: "Needed now", number: true, width: "minmax(7rem, 1fr)" },
       { name: "need", title: "Needed in the horizon", number: true, width: "minmax(11rem, 1fr)" },
       { name: "short_at", title: "Too few from", draw: (row) => when(row.short_at), width: "minmax(11.5rem, 1.5fr)" },
-      { name: "note", title: "Note" },
+      { name: "note", title: "Note", width: "minmax(6rem, 2fr)" },
       { name: "report", title: "Report", fixed: true, width: "5rem", draw: (row) => reportLink(row.report, row.name) },
     ],
     kinds: [],
