@@ -79,8 +79,8 @@ class Groups:
     def any(self, flags: Flags) -> Flags:
         return np.logical_or.reduceat(flags[self._order], self._begin) if len(self.keys) else flags
 
-    def each(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Bring all columns together, each in its way."""
+    def each(self, columns: Mapping[str, Any], here: Flags | slice = slice(None)) -> dict[str, Any]:
+        """Bring columns together, each in its way; of their rows those that are ``here``."""
         ways: tuple[tuple[tuple[str, ...], Callable[[Any], Any]], ...] = (
             (COUNTS, self.sum),
             (AMOUNTS, self.sum),
@@ -88,7 +88,7 @@ class Groups:
             (MOST, self.most),
             (SIGNS, self.any),
         )
-        return {name: way(columns[name]) for names, way in ways for name in names}
+        return {name: way(columns[name][here]) for names, way in ways for name in names if name in columns}
 
 
 @attrs.frozen
@@ -123,10 +123,12 @@ class FiveMinutes:
         """Add rows that are of one site and of five minutes each; a value that is not given is nothing."""
         window = (w - self._begin) // FIVE_MINUTES
         here = (window >= 0) & (window < WINDOWS)
-        self._keys.append((site * WINDOWS + window)[here])
+        # At once: the columns of all records of a part are most of what a task would hold.
+        groups = Groups((site * WINDOWS + window)[here])
+        self._keys.append(groups.keys)
+        told = groups.each(columns, here)
         for name, nothing in NUMBERS.items():
-            values = columns.get(name)
-            self._columns[name].append(np.full(len(self._keys[-1]), nothing) if values is None else values[here])
+            self._columns[name].append(told.get(name, np.full(len(groups.keys), nothing)))
 
     def rows(self, names: Names, broker_up: Mapping[tuple[str, int], int], minutes: Minutes) -> pa.Table:
         """Make the rows of instances; `broker_up` tells for how long each broker was up in which five minutes.
