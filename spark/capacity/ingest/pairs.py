@@ -41,15 +41,15 @@ def pairs_of(records: pa.Table) -> pa.Table:
     pair = together(day, *(codes(column(name))[0] for name in NAMES), provider)
     number, seq = int(pair.max(initial=-1)) + 1, whole(column("seq"), 0)
     last = latest(pair, seq, np.ones(len(seq), bool), number)
-    row = pa.array(last)
-    made: dict[str, pa.Array] = {name: column(name).take(row).cast(pa.string()) for name in NAMES}
-    ended = ends(batch.select(["event", "why"]).filter(of_them).take(row))
+    ends_of = pa.array(last)
+    made: dict[str, pa.Array] = {name: column(name).take(ends_of).cast(pa.string()) for name in NAMES}
+    ended = ends(batch.select(["event", "why"]).filter(of_them).take(ends_of))
     made |= {
-        "date": column("date").take(row),
+        "date": column("date").take(ends_of),
         "provider": pa.array(provider[last]),
         "records": pa.array(np.bincount(pair, minlength=number)),
         "seq": pa.array(seq[last]),
-        "at": column("ts").cast(pa.int64()).take(row),
+        "at": column("ts").cast(pa.int64()).take(ends_of),
         "ended": _or_null(ended, ended != OPEN),
     }
     for name in ("interval", "load", "full_load"):
