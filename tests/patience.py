@@ -16,12 +16,12 @@ PATIENCE = 120.0
 """Seconds after which an event that should have come has not: twenty times the few seconds that the slowest step, the
 start of a daemon with all wires, takes on a machine with one other thing to do."""
 
-LOOK_EVERY = 0.01
-"""Seconds between two looks at what another process makes."""
+LOOK_EVERY = 0.02
+"""Seconds between two looks at what tells nobody when it changes."""
 
 
-def eventually(look: Callable[[], Value]) -> Value:
-    """Return the first true value of ``look``: for files of another process, which tells no one that it wrote them."""
+def until(look: Callable[[], Value]) -> Value:
+    """Return the first true value of ``look``, in which nothing tells of a change: of files, and of other processes."""
     end = time.monotonic() + PATIENCE
     while not (value := look()):
         assert time.monotonic() < end, f"it is still {value!r}"

@@ -10,8 +10,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -26,23 +24,11 @@ from tests.patience import PATIENCE
 
 T = TypeVar("T")
 
-LOOK_EVERY = 0.02
-"""Seconds between two looks at what tells nobody when it changes."""
-
 ELKO = """
 [[elko.listeners]]
 endpoint = "tcp:0:interface=127.0.0.1"
 """
 """The part of a configuration that is not about mc0."""
-
-
-def until(value: Callable[[], T]) -> T:
-    """The first value that is true."""
-    deadline = time.monotonic() + PATIENCE
-    while not (found := value()):
-        assert time.monotonic() < deadline, f"it still is {found!r}"
-        time.sleep(LOOK_EVERY)
-    return found
 
 
 # keys

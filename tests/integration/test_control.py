@@ -18,9 +18,9 @@ from queue import Queue
 from typing import Any
 
 from tests.integration.daemon import Daemon
-from tests.integration.mc0_clients import clients_of, console, until
+from tests.integration.mc0_clients import clients_of, console
 from tests.integration.mtl_peers import peers_of
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 
 def call(daemon: Daemon, method: str, path: str, body: object = None) -> tuple[int, Any, dict[str, str]]:

@@ -20,8 +20,8 @@ import pytest
 from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
 from tests.integration.daemon import Daemon, Peer
 from tests.integration.dbp_nodes import LONGEST, NOWHERE, Answering, Node, Nodes, Service, configured
-from tests.integration.mc0_clients import console, counters, shown, until, whole_log
-from tests.patience import PATIENCE, takes_less_than
+from tests.integration.mc0_clients import console, counters, shown, whole_log
+from tests.patience import PATIENCE, takes_less_than, until
 
 LONGEST_FRAME = 100_000
 """The value of ``max_message`` in these tests."""

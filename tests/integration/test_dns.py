@@ -22,9 +22,9 @@ from dns.message import Message
 
 from broker.wires.dns.wire import COUNTERS
 from tests.integration.daemon import Daemon, Peer
-from tests.integration.mc0_clients import console, counters, run_to_its_end, shown, until
+from tests.integration.mc0_clients import console, counters, run_to_its_end, shown
 from tests.integration.mtl_peers import ends_in_order
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 HERE = "127.0.0.1"
 BANK = "bank.service.elkobroker."

@@ -13,10 +13,11 @@ import pytest
 from tests.full_disk import small_disk
 from tests.integration.conftest import MTL, OTHERS
 from tests.integration.daemon import Daemon
-from tests.integration.mc0_clients import until, whole_log
+from tests.integration.mc0_clients import whole_log
 from tests.integration.mtl_peers import configured, peers_of
 from tests.integration.test_dbp import stored
 from tests.integration.test_lifecycle import find, provide
+from tests.patience import until
 
 pytestmark = pytest.mark.skipif(
     not hasattr(resource, "prlimit"), reason="the size of another process's files cannot be limited"

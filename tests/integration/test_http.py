@@ -18,8 +18,7 @@ import pytest
 
 from tests.config.certificates import certificate
 from tests.integration.daemon import Daemon
-from tests.integration.mc0_clients import until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 HERE = "127.0.0.1"
 CURL = shutil.which("curl")

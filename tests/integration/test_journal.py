@@ -19,7 +19,8 @@ import pytest
 
 from tests.integration.daemon import Daemon, Peer
 from tests.integration.dbp_nodes import Nodes
-from tests.integration.mc0_clients import counters, run_to_its_end, until, whole_log
+from tests.integration.mc0_clients import counters, run_to_its_end, whole_log
+from tests.patience import until
 
 CONFIG = """
 [[elko.listeners]]

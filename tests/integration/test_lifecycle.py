@@ -9,14 +9,13 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration.daemon import Daemon, Peer, environment, twistd
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 
 def provide(daemon: Daemon, name: str, **auth: Any) -> Peer:
@@ -79,7 +78,7 @@ def test_signals_during_the_stop_change_nothing(tmp_path: Path) -> None:
         for _ in range(20):  # so much that its connection cannot be closed at once
             lazy.send(to="client", op="ping", tag="x" * 200_000)
         daemon.wait_for("elko listener 'main' on ")
-        wait_until(lambda: _waits(lazy.sock))
+        until(lambda: _waits(lazy.sock))
         daemon.signal(signal.SIGTERM)
         daemon.wait_for("Received SIGTERM")
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -139,7 +138,7 @@ def test_find_goes_on_answering_after_a_kill_and_ids_go_on(tmp_path: Path) -> No
         provider = provide(daemon, "kept", label="keeper")
         known = find(daemon, "kept")
         database = tmp_path / "state" / "elkobroker.sqlite3"
-        wait_until(lambda: _stored(database) > 0)
+        until(lambda: _stored(database) > 0)
         daemon.signal(signal.SIGKILL)
         daemon.ended()
         provider.sock.close()
@@ -157,15 +156,6 @@ def _stored(database: Path) -> int:
     with sqlite3.connect(database, timeout=PATIENCE) as connection:
         [count] = connection.execute("SELECT count(*) FROM provider WHERE described LIKE '%kept%'").fetchone()
     return int(count)
-
-
-def wait_until(true: object) -> None:
-    """Poll for what another process does on the disk, which tells nobody."""
-    assert callable(true)
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_after_an_orderly_stop_ids_have_no_gap_and_find_answers(tmp_path: Path) -> None:
@@ -330,7 +320,7 @@ def test_it_runs_in_the_background_too(tmp_path: Path) -> None:
     ]
     subprocess.run(command, cwd=tmp_path, env=environment(), check=True, timeout=PATIENCE)
     log = tmp_path / "broker.log"
-    wait_until(lambda: "elko listener 'main' on" in log.read_text())
+    until(lambda: "elko listener 'main' on" in log.read_text())
     port = int(log.read_text().split("elko listener 'main' on 127.0.0.1:")[1].split()[0])
     pid = int((tmp_path / "broker.pid").read_text())
     try:
@@ -339,7 +329,7 @@ def test_it_runs_in_the_background_too(tmp_path: Path) -> None:
             peer.done()
     finally:
         os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: not (tmp_path / "broker.pid").exists())
+    until(lambda: not (tmp_path / "broker.pid").exists())
 
 
 def test_a_failed_start_in_the_background_is_told_on_the_terminal(tmp_path: Path) -> None:

@@ -38,11 +38,10 @@ from tests.integration.mc0_clients import (
     is_served,
     run_to_its_end,
     shown,
-    until,
     whole_log,
 )
 from tests.net.zmtp_peers import greeting, ready
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 LONGEST_FRAME = 1_200_000
 """The value of ``max_message`` in these tests: little more than the megabyte of a topic that is too long."""

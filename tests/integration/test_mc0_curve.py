@@ -26,10 +26,9 @@ from tests.integration.mc0_clients import (
     identities,
     is_served,
     shown,
-    until,
     whole_log,
 )
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 HANDSHAKE = 0.3
 """Seconds of a handshake: who is not let in tries again after them."""

@@ -16,9 +16,9 @@ import pytest
 import zmq
 
 from tests.integration.daemon import Daemon
-from tests.integration.mc0_clients import counters, until
+from tests.integration.mc0_clients import counters
 from tests.integration.mtl_peers import CANARY, MTL, Control, Peers, Reply
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 OPENING = {"protocol": MTL}
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.integration.daemon import Daemon
-from tests.integration.mc0_clients import counters, shown, until
+from tests.integration.mc0_clients import counters, shown
 from tests.integration.mtl_peers import (
     CONFIRM,
     CONTENT,
@@ -36,7 +36,7 @@ from tests.integration.mtl_peers import (
     short,
     tail,
 )
-from tests.patience import takes_less_than
+from tests.patience import takes_less_than, until
 
 EMPTY = bytes(4)
 """The table without entries."""

@@ -11,9 +11,9 @@ from threading import Thread
 import pytest
 
 from tests.integration.daemon import ROOT, Daemon, environment
-from tests.integration.mc0_clients import shown, until
+from tests.integration.mc0_clients import shown
 from tests.integration.mtl_peers import CONFIRM, CONTENT, LEASE, REJECT, Peers, head, short, tail
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 DOCUMENT = (ROOT / "docs" / "protocols" / "mtl.md").read_text()
 

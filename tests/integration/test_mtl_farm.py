@@ -15,7 +15,7 @@ import zmq
 
 from tests.integration.daemon import Daemon
 from tests.integration.dbp_nodes import Nodes
-from tests.integration.mc0_clients import clients_of, console, counters, shown, until
+from tests.integration.mc0_clients import clients_of, console, counters, shown
 from tests.integration.mtl_peers import (
     PING,
     Confirm,
@@ -29,6 +29,7 @@ from tests.integration.mtl_peers import (
     ends_in_order,
     peers_of,
 )
+from tests.patience import until
 
 OFFER = {"type": "offer"}
 

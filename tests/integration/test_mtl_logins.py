@@ -21,7 +21,7 @@ import zmq
 
 from broker.brokerusers import add
 from tests.integration.daemon import Daemon
-from tests.integration.mc0_clients import Keys, brokerkeys, counters, shown, until
+from tests.integration.mc0_clients import Keys, brokerkeys, counters, shown
 from tests.integration.mtl_peers import (
     CANARY,
     PING,
@@ -42,7 +42,7 @@ from tests.integration.mtl_peers import (
     peers_of,
     short,
 )
-from tests.patience import takes_less_than
+from tests.patience import takes_less_than, until
 
 HEARTBEAT = 2.0
 """Seconds. A reader that does not answer during a login lives for three of them, and a login takes long on a busy

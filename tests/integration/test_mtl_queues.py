@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.integration.daemon import Daemon
-from tests.integration.mc0_clients import shown, until
+from tests.integration.mc0_clients import shown
 from tests.integration.mtl_peers import Confirm, Content, Flow, Peers, Reject
-from tests.patience import takes_less_than
+from tests.patience import takes_less_than, until
 
 LATEST = 4.0
 """Seconds until everybody knows that a connection was closed: one, and patience with a busy machine. A heartbeat has

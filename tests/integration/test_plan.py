@@ -10,7 +10,8 @@ from typing import Any
 
 from tests.core.plans import document, service
 from tests.integration.daemon import Daemon
-from tests.integration.mc0_clients import console, counters, until
+from tests.integration.mc0_clients import console, counters
+from tests.patience import until
 
 
 def ask(daemon: Daemon, line: str) -> Any:

@@ -14,9 +14,9 @@ import pytest
 from tests.integration.conftest import OTHERS
 from tests.integration.daemon import Daemon
 from tests.integration.dbp_nodes import Nodes
-from tests.integration.mc0_clients import until
 from tests.integration.mtl_peers import configured, ends_in_order, peers_of
 from tests.integration.test_dbp import stored
+from tests.patience import until
 
 PLACES = ("127.0.0.1:7001", "127.0.0.1:7002", "127.0.0.1:7003")
 """The places at which three providers offer the same service."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.daemon import Daemon
-from tests.integration.mc0_clients import clients_of, configured, console, counters, until
+from tests.integration.mc0_clients import clients_of, configured, console, counters
+from tests.patience import until
 
 ZMTP = [("mc0", ""), ("dbp", ""), ("mtl", ""), ("mtl", "data")]
 """The listeners of wires that speak ZMTP."""

@@ -22,8 +22,8 @@ import attrs
 import pytest
 
 from tests.integration.daemon import ROOT, Daemon, environment
-from tests.integration.mc0_clients import console, until
-from tests.patience import PATIENCE
+from tests.integration.mc0_clients import console
+from tests.patience import PATIENCE, until
 
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
 LAST = "## Make a capacity plan"

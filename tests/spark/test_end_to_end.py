@@ -53,8 +53,9 @@ from spark.capacity.tables.store import Tables
 from spark.capacity.tables.time_windows import SECOND
 from tests.integration.daemon import ROOT, Daemon, Peer
 from tests.integration.dbp_nodes import Node, Nodes, Service
-from tests.integration.mc0_clients import counters, until
+from tests.integration.mc0_clients import counters
 from tests.integration.mtl_peers import Flow, peers_of
+from tests.patience import until
 
 CONFIG = """
 [[elko.listeners]]
