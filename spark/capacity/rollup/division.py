@@ -24,10 +24,11 @@ from spark.capacity.tables.row_groups import Name, groups_with
 from spark.capacity.tables.time_windows import Ints
 
 RANGE = 32
-"""Parts of a range: a task holds a row group of each, some 60 MB, and has as many files open."""
+"""Parts of a range: a task has as many files open, and holds up to a row group for each."""
 
-GROUP = 16_384
-"""Rows of a row group that is written, as in bronze."""
+GROUP = 32_768
+"""Rows of a row group that is written: twice those of bronze, since nobody skips one. 32 of them need some 100 MB; the
+footer of a million rows fits into the 64 KiB that one read takes."""
 
 SCHEMA = pa.schema([FILE.field(name) for name in COLUMNS])
 
