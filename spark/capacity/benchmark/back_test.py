@@ -24,7 +24,7 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-from spark.capacity.benchmark.rival_rules import RULES
+from spark.capacity.benchmark.rival_rules import RULES, Known
 from spark.capacity.benchmark.traces import Trace, TraceError, files, read_trace
 from spark.capacity.planning import models
 from spark.capacity.planning.models import DAY, WEEK_DAYS, Floats
@@ -153,9 +153,10 @@ class Result:
         return all(kept for _, kept in self.goals)
 
 
-def walk(values: Floats, day: int = DAY, peaks: Floats | None = None) -> list[Step]:
+def walk(values: Floats, day: int = DAY, peaks: Floats | None = None, half_hours: Floats | None = None) -> list[Step]:
     """Forecast a series again and again, as if it were lived."""
     peaks = values if peaks is None else peaks
+    half_hours = values if half_hours is None else half_hours
     week = WEEK_DAYS * day
     horizon = week if len(values) >= WEEKLY_FROM * week else day
     first = FIRST * horizon if len(values) >= (FIRST + 1) * horizon else models.SEASONS * horizon
@@ -170,7 +171,8 @@ def walk(values: Floats, day: int = DAY, peaks: Floats | None = None) -> list[St
         came = peaks[origin : origin + horizon]
         step = judge(told, bounds, actual, before, day, came)
         past, peak = record(seen, horizon, day), float(np.nanmax(came))
-        rules = {name: rule(seen, values[:origin][-len(seen) :], day) for name, rule in RULES.items()}
+        known = Known(seen, half_hours[:origin][-len(seen) :], values[:origin][-len(seen) :], day)
+        rules = {name: rule(known) for name, rule in RULES.items()}
         seen_until = CHOSEN_ON * len(values)
         steps.append(
             attrs.evolve(
@@ -250,7 +252,7 @@ def walk_all(folder: Path, tell: Callable[[int, int], None] = lambda done, total
         name = str(path.relative_to(folder)) if folder.is_dir() else path.name
         try:
             trace = read_trace(path)
-            steps = walk(trace.values, trace.day, trace.peaks)
+            steps = walk(trace.values, trace.day, trace.peaks, trace.half_hours)
             if not steps:
                 raise TraceError(_why_no_steps(trace))
         except TraceError as error:

@@ -84,6 +84,8 @@ class Trace:
     values: Floats
     peaks: Floats
     """The highest value of each step: of five minutes where the file has them."""
+    half_hours: Floats
+    """The highest mean of a half of each step: what peaks would be if the file were coarser."""
     day: int
     passed_over: int = 0
     """Lines without a time or a value."""
@@ -220,12 +222,27 @@ def read_trace(path: Path) -> Trace:
     known = np.abs(points[:, 1]) <= LARGEST
     if not known.any():
         raise TraceError("has no value that is a number")
-    slots = np.floor((points[:, 0] - moments[0]) / (DAY * HOUR / day)).astype(np.int64)
-    length = int(slots.max()) + 1
-    counts = np.bincount(slots[known], minlength=length)
-    sums = np.bincount(slots[known], weights=points[known, 1], minlength=length)
-    values = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+    at = (points[known, 0] - moments[0]) / (DAY * HOUR / day)
+    length = int(np.floor((points[:, 0].max() - moments[0]) / (DAY * HOUR / day))) + 1
+    values, told = _means(at, points[known, 1], length), points[known, 1]
     peaks = np.full(length, -np.inf)
-    np.maximum.at(peaks, slots[known], points[known, 1])
+    np.maximum.at(peaks, np.floor(at).astype(np.int64), told)
+    halves = _means(at * 2, told, length * 2).reshape(length, 2)
     name = NAME.sub("", path.name)
-    return Trace(name, group_of(name), values, np.where(counts > 0, peaks, np.nan), day, passed_over)
+    return Trace(
+        name,
+        group_of(name),
+        values,
+        np.where(np.isnan(values), np.nan, peaks),
+        np.fmax(halves[:, 0], halves[:, 1]),
+        day,
+        passed_over,
+    )
+
+
+def _means(at: Floats, told: Floats, length: int) -> Floats:
+    """Return the means of values by the whole part of their places, NaN where there is none."""
+    slots = np.floor(at).astype(np.int64)
+    counts = np.bincount(slots, minlength=length)
+    sums = np.bincount(slots, weights=told, minlength=length)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)

@@ -98,7 +98,7 @@ def test_a_peak_within_an_hour_is_what_the_bound_is_judged_by(tmp_path):
     minutes[9 * 288 + 7] = 900.0
     trace = read_trace(write(tmp_path / "a.csv", minutes, step=300))
     assert np.nanmax(trace.values) < 300.0
-    steps = bt.walk(trace.values, trace.day, trace.peaks)
+    steps = bt.walk(trace.values, trace.day, trace.peaks, trace.half_hours)
     assert [step.missed for step in steps] == [False] * 5 + [True]
     assert [step.part for step in steps] == ["seen", "seen", "held out", "held out", "held out", "held out"]
     assert all(step.rivals["highest five minutes of eight weeks x 1.3 (ours)"] == step.over_provision for step in steps)

@@ -104,7 +104,17 @@ def test_hours_are_means_and_what_is_not_known_stays_unknown(tmp_path):
     )
     trace = read_trace(path)
     np.testing.assert_array_equal(trace.values, [2.0, np.nan, 5.0])
+    np.testing.assert_array_equal(trace.peaks, [3.0, np.nan, 5.0])
+    np.testing.assert_array_equal(trace.half_hours, [3.0, np.nan, 5.0])
     assert trace.passed_over == 2
+
+
+def test_of_five_minutes_there_are_peaks_and_half_hours(tmp_path):
+    minutes = np.array([1.0] * 6 + [2.0] * 5 + [14.0] + [3.0] * 12)
+    trace = read_trace(write(tmp_path / "a.csv", minutes, step=300))
+    np.testing.assert_array_equal(trace.peaks, [14.0, 3.0])
+    np.testing.assert_array_equal(trace.half_hours, [4.0, 3.0])
+    np.testing.assert_array_equal(trace.values, [2.5, 3.0])
 
 
 def test_a_longer_step_is_kept(tmp_path):
