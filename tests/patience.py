@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -27,6 +28,11 @@ def until(look: Callable[[], Value]) -> Value:
         assert time.monotonic() < end, f"it is still {value!r}"
         time.sleep(LOOK_EVERY)
     return value
+
+
+def written(file: Path) -> str:
+    """Wait until another process has written to a file, and return its text: a file is there before its text is."""
+    return until(lambda: file.read_text() if file.exists() else "")
 
 
 def takes_less_than(seconds: float, attempt: Callable[[], float]) -> None:

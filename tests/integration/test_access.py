@@ -19,7 +19,7 @@ from broker.access.password_verifiers import MIN_ITERATIONS, of
 from tests.access.users import put
 from tests.config.certificates import certificate, revocation_list
 from tests.integration.daemon import Daemon, Peer
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, written
 
 TOKEN = tokens.new()
 
@@ -209,7 +209,7 @@ def test_a_reload_takes_users_and_the_audit_log_from_other_files(tmp_path: Path)
         daemon.signal(signal.SIGHUP)
         daemon.wait_for("not reloaded: .*needs a users file: set access.file")
         ann.done()
-    (act,) = map(json.loads, (tmp_path / "other.jsonl").read_text().splitlines())
+        (act,) = map(json.loads, written(tmp_path / "other.jsonl").splitlines())
     assert (act["user"], act["operation"]) == ("ann", "admin.reload")
 
 

@@ -19,7 +19,7 @@ from tests.integration.mc0_clients import Clients, brokerkeys
 from tests.integration.mtl_peers import peers_of
 from tests.integration.test_access import TOKEN, USERS
 from tests.integration.test_mc0_curve import keys_in
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, written
 
 HTTP = """\
 [http]
@@ -86,7 +86,7 @@ def test_users_have_their_names_only_and_a_revoked_token_none(tmp_path: Path) ->
         daemon.wait_for("the users file changed")
         assert ask(daemon, "GET", "/v1/services/robot-a", **robot)[0] == 401
         assert ask(daemon, "GET", "/v1/services/robot-a", **ann)[1]["services"] == []
-    (act,) = map(json.loads, (tmp_path / "state" / "audit.jsonl").read_text().splitlines())
+        (act,) = map(json.loads, written(tmp_path / "state" / "audit.jsonl").splitlines())
     assert (act["user"], act["operation"], act["result"]) == ("bob", "admin.shutdown", "refused: forbidden")
     assert act["request_id"] == "from-bob"
 

@@ -20,7 +20,7 @@ from typing import Any
 from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import clients_of, console
 from tests.integration.mtl_peers import peers_of
-from tests.patience import PATIENCE, until
+from tests.patience import PATIENCE, until, written
 
 
 def call(daemon: Daemon, method: str, path: str, body: object = None) -> tuple[int, Any, dict[str, str]]:
@@ -200,8 +200,7 @@ command = ["sh", "-c", "cat >{out}.new; mv {out}.new {out}"]
             assert (event["event"], event["name"], event["about"]) == ("service-gone", "bank", {"why": "left"})
             signed = headers["X-Elkobroker-Timestamp"].encode() + b"." + body
             assert headers["X-Elkobroker-Signature"] == f"sha256={hmac.new(b'geheim', signed, sha256).hexdigest()}"
-            until(out.exists)
-            assert json.loads(out.read_text()) == event
+            assert json.loads(written(out)) == event
             daemon.wait_for("notify hook: works again")
             shown = console(daemon, "broker notifications") + console(daemon, "config")
             assert "secret-path" not in shown

@@ -20,7 +20,7 @@ from tests.config.certificates import certificate
 from tests.integration.carried_peers import Http, HttpPeer, RtcpPeer
 from tests.integration.daemon import Daemon, Peer
 from tests.integration.mtl_peers import ends_in_order
-from tests.patience import PATIENCE, until
+from tests.patience import PATIENCE, written
 
 PAGE = "https://game.example.org"
 OTHER_PAGE = "https://elsewhere.example.org"
@@ -242,9 +242,8 @@ def test_answers_and_lines_of_the_log_have_the_id_of_their_request(daemon: Daemo
     message = json.dumps({"to": "admin", "op": "reinit"}).encode()
     admin.request(f"xmit/{admin.session}/2", message, {"X-Request-ID": "page-18"})
     daemon.wait_for(r" page-18] audit: .* at 127\.0\.0\.1:\d+ .* admin.reload")
-    audit = daemon.directory / "state" / "audit.jsonl"
-    # written by a thread, after the line of the log
-    acts = [json.loads(line) for line in until(lambda: audit.read_text() if audit.exists() else "").splitlines()]
+    # A thread writes it, after the line of the log.
+    acts = [json.loads(line) for line in written(daemon.directory / "state" / "audit.jsonl").splitlines()]
     assert [act["request_id"] for act in acts if act["operation"] == "admin.reload"] == ["page-18"]
     made = [peer.request(path)[0].headers["X-Request-ID"] for path in ("connect", "nothing-here")]
     word = made[0].partition("-")[0]
