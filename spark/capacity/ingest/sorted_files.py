@@ -8,7 +8,7 @@ Rules:
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date
 from pathlib import Path
 
@@ -86,15 +86,7 @@ class SortedFiles:
 
     @staticmethod
     def _write(rows: pa.Table, order: Ints, path: Path) -> None:
-        with pyarrow.parquet.ParquetWriter(
-            path,
-            FILE,
-            compression="zstd",
-            use_dictionary=[column for column in FILE.names if column not in DISTINCT],
-            column_encoding=dict.fromkeys(DISTINCT, "DELTA_BINARY_PACKED"),
-            write_statistics=list(ORDER),
-            store_schema=False,
-        ) as writer:
+        with writer_of(path, FILE, ORDER) as writer:
             ranges = []
             for begin in range(0, len(order), GROUP):
                 group = rows.take(pa.array(order[begin : begin + GROUP]))
@@ -130,6 +122,23 @@ def write_again(paths: Iterable[str], place: str) -> Again:
                 made.add(rows.select(BRONZE.names))
     made.flush()
     return Again(pa.concat_tables(runs), tuple(made.names))
+
+
+def writer_of(path: Path, schema: pa.Schema, ranged: Sequence[str] = ()) -> pyarrow.parquet.ParquetWriter:
+    """Open a file for sorted records: numbers and times by their differences, names as dictionaries.
+
+    Parquet's own ranges are stored for the columns that are ``ranged``.
+    """
+    distinct = [name for name in DISTINCT if name in schema.names]
+    return pyarrow.parquet.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        use_dictionary=[name for name in schema.names if name not in distinct],
+        column_encoding=dict.fromkeys(distinct, "DELTA_BINARY_PACKED"),
+        write_statistics=list(ranged),
+        store_schema=False,
+    )
 
 
 def numbered_names(rows: pa.Table) -> pa.Table:

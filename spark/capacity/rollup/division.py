@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from spark.capacity.ingest.record_rules import DISTINCT
-from spark.capacity.ingest.sorted_files import FILE
+from spark.capacity.ingest.sorted_files import FILE, writer_of
 from spark.capacity.rollup.registrations import COLUMNS
 from spark.capacity.tables.column_reader import batches, codes
 from spark.capacity.tables.row_groups import Name, groups_with
@@ -91,15 +90,7 @@ class _PartFile:
 
     def _write(self) -> None:
         if self._file is None:
-            self._file = pyarrow.parquet.ParquetWriter(
-                self.path,
-                SCHEMA,
-                compression="zstd",
-                use_dictionary=[column for column in COLUMNS if column not in DISTINCT],
-                column_encoding={name: "DELTA_BINARY_PACKED" for name in DISTINCT if name in COLUMNS},
-                write_statistics=False,
-                store_schema=False,
-            )
+            self._file = writer_of(self.path, SCHEMA)
         # As text: each batch has numbers of its own for names.
         self._file.write_table(pa.concat_tables(pa.table(rows).cast(SCHEMA) for rows in self._held))
         self._held, self._count = [], 0
