@@ -65,30 +65,32 @@ class Scenario:
     long: float | None = None
     quick: float | None = None
 
+    def measured(self, seconds: float | None, quick: bool, long: bool) -> list[Figure]:
+        """Run it for so long, or for its own time."""
+        own = self.long if long else self.quick if quick else None
+        return self.run(seconds or own or self.seconds)
 
-def run_scenarios(description: str, scenarios: Mapping[str, Scenario], long: str = "") -> int:
-    """Run those that the command line says. Returns the exit status: 1 if a goal was missed.
 
-    ``long`` says what ``--long`` does, where there is that option.
-    """
+def figure_table(figures: Sequence[Figure]) -> str:
+    """The figures of one scenario as Markdown."""
+    return table(["figure", "value", "goal"], [figure.cells() for figure in figures])
+
+
+def run_scenarios(description: str, scenarios: Mapping[str, Scenario]) -> int:
+    """Run those that the command line selects. Returns the exit status: 1 if a goal was missed."""
     arguments = ArgumentParser(description=description)
     arguments.add_argument("--seconds", type=float, help="of each scenario, instead of its own")
     arguments.add_argument("--quick", action="store_true", help="less of those that go on for long")
-    if long:
-        arguments.add_argument("--long", action="store_true", help=long)
     titles = {name: scenario.title for name, scenario in scenarios.items()}
     options, names = command.parsed(arguments, "scenarios", titles)
     about = command.begin()
     outcomes: dict[str, list[Figure]] = {}
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        scenario = scenarios[name]
-        seconds = scenario.long if long and options.long else scenario.quick if options.quick else None
-        outcomes[name] = scenario.run(options.seconds or seconds or scenario.seconds)
+        outcomes[name] = scenarios[name].measured(options.seconds, options.quick, False)
     print(f"load average at the end: {load_average()}\n")
     for name, figures in outcomes.items():
-        print(f"{titles[name]}\n")
-        print(table(["figure", "value", "goal"], [figure.cells() for figure in figures]), "\n")
+        print(f"{titles[name]}\n\n{figure_table(figures)}\n")
     results = {name: [attrs.asdict(figure) for figure in figures] for name, figures in outcomes.items()}
     command.write(options.json, about, scenarios=results)
     return 1 if any(figure.met is False for figures in outcomes.values() for figure in figures) else 0

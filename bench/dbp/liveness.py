@@ -1,30 +1,25 @@
 """The detection of silent services by the DBP wire, and the effect of floods and hostile peers on it.
 
-    python -m bench.dbp.robust [--scenarios PATTERN,...] [--seconds S] [--long] [--json FILE] [--list]
-
-bench/README.md says what the scenarios are. The exit status is 1 if a goal was missed.
+bench/README.md says what the rows are; `bench.robust` runs them.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from itertools import count, takewhile
 
 from bench.common import traffic
-from bench.common.figures import MIB, Figure, Scenario, at_most, exactly, run_scenarios
+from bench.common.figures import MIB, Figure, Scenario, at_most, exactly
 from bench.common.machine import peak_resident, waited_seconds
 from bench.common.processes import NICENESS, InProcess
+from bench.dbp import floods as dbp_hostile
 from bench.dbp import herd as dbp_herd
-from bench.dbp import hostile_peers as dbp_hostile
 from bench.dbp import peers as dbp_peers
 from bench.dbp import servers as dbp_servers
+from bench.dbp.floods import PORTS, RATE
 from bench.dbp.herd import COUNT, INTERVAL, LIVENESS, Lived, Watcher
-from bench.dbp.hostile_peers import PEERS, PORTS, RATE, SLEEPERS
 from bench.dbp.servers import DbpServer
 from bench.dbp.traffic import Clients
 from bench.mc0.traffic import ANSWERED_WITHIN, ASKS_EVERY, HEAD_START, elko_pings, messages_between
@@ -216,73 +211,7 @@ def _answers(what: str, took: Sequence[float]) -> list[Figure]:
     ]
 
 
-# hostile connections
-
-UNREAD = SLEEPERS * 64 * MIB + FLOODED
-"""Bytes by which the broker may grow for those who do not read: what may wait for each, and a margin."""
-
-CHANGES_EVERY = 0.02
-"""Seconds between two changes of the list, so that what waits is not one list many times."""
-
-
-def hostile(part: Callable[[int, float], int], bound: float) -> Callable[[float], list[Figure]]:
-    """One kind of hostile connections beside clients that ask as fast as they are answered."""
-
-    def run(seconds: float) -> list[Figure]:
-        with ExitStack() as stack:
-            server = stack.enter_context(dbp_servers.broker())
-            remember(server)
-            if part is dbp_hostile.sleepers:
-                dbp_peers.register(server.port, [dbp_peers.registration(i) for i in range(COUNT)])
-                changing = InProcess(changes, server, 2 * seconds + 1)
-                stack.callback(changing.stop)
-            rate = asked(4, 16, server, seconds)
-            before = server.resident()
-            process = InProcess(part, server.port, seconds + HEAD_START, niceness=NICENESS)
-            stack.callback(process.stop)
-            waited, start = waited_seconds(server.pid), time.perf_counter()
-            share = asked(4, 16, server, seconds) / rate
-            waited = (waited_seconds(server.pid) - waited) / (time.perf_counter() - start)
-            grown = peak_resident(server.pid) - before
-            did: int = process.result(ROOM)
-            counted = server.counters()
-        refused = {name: n for name, n in counted.items() if name.startswith(("dbp_refused", "dbp_dropped"))}
-        return [
-            Figure("requests a second, alone", f"{rate:,.0f}"),
-            Figure("the share of them beside hostile peers", f"{share:.2f}"),
-            Figure("the broker could have run, but had no core", f"{waited:.0%}"),
-            Figure("what they did, a second", f"{did / (seconds + HEAD_START):,.0f}"),
-            Figure("of that ignored, refused, dropped", f"{counted['dbp_messages.ignored']:,}, {refused}"),
-            at_most("MiB that the broker grew by", grown / MIB, bound / MIB, "{:.1f}"),
-        ]
-
-    return run
-
-
-def changes(server: DbpServer, seconds: float) -> int:
-    """A service that updates what it says of itself, again and again. Returns how often."""
-    end = time.perf_counter() + seconds
-    with closing(dbp_peers.client(server.port)) as peer:
-        for number in takewhile(lambda _: time.perf_counter() < end, count()):
-            about = json.dumps({"name": dbp_peers.name(0), "topics": [number]}).encode()
-            answer = peer.ask(b"", b"UoU", dbp_peers.now(), about)
-            if answer[1] != b"u.u":
-                raise traffic.Stuck(f"an update was answered by {answer!r:.300}")
-            time.sleep(CHANGES_EVERY)
-    return number
-
-
 SCENARIOS = {
-    "liveness": Scenario(f"{COUNT:,} services beat each {INTERVAL:g} s", 60.0, liveness, 300.0, 20.0),
-    "floods": Scenario(f"{RATE:,} datagrams a second", 5.0, floods, quick=2.0),
-    "nonsense": Scenario(f"{PEERS} connections send nonsense", 5.0, hostile(dbp_hostile.nonsense, FLOODED), 20.0),
-    "churn": Scenario("connections come and go", 5.0, hostile(dbp_hostile.churn, FLOODED), 20.0),
-    "unread": Scenario(f"{SLEEPERS} connections do not read lists", 5.0, hostile(dbp_hostile.sleepers, UNREAD), 20.0),
+    "dbp-liveness": Scenario(f"{COUNT:,} services beat each {INTERVAL:g} s", 60.0, liveness, 300.0, 20.0),
+    "dbp-floods": Scenario(f"{RATE:,} datagrams a second", 5.0, floods, quick=2.0),
 }
-
-
-LONG = "five minutes of heartbeats, and 20 s of hostile peers"
-
-
-if __name__ == "__main__":
-    sys.exit(run_scenarios("The DBP wire with silent services, floods and hostile peers.", SCENARIOS, LONG))

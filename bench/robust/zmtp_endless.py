@@ -1,14 +1,11 @@
 """One message without end, on each ZeroMQ wire and by each kind of peer; and CURVE handshakes that are only begun.
 
-    python -m bench.zmtp.robust [--scenarios PATTERN,...] [--json FILE] [--list]
-
-bench/README.md says what the scenarios are. The exit status is 1 if a goal was missed.
+bench/README.md says what the rows are.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -17,18 +14,18 @@ from pathlib import Path
 import attrs
 from zmq.utils import z85
 
-from bench.common.all_listeners import SHARE_ELSEWHERE, SHARE_THERE
-from bench.common.figures import MIB, Figure, Scenario, at_least, at_most, exactly, run_scenarios
+from bench.common.figures import MIB, Figure, Scenario, at_least, at_most, exactly
 from bench.common.machine import forget_peak, peak_resident, waited_seconds
 from bench.common.processes import NICENESS, InProcess
 from bench.common.servers import Server
-from bench.common.swarm import Attack, Seen, swarm
 from bench.dbp import servers as dbp_servers
 from bench.mc0 import servers as mc0_servers
 from bench.mc0.peers import opened
 from bench.mc0.servers import Mc0Server
 from bench.mc0.traffic import ANSWERED_WITHIN, ASKS_EVERY, elko_pings, messages_between
 from bench.mtl import servers as mtl_servers
+from bench.robust.measure import ALONE, SHARE_ELSEWHERE, SHARE_THERE
+from bench.robust.swarm import SOURCES, Attack, Seen, swarm
 from bench.zmtp import peer as zmtp_peer
 from bench.zmtp.peer import COMMAND, GREETING, MORE, Curve, Keys, Null
 
@@ -164,8 +161,6 @@ def known(revoked: bool) -> Callable[[float], list[Figure]]:
 # handshakes
 
 HOSTILE = 1_000
-ALONE = 3.0
-"""Seconds in which the good peers are alone."""
 
 
 def hello(server_key: bytes) -> bytes:
@@ -200,7 +195,7 @@ def hellos(seconds: float) -> list[Figure]:
         alone = shares(ALONE)
         opening = hello(server.key)
         attack = Attack(lambda number: iter((opening,)), hangs_up=GREETING + Curve.WELCOME)
-        hostile = InProcess(swarm, server.port, attack, HOSTILE, seconds, niceness=NICENESS)
+        hostile = InProcess(swarm, attack, server.port, HOSTILE, SOURCES, seconds, niceness=NICENESS)
         stack.callback(hostile.stop)
         waited, used, start = waited_seconds(server.pid), server.cpu(), time.perf_counter()
         beside = shares(seconds)
@@ -220,13 +215,10 @@ def hellos(seconds: float) -> list[Figure]:
 
 SCENARIOS = {
     **{
-        f"endless-{wire}": Scenario(f"{wire}: a stranger's message without end", 0.0, stranger(wire)) for wire in LIMITS
+        f"{wire}-endless-one": Scenario(f"{wire}: a stranger's message without end", 0.0, stranger(wire))
+        for wire in LIMITS
     },
-    "endless-allowed": Scenario("mc0: the message without end of an allowed key", 0.0, known(False)),
-    "endless-revoked": Scenario("mc0: the message without end of a revoked key", 0.0, known(True)),
-    "hellos": Scenario(f"{HOSTILE:,} connections begin CURVE handshakes", 10.0, hellos),
+    "mc0-endless-allowed": Scenario("mc0: the message without end of an allowed key", 0.0, known(False)),
+    "mc0-endless-revoked": Scenario("mc0: the message without end of a revoked key", 0.0, known(True)),
+    "mc0-hellos": Scenario(f"{HOSTILE:,} connections begin CURVE handshakes", 10.0, hellos),
 }
-
-
-if __name__ == "__main__":
-    sys.exit(run_scenarios("Messages without end on the ZeroMQ wires, and handshakes.", SCENARIOS))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import repeat
 
-from bench.common.all_listeners import Door, forever
-from bench.common.swarm import Attack
 from bench.dbp import peers as dbp_peers
 from bench.mtl import peers as mtl_peers
+from bench.robust.measure import Door
+from bench.robust.swarm import Attack, forever, swarm
 from bench.zmtp import peer as zmtp_peer
 from bench.zmtp.peer import COMMAND, GREETING, LARGE, MORE, Frames, frame
 
@@ -90,6 +91,13 @@ def _same(pieces: Callable[[int], Iterator[bytes]]) -> Callable[[str], Attack]:
     return lambda wire: Attack(pieces)
 
 
+def unread_lists(number: int) -> Iterator[bytes]:
+    """A DBP service of 16 kB that asks for the list of all, again and again."""
+    head, body = dbp_peers.registration(number)[:3], dbp_peers.registration(number)[3]
+    yield OPENING + dbp_peers.encoded([*head, body[:-1] + b', "padding": "' + b"x" * 16_000 + b'"}'])
+    yield from repeat(dbp_peers.encoded(dbp_peers.request("")) * 200)
+
+
 KINDS: dict[str, tuple[str, Callable[[str], Attack]]] = {
     "greeting": ("silence in the greeting", _same(in_greeting)),
     "handshake": ("half handshakes", _same(half_handshakes)),
@@ -103,20 +111,27 @@ KINDS: dict[str, tuple[str, Callable[[str], Attack]]] = {
 
 DOORS = [
     *(
-        Door(f"{wire}-{kind}", wire, title, attack(wire), bound=UNFINISHED + BESIDE)
+        Door(f"{wire}-{kind}", wire, title, partial(swarm, attack(wire)), bound=UNFINISHED + BESIDE)
         for wire in MESSAGES
         for kind, (title, attack) in KINDS.items()
+    ),
+    Door(
+        "dbp-lists",
+        "dbp",
+        "lists of services of 16 kB that are not read",
+        partial(swarm, Attack(unread_lists, reads=False)),
+        bound=UNFINISHED + BESIDE,
     ),
     *(
         Door(
             f"{wire}-descriptors",
             wire,
             f"{HOLDERS} connections, for {DESCRIPTORS} descriptors",
-            Attack(lambda number: iter((OPENING,))),
+            partial(swarm, Attack(lambda number: iter((OPENING,)))),
             count=HOLDERS,
             descriptors=DESCRIPTORS,
         )
         for wire in MESSAGES
     ),
 ]
-"""All scenarios."""
+"""All rows of the ZeroMQ wires."""

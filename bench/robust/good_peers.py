@@ -1,9 +1,11 @@
-"""Good peers on the TCP wires: each pings through its own transport, and counts the pongs that it has read."""
+"""Good peers on the text wires and DNS: each pings through its own transport, and counts the pongs that it has read."""
 
 from __future__ import annotations
 
 import json
 import socket
+import struct
+import time
 
 from bench.common import traffic
 from bench.elko import messages
@@ -12,6 +14,10 @@ HANDSHAKE = (
     b"GET / HTTP/1.1\r\nHost: broker\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
+
+
+PING_EVERY = 0.010
+"""Seconds between two pings of a good peer, whether or not the one before was answered."""
 
 
 def frame(opcode: int, payload: bytes) -> bytes:
@@ -36,7 +42,9 @@ def connected(port: int) -> socket.socket:
 
 
 class Good:
-    """A peer that pings, on a connection of its own."""
+    """A peer that pings, on a connection of its own, once in ``every`` seconds."""
+
+    every = PING_EVERY
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -186,3 +194,118 @@ class HttpPeer(Good):
             else:
                 self.pongs += body.count(b'pong"')
                 self._poll(json.loads(body)["seqnum"])
+
+
+REGISTER = b'{"hostport":"192.0.2.1:80","ttl":3600}'
+
+
+def http(line: str, *headers: str, body: bytes = b"") -> bytes:
+    """One request. ``line`` is its method and path."""
+    head = [f"{line} HTTP/1.1", "Host: localhost", *headers]
+    if body:
+        head.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+class ApiPeer(Good):
+    """A client of the API, which sends a request when the one before is answered, as HTTP clients do.
+
+    An answer counts for all pings that were due when its request was sent.
+    """
+
+    def __init__(self, port: int) -> None:
+        super().__init__(connected(port))
+        self._due = 0
+        self._asked = 1
+        self.say(http("PUT /v1/services/bank/good", body=REGISTER))
+
+    def ping(self, number: int) -> None:
+        """Note so many pings, and send a request unless one is unanswered."""
+        self._due += number
+        if not self._asked:
+            self._ask()
+
+    def came(self, sock: socket.socket, data: bytes) -> None:
+        """Count the answer, if it is complete: it has a provider."""
+        whole = self._tail.get(sock, b"") + data
+        self._tail[sock] = whole[-10:]
+        if b'"provider":' in whole:
+            self._tail[sock] = b""
+            self.pongs += self._asked
+            self._asked = 0
+            if self._due:
+                self._ask()
+
+    def _ask(self) -> None:
+        self._asked, self._due = self._due, 0
+        self.sock.sendall(http("GET /v1/services/bank"))
+
+
+BANK = b"\4bank\7service\nelkobroker\0"
+"""The name of a service in DNS."""
+
+
+def query(number: int, qname: bytes = BANK, kind: int = 33) -> bytes:
+    """A DNS query with EDNS for the largest response."""
+    header = struct.pack("!6H", number & 0xFFFF, 0x0100, 1, 0, 0, 1)
+    return header + qname + struct.pack("!HH", kind, 1) + b"\0" + struct.pack("!HHIH", 41, 4096, 0, 0)
+
+
+def framed(data: bytes) -> bytes:
+    """A DNS message over TCP."""
+    return struct.pack("!H", len(data)) + data
+
+
+class DnsPeer(Good):
+    """Queries over one TCP connection."""
+
+    every = 0.05
+    """Less often than the rate of an address allows."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(connected(port))
+        self.say(framed(query(1)))
+
+    def ping(self, number: int) -> None:
+        self.sock.sendall(framed(query(1)) * number)
+
+    def came(self, sock: socket.socket, data: bytes) -> None:
+        whole = self._tail.get(sock, b"") + data
+        while len(whole) >= 2 and len(whole) >= (end := 2 + int.from_bytes(whole[:2], "big")):
+            whole = whole[end:]
+            self.pongs += 1
+        self._tail[sock] = whole
+
+
+class DnsUdpPeer(Good):
+    """Queries by UDP, one at a time. One without an answer is asked again after `LOST_AFTER`, as resolvers do.
+
+    An answer counts for all pings that were due when it was first asked for.
+    """
+
+    every = 0.05
+    LOST_AFTER = 0.5
+
+    def __init__(self, port: int) -> None:
+        super().__init__(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        self.sock.connect((traffic.HOST, port))
+        self._due = self._asked = self._number = 0
+        self._at = 0.0
+
+    def ping(self, number: int) -> None:
+        self._due += number
+        if not self._asked:
+            self._asked, self._due = self._due, 0
+        elif time.monotonic() < self._at + self.LOST_AFTER:
+            return
+        self._ask()
+
+    def came(self, sock: socket.socket, data: bytes) -> None:
+        if data[:2] == struct.pack("!H", self._number & 0xFFFF):
+            self.pongs += self._asked
+            self._asked = 0
+
+    def _ask(self) -> None:
+        self._number += 1
+        self._at = time.monotonic()
+        self.sock.send(query(self._number))

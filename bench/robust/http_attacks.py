@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import random
 from collections.abc import Iterator
+from functools import partial
 from itertools import repeat
 
-from bench.common.all_listeners import Door, forever
-from bench.common.swarm import Attack
-from bench.elko.good_peers import frame
-from bench.http.good_peer import http
+from bench.robust.good_peers import frame, http
+from bench.robust.measure import Door
+from bench.robust.swarm import Attack, forever, swarm
 
 BODY = 1_048_576
 """Bytes of the largest body, by default."""
@@ -84,28 +84,30 @@ def _registrations(number: int) -> Iterator[bytes]:
         yield http(f"PUT /v1/services/x{number}/{instance}", body=b'{"hostport":"h:1"}')
 
 
+def _door(kind: str, title: str, attack: Attack, bound: int | None = None) -> Door:
+    return Door(f"api-{kind}", "api", title, partial(swarm, attack), bound=bound)
+
+
 DOORS = [
-    Door("api-finds", "api", "finds without end, pipelined", Attack(forever(b"", FIND * 20))),
-    Door("api-unread", "api", "finds whose answers are not read", Attack(forever(b"", FIND * 20), reads=False)),
-    Door("api-connects", "api", "a connection for each find", Attack(forever(b"", FIND), hangs_up=1)),
-    Door("api-slow-heads", "api", "heads without an end", Attack(_slow_heads)),
-    Door("api-slow-bodies", "api", "bodies without an end", Attack(_slow_bodies), bound=448 << 20),
-    Door("api-oversized", "api", "bodies over the limit", Attack(_oversized), bound=448 << 20),
-    Door("api-malformed", "api", "requests that are none", Attack(_malformed)),
-    Door("api-unknown", "api", "paths that do not exist", Attack(forever(b"", http("GET /nothing") * 20))),
-    Door("api-guesses", "api", "guessed passwords and tokens", Attack(_guesses)),
-    Door("api-waits", "api", "finds that wait", Attack(_waits)),
-    Door("api-register", "api", "registrations without end", Attack(_registrations)),
-    Door(
-        "api-streams",
-        "api",
+    _door("finds", "finds without end, pipelined", Attack(forever(b"", FIND * 20))),
+    _door("unread", "finds whose answers are not read", Attack(forever(b"", FIND * 20), reads=False)),
+    _door("connects", "a connection for each find", Attack(forever(b"", FIND), hangs_up=1)),
+    _door("slow-heads", "heads without an end", Attack(_slow_heads)),
+    _door("slow-bodies", "bodies without an end", Attack(_slow_bodies), bound=448 << 20),
+    _door("oversized", "bodies over the limit", Attack(_oversized), bound=448 << 20),
+    _door("malformed", "requests that are none", Attack(_malformed)),
+    _door("unknown", "paths that do not exist", Attack(forever(b"", http("GET /nothing") * 20))),
+    _door("guesses", "guessed passwords and tokens", Attack(_guesses)),
+    _door("waits", "finds that wait", Attack(_waits)),
+    _door("register", "registrations without end", Attack(_registrations)),
+    _door(
+        "streams",
         "event streams that are not read",
         Attack(forever(http("GET /v1/watch"), b""), reads=False),
     ),
-    Door("api-pings", "api", "WebSockets with pings without end", Attack(forever(HANDSHAKE, frame(9, b"") * 500))),
-    Door(
-        "api-lists",
-        "api",
+    _door("pings", "WebSockets with pings without end", Attack(forever(HANDSHAKE, frame(9, b"") * 500))),
+    _door(
+        "lists",
         "lists and metrics without end",
         Attack(forever(b"", http("GET /metrics") + http("GET /v1/services"))),
     ),

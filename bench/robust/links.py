@@ -1,14 +1,11 @@
 """A link between two brokers beside a thousand hostile connections to the listener of one of them.
 
-    python -m bench.cluster.robust [--scenarios PATTERN,...] [--json FILE] [--list]
-
 The two brokers send a message to and fro every 10 ms; the goal is the share that is back within 50 ms, as for peers
 of the wires. The hostile peers are those of `bench.zmtp.hostile_peers`, and some that begin the handshake of CURVE.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,11 +13,12 @@ from itertools import repeat
 from typing import Any
 
 from bench.cluster.links import PORT, SECRETS, connect_links, listen
-from bench.common.all_listeners import SHARE_THERE
-from bench.common.figures import Figure, Scenario, at_least, exactly, run_scenarios
+from bench.common.figures import Figure, Scenario, at_least, exactly
 from bench.common.processes import NICENESS, InProcess
-from bench.common.swarm import Attack, swarm
-from bench.zmtp import hostile_peers, peer
+from bench.robust import zmtp_attacks
+from bench.robust.measure import SHARE_THERE
+from bench.robust.swarm import SOURCES, Attack, swarm
+from bench.zmtp import peer
 
 EVERY = 0.010
 """Seconds between two messages."""
@@ -54,10 +52,10 @@ def noise(number: int) -> Iterator[bytes]:
 
 
 KINDS: dict[str, tuple[str, Callable[[int], Iterator[bytes]]]] = {
-    "greeting": ("silence in the greeting", hostile_peers.in_greeting),
-    "handshake": ("half handshakes", hostile_peers.half_handshakes),
-    "garbage": ("random bytes", hostile_peers.garbage),
-    "endless": ("messages without end, without CURVE", hostile_peers.endless),
+    "greeting": ("silence in the greeting", zmtp_attacks.in_greeting),
+    "handshake": ("half handshakes", zmtp_attacks.half_handshakes),
+    "garbage": ("random bytes", zmtp_attacks.garbage),
+    "endless": ("messages without end, without CURVE", zmtp_attacks.endless),
     "hello": ("handshakes of CURVE that are only begun", hello),
     "noise": ("commands of CURVE that nobody can open", noise),
 }
@@ -105,7 +103,7 @@ def attacked(pieces: Callable[[int], Iterator[bytes]], seconds: float) -> list[F
     there = InProcess(listen)
     here = InProcess(good, seconds + START)
     time.sleep(START)
-    hostile = InProcess(swarm, PORT, Attack(pieces), COUNT, seconds, niceness=NICENESS)
+    hostile = InProcess(swarm, Attack(pieces), PORT, COUNT, SOURCES, seconds, niceness=NICENESS)
     try:
         seen = hostile.result(BROAD)
         sent, back, lost = here.result(BROAD)
@@ -119,8 +117,4 @@ def attacked(pieces: Callable[[int], Iterator[bytes]], seconds: float) -> list[F
     ]
 
 
-SCENARIOS = {name: Scenario(title, 8.0, partial(attacked, pieces)) for name, (title, pieces) in KINDS.items()}
-
-
-if __name__ == "__main__":
-    sys.exit(run_scenarios("A link beside hostile peers.", SCENARIOS))
+SCENARIOS = {f"link-{name}": Scenario(title, 8.0, partial(attacked, pieces)) for name, (title, pieces) in KINDS.items()}

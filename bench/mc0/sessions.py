@@ -1,8 +1,6 @@
 """The cost of many silent, slow or hostile mc0 peers for the broker, and for peers beside them.
 
-    python -m bench.mc0.robust [--scenarios PATTERN,...] [--seconds S] [--json FILE] [--list]
-
-bench/README.md says what the scenarios are. The exit status is 1 if a goal was missed.
+bench/README.md says what the rows are; `bench.robust` runs them.
 """
 
 from __future__ import annotations
@@ -10,25 +8,22 @@ from __future__ import annotations
 import random
 import socket
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import count
-from math import inf
-from select import EPOLLOUT, epoll
 
 import attrs
 
 from bench.common import traffic
-from bench.common.figures import KIB, MIB, Figure, Scenario, at_least, at_most, exactly, run_scenarios
-from bench.common.machine import peak_resident, waited_seconds, wakeups
-from bench.common.processes import NICENESS, InProcess, Remote
+from bench.common.figures import KIB, MIB, Figure, Scenario, at_least, at_most, exactly
+from bench.common.machine import peak_resident, wakeups
+from bench.common.processes import InProcess, Remote
 from bench.mc0 import servers as mc0_servers
 from bench.mc0.herd import Herd
 from bench.mc0.peers import TOPIC, opened, subscribed
 from bench.mc0.servers import Mc0Server
-from bench.mc0.traffic import ANSWERED_WITHIN, ASKS_EVERY, HEAD_START, WINDOW, Flow, elko_pings, messages_between
+from bench.mc0.traffic import WINDOW, Flow
 from bench.zmtp import peer as zmtp_peer
 
 HIGH_WATER = 1_000
@@ -306,88 +301,8 @@ def reading(peer: zmtp_peer.Peer, count: int) -> Iterator[list[bytes]]:
             return
 
 
-# a flood
-
-FLOODERS = 20
-FLOOD = 5.0
-SLICE = 200
-"""Messages that are sent at once."""
-
-
-def pouring(port: int, seconds: float) -> None:
-    """Send small messages from many connections, every other a PUT, as fast as they are taken."""
-    poll = epoll()
-    peers = [zmtp_peer.connect(port, b"flooder-%02d" % i, None, 1 + i) for i in range(FLOODERS)]
-    small = [[b"", b"PUT", b"TOPIC", b"nobody", b"", b"x"], [b"", b"NOOP"]]
-    whole, left = {}, {}
-    for i, peer in enumerate(peers):
-        peer.sock.setblocking(False)
-        whole[peer.sock.fileno()] = memoryview(peer.encode(small[i % len(small)]) * SLICE)
-        left[peer.sock.fileno()] = whole[peer.sock.fileno()][:0]
-        poll.register(peer.sock.fileno(), EPOLLOUT)
-    sockets = {peer.sock.fileno(): peer.sock for peer in peers}
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        for fd, _ in poll.poll(0.01):
-            data = left[fd] or whole[fd]
-            left[fd] = data[sockets[fd].send(data) :]
-
-
-def mc0_peer(server: Mc0Server, seconds: float) -> list[float]:
-    """The seconds that each NOOP of an mc0 peer took until its OK."""
-    with closing(opened(server, b"good")) as peer:
-        asked, answered = [b"", b"NOOP", b"ID", b"1"], [b"", b"OK", b"ID", b"1"]
-        return messages_between(peer, peer, asked, answered, ASKS_EVERY).run(seconds)
-
-
-def flood(seconds: float) -> list[Figure]:
-    """Connections that send small messages as fast as they can; and two good peers, one on each wire."""
-    peers: dict[str, Callable[[Mc0Server, float], list[float]]] = {"Elko": elko_pings, "mc0": mc0_peer}
-    with ExitStack() as stack:
-        server = stack.enter_context(mc0_servers.broker())
-
-        def together(duration: float) -> dict[str, InProcess]:
-            started = {name: InProcess(peer, server, duration) for name, peer in peers.items()}
-            for process in started.values():
-                stack.callback(process.stop)
-            return started
-
-        alone = {name: process.result(HEAD_START + 30) for name, process in together(HEAD_START).items()}
-        waited, start = waited_seconds(server.pid), time.perf_counter()
-        good = together(seconds)
-        hostile = InProcess(pouring, server.port, seconds, niceness=NICENESS)
-        stack.callback(hostile.stop)
-        took = {name: sorted(process.result(seconds + 60)) for name, process in good.items()}
-        waited = (waited_seconds(server.pid) - waited) / (time.perf_counter() - start)
-        hostile.result(30)
-        taken = server.counters()["mc0.published"] / (time.perf_counter() - start)
-    figures = []
-    for name, times in took.items():
-        figures += [
-            Figure(f"{name}: median, milliseconds", f"{1e3 * statistics.median(times):.1f}"),
-            _answered(f"{name}: 99 %", times[len(times) * 99 // 100]),
-            _answered(f"{name}: longest", times[-1]),
-            Figure(f"{name}: longest while alone", f"{1e3 * max(alone[name]):.1f}"),
-        ]
-    return [
-        *figures,
-        Figure("PUTs taken from the flood, a second", f"{taken:,.0f}"),
-        Figure("the broker could have run, but had no core", f"{waited:.0%}"),
-    ]
-
-
-def _answered(what: str, took: float) -> Figure:
-    value = "never" if took == inf else f"{1e3 * took:.1f}"
-    return Figure(what, value, f"<= {1e3 * ANSWERED_WITHIN:g}", took <= ANSWERED_WITHIN)
-
-
 SCENARIOS = {
-    "idle": Scenario(f"{IDLE_SESSIONS:,} silent sessions, TTL {IDLE_TTL:g} s", 60.0, idle, quick=20.0),
-    "beats": Scenario(f"{BEATING} sessions with a TTL of {BEAT_TTL:g} s, and one publisher", 60.0, beats, quick=15.0),
-    "slow": Scenario(f"one of {READERS + 1} subscribers does not read", 5.0, slow),
-    "flood": Scenario(f"{FLOODERS} connections send as fast as they can", FLOOD, flood),
+    "mc0-idle": Scenario(f"{IDLE_SESSIONS:,} silent sessions, TTL {IDLE_TTL:g} s", 60.0, idle, quick=20.0),
+    "mc0-beats": Scenario(f"{BEATING} sessions, TTL {BEAT_TTL:g} s, and one publisher", 60.0, beats, quick=15.0),
+    "mc0-slow": Scenario(f"one of {READERS + 1} subscribers does not read", 5.0, slow),
 }
-
-
-if __name__ == "__main__":
-    sys.exit(run_scenarios("The mc0 wire with silent, slow and hostile peers.", SCENARIOS))

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from bench.common.traffic import Stuck
 from bench.dbp import peers as dbp_peers
-from bench.elko.good_peers import Good
 from bench.mtl import peers as mtl_peers
+from bench.robust.good_peers import Good
 from bench.zmtp import peer as zmtp_peer
 from bench.zmtp.peer import Frames, Peer
 

@@ -1,14 +1,11 @@
 """The effect of readers that do not read, crowds that come and go, and nonsense on the MTL wire and its other peers.
 
-    python -m bench.mtl.robust [--scenarios PATTERN,...] [--seconds S] [--json FILE] [--list]
-
-bench/README.md says what the scenarios are. The exit status is 1 if a goal was missed.
+bench/README.md says what the rows are; `bench.robust` runs them.
 """
 
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 
 import zmq
 
-from bench.common.figures import KIB, MIB, Figure, Scenario, at_least, at_most, exactly, run_scenarios
+from bench.common.figures import KIB, MIB, Figure, Scenario, at_least, at_most, exactly
 from bench.common.machine import peak_resident, waited_seconds
 from bench.common.processes import InProcess, Load, Remote
 from bench.common.traffic import STUCK, Sample
@@ -267,12 +264,8 @@ def nonsense(seconds: float) -> list[Figure]:
 
 
 SCENARIOS = {
-    "unread": Scenario(f"one of {READERS + 1} readers does not read", 5.0, unread),
-    "unconfirmed": Scenario("one of 5 readers of a queue does not read, nor confirm", 5.0, unconfirmed),
-    "crowd": Scenario(f"{CROWD:,} readers come and go while {WRITERS} writers write", 15.0, crowd),
-    "nonsense": Scenario(f"{MESSAGES:,} random and mutated messages", 0.0, nonsense),
+    "mtl-reader-unread": Scenario(f"one of {READERS + 1} readers does not read", 5.0, unread),
+    "mtl-reader-unconfirmed": Scenario("one of 5 readers of a queue does not read, nor confirm", 5.0, unconfirmed),
+    "mtl-crowd": Scenario(f"{CROWD:,} readers come and go while {WRITERS} writers write", 15.0, crowd),
+    "mtl-nonsense": Scenario(f"{MESSAGES:,} random and mutated messages", 0.0, nonsense),
 }
-
-
-if __name__ == "__main__":
-    sys.exit(run_scenarios("The MTL wire with readers that do not read, crowds, and nonsense.", SCENARIOS))

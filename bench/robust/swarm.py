@@ -1,8 +1,4 @@
-"""Hostile connections, a thousand at a time, and one good peer that notes how long its pings take.
-
-Both run in processes of their own (`bench.common.processes.InProcess`), so that neither delays the other; the hostile
-one at a lower priority.
-"""
+"""Hostile connections and datagrams, a thousand peers at a time, in a process of their own at a lower priority."""
 
 from __future__ import annotations
 
@@ -11,22 +7,19 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll
 
 import attrs
 
 from bench.common import traffic
-from bench.elko import messages
-
-PING_EVERY = 0.010
-"""Seconds between two pings of the good peer, whether or not the one before was answered."""
 
 ANSWER_WITHIN = 5.0
-"""Seconds that the good peer waits for its last answers."""
+"""Seconds that good peers wait for their last answers."""
 
 FIRST_SOURCE = 300
 SOURCES = 20
-"""The hostile connections come from these loopback addresses, 50 from each; the good peer from 127.0.0.1."""
+"""The hostile peers come from these loopback addresses, 50 from each; good peers and newcomers from 127.0.0.1."""
 
 RECEIVE_BUFFER = 4_096
 """Bytes that the kernel takes for a hostile peer that does not read: the less, the sooner the broker notices."""
@@ -70,8 +63,8 @@ class _Hostile:
         self.taken = 0
 
 
-def swarm(port: int, attack: Attack, count: int, seconds: float) -> Seen:
-    """Attack with so many connections at once, for so long."""
+def swarm(attack: Attack, port: int, count: int, sources: int, seconds: float) -> Seen:
+    """Attack with so many connections at once, from so many addresses, for so long."""
     poll = epoll()
     everyone: dict[int, _Hostile] = {}
     base = EPOLLRDHUP | (EPOLLIN if attack.reads else 0)
@@ -84,7 +77,7 @@ def swarm(port: int, attack: Attack, count: int, seconds: float) -> Seen:
         sock.setblocking(False)
         if not attack.reads:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-        traffic.bind(sock, FIRST_SOURCE + number % SOURCES)
+        traffic.bind(sock, FIRST_SOURCE + number % sources)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         result = sock.connect_ex((traffic.HOST, port))
         if result not in (0, errno.EINPROGRESS):
@@ -145,33 +138,36 @@ def swarm(port: int, attack: Attack, count: int, seconds: float) -> Seen:
     return Seen(connects, disconnects, sent_bytes, newlines // traffic.NEWLINES)
 
 
-def good_peer(port: int, seconds: float) -> list[float]:
-    """Ping on one connection for so long. Returns the seconds that each answer took, infinite if it never came."""
-    sock = traffic.opened(port, messages.auth("good") + messages.PING, 1)
-    sock.setblocking(False)
-    poll = epoll()
-    poll.register(sock.fileno(), EPOLLIN)
-    sent: list[float] = []
-    took: list[float] = []
-    newlines = 0
-    due = time.perf_counter()
-    end = due + seconds
-    while True:
-        now = time.perf_counter()
-        if now >= due and now < end:
-            sent.append(now)
-            sock.send(messages.PING)
-            due = max(due + PING_EVERY, now)
-        elif now >= end and (len(took) == len(sent) or now >= end + ANSWER_WITHIN):
-            break
-        if not poll.poll(max(due - time.perf_counter(), 0) if now < end else 0.1):
-            continue
-        data = sock.recv(1 << 16)
-        now = time.perf_counter()
-        if not data:
-            break
-        newlines += data.count(b"\n")
-        while len(took) < newlines // traffic.NEWLINES:
-            took.append(now - sent[len(took)])
-    sock.close()
-    return took + [float("inf")] * (len(sent) - len(took))
+def flood(make: Callable[[int], bytes], port: int, count: int, sources: int, seconds: float) -> Seen:
+    """Send datagrams as fast as it goes from so many sockets of so many addresses."""
+    socks = []
+    for number in range(count):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.setblocking(False)
+        traffic.bind(sock, FIRST_SOURCE + number % sources)
+        sock.connect((traffic.HOST, port))
+        socks.append(sock)
+    sent = size = 0
+    end = time.monotonic() + seconds
+    datagrams = [make(number) for number in range(1_000)]
+    while time.monotonic() < end:
+        for number, sock in enumerate(socks):
+            try:
+                size += sock.send(datagrams[(sent + number) % 1_000])
+            except OSError:
+                continue
+            sent += 1
+    for sock in socks:
+        sock.close()
+    return Seen(count, 0, size, 0)
+
+
+def forever(first: bytes, then: bytes) -> Callable[[int], Iterator[bytes]]:
+    """Pieces of a peer that says ``first`` once, and ``then`` without end."""
+
+    def pieces(number: int) -> Iterator[bytes]:
+        if first:
+            yield first
+        yield from repeat(then)
+
+    return pieces
