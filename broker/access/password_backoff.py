@@ -14,8 +14,8 @@ from __future__ import annotations
 import hmac
 from collections import OrderedDict
 from collections.abc import Callable
-from ipaddress import IPv6Address, IPv6Network, ip_address
 
+from broker.access.identity import network_of
 from broker.core.backoff import Backoff
 from broker.core.errors import Reason, Refusal
 
@@ -29,12 +29,11 @@ on the same machine."""
 FORGET = 600.0
 """Seconds after the last failure of a user or an address until its count is discarded."""
 
-SITE = 64
-"""Length in bits of the IPv6 prefix by which attempts are counted: a site has at least that network, and all addresses
-in it."""
-
 MAX_REMEMBERED = 10_000
 """Users, and addresses, whose failures are stored: as many as there are sessions."""
+
+
+place = network_of
 
 
 class ReplyDelays:
@@ -76,13 +75,13 @@ class GuessLimit:
 
     def wait(self, address: str) -> float:
         """Return the seconds for which attempts from this address are refused; 0 if an attempt may be compared."""
-        now, key = self._seconds(), place(address)
+        now, key = self._seconds(), network_of(address)
         step = _step(self._failures.count(key, now))
         return max(0.0, step - self._failures.since(key, now)) if step else 0.0
 
     def failed(self, address: str) -> None:
         """Count an attempt from this address that was compared, and was wrong."""
-        self._failures.add(place(address), self._seconds())
+        self._failures.add(network_of(address), self._seconds())
 
     def admit(self, address: str) -> None:
         """Raise `Refusal` TOO_MANY_GUESSES if attempts from this address are refused now."""
@@ -97,21 +96,6 @@ class GuessLimit:
         if not hmac.compare_digest(code.encode(), password.encode()):
             self.failed(address)
             raise Refusal(Reason.WRONG_CREDENTIALS, "wrong password")
-
-
-def place(address: str) -> str:
-    """Return the part of a ``host:port``, or of a host, by which failures count: for IPv6 the network of the site."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal():
-        host = address
-    try:
-        ip = ip_address(host)
-    except ValueError:
-        return host
-    if isinstance(ip, IPv6Address):
-        # A dual-stack socket shows an IPv4 client as a mapped address. Its /64 would be one for all IPv4 clients.
-        return str(ip.ipv4_mapped or IPv6Network((ip, SITE), strict=False))
-    return host
 
 
 def _step(failures: int) -> float:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import attrs
 
-from broker.access.password_backoff import place
+from broker.access.identity import network_of
 from broker.core.errors import Reason, Refusal
 
 
@@ -36,7 +36,7 @@ class RequestLimits:
 
     def take(self, user: str, address: str) -> None:
         """Count a request of a user, "" for the anonymous one. Raises `Refusal` LIMIT beyond a rate."""
-        if self.per_address and not self.addresses.take(place(address), self.per_address, self.burst):
+        if self.per_address and not self.addresses.take(network_of(address), self.per_address, self.burst):
             raise Refusal(Reason.LIMIT, f"this address may make {self.per_address:g} requests a second")
         if self.per_user and user and not self.users.take(user, self.per_user, self.burst):
             raise Refusal(Reason.LIMIT, f"the user {user} may make {self.per_user:g} requests a second")

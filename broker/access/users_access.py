@@ -30,8 +30,8 @@ from broker.access.document import (
 )
 from broker.access.grants import Grants, grants_of
 from broker.access.guarded_file import GuardedFile
+from broker.access.identity import network_of
 from broker.access.logins import Logins
-from broker.access.password_backoff import place
 from broker.access.password_verifiers import ITERATIONS, KEY, MAX_PASSWORD, SALT, PasswordVerifier
 from broker.access.principal import Method, Principal
 from broker.core.errors import Reason, Refusal
@@ -99,7 +99,7 @@ class UsersAccess:
             verifiers = known.passwords if known is not None and known.passwords else (NOBODY,)
             if len(password.encode(errors="replace")) > MAX_PASSWORD:
                 password = ""  # no verifier has it; the work is that of any other wrong password
-            checked = self._logins.checks.run(_right_ones, verifiers, password, address=place(address))
+            checked = self._logins.checks.run(_right_ones, verifiers, password, address=network_of(address))
         except Refusal as refusal:
             self._count("access_refused", refusal.reason.code)
             return fail(refusal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 
+from broker.access.identity import is_local
 from broker.config.checks import hostport
 from broker.core.model import Listening
 
@@ -32,7 +33,7 @@ def reachable(address: str, advertise: str | None, host: str) -> str | None:
     except ValueError:
         return None
     if ip.is_loopback:
-        return address if advertise is None or _is_loopback(advertise) else None
+        return address if advertise is None or is_local(advertise) else None
     return advertise or (host if ip.is_unspecified else address)
 
 
@@ -40,10 +41,3 @@ def joined(host: str, port: int) -> str:
     """Return host and port as one text, an IPv6 address in brackets."""
     bare = host.strip("[]")
     return f"[{bare}]:{port}" if ":" in bare else f"{bare}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import attrs
 from cryptography import x509
 
+from broker.access.identity import is_local
 from broker.config import zmq_endpoint
 from broker.config.checks import secret
 from broker.config.endpoint import BadEndpoint
@@ -237,7 +238,7 @@ def _warnings(cluster: Cluster, resolves: Resolves) -> Iterator[str]:
     for host in dict.fromkeys(hosts):
         if not resolves(host):
             yield f"cluster.etcd: this machine knows no address of {host}"
-    away = not all(_is_loopback(host) for host in hosts)
+    away = not all(is_local(host) for host in hosts)
     where = zmq_endpoint.parse(cluster.link)
     if away and where.loopback:
         yield "cluster.link: brokers on other machines cannot reach it, and messages of topics will not pass"
@@ -261,13 +262,6 @@ def _certificate_warnings(path: str) -> Iterator[str]:
         return
     if subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME):
         yield f"cluster.certificate: {path} has a CN, and etcd refuses such clients of its gateway"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _files(cluster: Cluster, files: Files) -> Cluster:

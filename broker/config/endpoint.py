@@ -20,6 +20,8 @@ from typing import Literal
 
 import attrs
 
+from broker.access.identity import address_of
+
 Kind = Literal["tcp", "tls", "unix", "systemd"]
 
 BACKLOG = 1_024
@@ -251,8 +253,7 @@ _CHECKS = {"tcp": _check_tcp, "tls": _check_tls, "unix": _check_unix, "systemd":
 def _ip(endpoint: Endpoint) -> IPv4Address | IPv6Address:
     """Return the address of a tcp or tls endpoint, an IPv4-mapped IPv6 address as the IPv4 address."""
     host = {"": "0.0.0.0", "localhost": "127.0.0.1"}.get(endpoint.interface, endpoint.interface)
-    ip = ip_address(host)
-    return ip.ipv4_mapped or ip if isinstance(ip, IPv6Address) else ip
+    return address_of(host)
 
 
 def _socket(endpoint: Endpoint) -> tuple[str | None, str | None]:

@@ -17,11 +17,11 @@ the machines that reach such a socket are unknown before it is bound. Port 0, or
 from __future__ import annotations
 
 import re
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Literal
 
 import attrs
 
+from broker.access.identity import address_of
 from broker.config import endpoint
 from broker.config.endpoint import MAX_UNIX_PATH, BadEndpoint, Endpoint
 
@@ -107,15 +107,15 @@ def _host(plain: str | None, bracketed: str | None) -> str:
         return plain
     shown = f"[{bracketed}]" if plain is None else plain
     try:
-        ip = ip_address(shown.strip("[]"))
+        ip = address_of(bracketed or plain or "")
     except ValueError:
         raise BadEndpoint(
             f"the address must be *, localhost or an IP address, not {shown!r}; "
             "names of hosts and of network interfaces are not taken"
         ) from None
-    if (ip.version == 6) != (plain is None):
+    if (":" in shown) != (plain is None):
         raise BadEndpoint(f"an IPv6 address goes in brackets, and no other: not {shown!r}")
-    return str(_plain(ip))
+    return str(ip)
 
 
 def _ipc(path: str) -> ZEndpoint:
@@ -126,8 +126,3 @@ def _ipc(path: str) -> ZEndpoint:
     if "\0" in path or len(path.encode(errors="replace")) > MAX_UNIX_PATH:
         raise BadEndpoint(f"the path of a unix socket has at most {MAX_UNIX_PATH} bytes, and no zero byte")
     return ZEndpoint("ipc", path=path)
-
-
-def _plain(ip: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return an IPv4-mapped IPv6 address as the IPv4 address."""
-    return ip.ipv4_mapped or ip if isinstance(ip, IPv6Address) else ip

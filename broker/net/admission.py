@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IAddress, IDelayedCall, IReactorTime
 from twisted.internet.protocol import Factory, Protocol
 
+from broker.access.identity import is_local, network_of, plain
 from broker.core.errors import Reason, Refusal
 from broker.net.connection import StreamConnection
 from broker.net.interfaces.limits import ConnectionLimits
@@ -71,7 +72,7 @@ class ConnectionFactory(Factory):
         self.closes: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("unclosed"))
         self.lingering: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("close"))
         self._rates: Rates[str] = Rates(clock)
-        # admitted connections by address; an address without connections has no entry
+        # admitted connections by network; a network without connections has no entry
         self._by_address: dict[str, int] = {}
         self.unfinished = UnfinishedInput()
         self._full = False
@@ -89,17 +90,18 @@ class ConnectionFactory(Factory):
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         host, port, local = _where(addr)
+        network = network_of(host)
         limits = self.limits
         turned_away = None
         if self.draining:
             turned_away = Refusal(Reason.DRAINING, DRAINING)
-        elif limits.connections_per_address and self._by_address.get(host, 0) >= limits.connections_per_address:
+        elif limits.connections_per_address and self._by_address.get(network, 0) >= limits.connections_per_address:
             turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address has too many connections: closing")
-        elif not local and limits.rate and not self._rates.take(host, limits.rate, limits.burst):
+        elif not local and limits.rate and not self._rates.take(network, limits.rate, limits.burst):
             turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address connects too often: closing")
         connection = self.make(host, port, local, turned_away)
         if turned_away is None:
-            connection.source = host
+            connection.source = network
         return connection
 
     def connected(self, connection: StreamConnection, authenticated: bool = False) -> None:
@@ -171,12 +173,12 @@ class ConnectionFactory(Factory):
             emptied, self._emptied = self._emptied, None
             emptied.callback(None)
 
-    def _left(self, host: str) -> None:
-        remaining = self._by_address[host] - 1
+    def _left(self, network: str) -> None:
+        remaining = self._by_address[network] - 1
         if remaining:
-            self._by_address[host] = remaining
+            self._by_address[network] = remaining
         else:
-            del self._by_address[host]
+            del self._by_address[network]
 
     def limit(self, limits: ConnectionLimits) -> None:
         """Apply new limits, and accept again if they allow."""
@@ -248,6 +250,6 @@ class Accepting(TypingProtocol):
 def _where(addr: IAddress | None) -> tuple[str, int, bool]:
     """Return the host, the port (0 if none), and True if the peer is on this machine."""
     if isinstance(addr, IPv4Address | IPv6Address):
-        host = addr.host
-        return host, addr.port, host.startswith(("127.", "::ffff:127.")) or host == "::1"
+        host = plain(addr.host)
+        return host, addr.port, is_local(host)
     return "unix", 0, isinstance(addr, UNIXAddress)

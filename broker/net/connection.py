@@ -95,7 +95,7 @@ class StreamConnection(ConnectionOutput, Protocol):
     """Handler of one item. An exception costs this item alone: it is logged, and `refuse` is called."""
 
     source = ""
-    """The address that this connection counts for in the listener's limit, as known at accept time. It stays fixed,
+    """The network that this connection counts for in the listener's limit, as known at accept time. It stays fixed,
     while ``host`` may become another name for the peer. Empty if the connection does not count."""
 
     # Class attributes as defaults: an idle connection has no instance entries for them, which saves memory.
@@ -298,7 +298,9 @@ class StreamConnection(ConnectionOutput, Protocol):
     @property
     def address(self) -> str:
         """The address of the peer, with its port if it has one."""
-        return f"{self.host}:{self.port}" if self.port else self.host
+        if not self.port:
+            return self.host
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def certificate(self) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar
 
+from broker.access.identity import network_of
+
 
 class Placed(Protocol):
     """A connection with its keys in the queue."""
@@ -48,24 +50,25 @@ class FairQueue(Generic[P]):
             lane = self._lanes[connection.lane] = {}, deque()
             self._order.append(connection.lane)
         addresses, order = lane
-        waiting = addresses.get(connection.host)
+        network = network_of(connection.host)
+        waiting = addresses.get(network)
         if waiting is None:
-            waiting = addresses[connection.host] = deque()
-            order.append(connection.host)
+            waiting = addresses[network] = deque()
+            order.append(network)
         waiting.append(connection)
 
     def popleft(self) -> P:
         """Remove and return the next connection. Raises IndexError if the queue is empty."""
         name = self._order.popleft()
         addresses, order = self._lanes[name]
-        host = order.popleft()
-        waiting = addresses[host]
+        network = order.popleft()
+        waiting = addresses[network]
         connection = waiting.popleft()
         self._size -= 1
         if waiting:
-            order.append(host)
+            order.append(network)
         else:
-            del addresses[host]
+            del addresses[network]
         if order:
             self._order.append(name)
         else:

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from broker.access.identity import network_of
 from broker.core.counters import Counters
 from broker.core.errors import Refusal
 from broker.core.log_limit import LINE_EVERY, LogLimit
@@ -139,7 +140,7 @@ class Complaints:
 
     def _due(self, wire: str, address: str, code: str) -> bool:
         """Return True if a line may be logged now, and count it as logged."""
-        if not self._logged.due((wire, address, code)):
+        if not self._logged.due((wire, network_of(address), code)):
             return False
         if self._lines.take((wire, code), LINES / LINE_EVERY, LINES):
             return True

@@ -23,6 +23,7 @@ from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory, TL
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from broker.access.identity import plain
 from broker.core.errors import Reason, Refusal
 from broker.net.client_certificate import certificate_names
 from broker.net.fast_write import push
@@ -151,7 +152,7 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
         self._socket = transport if isinstance(transport, Connection) else None
         if self._socket is not None:
             self._socket.bufferSize = READ
-        self.host = getattr(transport.getPeer(), "host", "unix")
+        self.host = plain(getattr(transport.getPeer(), "host", "unix"))
         super().makeConnection(transport)  # type: ignore[no-untyped-call]
 
     def dataReceived(self, data: bytes) -> None:

@@ -19,6 +19,7 @@ import msgspec
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from broker.access.identity import plain
 from broker.core.control import Trace
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.admission import ConnectionFactory
@@ -152,7 +153,7 @@ class Traces:
         return self._of(connection.host, connection.address) is not None
 
     def _of(self, host: str, address: str) -> _Running | None:
-        return self._running.get(host.removeprefix("::ffff:")) or self._running.get(address)
+        return self._running.get(plain(host)) or self._running.get(address)
 
     def _seen(self, connection: StreamConnection, direction: Direction, item: Any) -> None:
         running = self._of(connection.host, connection.address)

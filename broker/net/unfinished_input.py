@@ -16,6 +16,7 @@ from typing import Protocol
 
 from twisted.logger import Logger
 
+from broker.access.identity import network_of
 from broker.core.errors import Reason, Refusal
 
 SHORT = 4_096
@@ -97,9 +98,10 @@ class UnfinishedInput:
             self.drop(holder)
             return
         grown = another or size > self._all.sizes.get(holder, 0)
-        address = self._addresses.get(holder.host)
+        network = network_of(holder.host)
+        address = self._addresses.get(network)
         if address is None:
-            address = self._addresses[holder.host] = _Queue()
+            address = self._addresses[network] = _Queue()
         address.put(holder, size, another)
         self._all.put(holder, size, another)
         if grown:
@@ -112,10 +114,11 @@ class UnfinishedInput:
         """Remove a holder from the account. Idempotent."""
         if holder in self._all.sizes:
             self._all.remove(holder)
-            address = self._addresses[holder.host]
+            network = network_of(holder.host)
+            address = self._addresses[network]
             address.remove(holder)
             if not address.sizes:
-                del self._addresses[holder.host]
+                del self._addresses[network]
 
     def _evict(self, queue: _Queue, refusal: Refusal) -> None:
         holder = queue.first()

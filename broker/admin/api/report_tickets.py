@@ -18,6 +18,7 @@ from collections import OrderedDict
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
+from broker.access.identity import same_host
 from broker.access.principal import Access, Principal
 from broker.core.errors import Reason
 from broker.web.problem import Problem
@@ -65,7 +66,7 @@ class ReportTickets:
     def check(self, ticket: str, address: str) -> None:
         """Raise `Problem` 404 unless the ticket permits a peer at that address to read the report now."""
         found = self._given.get(ticket)
-        if found is None or found.end <= self._clock.seconds() or found.principal.address != address:
+        if found is None or found.end <= self._clock.seconds() or not same_host(found.principal.address, address):
             raise _unknown()
         principal = found.principal
         if not self._access.stands(principal) or not self._access.allows(principal, self._listener, OPERATION):

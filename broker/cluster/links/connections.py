@@ -87,7 +87,7 @@ class LinkRouter(Router):
 
     def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> LinkPeer:
         """See `ConnectionFactory`."""
-        return self.kind(self, host.removeprefix("::ffff:") if "." in host else host, port, local, turned_away)
+        return self.kind(self, host, port, local, turned_away)
 
 
 class Attempts(LinkRouter):

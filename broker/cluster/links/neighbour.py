@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from ipaddress import ip_address
 
 import attrs
 from twisted.internet.interfaces import IDelayedCall
 
+from broker.access.identity import is_local
 from broker.cluster.links.connections import Attempt, LinkPeer
 from broker.cluster.links.settings import SILENCE
 from broker.config.files import is_curve_key
 from broker.core.cluster.interfaces import Member
 from broker.core.interfaces import ILease
-from broker.net.interfaces.addresses import is_loopback
 
 PORTS = range(1, 65_536)
 
@@ -126,13 +125,6 @@ def obstacle(member: Member, curve: bool, connects: bool) -> str:
     where = address(member.link)
     if where is None:
         return "it has published no endpoint" if not member.link else "it has published an endpoint that is none"
-    if not curve and not _local(where[0]):
+    if not curve and not is_local(where[0]):
         return "a link without keys is possible on the loopback interface only"
     return ""
-
-
-def _local(host: str) -> bool:
-    try:
-        return is_loopback(str(ip_address(host)))
-    except ValueError:
-        return host == "localhost"

@@ -12,11 +12,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from ipaddress import ip_address
 from itertools import islice
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from broker.access.identity import is_local
 from broker.core.checks.interfaces import Question
 from broker.core.checks.rules import CheckKind, CheckSettings
 from broker.core.checks.schedule import Schedule, Target
@@ -163,15 +163,3 @@ class RegisteredChecks:
             return Question(rule, wire, service.provider)
         provider = self._registry.provider(service.provider)
         return Question(rule, hostport=service.hostport, local=provider is not None and is_local(provider.address))
-
-
-def is_local(address: str) -> bool:
-    """Return True for the address of a provider, with or without a port, that is a loopback address, or a path."""
-    if address.startswith("/"):
-        return True
-    for host in (address, address.rpartition(":")[0].strip("[]")):
-        try:
-            return ip_address(host).is_loopback
-        except ValueError:
-            continue
-    return False

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
+from broker.access.identity import address_of
 from broker.net.checks.refusals import NotChecked
 
 Network = IPv4Network | IPv6Network
@@ -49,10 +50,9 @@ def permitted(addresses: Sequence[str], allowed: Sequence[Network], local: bool)
     reason = "its host has no address"
     for text in addresses:
         try:
-            address = ip_address(text)
+            inner = address_of(text)
         except ValueError:
             continue
-        inner = address.ipv4_mapped if isinstance(address, IPv6Address) and address.ipv4_mapped else address
         if not any(inner in network for network in allowed):
             reason = f"{inner} is in none of the networks of checks.networks"
         elif inner.is_loopback and not local:

@@ -29,6 +29,7 @@ from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 
+from broker.access.identity import plain
 from broker.core.errors import Reason, Refusal
 from broker.net.connection import CLOSE_WITHIN
 from broker.net.fast_write import plain_socket, push, unsent
@@ -137,7 +138,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         if isinstance(transport, Connection):
             self._plain = transport
             transport.bufferSize = SHORT  # a queued connection holds no more than this
-        self.host = getattr(transport.getPeer(), "host", "unix")
+        self.host = plain(getattr(transport.getPeer(), "host", "unix"))
         super().makeConnection(Reading(transport))  # type: ignore[no-untyped-call]
 
     def connectionMade(self) -> None:

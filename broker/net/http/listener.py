@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl
 
 from twisted.internet.defer import Deferred
 
+from broker.access.identity import network_of
 from broker.core.errors import Reason, Refusal
 from broker.net.admission import DISCONNECTED, ConnectionFactory
 from broker.net.client_certificate import client_names
@@ -199,16 +200,17 @@ class HttpFactory(ConnectionFactory):
 
     def room_to_wait(self, host: str) -> bool:
         """Return True if one more answer to that address may wait."""
-        limits = self.http
+        limits, network = self.http, network_of(host)
         if self.waiting.total() >= limits.waiting:
             return False
-        return not limits.waiting_per_address or self.waiting[host] < limits.waiting_per_address
+        return not limits.waiting_per_address or self.waiting[network] < limits.waiting_per_address
 
     def waits(self, host: str, by: int) -> None:
         """Count an answer that begins to wait (1), or no longer waits (-1)."""
-        self.waiting[host] += by
-        if not self.waiting[host]:
-            del self.waiting[host]
+        network = network_of(host)
+        self.waiting[network] += by
+        if not self.waiting[network]:
+            del self.waiting[network]
 
     def sentence(self, status: int, text: str, request_id: str) -> tuple[bytes, str]:
         """Return the body and content type of a refusal before a request is complete."""

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from twisted.internet.interfaces import IReactorTime
 
+from broker.access.identity import network_of
 from broker.core.errors import Reason, Refusal
 from broker.core.log_limit import LINE_EVERY
 from broker.net.rate_limits import Complaints, Rates
@@ -45,7 +46,7 @@ class KeyGate:
             return True
         # A key logged in the last minute costs no token of the address.
         if self._due.take((address, key), 1 / LINE_EVERY, 1) and self._shown.take(
-            address, KEYS_LOGGED / LINE_EVERY, KEYS_LOGGED
+            network_of(address), KEYS_LOGGED / LINE_EVERY, KEYS_LOGGED
         ):
             refusal = Refusal(Reason.KEY_NOT_ALLOWED, "this client key is not allowed")
             self._complaints.add(self._wire, f"{address} with key {key}", refusal)

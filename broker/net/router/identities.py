@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 from typing import Generic, Protocol, TypeVar
 
-from broker.net.interfaces.addresses import is_loopback
+from broker.access.identity import same_host
 
 GENERATED = b"\0"
 """The first octet of a generated identity."""
@@ -52,4 +52,4 @@ class Identities(dict[bytes, O], Generic[O]):
             return True
         if owner.key or newcomer.key:
             return owner.key == newcomer.key
-        return owner.host == newcomer.host or (is_loopback(owner.host) and is_loopback(newcomer.host))
+        return same_host(owner.host, newcomer.host)

@@ -112,7 +112,7 @@ class Router(ConnectionFactory):
 
     def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> RouterPeer:
         """See `ConnectionFactory`."""
-        return RouterPeer(self, host.removeprefix("::ffff:") if "." in host else host, port, local, turned_away)
+        return RouterPeer(self, host, port, local, turned_away)
 
     def new_machine(self) -> Machine:
         """Create the state machine of a new connection."""

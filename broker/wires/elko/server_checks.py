@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
+from broker.access.identity import is_local
 from broker.core.checks.interfaces import Question
-from broker.core.checks.registered import is_local
 from broker.core.checks.rules import CheckKind
 from broker.core.checks.schedule import Schedule, Target
 from broker.core.director.interfaces import IContextServer

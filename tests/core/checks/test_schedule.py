@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 
 from broker.core.checks.interfaces import Question
 from broker.core.checks.progress import GIVE_UP, Outcome
-from broker.core.checks.registered import AT_ONCE, RegisteredChecks, is_local
+from broker.core.checks.registered import AT_ONCE, RegisteredChecks
 from broker.core.checks.rules import CheckKind, CheckRule, CheckSettings
 from broker.core.checks.schedule import Schedule
 from broker.core.liveness import Leases
@@ -319,22 +319,3 @@ def test_the_state_since_is_that_of_the_clock():
     assert check is not None
     assert check.state is CheckState.PASSING
     assert 10.0 <= check.since <= 10.2
-
-
-@pytest.mark.parametrize(
-    ("address", "local"),
-    [
-        ("127.0.0.1", True),
-        ("127.0.0.1:4711", True),
-        ("::1", True),
-        ("[::1]:4711", True),
-        ("/run/broker.sock", True),
-        ("192.0.2.1", False),
-        ("192.0.2.1:80", False),
-        ("2001:db8::1", False),
-        ("", False),
-        ("localhost.example.org:1", False),
-    ],
-)
-def test_local_addresses(address, local):
-    assert is_local(address) is local

@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import lru_cache
 from ipaddress import ip_address
 
-from broker.net.interfaces.addresses import is_loopback
+from broker.access.identity import is_local
 from broker.wires.dbp.codec.details import Details
 
 
@@ -28,7 +28,7 @@ def host_of(details: Details, address: str) -> str:
     """Return the host of a service that was registered from ``address``."""
     host = details.host
     # A peer that is on loopback itself means this machine by a loopback address, so that it is right as it stands.
-    if host is None or _is_wildcard(host) or (is_loopback(host) and not is_loopback(address)):
+    if host is None or _is_wildcard(host) or (is_local(host) and not is_local(address)):
         return address
     return host
 
@@ -43,11 +43,6 @@ def probed(details: Details, address: str) -> tuple[str, int] | None:
         return None
     host = host_of(details, address)
     return (host if _version(host) == 4 else address), details.port
-
-
-def same(one: str, other: str) -> bool:
-    """Return True if two addresses of peers are those of one machine, as far as the addresses show."""
-    return one == other or (is_loopback(one) and is_loopback(other))
 
 
 KEPT = 4_096

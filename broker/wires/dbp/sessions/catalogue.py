@@ -28,6 +28,7 @@ from contextlib import suppress
 import attrs
 from twisted.logger import Logger
 
+from broker.access.identity import same_host
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import Change, Kind, Provider, Rights, Service, load_details
@@ -35,7 +36,7 @@ from broker.net.interfaces.router import Complaints
 from broker.wires.dbp.codec.details import Details, details
 from broker.wires.dbp.codec.info import merge
 from broker.wires.dbp.codec.times import Form
-from broker.wires.dbp.sessions.addresses import hostport, same
+from broker.wires.dbp.sessions.addresses import hostport
 from broker.wires.dbp.sessions.elsewhere import RemoteServices
 from broker.wires.dbp.sessions.outbound import DbpOutbound, is_broker
 from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source
@@ -128,7 +129,7 @@ class Catalogue:
 
     def trusts(self, entry: ServiceEntry, address: str) -> bool:
         """Return True if messages about a service count from that address."""
-        return not self.terms.check_address or same(entry.address, address)
+        return not self.terms.check_address or same_host(entry.address, address)
 
     # registrations and signs of life
 
@@ -147,7 +148,7 @@ class Catalogue:
         """
         terms = self.terms
         old = self._entries.get(name)
-        if old is not None and old.contract and not same(old.address, address):
+        if old is not None and old.contract and not same_host(old.address, address):
             raise Refusal(Reason.NAME_TAKEN, f"the name {name} is in use by a service at another address")
         if old is None and len(self._entries) >= terms.services:
             raise Refusal(Reason.LIMIT, f"there are {terms.services} services already, and no more are taken")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from broker.access.identity import same_host
 from broker.core.cluster.interfaces import ILinks
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.interfaces import IRegistry, IWait
@@ -26,7 +27,6 @@ from broker.core.model import Change, Kind, Service
 from broker.net.interfaces.router import Complaints
 from broker.wires.dbp.codec import forwarded
 from broker.wires.dbp.codec.times import Form
-from broker.wires.dbp.sessions.addresses import same
 from broker.wires.dbp.sessions.outbound import RateLimit
 from broker.wires.dbp.sessions.service_state import ServiceEntry, Source
 
@@ -108,7 +108,7 @@ class RemoteServices:
         Raises `Refusal` NAME_TAKEN if the name belongs to a service at another address.
         """
         held = self.held(name)
-        if held is not None and held.contract and not same(held.address, address):
+        if held is not None and held.contract and not same_host(held.address, address):
             raise Refusal(Reason.NAME_TAKEN, f"the name {name} is in use by a service at another address")
         return held
 
@@ -120,7 +120,7 @@ class RemoteServices:
         held = self.held(name)
         if held is None:
             return False
-        if self._catalogue.terms.check_address and not same(held.address, address):
+        if self._catalogue.terms.check_address and not same_host(held.address, address):
             raise Refusal(Reason.WRONG_ADDRESS, f"a message of {name}, which was registered from another address")
         if not self._rates.take(held.provider, RATE, BURST):
             self._complaints.count("dbp_forwarded", "limited")
@@ -160,7 +160,7 @@ class RemoteServices:
     def _accepts(self, entry: ServiceEntry, message: forwarded.Message) -> bool:
         if isinstance(message, forwarded.Moved):
             # The rule by which a registration replaces another one at one broker.
-            return not entry.contract or same(entry.address, message.host)
+            return not entry.contract or same_host(entry.address, message.host)
         return self._catalogue.trusts(entry, message.host)
 
     def _changed(self, change: Change) -> None:

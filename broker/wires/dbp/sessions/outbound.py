@@ -19,6 +19,7 @@ from typing import Protocol
 
 from twisted.internet.interfaces import IReactorTime
 
+from broker.access.identity import network_of
 from broker.core.interfaces import ILeases
 from broker.net.interfaces.router import Complaints, Router, Sent
 from broker.wires.dbp.codec import datagrams, replies
@@ -127,7 +128,7 @@ class DbpOutbound:
         """Send a DISCONNECT to an unregistered source, within the rate limits of the source and its address."""
         # The source first: a single repeating source must not use up the tokens of its address.
         if self._sources.take(source, SOURCE_RATE, SOURCE_BURST) and self._addresses.take(
-            source[0], ADDRESS_RATE, ADDRESS_BURST
+            network_of(source[0]), ADDRESS_RATE, ADDRESS_BURST
         ):
             self.send(datagrams.disconnect(self._clock.seconds()), source)
 

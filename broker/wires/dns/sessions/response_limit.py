@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Protocol
 
 import attrs
+
+from broker.access.identity import address_of, is_local, network_of
 
 SLIP = 2
 """Of so many queries over the limit one is answered by TC. A client that asks three times, as resolvers do, then gets
@@ -23,8 +24,8 @@ NETWORK_SHARE = 4
 """Times the rate of one address that its network (/24, for IPv6 /56) gets: less than the number of its addresses, so
 that varying the forged address gains little, and more than one, since a farm is often one network."""
 
-IPV6_NETWORK = 7
-"""Bytes of an IPv6 address that are its network: 56 bits are what a site is usually given."""
+IPV4_NETWORK, IPV6_NETWORK = 3, 7
+"""Bytes of an address that are its network: for IPv6, 56 bits are what a site is usually given."""
 
 
 class LimitVerdict(enum.Enum):
@@ -65,9 +66,9 @@ class ResponseLimit:
     def verdict(self, host: str) -> LimitVerdict:
         """Return whether the next response to an address may be sent; it is taken to be."""
         rates = self.rates
-        if not rates.rate or (not rates.loopback and is_loopback(host)):
+        if not rates.rate or (not rates.loopback and is_local(host)):
             return LimitVerdict.SEND
-        within = self._addresses.take(host, rates.rate, rates.burst) and self._networks.take(
+        within = self._addresses.take(network_of(host), rates.rate, rates.burst) and self._networks.take(
             network(host), rates.rate * NETWORK_SHARE, rates.burst * NETWORK_SHARE
         )
         if within:
@@ -86,12 +87,6 @@ class ResponseLimit:
 
 def network(host: str) -> str:
     """Return the network of an address, in text that no address has."""
-    if "." in host:  # also an IPv4 address that a socket for both shows as ::ffff:192.0.2.1
-        return host.rpartition(".")[0] + ".*"
-    ip = ip_address(host.partition("%")[0])
-    return ip.packed[:IPV6_NETWORK].hex() + ":*"
-
-
-def is_loopback(host: str) -> bool:
-    """Return True for an address of this machine's loopback."""
-    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
+    ip = address_of(host)
+    size = IPV4_NETWORK if ip.version == 4 else IPV6_NETWORK
+    return ip.packed[:size].hex() + ":*"

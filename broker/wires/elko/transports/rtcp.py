@@ -29,6 +29,7 @@ from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from broker.access.identity import plain
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.connection import CLOSE_WITHIN
 from broker.net.fast_write import send_now
@@ -190,7 +191,7 @@ class RtcpSocket(Scheduled, Protocol):
 
     def __init__(self, factory: RtcpFactory, address: IAddress | None) -> None:
         self.factory = factory
-        self.host = getattr(address, "host", "unix")
+        self.host = plain(getattr(address, "host", "unix"))
         self.session: RtcpSession | None = None
         self._address = address
         self._reader = wire.RtcpReader()

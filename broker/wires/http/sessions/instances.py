@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 import attrs
 
+from broker.access.identity import owner_of
 from broker.access.principal import Access, Principal
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
@@ -74,8 +75,8 @@ class Instance:
 
     @property
     def owner(self) -> str:
-        """The owner; see `owner_of`."""
-        return owner_of(self.principal)
+        """The owner: see `broker.access.identity`."""
+        return owner_of(self.principal.name, self.principal.address)
 
     @property
     def due(self) -> float:
@@ -122,7 +123,7 @@ class Instances:
         """Register an instance, or renew and replace it. Returns it, and True if it is new. Raises `Refusal`."""
         if len(instance) > MAX_NAME:
             raise Refusal(Reason.PARAMETER, f"an instance has a name of at most {MAX_NAME} characters")
-        owner, address = owner_of(principal), principal.address
+        owner, address = owner_of(principal.name, principal.address), principal.address
         known = self._known(name, instance)
         if known is not None:
             self._check_owner(known, owner)
@@ -262,7 +263,7 @@ class Instances:
         known = self._known(name, instance)
         if known is None:
             raise Refusal(Reason.NO_SUCH_SERVICE, f"there is no instance {instance!r} of {name!r}, or it has expired")
-        self._check_owner(known, owner_of(principal))
+        self._check_owner(known, owner_of(principal.name, principal.address))
         return known
 
     def _known(self, name: str, instance: str) -> Instance | None:
@@ -329,11 +330,6 @@ class Instances:
         self._by_owner[known.owner] -= 1
         if not self._by_owner[known.owner]:
             del self._by_owner[known.owner]
-
-
-def owner_of(principal: Principal) -> str:
-    """Return the owner of the instances that a client registers: the user, or the address where there is none."""
-    return f"user {principal.name}" if principal.name else f"address {principal.address}"
 
 
 def _place(offer: Offer) -> tuple[str, str, str | None]:

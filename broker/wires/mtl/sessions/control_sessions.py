@@ -36,8 +36,8 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred
 
+from broker.access.identity import is_local
 from broker.core.interfaces import ILease
-from broker.net.interfaces.addresses import is_loopback
 from broker.net.interfaces.router import Sender
 from broker.wires.mtl.codec import control as wire
 from broker.wires.mtl.sessions.principals import Principal
@@ -53,9 +53,6 @@ longest that a peer may send have over 1,000, and would double the size of its s
 
 _REQ = "REQ"
 
-_UNIX = "uid "
-"""Prefix of the addresses of peers at a unix socket."""
-
 
 def key_of(connection: int, envelope: Sequence[bytes], sender: Sender) -> bytes:
     """Return the key of the session of that connection, for a request with these routing frames."""
@@ -68,9 +65,7 @@ def key_of(connection: int, envelope: Sequence[bytes], sender: Sender) -> bytes:
 
 def is_secure(sender: Sender) -> bool:
     """Return True if no third party can read the messages of that peer: it is on this machine, or uses CURVE."""
-    if sender.key or sender.address.startswith(_UNIX):
-        return True
-    return is_loopback(sender.address)
+    return bool(sender.key) or is_local(sender.address)
 
 
 class SessionState(enum.Enum):
