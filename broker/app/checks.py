@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from broker.config import values
@@ -12,15 +13,20 @@ from broker.core.checks.progress import Outcome
 from broker.core.checks.registered import RegisteredChecks
 from broker.core.checks.rules import CheckKind, CheckRule, CheckSettings
 from broker.core.checks.schedule import Schedule
+from broker.core.counters import Counters
+from broker.core.errors import Refusal
 from broker.core.interfaces import ILeases
 from broker.core.model import Policy
 from broker.core.registry import Registry
 from broker.net.checks.connections import ConnectionChecks
-from broker.net.checks.places import networks
+from broker.net.outgoing import Outgoing
 
 
 class HealthChecks:
-    """The health checks. ``pinger_of`` returns the ping of a wire by its name, None if it has none or is not open."""
+    """The health checks. ``pinger_of`` returns the ping of a wire by its name, None if it has none or is not open.
+
+    ``outgoing`` is the rule on the addresses that are connected to; ``own`` returns those of the open listeners.
+    """
 
     def __init__(
         self,
@@ -29,17 +35,21 @@ class HealthChecks:
         leases: ILeases,
         reactor: Any,
         pinger_of: Callable[[str], Pinger | None],
+        own: Callable[[], Iterable[str]],
+        counters: Counters,
     ) -> None:
         self._registry = registry
+        self._reactor = reactor
         self._pinger_of = pinger_of
-        self._connections = ConnectionChecks(reactor, networks(config.networks))
+        self.outgoing = Outgoing(config.networks, own, partial(counters.count, "checks_refused"))
+        self._connections = ConnectionChecks(reactor, self.outgoing)
         registry.use_panic(config.panic)
         self.schedule = Schedule(reactor, leases, self, random.random, settings_of(config))
         self._registered = RegisteredChecks(registry, self.schedule, reactor)
 
     def use(self, config: values.Checks) -> None:
         """Apply a new configuration."""
-        self._connections.networks = networks(config.networks)
+        self.outgoing.use(config.networks)
         self._registry.use_panic(config.panic)
         self._registered.use(settings_of(config))
 
@@ -63,8 +73,12 @@ class HealthChecks:
         def ended(alive: bool | None) -> None:
             answered(Outcome(alive, _PING_REASONS[alive]))
 
-        if pinger is None or not pinger.ping(question.number, question.rule.timeout, ended):
-            return None
+        try:
+            if pinger is None or not pinger.ping(question.number, question.rule.timeout, ended):
+                return None
+        except Refusal as refusal:
+            # In the next turn: an outcome must not arrive within `ask`.
+            self._reactor.callLater(0, answered, Outcome(None, f"not checked: {refusal.text}"))
         return _no_effect
 
 

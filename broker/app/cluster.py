@@ -97,13 +97,15 @@ class Membership:
             LinkSettings(zmq_endpoint.parse(config.link), kept_key(os.path.join(state, KEY_FILE)).secret),
             LinkContext(LINK_ROOM, core.scheduler, core.complaints, reactor, core.leases),
         )
+        self.listens = self._links.bind()
+        """The address of the listener of links."""
         settings = ClusterSettings(
             name=self.name,
             farm=config.farm,
             ttl=config.ttl,
             gather=config.gather,
             load_interval=config.load_interval,
-            link=self._link_endpoint(self._links.bind()),
+            link=self._link_endpoint(self.listens),
             key=self._links.public_key,
             version=version(),
             grace=grace,

@@ -184,7 +184,13 @@ class Daemon(TwistedService):
             self._store.close(snapshot.next_provider)
             raise StartFailed(str(error)) from None
         self.checks = HealthChecks(
-            self._config.checks, self.core.registry, self.core.leases, self._reactor, self.wires.pinger
+            self._config.checks,
+            self.core.registry,
+            self.core.leases,
+            self._reactor,
+            self.wires.pinger,
+            self._own_addresses,
+            self.counters,
         )
         self._open_access(snapshot)
         self.plan = PlanFile(self._config.plan.file, self._reactor, self.core.in_thread, parse)
@@ -419,6 +425,7 @@ class Daemon(TwistedService):
             launchers=core.launchers,
             recorder=core.recorder,
             checks=self.checks.schedule,
+            outgoing=self.checks.outgoing,
             scheduler=core.scheduler,
             complaints=core.complaints,
             clock=self._reactor,
@@ -517,6 +524,13 @@ class Daemon(TwistedService):
         for missing in self.openings.states():
             if not missing.ready:
                 yield {"name": missing.name, "address": missing.where, "ready": False, "reason": missing.reason}
+
+    def _own_addresses(self) -> Iterator[str]:
+        """Yield the addresses of all open listeners."""
+        for place in self._places():
+            yield str(place["address"])
+        if self.membership is not None:
+            yield self.membership.listens
 
     def _counts(self) -> dict[str, int]:
         """Return gauges of the registry."""

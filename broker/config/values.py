@@ -123,7 +123,7 @@ class Checks:
         "192.168.0.0/16",
         "fc00::/7",
     )
-    """Networks in which services are checked by connections: peers choose the addresses of their services."""
+    """Networks in which services are checked by connections or probed: peers choose the addresses of services."""
 
 
 @attrs.frozen

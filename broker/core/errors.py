@@ -72,6 +72,8 @@ class Reason(enum.Enum):
     """A name that belongs to another peer."""
     WRONG_ADDRESS = ("wrong-address", False)
     """A message about a service from an address that did not register it."""
+    ADDRESS_NOT_ALLOWED = ("address-not-allowed", False)
+    """An address of a service to which the broker does not connect."""
     FORBIDDEN = ("forbidden", False)
     """A resource or lease to which this user has no right."""
     DRAINING = ("draining", True)

@@ -1,7 +1,8 @@
 """Liveness probes of peers, each over a ZMTP connection of its own (`probe_connection.py`).
 
 Rules:
-- A question is one message to one address. Any whole message on its connection proves liveness.
+- A question is one message to one address, which `broker.net.outgoing` must permit. Any whole message on its connection
+  proves liveness.
 - It ends with the answer or at its deadline, which counts from `Probes.ask`.
 - If the reactor is late for the deadline, it was stalled and could not read: the deadline is extended once by the
   lateness, at most by its original duration. So an answer in the kernel's buffer counts. A punctual reactor adds one
@@ -27,6 +28,7 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTCP, IReactorTime
 from twisted.logger import Logger
 
+from broker.net.outgoing import Outgoing
 from broker.net.probe_connection import ProbeConnection
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
@@ -69,9 +71,16 @@ class Probes:
     log = Logger()
 
     def __init__(
-        self, reactor: IReactorTCP, clock: IReactorTime, turns: Scheduler, complaints: Complaints, wire: str
+        self,
+        reactor: IReactorTCP,
+        clock: IReactorTime,
+        turns: Scheduler,
+        complaints: Complaints,
+        outgoing: Outgoing,
+        wire: str,
     ) -> None:
         self._reactor = reactor
+        self._outgoing = outgoing
         self._clock = clock
         self.turns = turns
         self.complaints = complaints
@@ -87,19 +96,27 @@ class Probes:
         self._put_off = 0
 
     def ask(
-        self, host: str, port: int, frames: Sequence[bytes], seconds: float, answered: Callable[[bool | None], object]
+        self,
+        host: str,
+        port: int,
+        frames: Sequence[bytes],
+        seconds: float,
+        answered: Callable[[bool | None], object],
+        local: bool = False,
     ) -> None:
         """Send these frames there, and call ``answered`` once: True at the first answer, False if none arrives within
-        ``seconds``, None if the frames could not be sent in that time.
+        ``seconds``, None if the frames could not be sent in that time. ``local`` is True if a peer of this machine gave
+        the address.
 
-        Raises ValueError unless ``host`` is a numeric IPv4 address: a name lookup may take longer than the deadline.
-        No-op after `close`.
+        Raises `Refusal` if the address is not permitted, and ValueError unless ``host`` is a numeric IPv4 address: a
+        name lookup may take longer than the deadline. No-op after `close`.
         """
         address = str(IPv4Address(host))
         if port not in PORTS or not frames:
             raise ValueError("a question needs a port and a frame")
         if self._closed:
             return
+        self._outgoing.permitted([address], port, local)
         question = _Question(address, port, tuple(frames), answered, seconds, self._clock.seconds() + seconds)
         question.timer = self._clock.callLater(seconds, self._over, question)
         self._asked += 1

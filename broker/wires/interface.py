@@ -37,6 +37,7 @@ from broker.core.cluster.single import SINGLE
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import NotReady, Service, Snapshot
 from broker.net.admission import ConnectionFactory
+from broker.net.outgoing import Outgoing
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.net.tls import Certificates
@@ -60,7 +61,8 @@ class Context:
     - ``scheduler``, ``complaints``: fair scheduling of input; refusal counters and rate-limited refusal log.
     - ``clock``: the reactor, for time and sockets. ``in_thread``: calls a function in the thread of the disk.
     - ``room``: the connection limit of each listener, derived from ``descriptors``, those of the process.
-    - ``checks``: the schedule of health checks, for servers that are not in the registry.
+    - ``checks``: the schedule of health checks, for servers that are not in the registry. ``outgoing``: the rule on
+      outgoing connections to addresses that peers chose.
     - ``control``: administrators' commands to the daemon.
     - ``offer_own``: registers the broker's own services again, after `OpenWire.services` has changed.
     - ``access``: users and rights. ``logins``: the limits on passwords, one instance for all listeners.
@@ -88,6 +90,7 @@ class Context:
     room: int
     descriptors: int
     checks: Schedule
+    outgoing: Outgoing
     control: IControl
     offer_own: Callable[[], None]
     forget: Callable[[str], None]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from tests.integration.daemon import Daemon, Peer
 from tests.patience import PATIENCE
@@ -280,3 +282,48 @@ def test_tcp_checks_notice_a_closed_port(tmp_path: Path) -> None:
         [far] = operator.until("broker checks far", lambda rows: rows[0]["reason"] != "not checked yet")
         assert far["state"] == "untested"
         assert far["reason"] == "not checked: 192.0.2.1 is in none of the networks of checks.networks"
+
+
+def test_addresses_that_are_refused_are_counted_and_explained(tmp_path: Path) -> None:
+    text = HEAD.split("[[director.listeners]]")[0] + (
+        '[mc0]\nenabled = false\n[mtl]\nenabled = false\n[dbp]\nendpoint = "tcp://127.0.0.1:0"\n'
+        '[http]\nendpoint = "tcp:0:interface=127.0.0.1"\n[checks]\nnetworks = ["0.0.0.0/0"]\n'
+        + RULE.format(kind="tcp", policy="last", more='wires = ["http"]')
+    )
+    (tmp_path / "broker.toml").write_text(text)
+    with Daemon(tmp_path, "--config", str(tmp_path / "broker.toml")) as running:
+        api = f"http://127.0.0.1:{running.http_port()}/v1"
+        own = f"127.0.0.1:{running.port()}"
+        reasons = {
+            "own": (own, f"not checked: 127.0.0.1 port {running.port()} is a listener of this broker"),
+            "meta": ("169.254.169.254:80", "not checked: 169.254.169.254 is a link-local address"),
+        }
+        for name, (hostport, _) in reasons.items():
+            call("PUT", f"{api}/services/{name}/1", {"hostport": hostport, "ttl": 60})
+        with zmq.Context() as context, context.socket(zmq.DEALER) as node:
+            node.linger = 0
+            node.connect(f"tcp://127.0.0.1:{running.dbp_port()}")
+            about = {"name": "probe", "heartbeat": 1, "liveness": 5, "ip": "127.0.0.1", "port": running.port()}
+            node.send_multipart([b"", b"UwU", b"1795246600.0", json.dumps(about).encode()])
+            assert node.recv_multipart()[1] == b"OwO"
+            reasons["probe"] = reasons["own"]
+            for name, (_, reason) in reasons.items():
+                deadline = time.monotonic() + PATIENCE
+                while (check := call("GET", f"{api}/why/{name}")["entries"][0]["check"]) != reason:
+                    assert time.monotonic() < deadline, check
+                    assert check in ("not checked", "not checked yet")
+                    time.sleep(0.05)
+        rows = {row["hostport"]: row for row in call("GET", f"{api}/views/broker/checks")["rows"]}
+        assert all(rows[hostport]["reason"] == reason for hostport, reason in (reasons["own"], reasons["meta"]))
+        counters = call("GET", f"{api}/views/broker/counters?limit=1000")["rows"]
+        counts = {row["name"]: row["value"] for row in counters if row["name"].startswith("checks_refused")}
+        assert counts["checks_refused.special"] >= 1
+        assert counts["checks_refused.own-listener"] >= 2
+
+
+def call(method: str, url: str, body: object = None) -> Any:
+    """The answer of the HTTP API."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url.replace(" ", "%20"), data, {"Content-Type": "application/json"}, method=method)
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        return json.load(answer)

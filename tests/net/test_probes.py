@@ -21,7 +21,10 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
+from broker.config.values import Checks
 from broker.core.counters import Counters
+from broker.core.errors import Refusal
+from broker.net.outgoing import Outgoing
 from broker.net.probe_connection import LIMITS, MAX_ANSWER
 from broker.net.probes import AT_ONCE, MOST, RETRY, Probes
 from broker.net.rate_limits import Complaints
@@ -51,7 +54,8 @@ MOST_IN_KERNEL = 32 * 1024 * 1024
 
 def make(clock: Any) -> Probes:
     """Probes in the time of that clock."""
-    return Probes(reactor, clock, Scheduler(reactor), Complaints(Counters(), reactor), "test")
+    outgoing = Outgoing(Checks().networks, list, lambda kind: None)
+    return Probes(reactor, clock, Scheduler(reactor), Complaints(Counters(), reactor), outgoing, "test")
 
 
 class Probing(TestCase):
@@ -74,7 +78,7 @@ class Probing(TestCase):
         return len(self.probes._open)
 
     def ask(self, port: int, seconds: float = LONG, frames: list[bytes] = PING, host: str = HOST) -> None:
-        self.probes.ask(host, port, frames, seconds, self.told.append)
+        self.probes.ask(host, port, frames, seconds, self.told.append, local=True)
 
     async def answer(self, port: int, seconds: float = LONG, host: str = HOST) -> bool | None:
         """Ask, and wait until it is answered or not."""
@@ -271,9 +275,9 @@ class TestAnswers(Probing):
         def again(alive: bool | None) -> None:
             self.told.append(alive)
             if len(self.told) < 20:
-                self.probes.ask(HOST, port, PING, LONG, again)
+                self.probes.ask(HOST, port, PING, LONG, again, local=True)
 
-        self.probes.ask(HOST, port, PING, LONG, again)
+        self.probes.ask(HOST, port, PING, LONG, again, local=True)
         await until(there_are(20, self.told))
         self.assertEqual(self.told, [True] * 20)
 
@@ -283,8 +287,8 @@ class TestAnswers(Probing):
             raise ZeroDivisionError("as it is meant to")
 
         server, silent = self.echo(), self.serve()
-        self.probes.ask(HOST, server.port, PING, LONG, fail)
-        self.probes.ask(HOST, silent.port, PING, SHORT, fail)
+        self.probes.ask(HOST, server.port, PING, LONG, fail, local=True)
+        self.probes.ask(HOST, silent.port, PING, SHORT, fail, local=True)
         await until(there_are(2, self.told))
         self.assertEqual(self.told, [True, False])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)
@@ -314,8 +318,10 @@ class TestNoAnswers(Probing):
         self.assertIs(await self.answer(listener.port, SHORT), False)
 
     async def test_addresses_that_lead_nowhere_do_no_harm(self) -> None:
-        for host in ("255.255.255.255", "224.0.0.1", "0.0.0.0", "127.255.255.255"):
-            self.assertIs(await self.answer(9, SHORT, host), False)
+        self.assertIs(await self.answer(9, SHORT, "127.255.255.255"), False)
+        for host in ("255.255.255.255", "224.0.0.1", "0.0.0.0", "169.254.169.254", "192.0.2.1"):
+            with self.assertRaises(Refusal):
+                self.ask(9, SHORT, host=host)
         self.assertIs(await self.answer(self.echo().port), True)
 
     async def test_what_is_no_zeromq_does_not_live(self) -> None:
@@ -561,7 +567,7 @@ class TestEnds(Probing):
             self.probes.close()
 
         for _ in range(20):
-            self.probes.ask(HOST, server.port, PING, LONG, close)
+            self.probes.ask(HOST, server.port, PING, LONG, close, local=True)
         await until(lambda: self.told)
         await self.answers(server)
         self.assertEqual((self.told, self.open()), ([True], 0))
@@ -574,7 +580,7 @@ class TestEnds(Probing):
             self.probes.close()
 
         for _ in range(20):
-            self.probes.ask(HOST, server.port, PING, SHORT, close)
+            self.probes.ask(HOST, server.port, PING, SHORT, close, local=True)
         await until(lambda: self.told)
         await self.answers(server)
         self.assertEqual((self.told, self.open()), ([False], 0))
@@ -645,6 +651,8 @@ def test_no_text_is_asked_that_is_no_address(host: str) -> None:
         probes.ask(host, 1, PING, 1.0, print)
     except ValueError:
         pass
+    except Refusal:
+        probes.close()
     else:
         assert len(host.split(".")) == 4
         assert all(0 <= int(part) <= 255 for part in host.split("."))

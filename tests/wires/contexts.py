@@ -13,7 +13,7 @@ from broker.access.everyone import Everyone
 from broker.access.logins import Logins
 from broker.access.password_backoff import GuessLimit
 from broker.access.password_checks import PasswordChecks
-from broker.config.values import Broker
+from broker.config.values import Broker, Checks
 from broker.core.checks.interfaces import Question
 from broker.core.checks.progress import Outcome
 from broker.core.checks.schedule import Schedule
@@ -24,6 +24,7 @@ from broker.core.model import Provider, Snapshot
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.topics import Topics
+from broker.net.outgoing import Outgoing
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.wires.interface import Context
@@ -53,6 +54,7 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "registry": Registry(clock, lambda: next(ids), Restored([], 0, clock, lambda ids: None)),
         "topics": Topics(),
         "leases": leases,
+        "outgoing": Outgoing(Checks().networks, list, lambda kind: None),
         "checks": Schedule(clock, leases, NoChecks(), lambda: 0.5),
         "launchers": Launchers([], {}, lambda *_: None, lambda *_: None),
         "recorder": None,

@@ -140,8 +140,10 @@ class Explainer:
 
     def _check(self, service: Service) -> str:
         check = self._registry.check_of(service)
-        if check is None or check.state is CheckState.UNTESTED:
+        if check is None:
             return "not checked"
+        if check.state is CheckState.UNTESTED:
+            return check.reason
         policy = self._registry.policy_of(service)
         shown = {Policy.SHOW: "", Policy.LAST: "; it comes last in finds", Policy.HIDE: "; it is left out of finds"}
         return f"{check.state.value} for {self._clock.seconds() - check.since:.0f} s: {check.reason}{shown[policy]}"

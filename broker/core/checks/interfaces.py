@@ -58,6 +58,8 @@ class Pinger(Protocol):
 
         ``answered`` is called at most once: with True at the answer; with False, if the wire knows that none comes
         within ``seconds``; with None if the ping could not be sent. It is not called within `ping`.
+
+        Raises `Refusal` if the ping needs a connection of its own, to an address that is not permitted.
         """
 
 

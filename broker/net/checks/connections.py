@@ -8,7 +8,7 @@ Rules:
 - Names are looked up in threads of the reactor, at most `LOOKUPS` at a time; a check that finds none free is put off.
 - `HOST_RATE` bounds the checks of one address: a peer that offers a thousand services at a foreign address does not
   turn the broker into a flood. A check beyond is put off.
-- A check that is put off, or that is not permitted (`broker.net.checks.places`), proves nothing about the service.
+- A check that is put off, or that is not permitted (`broker.net.outgoing`), proves nothing about the service.
 - The caller bounds the number of open checks, and ends each at its timeout.
 """
 
@@ -33,9 +33,9 @@ from zope.interface import implementer
 from broker.core.checks.interfaces import Question
 from broker.core.checks.progress import Outcome
 from broker.core.checks.rules import CheckKind
+from broker.core.errors import Reason, Refusal
 from broker.net.checks.bounded import bounded
-from broker.net.checks.places import Address, Network, numeric, permitted, split
-from broker.net.checks.refusals import NotChecked
+from broker.net.outgoing import Address, Outgoing, numeric, split
 from broker.net.rate_limits import Rates
 
 LOOKUPS = 4
@@ -53,13 +53,13 @@ USER_AGENT = b"elkobroker-check"
 
 
 class ConnectionChecks:
-    """TCP and HTTP checks. ``networks`` are the networks in which services are checked."""
+    """TCP and HTTP checks of the services whose addresses ``outgoing`` permits."""
 
     log = Logger()
 
-    def __init__(self, reactor: Any, networks: Sequence[Network]) -> None:
+    def __init__(self, reactor: Any, outgoing: Outgoing) -> None:
         self._reactor = reactor
-        self.networks = tuple(networks)
+        self._outgoing = outgoing
         self._rates: Rates[Address] = Rates(reactor)
         self._lookups = 0
 
@@ -87,8 +87,8 @@ class ConnectionChecks:
     async def _outcome(self, question: Question) -> Outcome:
         try:
             return await self._check(question)
-        except NotChecked as refusal:
-            return Outcome(None, f"not checked: {refusal}")
+        except Refusal as refusal:
+            return Outcome(None, f"not checked: {refusal.text}")
         except ResponseFailed:
             return Outcome(False, "the response is not valid HTTP, ends early or is too long")
         except ConnectBindError as error:
@@ -106,9 +106,9 @@ class ConnectionChecks:
 
     async def _check(self, question: Question) -> Outcome:
         host, port = split(question.hostport)
-        address = permitted(await self._resolve(host, port), self.networks, question.local)
+        address = self._outgoing.permitted(await self._resolve(host, port), port, question.local)
         if not self._rates.take(address, HOST_RATE, HOST_BURST):
-            raise NotChecked(f"put off, since {address} is checked very often already")
+            raise Refusal(Reason.LIMIT, f"put off, since {address} is checked very often already")
         kind = TCP4ClientEndpoint if address.version == 4 else TCP6ClientEndpoint
         # Later than the timeout of the caller, who ends the check: only a last resort.
         endpoint = kind(self._reactor, str(address), port, timeout=question.rule.timeout + 1)
@@ -123,7 +123,7 @@ class ConnectionChecks:
         if numeric(host):
             return [host]
         if self._lookups >= LOOKUPS:
-            raise NotChecked("put off, since too many names are being looked up")
+            raise Refusal(Reason.LIMIT, "put off, since too many names are being looked up")
         self._lookups += 1
         receiver = _Receiver(self._looked_up)
         self._reactor.nameResolver.resolveHostName(receiver, host, port)

@@ -207,7 +207,7 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     leases, complaints = context.leases, context.complaints
     router = make_router(WIRE, config, None, None, context)
     udp = UdpSocket(clock, context.scheduler, WIRE, MAX_DATAGRAM)
-    probes = Probes(clock, clock, context.scheduler, complaints, WIRE)
+    probes = Probes(clock, clock, context.scheduler, complaints, context.outgoing, WIRE)
     outbound = DbpOutbound(
         router,
         udp,

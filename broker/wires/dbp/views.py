@@ -23,6 +23,7 @@ COLUMNS = (
     Column("udp", "Source of its last datagram"),
     Column("connected", "True while it has a connection to the ROUTER"),
     Column("unanswered", "Consecutive probes without an answer"),
+    Column("unprobed", "Reason for which it is not probed"),
 )
 
 
@@ -57,4 +58,6 @@ def _service(leases: ILeases, entry: ServiceEntry) -> Row:
     about["connected"] = entry.connection is not None
     if entry.failures:
         about["unanswered"] = entry.failures
+    if entry.unprobed:
+        about["unprobed"] = entry.unprobed
     return about

@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any
 
 import attrs
-import pytest
 from twisted.internet.task import Clock
 
 from broker.core.checks.interfaces import Question

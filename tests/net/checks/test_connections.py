@@ -19,7 +19,7 @@ from broker.core.checks.progress import Outcome
 from broker.core.checks.rules import CheckKind, CheckRule
 from broker.net.checks.bounded import MAX_INPUT
 from broker.net.checks.connections import HOST_BURST, LOOKUPS, ConnectionChecks
-from broker.net.checks.places import networks
+from broker.net.outgoing import Outgoing
 
 reactor: Any = twisted_reactor
 
@@ -94,7 +94,9 @@ class ConnectionTests(TestCase):
 
     def setUp(self) -> None:
         self.resolver = FakeResolver("127.0.0.1")
-        self.checks = ConnectionChecks(Reactor(self.resolver), networks(["127.0.0.0/8", "::1/128"]))
+        self.checks = ConnectionChecks(
+            Reactor(self.resolver), Outgoing(["127.0.0.0/8", "::1/128"], list, lambda kind: None)
+        )
         self.made: list[Answering] = []
 
     def serve(self, answer: bytes = b"", close: bool = True) -> int:

@@ -18,6 +18,7 @@ from broker.core.liveness import TICK
 from broker.core.model import Provider
 from broker.core.registry import Registry
 from broker.net.interfaces.router import Part, Sender
+from broker.net.outgoing import Outgoing
 from broker.net.rate_limits import Rates
 from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
 from broker.wires.dbp.sessions.beacon import Beacon
@@ -76,16 +77,26 @@ class Probe:
 
 
 class RecordingProbes:
-    """Keeps the questions. ``alive`` are the places that answer, after a moment; elsewhere the time runs out."""
+    """Keeps the questions that the rule on outgoing connections permits. ``alive`` are the places that answer, after a
+    moment; elsewhere the time runs out."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.refused: list[str] = []
+        self.outgoing = Outgoing(["0.0.0.0/0"], lambda: ["127.0.0.1:5246", "0.0.0.0:9000"], self.refused.append)
         self.alive: set[tuple[str, int]] = set()
         self.asked: list[Probe] = []
 
     def ask(
-        self, host: str, port: int, frames: Sequence[bytes], seconds: float, answered: Callable[[bool | None], object]
+        self,
+        host: str,
+        port: int,
+        frames: Sequence[bytes],
+        seconds: float,
+        answered: Callable[[bool | None], object],
+        local: bool = False,
     ) -> None:
+        self.outgoing.permitted([host], port, local)
         probe = Probe((host, port), list(frames), seconds, self._clock.seconds(), answered)
         self.asked.append(probe)
         lives = probe.place in self.alive

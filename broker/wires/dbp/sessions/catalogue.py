@@ -7,7 +7,8 @@ Rules (the document has "agreed-upon intervals", but does not define the agreeme
   Its interval is the registered one, clamped to the configured bounds, or else the configured one.
 - Under contract, it expires after the agreed number of intervals without a sign of life: any message of its own, over
   either transport, or an answer to a probe. Stalls of the broker itself do not count (`broker.core.liveness`).
-- After one missed heartbeat it is probed at its own address, repeatedly until it expires.
+- After one missed heartbeat it is probed at its own address, repeatedly until it expires. A service whose address is
+  not permitted is not probed (`broker.net.outgoing`); the registry has the reason.
 - Without a contract it stays, also across a restart of the broker: Hermes' services register only once. They may be
   probed periodically; then one that has ever answered expires after as many consecutive failures.
 - A service that an operator withdraws in the registry is dismissed: it is sent a DISCONNECT, and may register again.
@@ -31,7 +32,7 @@ from twisted.logger import Logger
 from broker.access.identity import same_host
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IRegistry
-from broker.core.model import Change, Kind, Provider, Rights, Service, load_details
+from broker.core.model import Change, Check, CheckState, Kind, Provider, Rights, Service, load_details
 from broker.net.interfaces.router import Complaints
 from broker.wires.dbp.codec.details import Details, details
 from broker.wires.dbp.codec.info import merge
@@ -363,7 +364,7 @@ class Catalogue:
                 due = min(due, ask_at)
             elif left >= LEAST_TO_ASK * entry.interval:
                 self._ask(entry, min(ASK_FOR * entry.interval, left))
-                if not entry.probing:
+                if not (entry.probing or entry.unprobed):
                     due = min(due, now + ASK_AGAIN * entry.interval)
         return due
 
@@ -412,7 +413,26 @@ class Catalogue:
             if entry.contract:
                 self._look(entry)
 
-        entry.probing = self._outbound.probe(entry, seconds, answered)
+        try:
+            entry.probing = self._outbound.probe(entry, seconds, answered)
+        except Refusal as refusal:
+            self._explain(entry, f"not checked: {refusal.text}")
+        else:
+            self._explain(entry, "")
+
+    def _explain(self, entry: ServiceEntry, why: str) -> None:
+        """Record the reason for which a service is not probed, also in the registry unless a health check is there;
+        an empty one if it is probed."""
+        before, entry.unprobed = entry.unprobed, why
+        if why and why != before:
+            self._complaints.add(WIRE, entry.address, Refusal(Reason.ADDRESS_NOT_ALLOWED, f"{entry.name}: {why}"))
+        provider = self._registry.provider(entry.provider) if why or before else None
+        for service in () if provider is None else provider.services:
+            check = self._registry.check_of(service)
+            if check is None and why:
+                self._registry.set_check(service, Check(CheckState.UNTESTED, why, self._outbound.clock.seconds()))
+            elif check is not None and check.reason == before and not why:
+                self._registry.set_check(service, None)
 
     # helpers
 

@@ -6,8 +6,9 @@ Rules:
 - A REQ socket is never sent an unsolicited message: it would take that for the reply to its next request.
 - No message is sent to the port of the beacon: Hermes' nodes fail on it.
 - A service that was sent a DISCONNECT, or has sent one, is sent no more messages.
-- A silent service is probed by ZeroMQ at its own address, one probe at a time, also if it has two names: Hermes'
-  services abort when two requests overlap. They know "ping", others know heartbeats; any answer is a sign of life.
+- A silent service is probed by ZeroMQ at its own address, if that is permitted (`broker.net.outgoing`), one probe at a
+  time, also if it has two names: Hermes' services abort when two requests overlap. They know "ping", others know
+  heartbeats; any answer is a sign of life.
 
 See docs/protocols/dbp.md, "Heartbeats" and "Disconnect and silence".
 """
@@ -19,7 +20,7 @@ from typing import Protocol
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.access.identity import network_of
+from broker.access.identity import is_local, network_of
 from broker.core.interfaces import ILeases
 from broker.net.interfaces.router import Complaints, Router, Sent
 from broker.wires.dbp.codec import datagrams, replies
@@ -66,10 +67,18 @@ class Probes(Protocol):
     """Sender of probes to services at their own addresses."""
 
     def ask(
-        self, host: str, port: int, frames: Sequence[bytes], seconds: float, answered: Callable[[bool | None], object]
+        self,
+        host: str,
+        port: int,
+        frames: Sequence[bytes],
+        seconds: float,
+        answered: Callable[[bool | None], object],
+        local: bool = False,
     ) -> None:
         """Send one message. ``answered`` is called once, later: with True for an answer within ``seconds``, False for
-        none, and None if the message could not be sent.
+        none, and None if the message could not be sent. ``local`` is True if a peer of this machine gave the address.
+
+        Raises `Refusal` if the address is not permitted.
         """
 
 
@@ -96,7 +105,7 @@ class DbpOutbound:
         self._udp = udp
         self._probes = probes
         self._leases = leases
-        self._clock = clock
+        self.clock = clock
         self._complaints = complaints
         self._sources = sources
         self._addresses = addresses
@@ -130,7 +139,7 @@ class DbpOutbound:
         if self._sources.take(source, SOURCE_RATE, SOURCE_BURST) and self._addresses.take(
             network_of(source[0]), ADDRESS_RATE, ADDRESS_BURST
         ):
-            self.send(datagrams.disconnect(self._clock.seconds()), source)
+            self.send(datagrams.disconnect(self.clock.seconds()), source)
 
     def hush(self, source: Source) -> None:
         """Suppress the next DISCONNECT to a source that has just sent one: its late heartbeats need no answer."""
@@ -140,7 +149,7 @@ class DbpOutbound:
         """Send a service the broker's heartbeat."""
         if entry.parted:
             return
-        now = self._clock.seconds()
+        now = self.clock.seconds()
         if entry.source is not None:
             self.send(datagrams.heartbeat(now, self.name), entry.source)
         connection = entry.connection
@@ -151,7 +160,7 @@ class DbpOutbound:
 
     def part(self, entry: ServiceEntry) -> None:
         """Send a service a DISCONNECT, over each transport by which it can be sent one."""
-        now = self._clock.seconds()
+        now = self.clock.seconds()
         if entry.source is not None:
             self.send(datagrams.disconnect(now), entry.source)
         connection = entry.connection
@@ -160,7 +169,8 @@ class DbpOutbound:
             connection.ended = True
 
     def probe(self, entry: ServiceEntry, seconds: float, answered: Callable[[bool | None], object]) -> bool:
-        """Probe a service. Returns False, without a probe, if that is not possible now."""
+        """Probe a service. Returns False, without a probe, if that is not possible now. Raises `Refusal` if its
+        address is not permitted."""
         place = probed(entry.details, entry.address)
         if place is None or place in self._asking or entry.parted:
             return False
@@ -169,11 +179,11 @@ class DbpOutbound:
             self._asking.discard(place)
             answered(alive)
 
-        self._asking.add(place)
-        now = self._clock.seconds()
+        now = self.clock.seconds()
         if entry.details.hermes:
             frames = replies.ping(Form.FLOAT32, now)
         else:
             frames = replies.heartbeat(entry.form, now, self.name)
-        self._probes.ask(*place, frames, seconds, ended)
+        self._probes.ask(*place, frames, seconds, ended, is_local(entry.address))
+        self._asking.add(place)
         return True

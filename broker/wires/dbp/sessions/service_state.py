@@ -95,6 +95,7 @@ class ServiceEntry:
         "provider",
         "restored",
         "source",
+        "unprobed",
     )
 
     def __init__(self, owner: EntryOwner, name: str, address: str, info: bytes, details: Details) -> None:
@@ -130,6 +131,8 @@ class ServiceEntry:
         """True if it has ever answered a probe."""
         self.failures = 0
         """Consecutive probes that it has not answered."""
+        self.unprobed = ""
+        """Reason for which it is not probed: its address is not permitted."""
 
     def check(self, now: float) -> float | None:
         """Do the work that is due. Returns the time of the next check; None ends the lease."""

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.liveness import LATEST, TICK
-from broker.core.model import Change, Kind, Service
+from broker.core.model import Change, CheckState, Kind, Service
 from broker.wires.dbp.sessions.catalogue import DbpTerms
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import BEACON_PORT, FLOAT32, HERE, NAME, TEXT, THERE, DbpFarm, DbpPeer, T
@@ -721,6 +721,45 @@ def test_a_service_is_asked_where_it_is(
     farm.dealer(address).registered("Rohan", heartbeat_ms=1000, **said)
     farm.wait(2)
     assert asked(farm) == [place]
+
+
+@pytest.mark.parametrize(
+    ("address", "ip", "port", "kind", "reason"),
+    [
+        (THERE, "169.254.169.254", 80, "special", "169.254.169.254 is a link-local address"),
+        (HERE, "169.254.169.254", 80, "special", "169.254.169.254 is a link-local address"),
+        (THERE, "224.0.0.1", 80, "special", "224.0.0.1 is a multicast address"),
+        (HERE, "127.0.0.1", 5246, "own-listener", "127.0.0.1 port 5246 is a listener of this broker"),
+        (HERE, "127.0.0.2", 9000, "own-listener", "127.0.0.2 port 9000 is a listener of this broker"),
+    ],
+)
+def test_a_service_at_an_address_that_is_not_permitted_is_not_asked(
+    farm: DbpFarm, address: str, ip: str, port: int, kind: str, reason: str
+) -> None:
+    farm.dealer(address).registered("Rohan", heartbeat=1, ip=ip, port=port)
+    farm.wait(2)
+    [service] = farm.registry.services("Rohan", "tcp")
+    check = farm.registry.check_of(service)
+    assert check is not None
+    assert (check.state, check.reason) == (CheckState.UNTESTED, f"not checked: {reason}")
+    assert farm.entry("Rohan").unprobed == check.reason
+    assert 1.0 < silence(farm, "Rohan") <= 1.2, "it expires in time"
+    assert farm.probes.asked == []
+    assert set(farm.probes.refused) == {kind}
+    assert len(farm.probes.refused) < 10
+    assert farm.counters.all()["dbp_refused.address-not-allowed"] == 1
+
+
+def test_the_reason_goes_with_the_address(farm: DbpFarm) -> None:
+    peer = farm.dealer().registered("Rohan", heartbeat=1, ip="169.254.169.254", port=80)
+    farm.wait(2)
+    assert farm.entry("Rohan").unprobed
+    peer.ask("UoU", T, {"ip": THERE, "port": 6000})
+    farm.wait(2)
+    assert asked(farm) == [(THERE, 6000)]
+    assert not farm.entry("Rohan").unprobed
+    [service] = farm.registry.services("Rohan", "tcp")
+    assert farm.registry.check_of(service) is None
 
 
 @pytest.mark.parametrize("said", [{}, {"port": 0}, {"port": 65_536}, {"port": "none"}, {"ip": "198.51.100.9"}])
