@@ -227,6 +227,12 @@ def makeService(options: Options) -> IService:
         {each.name: each.level for each in config.log.levels},
         ["console", *(wire.name for wire in WIRES)],
     )
+    logs.limit(config.log.file_bytes, config.log.files)
+
+    def end(status: int) -> None:
+        logs.finish()
+        os._exit(status)
+
     daemon = Daemon(
         config,
         reactor,
@@ -236,5 +242,6 @@ def makeService(options: Options) -> IService:
         options.configured if options["config"] is not None else None,
         # The traceback of a failed start would hide the sentence with the reason.
         partial(setattr, sys, "tracebacklimit", 0),
+        end,
     )
     return LoggedService(daemon, options.parent, logs)

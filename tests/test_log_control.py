@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from broker.core.control import LogLevels
 from broker.core.errors import Reason, Refusal
 from broker.logs.control import MAX_EXCEPTIONS, LogControl
-from broker.logs.journald import JournaldObserver, datagram, prefixed, streams_to_journal
+from broker.logs.journald import Journal, datagram, prefixed, streams_to_journal
 from broker.logs.lines import json_line, text_lines
 
 WIRES = ("elko", "mtl", "console")
@@ -146,21 +146,21 @@ def test_a_traceback_is_one_field() -> None:
 
 def test_events_go_to_the_socket_and_without_one_to_the_output(tmp_path: Path) -> None:
     path, out = str(tmp_path / "socket"), io.StringIO()
-    journal = JournaldObserver(out, path)
-    journal(event("error"))
-    assert out.getvalue() == "<3>- error broker.core.registry.Registry hello\n"
+    journal = Journal(out, path)
+    assert journal.write([datagram(event("error", conversation="elko-17"))]) == 0
+    assert out.getvalue() == "<3>broker.core.registry.Registry [elko-17] hello\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(path)
-        journal(event())
+        assert journal.write([datagram(event()), "text\n"]) == 0
         assert fields(server.recv(65_536))["MESSAGE"] == "hello"
-    assert out.getvalue().count("\n") == 1
+    assert out.getvalue().splitlines()[1:] == ["text"]
 
 
 def test_each_line_has_its_priority() -> None:
     try:
         raise ValueError("x")
     except ValueError:
-        lines = prefixed(event("critical", log_failure=Failure())).splitlines()
+        lines = prefixed(datagram(event("critical", log_failure=Failure()))).splitlines()
     assert len(lines) > 2
     assert all(line.startswith("<2>") for line in lines)
 

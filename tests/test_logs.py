@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +23,7 @@ from broker.core.control import LevelName
 from broker.logs.control import Format, LogControl
 from broker.logs.lines import MAX_MESSAGE, MAX_TRACEBACK
 from broker.logs.twistd import LoggedService, install, observer
+from broker.logs.writer import Stream
 from tests.patience import PATIENCE
 
 # 2026-03-04 05:06:07.089 UTC
@@ -36,7 +36,7 @@ class Log:
     def __init__(self, format: Format, level: LevelName = "info", out: IO[str] | None = None) -> None:
         self.level = LogControl(format, level)
         self.out: Any = io.StringIO() if out is None else out
-        observer_ = observer(self.level, self.out)
+        observer_ = observer(self.level, Stream(self.out))
         verifyObject(ILogObserver, observer_)
 
         @implementer(ILogObserver)
@@ -249,15 +249,6 @@ def test_in_the_foreground_it_is_the_standard_output(capsys: pytest.CaptureFixtu
     assert [json.loads(line)["message"] for line in capsys.readouterr().out.splitlines()] == ["hello", "again"]
 
 
-@pytest.fixture
-def rotation() -> Iterator[None]:
-    """A log file takes SIGUSR1, where nobody has it: give it back."""
-    before = signal.getsignal(signal.SIGUSR1)
-    yield
-    signal.signal(signal.SIGUSR1, before)
-
-
-@pytest.mark.usefixtures("rotation")
 def test_a_log_file_gets_our_format_in_utf_8(tmp_path: Path) -> None:
     path = tmp_path / "it.log"
     application = Application("elkobroker")
@@ -266,7 +257,6 @@ def test_a_log_file_gets_our_format_in_utf_8(tmp_path: Path) -> None:
     assert path.read_text("utf-8").endswith(" info broker.test grüße\n")
 
 
-@pytest.mark.usefixtures("rotation")
 def test_a_daemon_logs_to_twistds_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Logger("broker.test", observer=installed({"nodaemon": 0, "logfile": None})).info("hello")

@@ -8,6 +8,7 @@ from broker.wires.counter import Counter, Documentation
 
 DAEMON = (
     *connection_counters("console"),
+    Counter("log_dropped", "Lines of the log dropped because its destination did not take them", "lines"),
     Counter("notifications", "Notifications of operators, by what became of them", "notifications"),
     Counter("notifications_waiting", "Notifications of operators that wait", "notifications", gauge=True),
     Counter("console_dropped", "Answers dropped because the operator does not read", "messages"),

@@ -50,7 +50,7 @@ from broker.app.loop_lag import LoopLag
 from broker.app.operations import Operations
 from broker.app.readiness import Readiness
 from broker.app.reloading import Reloader
-from broker.app.signals import fail_at_exit, reload_on_hangup, stop_once
+from broker.app.signals import fail_at_exit, handle_signals, stop_once
 from broker.app.status import status, version
 from broker.app.wires import RunningWires
 from broker.config import values
@@ -155,8 +155,8 @@ class Daemon(TwistedService):
         later (`broker.net.listener_retry`), unless ``broker.strict_listeners`` is set.
         """
         super().startService()  # type: ignore[no-untyped-call]
-        # Before everything else: SIGHUP ends a process without a handler. The reload runs once the reactor does.
-        reload_on_hangup(self._reactor, self._hang_up)
+        # Before everything else: signals end a process without a handler. The reload runs once the reactor does.
+        handle_signals(self._reactor, self._hang_up, self._logs.reopen)
         try:
             self._start()
         except StartFailed as error:
@@ -195,6 +195,7 @@ class Daemon(TwistedService):
         self._open_access(snapshot)
         self.plan = PlanFile(self._config.plan.file, self._reactor, self.core.in_thread, parse)
         self.counters.include(self.plan.counts)
+        self.counters.include(self._logs.counts)
         self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
         if self.membership is not None:
             self._reactor.callWhenRunning(self._join, snapshot)
@@ -567,6 +568,7 @@ class Daemon(TwistedService):
         self._access.reload(config.access)
         self.plan.use(config.plan.file)
         self._logs.use(config.log.format, config.log.level, {each.name: each.level for each in config.log.levels})
+        self._logs.limit(config.log.file_bytes, config.log.files)
         self._events.use(config.notify)
         self.core.restored.last(config.broker.grace)
         self._config = config

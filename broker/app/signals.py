@@ -1,6 +1,8 @@
-"""Signals of the process: SIGHUP reloads the configuration, SIGTERM and SIGINT stop the daemon.
+"""Signals of the process: SIGHUP reloads the configuration, SIGUSR1 opens the log file again, and SIGTERM, SIGINT and
+SIGQUIT stop the daemon.
 
 Rules:
+- No signal that tools of operators send ends the process out of order: the others whose default is that are logged.
 - The reactor handles the first SIGTERM or SIGINT: it stops the services, and then the process ends by that signal.
 - A later one is ignored: the stop is bounded in time. Only SIGKILL is quicker.
 - Outside the main thread no handler is installed: the program around the daemon keeps its own signals.
@@ -19,15 +21,37 @@ from typing import Any
 
 from twisted.logger import Logger
 
-STOPPING = (signal.SIGTERM, signal.SIGINT)
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+
+STRAY = (signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR)
+"""Signals that end a process by default, and have no meaning for the broker. A process monitor or a rotation of logs
+may send them."""
 
 log = Logger()
 
 
-def reload_on_hangup(reactor: Any, reload: Callable[[], object]) -> None:
-    """Call ``reload`` in the reactor at each SIGHUP."""
+def handle_signals(reactor: Any, reload: Callable[[], object], reopen: Callable[[], object]) -> None:
+    """Call ``reload`` in the reactor at each SIGHUP, and ``reopen`` at each SIGUSR1, at once.
+
+    The signals of `STOPPING` and `STRAY` get a handler unless they have one.
+    """
+
+    def stray(number: int, frame: FrameType | None) -> None:
+        reactor.callFromThread(log.info, "{name} has no effect", name=signal.Signals(number).name)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        reactor.callFromThread(reactor.stop)
+
+    handlers: dict[int, Callable[[int, FrameType | None], Any]] = {
+        **dict.fromkeys(STRAY, stray),
+        signal.SIGQUIT: stop,
+    }
     with contextlib.suppress(ValueError):
         signal.signal(signal.SIGHUP, lambda *_: reactor.callFromThread(reload))
+        signal.signal(signal.SIGUSR1, lambda *_: reopen())
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, handler)
 
 
 def stop_once(reactor: Any, begin: Callable[[], bool]) -> None:

@@ -29,6 +29,15 @@ VERSION = 1
 MAX_GRACE = 86_400.0
 """Seconds. Services remembered from a day ago are useless."""
 
+MIN_LOG_BYTES = 100_000
+"""Bytes. A smaller log file would be rotated several times a second on the level debug."""
+
+MAX_LOG_BYTES = 2**40
+"""Bytes. More is a mistake in the unit."""
+
+MAX_LOG_FILES = 1_000
+"""Rotated log files. Each rotation renames all of them."""
+
 _MODULE = re.compile(r"[A-Za-z][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 
 _DAY = 86_400
@@ -49,6 +58,9 @@ def _broker(broker: Broker) -> Iterator[Problem]:
 
 
 def _log(log: Log) -> Iterator[Problem]:
+    if log.file_bytes:
+        yield from in_range("log.file_bytes", log.file_bytes, MIN_LOG_BYTES, MAX_LOG_BYTES)
+    yield from in_range("log.files", log.files, 0, MAX_LOG_FILES)
     names: set[str] = set()
     for index, entry in enumerate(log.levels):
         key = f"log.levels[{index}].name"

@@ -42,6 +42,10 @@ class Log:
     level: Literal["debug", "info", "warn", "error"] = "info"
     levels: tuple[LogLevel, ...] = ()
     """Exceptions to ``level``."""
+    file_bytes: int = 10_000_000
+    """Bytes at which the log file is rotated; 0 leaves rotation to another program."""
+    files: int = 10
+    """Rotated log files that are kept."""
 
 
 @attrs.frozen

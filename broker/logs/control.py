@@ -18,6 +18,7 @@ from zope.interface import implementer
 
 from broker.core.control import LevelName, LogLevels
 from broker.core.errors import Reason, Refusal
+from broker.logs.writer import LogWriter, RotatingFile
 
 Format = Literal["text", "json"]
 
@@ -45,6 +46,10 @@ class LogControl:
         wires: Iterable[str] = (),
     ) -> None:
         self.format: Format = format
+        self.file_bytes, self.files = 0, 0
+        """See `limit`. Until then the log file is not rotated."""
+        self.writer: LogWriter | None = None
+        """The writer, once twistd logs in our format."""
         self._ids: Mapping[str, Callable[[], str]] = {}
         self._thread = 0
         self._wires = frozenset(wires)
@@ -65,6 +70,27 @@ class LogControl:
         """Use this format and these levels from now on, whatever `change` did before."""
         self.format = format
         self._set(level, dict(modules))
+
+    def limit(self, file_bytes: int, files: int) -> None:
+        """Rotate the log file at this size from now on, and keep this number of former ones."""
+        self.file_bytes, self.files = file_bytes, files
+        destination = None if self.writer is None else self.writer.destination
+        if isinstance(destination, RotatingFile):
+            destination.limit, destination.kept = file_bytes, files
+
+    def reopen(self) -> None:
+        """Open the log file again: another program has renamed it. No-op for any other destination."""
+        if self.writer is not None:
+            self.writer.reopen()
+
+    def finish(self) -> None:
+        """Write the lines that wait, before the process ends. Blocks for a bounded time."""
+        if self.writer is not None:
+            self.writer.finish()
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counters of the log."""
+        return {"log_dropped": 0 if self.writer is None else self.writer.dropped}
 
     def change(self, level: LevelName | None, modules: Mapping[str, LevelName | None]) -> LogLevels:
         """Change levels; see `broker.core.control.IOperations.set_log_levels`. Raises `Refusal`."""

@@ -14,13 +14,13 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
-from twisted.logger import ILogObserver, LogEvent
-from zope.interface import implementer
+from twisted.logger import LogEvent
 
-from broker.logs.lines import cut, fields_of, level_of, message_of, namespace_of, text_lines, traceback_of, visible
+from broker.logs.lines import cut, fields_of, level_of, message_of, namespace_of, traceback_of, visible
+from broker.logs.writer import Line, Stream
 
 SOCKET = "/run/systemd/journal/socket"
 """The socket of the journal."""
@@ -62,30 +62,55 @@ def datagram(event: LogEvent) -> bytes:
     return b"".join(_field(name, value) for name, value in fields.items())
 
 
-def prefixed(event: LogEvent) -> str:
-    """Return an event as lines of text, each with its priority."""
-    priority = PRIORITIES.get(level_of(event), 6)
-    return "".join(f"<{priority}>{line}\n" for line in text_lines(event).splitlines())
+def prefixed(data: bytes) -> str:
+    """Return a message of the protocol as lines of text, each with its priority."""
+    fields = dict(_fields(data))
+    ids = [fields[name] for name in ("ELKOBROKER_CONVERSATION", "ELKOBROKER_REQUEST_ID") if name in fields]
+    about = f" [{' '.join(ids)}]" if ids else ""
+    lines = [f"{fields['ELKOBROKER_NAMESPACE']}{about} {fields['MESSAGE']}"]
+    lines += [f"\t{line}" for line in fields.get("ELKOBROKER_TRACEBACK", "").splitlines()]
+    return "".join(f"<{fields['PRIORITY']}>{visible(line)}\n" for line in lines)
 
 
-@implementer(ILogObserver)
-class JournaldObserver:
-    """Observer that sends events to the journal at ``path``, or writes them to ``out`` if that fails."""
+class Journal:
+    """Destination of messages of the protocol: the journal at ``path``, or ``out`` if that does not take them.
+
+    Text goes to ``out``.
+    """
 
     def __init__(self, out: IO[str], path: str = SOCKET) -> None:
-        self._out = out
+        self._out = Stream(out)
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        # The reactor must not wait for a journal that is busy.
-        self._socket.setblocking(False)
 
-    def __call__(self, event: LogEvent) -> None:
-        """See `ILogObserver`."""
+    def write(self, lines: Sequence[Line]) -> int:
+        """See `broker.logs.writer.Destination`."""
+        return sum(
+            self._out.write([each if isinstance(each, str) else prefixed(each)])
+            for each in lines
+            if isinstance(each, str) or not self._sent(each)
+        )
+
+    def reopen(self) -> None:
+        """See `broker.logs.writer.Destination`."""
+
+    def _sent(self, data: bytes) -> bool:
         try:
-            self._socket.sendto(datagram(event), self._path)
+            self._socket.sendto(data, self._path)
         except OSError:
-            self._out.write(prefixed(event))
-            self._out.flush()
+            return False
+        return True
+
+
+def _fields(data: bytes) -> Iterator[tuple[str, str]]:
+    """Yield the names and the values of the fields of a message."""
+    while data:
+        line, _, data = data.partition(b"\n")
+        name, equals, value = line.partition(b"=")
+        if not equals:
+            size = int.from_bytes(data[:8], "little")
+            value, data = data[8 : 8 + size], data[8 + size + 1 :]
+        yield name.decode(), value.decode("utf-8", "backslashreplace")
 
 
 def _field(name: str, value: str) -> bytes:

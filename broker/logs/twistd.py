@@ -5,43 +5,33 @@ In the foreground, with the standard output connected to the journal of systemd,
 
 from __future__ import annotations
 
-import io
 import os
-import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import IO, Any
 
 from twisted.application.service import IService, IServiceCollection, MultiService
-from twisted.logger import FileLogObserver, FilteringLogObserver, ILogObserver, LogEvent
+from twisted.logger import FilteringLogObserver, ILogObserver, LogEvent
 from twisted.python.components import Componentized
-from twisted.python.logfile import LogFile
 from zope.interface import implementer
 
 from broker.logs.control import LogControl
-from broker.logs.journald import JournaldObserver, streams_to_journal
+from broker.logs.journald import Journal, datagram, streams_to_journal
 from broker.logs.lines import json_line, text_lines
+from broker.logs.writer import Destination, LogWriter, RotatingFile, Stream
 
 
-def observer(control: LogControl, out: IO[str], environ: Mapping[str, str] | None = None) -> ILogObserver:
-    """Return an observer that writes the events that ``control`` lets pass to ``out``, in its format.
+def observer(control: LogControl, destination: Destination) -> ILogObserver:
+    """Return an observer that writes the events that ``control`` lets pass to a destination, in its format.
 
-    Text goes to the journal of systemd instead if ``environ`` says that ``out`` is connected to it.
+    ``control`` gets the writer.
     """
-    if isinstance(out, io.TextIOWrapper):
-        # A character that the terminal's encoding lacks would cost the event.
-        out.reconfigure(errors="backslashreplace")
-    as_json, as_text = FileLogObserver(out, json_line), FileLogObserver(out, text_lines)
-    text: Callable[[LogEvent], object] = as_text
-    if environ is not None and streams_to_journal(environ, out):
-        text = JournaldObserver(out)
+    writer = control.writer = LogWriter(destination)
+    text = datagram if isinstance(destination, Journal) else text_lines
 
     @implementer(ILogObserver)
     def write(event: LogEvent) -> None:
-        if control.format == "json":
-            as_json(event)
-        else:
-            text(event)
+        writer.put(json_line(event) if control.format == "json" else text(event))
 
     return FilteringLogObserver(write, [control])
 
@@ -58,14 +48,24 @@ class LoggedService(MultiService):
 
     def __init__(self, service: IService, twistd: Mapping[str, Any] | None, control: LogControl) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._logging = ({} if twistd is None else twistd, control)
+        self._twistd = {} if twistd is None else twistd
+        self._control = control
         service.setServiceParent(self)
 
     def setServiceParent(self, parent: IServiceCollection) -> None:
         """Join an application; raises SystemExit, with a text, if its log file cannot be opened."""
         if isinstance(parent, Componentized):
-            install(parent, *self._logging)
+            install(parent, self._twistd, self._control)
         super().setServiceParent(parent)  # type: ignore[no-untyped-call]
+
+    def startService(self) -> None:
+        """Start the writer of the log, then the service. The last lines are those after the end of the reactor."""
+        from twisted.internet import reactor
+
+        if self._control.writer is not None:
+            self._control.writer.start()
+            reactor.addSystemEventTrigger("after", "shutdown", self._control.writer.finish)
+        super().startService()  # type: ignore[no-untyped-call]
 
 
 def install(application: Componentized, twistd: Mapping[str, Any], control: LogControl) -> None:
@@ -79,23 +79,21 @@ def install(application: Componentized, twistd: Mapping[str, Any], control: LogC
     path, foreground = twistd.get("logfile"), twistd.get("nodaemon", True)
     if path == "-" and not foreground:
         return  # twistd refuses it.
-    out: IO[str] = sys.stdout if path == "-" or (foreground and not path) else _log_file(path or "twistd.log")
-    environ = os.environ if out is sys.stdout else None
-    application.setComponent(ILogObserver, observer(control, out, environ))
+    destination: Destination
+    if path == "-" or (foreground and not path):
+        destination = output(sys.stdout, os.environ)
+    else:
+        destination = _log_file(path or "twistd.log", control)
+    application.setComponent(ILogObserver, observer(control, destination))
 
 
-def _log_file(path: str) -> Any:
+def output(out: IO[str], environ: Mapping[str, str]) -> Destination:
+    """Return the destination for an output: the journal of systemd if the environment says that it leads there."""
+    return Journal(out) if streams_to_journal(environ, out) else Stream(out)
+
+
+def _log_file(path: str, control: LogControl) -> RotatingFile:
     try:
-        file = LogFile.fromFullPath(path)
+        return RotatingFile(path, control.file_bytes, control.files)
     except OSError as error:
         raise SystemExit(f"elkobroker: cannot write the log file {path}: {error.strerror}") from None
-
-    def rotate(signal: int, frame: object) -> None:
-        from twisted.internet import reactor
-
-        reactor.callFromThread(file.rotate)  # type: ignore[attr-defined]
-
-    # As twistd does for a log file of its own.
-    if not signal.getsignal(signal.SIGUSR1):
-        signal.signal(signal.SIGUSR1, rotate)
-    return file

@@ -86,7 +86,7 @@ class StreamConnection(ConnectionOutput, Protocol):
     factory: ConnectionFactory
     transport: Any  # an ITCPTransport that is a producer and a consumer
 
-    reader: MessageReader
+    reader: MessageReader = NO_READER
     """Decoder from bytes to items. The iterator that ``feed`` returns is advanced until the quantum ends, and continued
     in later turns. Each item is a whole message; a `Malformed` goes to `malformed`. `None` is a step without a
     message."""

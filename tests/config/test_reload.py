@@ -26,6 +26,8 @@ NOW = {
     "broker.service",
     "log.format",
     "director.service",
+    "log.file_bytes",
+    "log.files",
     "journal.segment_bytes",
     "journal.segment_seconds",
     "mtl.plain",

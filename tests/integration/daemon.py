@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import queue
@@ -90,6 +91,8 @@ class Daemon:
             self.process = start(arguments, directory, environment(**(env or {})))
         else:
             self.process = self._executed(arguments, env, descriptors, full, disk)
+        self._reading = threading.Event()
+        self._reading.set()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -120,6 +123,7 @@ class Daemon:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._reading.set()
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -144,6 +148,16 @@ class Daemon:
             self.log.append(line)
             if match := re.search(pattern, line):
                 return match
+
+    def pause_output(self) -> None:
+        """Read no more of its output, as a paused terminal does: a pipe of one page, which is soon full."""
+        assert self.process.stdout is not None
+        fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, 4_096)
+        self._reading.clear()
+
+    def resume_output(self) -> None:
+        """Read its output again."""
+        self._reading.set()
 
     def port(self, listener: str = "main") -> int:
         """The TCP port of a listener, once it is open."""
@@ -184,6 +198,7 @@ class Daemon:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self._lines.put(line)
+            self._reading.wait()
         self._lines.put(None)
 
 

@@ -92,6 +92,14 @@ def test_a_session_is_disconnected_by_its_key(tmp_path: Path) -> None:
         two.done()
 
 
+def test_the_console_serves_operators_who_trace_it_and_others(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        assert "trace of 127.0.0.1" in console(daemon, "trace peer 127.0.0.1")
+        assert "trace of 10.0.0.7" in console(daemon, "trace peer 10.0.0.7")
+        daemon.wait_for("trace in console .*10.0.0.7")
+        assert "Traceback" not in "".join(daemon.log)
+
+
 def test_a_trace_and_log_levels_change_while_it_runs(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon, daemon.connect() as peer:
         peer.done()

@@ -71,6 +71,32 @@ def test_a_stopping_broker_accepts_nobody_while_it_still_has_connections(tmp_pat
             socket.create_connection(("127.0.0.1", port), PATIENCE)
 
 
+def test_signals_of_tools_do_not_end_it_and_sigquit_stops_it_in_order(tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon, daemon.connect() as peer:
+        for stray in (signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR):
+            daemon.signal(stray)
+            daemon.wait_for(f"{signal.Signals(stray).name} has no effect")
+        daemon.signal(signal.SIGUSR1)
+        daemon.wait_for("the log was opened again")
+        peer.done()
+        daemon.signal(signal.SIGQUIT)
+        peer.closed()
+        assert daemon.ended() == 0
+        daemon.wait_for("Server Shut Down")
+
+
+def test_sigusr1_opens_a_log_file_that_was_renamed(tmp_path: Path) -> None:
+    log = tmp_path / "broker.log"
+    with Daemon(tmp_path, twistd_options=["--logfile", str(log)]) as daemon:
+        until(lambda: log.exists() and "elko listener" in log.read_text())
+        log.rename(tmp_path / "broker.log.old")
+        daemon.signal(signal.SIGUSR1)
+        until(lambda: log.exists() and "the log was opened again" in log.read_text())
+        daemon.signal(signal.SIGTERM)
+        daemon.ended()
+    assert log.read_text().endswith("Server Shut Down.\n")
+
+
 @pytest.mark.long
 def test_signals_during_the_stop_change_nothing(tmp_path: Path) -> None:
     with Daemon(tmp_path, *_reloadable(tmp_path)) as daemon, daemon.connect() as lazy:
