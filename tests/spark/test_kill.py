@@ -12,7 +12,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.capacity.generator import END, Faults, Service, generate
-from spark.capacity.tables.schema import BRONZE_RECORDS, GOLD_PLAN, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H, LOSS
+from spark.capacity.tables.schema import (
+    BRONZE_RECORDS,
+    GOLD_PLAN,
+    GOLD_PROVIDER_DAY,
+    GOLD_SERVICE_1H,
+    LOSS,
+    SILVER_PROVIDER_5M,
+    Table,
+)
 from spark.capacity.tables.store import State, Tables
 
 pytestmark = pytest.mark.long
@@ -25,12 +33,33 @@ PATIENCE = 600.0
 """Seconds for a run, on a machine that does much else."""
 
 
-def start(journal: Path, out: Path) -> subprocess.Popen[bytes]:
-    arguments = ["run", "--journal", str(journal), "--out", str(out), "--master", "local[2]", "--horizon", "24"]
+DIES_AFTER_ITS_WRITE = """
+import os, sys
+if "pyspark.daemon" in sys.orig_argv:
+    import pyarrow.parquet
+    write = pyarrow.parquet.write_table
+    def write_and_die(rows, where, *arguments, **options):
+        write(rows, where, *arguments, **options)
+        if ".attempted" in str(where):
+            try:
+                os.close(os.open({mark!r}, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return
+            os._exit(1)
+    pyarrow.parquet.write_table = write_and_die
+"""
+"""A `sitecustomize` with which the first worker that has written a file of the rollup dies before it can say so."""
+
+
+def start(
+    journal: Path, out: Path, master: str = "local[2]", customized: Path | None = None
+) -> subprocess.Popen[bytes]:
+    arguments = ["run", "--journal", str(journal), "--out", str(out), "--master", master, "--horizon", "24"]
+    path = [str(ROOT)] if customized is None else [str(customized), str(ROOT)]
     return subprocess.Popen(
         [sys.executable, "-m", "spark.capacity", *arguments, "--now", END.isoformat()],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -95,6 +124,22 @@ def test_runs_that_are_killed_in_the_middle_lose_and_double_nothing(spark: Spark
     records = mine.read(BRONZE_RECORDS)
     assert records.count() == truth.records
     assert records.select("broker", "boot", "seq").distinct().count() == truth.records
-    for table in (LOSS, GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_PLAN):
-        rows, wanted = (sorted(map(str, tables.read(table).collect())) for tables in (mine, other))
+    assert_same(mine, other, LOSS, GOLD_SERVICE_1H, GOLD_PROVIDER_DAY, GOLD_PLAN)
+
+
+def test_a_task_that_spark_tries_again_after_its_write_counts_once(spark: SparkSession, tmp_path: Path) -> None:
+    journal, out, whole = tmp_path / "journal", tmp_path / "out", tmp_path / "whole"
+    generate(journal, 1, 1.0, SERVICES)
+    finished(journal, whole)
+    customized, mark = tmp_path / "customized", tmp_path / "died"
+    customized.mkdir()
+    (customized / "sitecustomize.py").write_text(DIES_AFTER_ITS_WRITE.format(mark=str(mark)))
+    assert start(journal, out, "local[2,4]", customized).wait(PATIENCE) == 0
+    assert mark.exists(), "no worker has died"
+    assert_same(Tables(spark, out), Tables(spark, whole), SILVER_PROVIDER_5M, GOLD_SERVICE_1H, GOLD_PLAN)
+
+
+def assert_same(mine: Tables, other: Tables, *tables: Table) -> None:
+    for table in tables:
+        rows, wanted = (sorted(map(str, each.read(table).collect())) for each in (mine, other))
         assert rows == wanted, table.name

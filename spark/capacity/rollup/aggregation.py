@@ -58,13 +58,17 @@ def count(day: Day, pairs: Sequence[Pair], before: Sequence[Carried]) -> pa.Tabl
     return rows.rows(names, day.broker_up, minutes_of(lives, pieces, names, day.begin))
 
 
-def write(day: Day, pairs: Sequence[Pair], before: Sequence[Carried], place: str) -> None:
-    """Count the records of some pairs, and write the rows into a folder; a task of Spark."""
+def write(day: Day, pairs: Sequence[Pair], before: Sequence[Carried], place: str) -> list[str]:
+    """Count the records of some pairs, and write the rows into a folder; a task of Spark.
+
+    Returns the path of the file, if there are rows. Each attempt of a task writes a file of its own.
+    """
     rows = count(day, pairs, before)
-    if len(rows):
-        pyarrow.parquet.write_table(
-            rows, Path(place) / f"{uuid.uuid4()}.parquet", compression="zstd", store_schema=False
-        )
+    if not len(rows):
+        return []
+    path = Path(place) / f"{uuid.uuid4()}.parquet"
+    pyarrow.parquet.write_table(rows, path, compression="zstd", store_schema=False)
+    return [str(path)]
 
 
 def _add_records(lives: Lived, rows: FiveMinutes) -> None:

@@ -20,6 +20,8 @@ Rules:
 - Loads are weighted by time, not by reports: a provider that reports often, or changes only, is not counted more or
   less for it. A load holds until the next report while the provider is up.
 - An instance with two brokers is one: its times are added up and capped.
+- A task may run twice, after a failure or by speculation. Each attempt writes a file
+  of its own, and the files of those attempts whose results Spark returns are moved into the table.
 """
 
 import shutil
@@ -62,8 +64,8 @@ BATCH = 4
 """Tasks for each core that run together, of as many dates as that takes. The driver holds the registrations of these
 dates; a run that is killed makes them again."""
 
-PARTED = ".parted"
-"""Path below the output directory."""
+PARTED, ATTEMPTED = ".parted", ".attempted"
+"""Paths below the output directory: divided records, and the files of all attempts of tasks."""
 
 
 Share = tuple[Day, Sequence[Pair], Sequence[Carried], str]
@@ -156,12 +158,18 @@ def _work(tables: Tables, day: date, state: pa.Table, runs: pa.Table, loss: Sequ
 
 def _make(tables: Tables, batch: Sequence[Work]) -> None:
     """Aggregate the parts of some dates, and write all their tables."""
-    context, staged = tables.spark.sparkContext, tables.stage(SILVER_PROVIDER_5M)
-    shutil.rmtree(tables.out / PARTED, ignore_errors=True)
-    tasks = in_tasks([one for work in batch for one in _share(tables, work, staged)])
-    if tasks:
-        context.parallelize(tasks, len(tasks)).foreach(_write_all)
-    shutil.rmtree(tables.out / PARTED, ignore_errors=True)
+    context, attempted = tables.spark.sparkContext, tables.out / ATTEMPTED
+    for folder in (tables.out / PARTED, attempted):
+        shutil.rmtree(folder, ignore_errors=True)
+    tasks = in_tasks([one for work in batch for one in _share(tables, work)])
+    written = context.parallelize(tasks, len(tasks)).flatMap(_write_all).collect() if tasks else []
+    staged = tables.stage(SILVER_PROVIDER_5M)
+    for work in batch:
+        _place(staged, work.day).mkdir()
+    for path in map(Path, written):
+        path.rename(staged / path.relative_to(attempted))
+    for folder in (tables.out / PARTED, attempted):
+        shutil.rmtree(folder, ignore_errors=True)
     for work in batch:
         tables.replace(SILVER_PROVIDER_5M, work.day, _place(staged, work.day))
         tables.put_date(SILVER_SIGNS, work.signs, work.day)
@@ -170,10 +178,10 @@ def _make(tables: Tables, batch: Sequence[Work]) -> None:
     staged.rmdir()
 
 
-def _share(tables: Tables, work: Work, staged: Path) -> list[tuple[int, Share]]:
-    """Return what each part of a date needs, with the size of the part."""
-    place, parts = _place(staged, work.day), work.parts
-    place.mkdir()
+def _share(tables: Tables, work: Work) -> list[tuple[int, Share]]:
+    """Return the arguments of the count of each part of a date, with the size of the part."""
+    place, parts = _place(tables.out / ATTEMPTED, work.day), work.parts
+    place.mkdir(parents=True)
     part_of = {pair: number for number, part in enumerate(parts) for pair in part.pairs}
     before: list[list[Carried]] = [[] for _ in parts]
     for one in work.before:
@@ -185,10 +193,9 @@ def _share(tables: Tables, work: Work, staged: Path) -> list[tuple[int, Share]]:
     ]
 
 
-def _write_all(shares: Sequence[Share]) -> None:
-    """Count some parts; a task of Spark."""
-    for share in shares:
-        write(*share)
+def _write_all(shares: Sequence[Share]) -> list[str]:
+    """Count some parts, and return the paths of their files; a task of Spark."""
+    return [path for share in shares for path in write(*share)]
 
 
 def _place(staged: Path, day: date) -> Path:
