@@ -325,7 +325,7 @@ class Pipeline:
             for table in (QUARANTINE, LOSS):
                 rows[table.name] = tables.rows_of(table, most=SHOWN_ROWS).to_pylist()
             rows["set_back"] = rows.pop(SILVER_SET_BACK.name)
-            rows["broker_down"] = broker_down(rows.pop(SILVER_SIGNS.name))
+            rows["broker_down"] = broker_down(rows[SILVER_SIGNS.name])
             files = page.write(tables.out, rows)
             files += plan_json.write(tables.out, self._document(now, rows))
             step(1.0, str(self._settings.out / "report.html"))

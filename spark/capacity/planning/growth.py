@@ -3,6 +3,8 @@
 Rules:
 - A week's peak is its highest minute; weeks are counted back from the time of the plan. If an hour of an older table is
   among them, which has no minutes, all peaks are of five minutes: finer ones are higher, and would look like growth.
+- The first week of a service's history counts for the growth only if it is whole: the peak of a part of a week is
+  lower, and the next week would look like growth.
 - The growth is the Theil-Sen slope of the last `WEEKS` weekly peaks, which a single week does not bend. With less than
   `FEWEST` known weeks there is none.
 - The date is the first of the coming `WEEKS` weeks in which the level, `HEADROOM` on top, needs more than there are.
@@ -62,9 +64,19 @@ def weekly_peaks(hours: Iterable[Mapping[str, Any]], issued: datetime) -> list[f
     return [peaks.get(week) for week in range(-WEEKS, 0)]
 
 
-def growth(peaks: Sequence[float | None]) -> Growth | None:
-    """Return the growth of a service, from the peaks of its weeks, oldest first; the last week has just ended."""
-    known = [(number - len(peaks), peak) for number, peak in enumerate(peaks) if peak is not None]
+def whole_weeks(hours: Iterable[Mapping[str, Any]], issued: datetime) -> int:
+    """Return the number of whole weeks since the first hour of a service that is known."""
+    first = min((row["h"] for row in hours if finest(row) is not None), default=issued)
+    return max(0, (issued - first) // WEEK)
+
+
+def growth(peaks: Sequence[float | None], whole: int = WEEKS) -> Growth | None:
+    """Return the growth of a service, from the peaks of its weeks, oldest first; the last week has just ended.
+
+    Only the last ``whole`` of them count.
+    """
+    first = len(peaks) - whole
+    known = [(n - len(peaks), peak) for n, peak in enumerate(peaks) if n >= first and peak is not None]
     if len(known) < FEWEST:
         return None
     weeks, values = np.array(known).T

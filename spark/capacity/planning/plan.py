@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from spark.capacity.planning.erlang import MOST_ERLANGS
 from spark.capacity.planning.forecast import full_hour
-from spark.capacity.planning.growth import WEEK, WEEKS, Growth, finest, growth, weekly_peaks
+from spark.capacity.planning.growth import WEEK, WEEKS, Growth, finest, growth, weekly_peaks, whole_weeks
 from spark.capacity.planning.needs import Needs, service_needs, several
 from spark.capacity.planning.peak_bound import HEADROOM
 from spark.capacity.tables.schema import GOLD_PLAN, PEAKS
@@ -35,6 +35,7 @@ TARGET = 0.8
 bursts, and for load that is unevenly spread over the providers."""
 
 HOUR = 3600.0
+"""Seconds of an hour, for rows of older tables, which do not tell how much of it was observed."""
 
 NO_FULL_LOAD = "full_load is not set for this service: nothing is claimed about its capacity"
 GONE = "no provider was there in the last full hour"
@@ -96,8 +97,8 @@ def plan(
     ``load`` is gold_service_1h; ``shared`` tells how many providers of a service offer others as well.
     """
     issued, of_others = full_hour(now), dict(shared or {})
-    columns = ("full_load", "providers_mean", *PEAKS, "requests", "service_s")
-    known = load.where(F.col("h") < F.lit(issued)).select("service", "h", *columns, "in_flight")
+    columns = ("full_load", "providers_mean", *PEAKS, "requests", "service_s", "in_flight", "observed_s")
+    known = load.where(F.col("h") < F.lit(issued)).select("service", "h", *columns)
     told = forecasts.where(F.col("issued") == F.lit(issued))
 
     def of_service(steps: pd.DataFrame, hours: pd.DataFrame) -> pd.DataFrame:
@@ -133,7 +134,7 @@ def plan_service(
     erlangs = _erlangs(last)
     needs = service_needs(full_load, options.target, erlangs, there, last.get("demand_mean"))
     peaks = weekly_peaks(hours, issued)
-    trend = growth(peaks)
+    trend = growth(peaks, whole_weeks(hours, issued))
     need_now = needs.of(first["hour_bound"] * options.factor(first["service"], first["h"]))
     busy, need = needs.busy(bound), needs.of(bound)
     notes = [
@@ -175,7 +176,8 @@ def _erlangs(last: Mapping[str, Any]) -> float | None:
     """Return the mean number of requests in service in the last hour; None where it is unknown or absurd."""
     requests, seconds, in_flight = (last.get(name) for name in ("requests", "service_s", "in_flight"))
     if requests is not None and seconds is not None:
-        made = requests / HOUR * seconds
+        # Requests are those of the time in which the broker was up.
+        made = requests / (last.get("observed_s") or HOUR) * seconds
     elif in_flight is not None:
         made = in_flight
     else:

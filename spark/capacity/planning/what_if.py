@@ -164,10 +164,14 @@ def table(answers: Sequence[tuple[Row, Row]], cost: float | None = None) -> str:
             *(_said(other[name]) for name in ("providers_now", "need_horizon", "add")),
             f"{other['exhaust_bound']:%Y-%m-%d %H:%M}" if other["exhaust_bound"] else "-",
         )
-        lines.append(line if cost is None else (*line, f"{cost * (other['need_horizon'] or 0):,.2f}"))
+        lines.append(line if cost is None else (*line, _costs(cost, other["need_horizon"])))
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
     padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
     return "\n".join(padded)
+
+
+def _costs(cost: float, number: int | None) -> str:
+    return "-" if number is None else f"{cost * number:,.2f}"
 
 
 def _said(number: float | None) -> str:

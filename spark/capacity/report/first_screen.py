@@ -39,9 +39,10 @@ class Verdict:
 
 @attrs.frozen
 class Head:
-    """The head of the page: the number of services, the measured time, and the moment of the plan."""
+    """The head of the page: the number of services and of those with a plan, the measured time, the plan's moment."""
 
     services: int
+    planned: int
     measured: tuple[datetime, datetime] | None
     issued: datetime | None
     verdict: Verdict
@@ -71,11 +72,15 @@ class Pooled:
     trials: float
 
 
-def head(services: Sequence[ServiceRows], span: tuple[datetime, datetime] | None) -> Head:
-    """Return the head of the page. ``span`` has the first and the last measured hour."""
-    issued = [at for service in services if (at := time_of(service.plan, "issued"))]
-    measured = None if span is None else (span[0], span[1] + SPAN_OF_ROW)
-    return Head(len(services), measured, max(issued, default=None), verdict(services))
+def head(
+    services: Sequence[ServiceRows], span: tuple[datetime, datetime] | None, until: datetime | None = None
+) -> Head:
+    """Return the head of the page. ``span`` has the first and the last measured hour, ``until`` is the last record."""
+    planned = [service for service in services if service.plan]
+    issued = [at for service in planned if (at := time_of(service.plan, "issued"))]
+    # The last hour may still run.
+    measured = None if span is None else (span[0], min(span[1] + SPAN_OF_ROW, until or span[1] + SPAN_OF_ROW))
+    return Head(len(services), len(planned), measured, max(issued, default=None), verdict(planned))
 
 
 def urgency(service: ServiceRows) -> tuple[int, float, float, str]:

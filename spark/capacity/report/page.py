@@ -72,7 +72,7 @@ def render(tables: Tables, paged: int = PAGED) -> str:
 def _render(tables: Tables, services: Sequence[ServiceRows], pages: bool) -> str:
     return rendered(
         "report.html",
-        head=first_screen.head(services, _span(tables.get("gold_service_1h", ()))),
+        head=first_screen.head(services, _span(tables.get("gold_service_1h", ())), _last_record(tables)),
         rows=first_screen.glance(services, pages),
         pooled=first_screen.pooled(services),
         sharing=first_screen.sharing(services),
@@ -83,6 +83,11 @@ def _render(tables: Tables, services: Sequence[ServiceRows], pages: bool) -> str
         quality=data_quality.quality(tables),
         unclaimed=promises.unclaimed(services, tables),
     )
+
+
+def _last_record(tables: Tables) -> datetime | None:
+    """Return the time of the last sign of a broker."""
+    return max((at for row in tables.get("silver_signs", ()) if (at := time_of(row, "last"))), default=None)
 
 
 def _span(hours: Sequence[Row] | RowsByService) -> tuple[datetime, datetime] | None:

@@ -14,8 +14,9 @@ from spark.capacity.report.service_rows import ServiceRows
 class Promise:
     """The promises of a service's forecasts and the outcome: shares of one, each None where it is not known.
 
-    `judged` is the number of past forecasts, or, `by_back_test`, of past moments at which the same rule was tried.
-    `missed` is the share of `peaks` that were over the bound.
+    `judged` is the number of past forecasts, or, `by_back_test`, of past moments at which the same rule was tried: of
+    these nothing was promised, since the promises of a first forecast are made of that same record. `missed` is the
+    share of `peaks` that were over the bound.
     """
 
     service: str
@@ -76,7 +77,7 @@ def _tried(service: ServiceRows) -> Promise:
         None,
         None,
         number_of(service.told, "coverage"),
-        number_of(service.plan, "bound_miss_most"),
+        None,
         (number_of(service.plan, "bound_missed") or 0) / trials,
         trials,
         number_of(service.told, "over_provision"),

@@ -192,7 +192,7 @@ def _model_facts(told: Row) -> ModelFacts:
 
 
 def _requests(service: ServiceRows) -> Requests:
-    last: Row = service.history[-1] if service.history else {}
+    last = _last_full_hour(service)
     erlangs, now = number_of(service.plan, "erlangs"), number_of(service.plan, "providers_now") or 0
     # The formula says nothing where more requests are in service than there are providers.
     held = erlangs is not None and 0 <= erlangs <= min(MOST_ERLANGS, now)
@@ -203,6 +203,13 @@ def _requests(service: ServiceRows) -> Requests:
         erlangs,
         providers_for(erlangs) if erlangs is not None and held else None,
     )
+
+
+def _last_full_hour(service: ServiceRows) -> Row:
+    """Return the hour before that of the plan, which may still run; an empty row where nothing is known of it."""
+    issued = time_of(service.plan, "issued")
+    hours = (row for row in reversed(service.history) if issued and utc(row["h"]) == utc(issued) - timedelta(hours=1))
+    return next(hours, {})
 
 
 def _days(service: ServiceRows) -> list[Day]:

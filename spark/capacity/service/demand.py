@@ -116,6 +116,7 @@ def service_load(service: Service, day: date) -> list[dict[str, Any]]:
             "errors": int(of_hour["errors"]) if "errors" in of_hour else None,
             "service_s": _rounded(of_hour["busy_s"] / of_hour["timed"]) if of_hour.get("timed") else None,
             "in_flight": _mean(in_flight[places], weight[places]),
+            "observed_s": _rounded(weight[places].sum()),
             **of_date.spreads[hour].told(),
         }
         rows.append(row)

@@ -203,6 +203,7 @@ OF_TABLE = {
     ("bronze_pairs", "full_load"): ("as reported", "full load that was reported last"),
     ("silver_provider_5m", "in_flight"): ("requests", "mean of the numbers that it reported"),
     ("gold_service_1h", "in_flight"): ("requests", "mean number of requests that all providers were handling"),
+    ("gold_service_1h", "observed_s"): ("s", "time for which the broker was up; requests are those of that time"),
     ("silver_carry", "provider"): ("", "registry's id of the provider"),
     **{(name, "date"): ("UTC date", "date of `issued`") for name in ("gold_forecast", "gold_plan", "evaluation")},
     ("evaluation", "coverage"): ("share", "share of the hours at or below p95"),

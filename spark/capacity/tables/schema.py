@@ -286,6 +286,7 @@ GOLD_SERVICE_1H = Table(
         errors="long",
         service_s="double",
         in_flight="double",
+        observed_s="double",
     ),
     dated=True,
 )
@@ -293,7 +294,9 @@ GOLD_SERVICE_1H = Table(
 of its highest minute, and never less than `demand_max` (`service/minutes.py`).
 
 `service_s` is the mean time in seconds that a request took, where providers report requests with their latency;
-`in_flight` the mean number of requests that all providers together were handling, where they report that."""
+`in_flight` the mean number of requests that all providers together were handling, where they report that;
+`observed_s` the seconds of the hour for which the broker was up, null in an older table: requests are those of that
+time."""
 
 PEAKS = ("demand_peak", "demand_max", "demand_mean")
 """Columns of an hour that tell its peak, the finest first. An older table has no `demand_peak`."""

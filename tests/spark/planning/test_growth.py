@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spark.capacity.planning.growth import FEWEST, WEEKS, growth, weekly_peaks
+from spark.capacity.planning.growth import FEWEST, WEEKS, growth, weekly_peaks, whole_weeks
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 
@@ -32,6 +32,18 @@ def test_few_weeks_have_no_slope_and_older_ones_do_not_count():
     told = growth(weekly_peaks(weeks(*[1e6] * 20, *[10.0] * 13), NOW))
     assert told is not None
     assert (told.slope, told.level) == (0.0, 10.0)
+
+
+def test_a_part_of_a_first_week_is_no_growth():
+    """A flat load with a daily wave, whose history begins on the last evening of a week."""
+    flat = [row for row in weeks(*[100.0] * 5) if row["h"] >= NOW - timedelta(weeks=4, hours=7)]
+    peaks = weekly_peaks(flat, NOW)
+    assert peaks[-5:] == [1.0, 100.0, 100.0, 100.0, 100.0]
+    assert whole_weeks(flat, NOW) == 4
+    told = growth(peaks, whole_weeks(flat, NOW))
+    assert told is not None
+    assert told.slope == 0.0
+    assert growth(peaks[-4:], 3) is None
 
 
 def test_the_peaks_of_weeks_are_oldest_first_with_gaps():

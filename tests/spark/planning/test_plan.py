@@ -44,6 +44,8 @@ LOAD = [
     now("zero-full", 10.0, 1.0, 0.0),
     now("spared", 100.0, 4.0, 50.0),
     now("rpc", 10.0, 30.0, 100.0, requests=7_200, service_s=5.0),
+    # The broker saw a quarter of the hour.
+    now("rpc-part", 10.0, 30.0, 100.0, requests=1_800, service_s=5.0, observed_s=900.0),
     now("rpc-free", 10.0, 3.0, None, requests=3_600, service_s=1.0),
     now("in flight", 10.0, 30.0, 100.0, in_flight=10.0),
     now("several", 10.0, 2.0, 100.0, in_flight=10.0),
@@ -60,6 +62,7 @@ FORECASTS = [
     *told("zero-full", [20.0]),
     *told("spared", [100.0, 120.0]),
     *told("rpc", [20.0]),
+    *told("rpc-part", [20.0]),
     *told("rpc-free", [10.0]),
     *told("in flight", [20.0]),
     *told("several", [20.0]),
@@ -153,7 +156,7 @@ def test_no_demand_needs_one_and_its_spare(plans):
     assert (plans["idle"]["need_now"], plans["idle"]["need_horizon"]) == (3, 3)
 
 
-@pytest.mark.parametrize("service", ["rpc", "in flight"])
+@pytest.mark.parametrize("service", ["rpc", "rpc-part", "in flight"])
 def test_requests_that_would_wait_need_more(plans, service):
     # Two a second of five seconds each are ten erlangs, and twenty when the demand has doubled.
     row_ = plans[service]

@@ -101,5 +101,8 @@ def test_the_command_prints_both_plans(tables, capsys):
     heads, line = capsys.readouterr().out.splitlines()
     assert heads.split("  ")[0] == "service"
     assert line.split() == ["web", "4", "6", "2", "3", "9", "6", "2026-03-03", "10:00", "45.00"]
+    # An unknown need has no cost.
+    unknown = {"service": "free", "providers_now": 3, "need_horizon": None, "add": None, "exhaust_bound": None}
+    assert what_if.table([(unknown, unknown)], 5.0).splitlines()[1].split() == ["free", "3", *"--3----"]
     assert main(["what-if", "--out", str(tables.out / "nothing")]) == 1
     assert "has no plan yet" in capsys.readouterr().err

@@ -322,6 +322,8 @@ def test_a_trend_of_too_few_weeks_is_not_drawn():
 
 def test_requests_are_shown_where_providers_report_them_and_nowhere_else(page):
     asked = [hour | {"requests": 7200, "errors": 72} for hour in hours("asked", 2)]
+    # The hour of the plan still runs.
+    asked.append(asked[-1] | {"h": NOW, "requests": 100, "errors": 1})
     one = plan("asked", erlangs=5.0, service_s=2.5)
     shown = text(section(parsed(render({"gold_service_1h": asked, "gold_plan": [one]})), "Service asked"))
     for said in (
@@ -362,7 +364,7 @@ def test_promises_stand_beside_what_came_true(page):
     rows = [[text(cell) for cell in row] for row in section(page, "Promises and outcomes").iter("tr")]
     assert rows[1] == ["auth", "4", "6.1 %", "93 %", "91.4 %", "34 %", "25 % of 4", "1.31 x"]
     # A service without past forecasts has what the same rule would have said.
-    assert ["free", "12 by back-test", "\u2013", "\u2013", "93 %", "34 %", "8.3 % of 12", "1.31 x"] in rows
+    assert ["free", "12 by back-test", "\u2013", "\u2013", "93 %", "\u2013", "8.3 % of 12", "1.31 x"] in rows
 
 
 def test_the_first_sentence_says_what_to_do(page):
@@ -371,7 +373,7 @@ def test_the_first_sentence_says_what_to_do(page):
     assert said.endswith("Thursday, 2026-06-04 05:00 UTC: add 3. Of 1 service nothing is claimed: " + CLAIMED)
 
 
-CLAIMED = "without a full load, or without a plan."
+CLAIMED = "without a full load."
 
 
 @pytest.mark.parametrize(
@@ -390,6 +392,29 @@ CLAIMED = "without a full load, or without a plan."
 def test_the_verdict_has_a_date_in_words(members, said):
     found = parsed(render({"gold_plan": [plan("a", **members)]}))
     assert said in text(next(one for one in found.iter("p") if one.get("class") == "verdict"))
+
+
+def test_services_are_counted_as_the_plan_counts_them():
+    """A service without a plan is no service that has enough, for the broker's log counts the plan's."""
+    found = parsed(render({"gold_plan": [plan("a"), plan("b", add=0)], "gold_service_1h": hours("lost", 2)}))
+    assert "1 of 2 services is short" in text(found)
+    assert "3 services, 2 with a plan." in text(found)
+
+
+def test_a_running_hour_is_measured_to_the_last_record():
+    rows = [*hours("a", 2), hours("a", 1)[0] | {"h": NOW}]
+    last = NOW + timedelta(minutes=7)
+    signs = [{"broker": "b", "first": NOW - timedelta(hours=3), "last": last}]
+    found = text(parsed(render({"gold_service_1h": rows, "silver_signs": signs})))
+    assert f"to {last:%Y-%m-%d %H:%M} UTC" in found
+
+
+@pytest.mark.parametrize(
+    ("names", "said"), [("a", "1 service has no forecast: a."), ("ab", "2 services have no forecast: a, b.")]
+)
+def test_one_service_has_and_several_have(names, said):
+    rows = [row for name in names for row in hours(name, 2)]
+    assert said in text(section(parsed(render({"gold_service_1h": rows})), "Limits of the report"))
 
 
 def test_a_shortage_of_now_has_one_wording():

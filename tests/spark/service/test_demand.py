@@ -243,3 +243,4 @@ def test_reports_of_requests_are_added_up_over_instances(tmp_path):
     assert (row.requests, row.errors, row.service_s, row.in_flight) == (96, 12, 0.4, 1.5)
     row = told["unasked", 10]
     assert (row.requests, row.errors, row.service_s, row.in_flight) == (None, None, None, None)
+    assert row.observed_s == 3_600.0
