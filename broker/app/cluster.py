@@ -89,7 +89,7 @@ class Membership:
         self._etcd = connect(
             reactor,
             config.etcd,
-            TlsFiles(config.ca, config.certificate, config.key),
+            TlsFiles(config.ca, config.certificate, config.key, config.passphrase_file),
             config.user or "",
             config.password or "",
         )

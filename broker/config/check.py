@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import time
 from collections.abc import Iterator
 
-from broker.config.files import expiry
+from broker import pem
+from broker.config.checks import expiring
 from broker.config.schema import Config, Schema
 from broker.config.section import Resolves
 from broker.config.validate import bindings
-
-SOON = 14 * 86_400.0
-"""Seconds before the expiry of a certificate from which operators are warned."""
 
 
 def resolves(host: str) -> bool:
@@ -28,12 +25,9 @@ def _expiring(config: Config, schema: Schema) -> Iterator[str]:
     """Yield a sentence for each TLS certificate that has expired, or expires soon."""
     now = time.time()
     for binding in bindings(config, schema):
-        path = binding.where.kwargs.get("certificate")
-        expires = None if path is None else expiry(path)
-        if expires is not None and expires <= now + SOON:
-            days = math.ceil((expires - now) / 86_400)
-            when = "has expired" if expires <= now else f"expires within {days} {'day' if days == 1 else 'days'}"
-            yield f"{binding.key}: the certificate {path} {when}"
+        files = pem.Files.of(binding.where)
+        if files is not None:
+            yield from expiring(binding.key, files.certificate, now)
 
 
 def report(config: Config, schema: Schema, resolves: Resolves = resolves) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Protocol
 
+from broker import pem
 from broker.config import endpoint
 from broker.config.endpoint import BadEndpoint, Endpoint
-from broker.config.files import MAX_SECRET, BadFile, check_tls
+from broker.config.files import MAX_SECRET
 from broker.config.problem import Problem
 
 
@@ -31,6 +33,9 @@ MAX_SUFFIX = 200
 """Characters of the suffix of the broker's own service names, which with it must stay under 255."""
 
 _HOSTPORT = re.compile(r"(?:\[(?P<six>[^\[\]\s]+)\]|(?P<host>[^\[\]\s]+)):(?P<port>[0-9]{1,5})")
+
+SOON = 14 * 86_400.0
+"""Seconds before the expiry of a certificate from which operators are warned."""
 
 
 def hostport(text: str) -> tuple[str, int] | None:
@@ -63,13 +68,10 @@ def secret(key: str, value: str) -> Iterator[Problem]:
 
 
 def listens(key: str, text: str) -> Iterator[Problem]:
-    """Yield the problems of an endpoint string. Reads the TLS files that it names."""
+    """Yield the problems of an endpoint string."""
     try:
-        where = endpoint.parse(text)
-        if where.kind == "tls":
-            options = where.kwargs
-            check_tls(options["certificate"], options["key"], options.get("ca"), options.get("crl"))
-    except (BadEndpoint, BadFile) as error:
+        endpoint.parse(text)
+    except BadEndpoint as error:
         yield Problem(key, str(error))
 
 
@@ -89,3 +91,15 @@ def parsed(text: str) -> Endpoint | None:
         return endpoint.parse(text)
     except BadEndpoint:
         return None
+
+
+def expiring(key: str, path: str, now: float) -> Iterator[str]:
+    """Yield a sentence if a certificate has expired or expires soon."""
+    try:
+        expires = pem.expiry(pem.certificates(path))
+    except ValueError:
+        return  # a problem, not a warning
+    if expires <= now + SOON:
+        days = math.ceil((expires - now) / 86_400)
+        when = "has expired" if expires <= now else f"expires within {days} {'day' if days == 1 else 'days'}"
+        yield f"{key}: the certificate {path} {when}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import socket
 import time
@@ -14,11 +13,11 @@ from urllib.parse import urlsplit
 import attrs
 from cryptography import x509
 
+from broker import pem
 from broker.access.identity import is_local
 from broker.config import zmq_endpoint
-from broker.config.checks import secret
+from broker.config.checks import expiring, secret
 from broker.config.endpoint import BadEndpoint
-from broker.config.files import BadFile, check_tls, expiry, text
 from broker.config.problem import Problem, in_ranges
 from broker.config.section import Binding, Files, Resolves, Section
 from broker.config.summary import zmq_bound
@@ -41,9 +40,6 @@ RANGES: dict[str, tuple[float, float]] = {
     "load_interval": (0.1, 60),
 }
 """Minimum and maximum of each number, in the units of `Cluster`."""
-
-SOON = 14 * 86_400.0
-"""Seconds before the expiry of the client certificate in which ``--check`` warns of it."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
@@ -78,6 +74,8 @@ class Cluster:
     certificate: str | None = None
     """File of the client certificate for etcd, and of its ``key``."""
     key: str | None = None
+    passphrase_file: str | None = None
+    """File that has the passphrase of ``key`` on its only line; None: it has none."""
     user: str | None = None
     """User of etcd; None: etcd without authentication."""
     password: str | None = attrs.field(default=None, repr=False)
@@ -161,7 +159,9 @@ def _is_host(host: str) -> bool:
 
 def _tls(cluster: Cluster) -> Iterator[Problem]:
     files = {
-        name: getattr(cluster, name) for name in ("ca", "certificate", "key") if getattr(cluster, name) is not None
+        name: getattr(cluster, name)
+        for name in ("ca", "certificate", "key", "passphrase_file")
+        if getattr(cluster, name) is not None
     }
     for name, path in files.items():
         if not path or "\0" in path:
@@ -174,20 +174,16 @@ def _tls(cluster: Cluster) -> Iterator[Problem]:
         yield Problem(f"cluster.{has}", f"needs cluster.{lacks} as well")
     elif cluster.certificate is not None and cluster.key is not None:
         try:
-            check_tls(cluster.certificate, cluster.key, cluster.ca)
-        except BadFile as error:
+            pem.Files(cluster.certificate, cluster.key, cluster.passphrase_file, cluster.ca).read()
+        except ValueError as error:
             yield Problem("cluster.certificate", str(error))
     elif cluster.ca is not None:
-        yield from _authority(cluster.ca)
-
-
-def _authority(path: str) -> Iterator[Problem]:
-    try:
-        x509.load_pem_x509_certificates(text(Path(path)).encode())
-    except BadFile as error:
-        yield Problem("cluster.ca", f"{path} {error}")
-    except ValueError:
-        yield Problem("cluster.ca", f"{path} has no certificates in PEM form")
+        try:
+            pem.certificates(cluster.ca)
+        except ValueError as error:
+            yield Problem("cluster.ca", str(error))
+    if cluster.passphrase_file is not None and cluster.key is None:
+        yield Problem("cluster.passphrase_file", "needs cluster.key as well")
 
 
 def _login(cluster: Cluster) -> Iterator[Problem]:
@@ -251,14 +247,10 @@ def _warnings(cluster: Cluster, resolves: Resolves) -> Iterator[str]:
 
 
 def _certificate_warnings(path: str) -> Iterator[str]:
-    expires = expiry(path)
-    if expires is not None and expires <= time.time() + SOON:
-        days = math.ceil((expires - time.time()) / 86_400)
-        when = "has expired" if days <= 0 else f"expires within {days} {'day' if days == 1 else 'days'}"
-        yield f"cluster.certificate: the certificate {path} {when}"
+    yield from expiring("cluster.certificate", path, time.time())
     try:
-        subject = x509.load_pem_x509_certificates(Path(path).read_bytes())[0].subject
-    except (OSError, ValueError):
+        subject = pem.certificates(path)[0].subject
+    except ValueError:
         return
     if subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME):
         yield f"cluster.certificate: {path} has a CN, and etcd refuses such clients of its gateway"
@@ -270,6 +262,7 @@ def _files(cluster: Cluster, files: Files) -> Cluster:
         ca=files.absolute(cluster.ca),
         certificate=files.absolute(cluster.certificate),
         key=files.absolute(cluster.key),
+        passphrase_file=files.absolute(cluster.passphrase_file),
         password=files.secret("cluster.password_file", cluster.password, cluster.password_file),
     )
 

@@ -4,7 +4,7 @@ The syntax is that of Twisted's endpoint strings: parts between colons, ``name=v
 escapes a colon, an equals sign or a backslash. Accepted forms::
 
     tcp:PORT[:interface=ADDRESS][:backlog=N]
-    tls:PORT:certificate=FILE:key=FILE[:ca=FILE[:crl=FILE]][:interface=ADDRESS][:backlog=N]
+    tls:PORT:certificate=FILE:key=FILE[:passphrase_file=FILE][:ca=FILE[:crl=FILE]][:interface=ADDRESS][:backlog=N]
     unix:PATH[:mode=OCTAL][:backlog=N]
     systemd:domain=INET|INET6|UNIX:index=N
     systemd:domain=INET|INET6|UNIX:name=NAME
@@ -44,7 +44,7 @@ _POSITIONAL: dict[Kind, tuple[str, ...]] = {
 }
 _NAMED: dict[Kind, tuple[str, ...]] = {
     "tcp": ("interface", "backlog"),
-    "tls": ("certificate", "key", "ca", "crl", "interface", "backlog"),
+    "tls": ("certificate", "key", "passphrase_file", "ca", "crl", "interface", "backlog"),
     "unix": ("mode", "backlog"),
     "systemd": ("domain", "index", "name"),
 }
@@ -220,7 +220,7 @@ def _check_tls(endpoint: Endpoint) -> None:
     _check_tcp(endpoint)
     if "crl" in endpoint.kwargs and "ca" not in endpoint.kwargs:
         raise BadEndpoint("crl has no effect without ca: it lists certificates of that authority")
-    for name in ("certificate", "key", "ca", "crl"):
+    for name in ("certificate", "key", "passphrase_file", "ca", "crl"):
         if name in ("certificate", "key") and not endpoint.kwargs.get(name):
             raise BadEndpoint(f"tls: needs {name}=FILE")
         if not endpoint.kwargs.get(name, "/").startswith("/"):

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import ssl
 from pathlib import Path
-
-from cryptography import x509
 
 MAX_SIZE = 1024 * 1024
 """Bytes of a configuration file. A large one has some 10 KB; the bound keeps a device or a wrong file out of memory."""
@@ -98,45 +95,3 @@ def has_public_keys(directory: str) -> bool:
         raise BadFile(f"{directory} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise BadFile("cannot be read: a zero byte in its name") from error
-
-
-def check_tls(certificate: str, key: str, ca: str | None, crl: str | None = None) -> None:
-    """Raise `BadFile` unless the files are readable PEM, and the key, unencrypted, is that of the certificate."""
-    for path in filter(None, (certificate, key, ca, crl)):
-        try:
-            _read(Path(path), MAX_SIZE)
-        except BadFile as error:
-            raise BadFile(f"{path} {error}") from error
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        # Without a callback, OpenSSL asks for the passphrase of a key on the terminal, and the start would hang.
-        context.load_cert_chain(certificate, key, password=lambda: "")
-    except (OSError, ValueError) as error:
-        raise BadFile(
-            f"{certificate} and {key} are no certificate and its key in PEM form: {_reason(error)}"
-        ) from error
-    try:
-        context.load_verify_locations(ca) if ca is not None else None
-    except (OSError, ValueError) as error:
-        raise BadFile(f"{ca} has no certificates in PEM form: {_reason(error)}") from error
-    if crl is not None:
-        try:
-            x509.load_pem_x509_crl(Path(crl).read_bytes())
-        except (OSError, ValueError) as error:
-            raise BadFile(f"{crl} has no revocation list in PEM form") from error
-
-
-def expiry(certificate: str) -> float | None:
-    """Return the time in seconds of the epoch at which the first certificate of a PEM file expires; None if the file
-    cannot be read."""
-    try:
-        chain = x509.load_pem_x509_certificates(Path(certificate).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return min(each.not_valid_after_utc.timestamp() for each in chain)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError) and error.reason:
-        return error.reason.replace("_", " ").lower()
-    return "not PEM" if isinstance(error, ssl.SSLError) else str(error)

@@ -38,7 +38,6 @@ class _Problem:
 
 
 _BLANK = {str: "", int: 0, float: 0.0, bool: False}
-"""Placeholders of missing required values, so that the rest can be checked; a tuple is an empty array."""
 _WANTED = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 _GIVEN = {
     str: "a string",
@@ -56,8 +55,10 @@ def structure(data: dict[str, Any], values: type[V]) -> tuple[V, list[tuple[str,
     A wrong value is replaced by its default, so that the rest can still be checked. ``data`` is consumed.
     """
     problems = _mended(data, values)
-    # A required value of the wrong type was removed, and now is missing: that is no second error.
-    _mended(data, values)
+    # A required value of the wrong type was removed, and now is missing: that is no second error. Nor is a value that a
+    # placeholder lacks.
+    while _mended(data, values):
+        pass
     return _CONVERTER.structure(data, values), [(_dotted(problem.path), problem.text) for problem in problems]
 
 
@@ -90,9 +91,16 @@ def _mend(data: Any, problem: _Problem) -> None:
             return
         data = data[part]
     if problem.missing is not None:
-        data[path[-1]] = _BLANK.get(problem.missing, [])
+        data[path[-1]] = _blank(problem.missing)
     else:
         data.pop(path[-1], None)
+
+
+def _blank(type_: Any) -> Any:
+    """Return a placeholder for a missing required value, so that the rest can be checked."""
+    if _is_a(type_, Literal):
+        return get_args(type_)[0]
+    return {} if attrs.has(type_) else _BLANK.get(type_, [])
 
 
 def _problems(error: BaseException, path: Path, type_: Any = None) -> Iterator[_Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from broker import pem
 from broker.config.problem import Problem
 from broker.config.schema import Config, Schema
 from broker.config.section import Binding
@@ -12,7 +13,7 @@ from broker.config.section import Binding
 def found(config: Config, schema: Schema) -> list[Problem]:
     """Return all problems. Reads the TLS files that endpoints name, and the names of key files."""
     problems = [problem for section, values in schema.values(config) for problem in section.problems(values)]
-    return [*problems, *_overlaps(config, schema), *_without_users(config, schema)]
+    return [*problems, *_overlaps(config, schema), *_unusable(config, schema), *_without_users(config, schema)]
 
 
 def problems(config: Config, schema: Schema) -> list[tuple[str, str]]:
@@ -31,6 +32,17 @@ def _without_users(config: Config, schema: Schema) -> Iterator[Problem]:
         for section, values in schema.values(config):
             for key in section.wants_users(values):
                 yield Problem(key, '"users" needs a users file: set access.file', "access.file")
+
+
+def _unusable(config: Config, schema: Schema) -> Iterator[Problem]:
+    """Yield the problems of the TLS files of listeners."""
+    for each in bindings(config, schema):
+        files = pem.Files.of(each.where)
+        try:
+            if files is not None:
+                files.read()
+        except ValueError as error:
+            yield Problem(each.key, str(error))
 
 
 def _overlaps(config: Config, schema: Schema) -> Iterator[Problem]:

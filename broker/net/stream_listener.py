@@ -11,6 +11,7 @@ import attrs
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.interfaces import IListeningPort
 
+from broker import pem
 from broker.config.endpoint import Endpoint
 from broker.net.admission import Accepting
 from broker.net.endpoints import CannotListen, bound, listen
@@ -34,7 +35,8 @@ class Carrier(Protocol):
 
 @attrs.define
 class StreamListener:
-    """A stream listener. ``port`` is None until it is open, and ``certificates`` also if it has no TLS.
+    """A stream listener. ``port`` is None until it is open, and ``certificates`` until they were read first: a reload
+    reads them again. Without TLS it stays None.
 
     ``protocol`` is its protocol in a service descriptor; ``lines`` has its connections.
     """
@@ -52,26 +54,19 @@ class StreamListener:
     def open(self) -> str:
         """Open the port. Returns the bound address. Raises `CannotListen` with nothing open."""
         try:
-            # Read in each attempt: the files may have changed since the last one.
-            certificates = _certificates(self.endpoint)
-        except (OSError, ValueError) as error:
+            files = pem.Files.of(self.endpoint)
+            if files is not None and self.certificates is None:
+                self.certificates = Certificates(files)
+        except ValueError as error:
             raise CannotListen(str(error)) from None
         factory: Any = self.carrier
-        if certificates is not None:
-            factory = TlsFactory(factory, certificates, self.turns, self.complaints)
+        if self.certificates is not None:
+            factory = TlsFactory(factory, self.certificates, self.turns, self.complaints)
         self.port = listen(self.reactor, self.endpoint, factory)
         self.carrier.port = cast(Accepting, self.port)
-        self.certificates = certificates
         return bound(self.port)
 
     def stop_listening(self) -> Deferred[Any]:
         """Stop accepting. Fires when the port is closed."""
         port, self.port = self.port, None
         return succeed(None) if port is None else maybeDeferred(port.stopListening)
-
-
-def _certificates(endpoint: Endpoint) -> Certificates | None:
-    if endpoint.kind != "tls":
-        return None
-    options = endpoint.kwargs
-    return Certificates(options["certificate"], options["key"], options.get("ca"), options.get("crl"))

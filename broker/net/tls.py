@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
-from cryptography import x509
 from OpenSSL import SSL
 from OpenSSL.crypto import X509StoreFlags
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
@@ -23,6 +22,7 @@ from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory, TL
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from broker import pem
 from broker.access.identity import plain
 from broker.core.errors import Reason, Refusal
 from broker.net.client_certificate import certificate_names
@@ -59,14 +59,12 @@ class Certificates:
     """The certificate chain, key, client CA and revocation list in these PEM files, as of the last read.
 
     With ``ca``, clients must have a certificate of that authority, and with ``crl`` one that its list does not name.
-    Raises ValueError or OSError if the files are unusable.
+    Raises ValueError if the files are unusable.
     """
 
-    def __init__(self, certificate: str, key: str, ca: str | None, crl: str | None = None) -> None:
-        self.path = certificate
-        self._key = key
-        self._ca = ca
-        self._crl = crl
+    def __init__(self, files: pem.Files) -> None:
+        self.path = files.certificate
+        self._files = files
         self.changed: list[Callable[[], object]] = []
         """Callbacks after `use`."""
         self._identity = self.read()
@@ -84,7 +82,7 @@ class Certificates:
     @property
     def asks_clients(self) -> bool:
         """True if clients must have a certificate."""
-        return self._ca is not None
+        return self._files.ca is not None
 
     def use(self, identity: Identity) -> None:
         """Use the result of `read` for new connections. Earlier sessions cannot be resumed.
@@ -108,37 +106,21 @@ class Certificates:
 
     def read(self) -> Identity:
         """Read the files again. Raises as the constructor does."""
+        found = self._files.read()
         context = SSL.Context(SSL.TLS_METHOD)
         context.set_min_proto_version(SSL.TLS1_2_VERSION)
         context.set_session_id(SESSIONS)
-        revoked: frozenset[int] = frozenset()
-        try:
-            with open(self.path, "rb") as file:
-                chain = x509.load_pem_x509_certificates(file.read())
-            context.use_certificate_chain_file(self.path)
-            context.use_privatekey_file(self._key)
-            context.check_privatekey()
-            if self._ca is not None:
-                context.load_verify_locations(self._ca)
-                context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT)
-            if self._crl is not None:
-                revoked = self._revocation_list(context)
-        except (SSL.Error, ValueError):
-            files = ", ".join(file for file in (self.path, self._key, self._ca, self._crl) if file is not None)
-            raise ValueError(f"these are no certificate and key that fit together: {files}") from None
-        expires = min(certificate.not_valid_after_utc.timestamp() for certificate in chain)
-        return Identity(context, certificate_names(chain[0]), expires, revoked)
-
-    def _revocation_list(self, context: SSL.Context) -> frozenset[int]:
-        """Have a context refuse the certificates of the revocation list. Returns their serial numbers."""
-        assert self._crl is not None
-        with open(self._crl, "rb") as file:
-            crl = x509.load_pem_x509_crl(file.read())
-        store = context.get_cert_store()
-        assert store is not None
-        store.add_crl(crl)
-        store.set_flags(X509StoreFlags.CRL_CHECK)
-        return frozenset(revoked.serial_number for revoked in crl)
+        pem.present(context, found.chain, found.key)
+        if found.authorities:
+            pem.trust(context, found.authorities)
+            context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT)
+        if found.crl is not None:
+            store = context.get_cert_store()
+            assert store is not None
+            store.add_crl(found.crl)
+            store.set_flags(X509StoreFlags.CRL_CHECK)
+        revoked = frozenset(revoked.serial_number for revoked in found.crl or ())
+        return Identity(context, certificate_names(found.chain[0]), pem.expiry(found.chain), revoked)
 
 
 class TlsConnection(Scheduled, BufferingTLSTransport):

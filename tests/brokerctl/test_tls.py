@@ -116,7 +116,7 @@ def test_client_certificates_that_cannot_be_used_are_told_before_anything_is_sen
         return result.stderr
 
     assert f"the private key in {other} does not belong to the certificate" in told("--cert", cert, "--key", other)
-    assert f"{locked} has no private key, or one with a passphrase" in told("--cert", cert, "--key", locked)
+    assert f"the private key in {locked} has a passphrase, and none is given" in told("--cert", cert, "--key", locked)
     assert f"{key} has no certificate in PEM" in told("--cert", key)
     assert f"{key} has no certificate in PEM" in told("--ca", key)
     assert over_tls.requests == []

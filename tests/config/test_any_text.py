@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.app.configuration import Config, parse, read, report
 from broker.config.errors import BadConfig
+from tests.config.test_shipped import uncommented
 
 VALID = """\
 [broker]
@@ -175,6 +177,35 @@ def test_any_value_at_any_key(statements: list[str]) -> None:
 )
 def test_any_value_for_a_section(section: str, value: str) -> None:
     judged(f"{section} = {value}\n")
+
+
+EXAMPLE = uncommented(examples=True).splitlines()
+WRONG = [
+    '"htpp"', '""', '"a\\u0000b"', "-1", "0", "9223372036854775808", "1.5", "nan", "true", "[]", "[1]", '["", 1]',
+    "[[]]", "{}", "{x = 1}", "[{}]", '[{x = ""}]', "1979-05-27",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [*WRONG, None])
+def test_any_key_of_the_example_with_a_wrong_value_or_missing(value: str | None) -> None:
+    """Each error has a line and a sentence; None leaves the key out."""
+    table = ""
+    for number, line in enumerate(EXAMPLE):
+        key, equals, _ = line.partition(" = ")
+        if line.startswith("["):
+            table = line
+        elif equals and not line.startswith("#"):
+            # The other keys of the table stay, those of the other tables go.
+            others = [each for each in _table(table) if each != line]
+            judged("\n".join([table, *([] if value is None else [f"{key} = {value}"]), *others]))
+            assert number
+
+
+def _table(header: str) -> list[str]:
+    begin = EXAMPLE.index(header) + 1
+    rest = EXAMPLE[begin:]
+    end = next((at for at, line in enumerate(rest) if line.startswith("[")), len(rest))
+    return rest[:end]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

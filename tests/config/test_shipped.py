@@ -176,6 +176,7 @@ def test_the_examples_are_good(tmp_path: Path) -> None:
     (tmp_path / "broker.pem").write_bytes(made.read_bytes())
     (tmp_path / "etcd-ca.pem").write_bytes(made.read_bytes())
     (tmp_path / "broker.key").write_bytes(key.read_bytes())
+    (tmp_path / "broker.passphrase").write_text("unused\n")
     inline = "\n".join(line for line in text.split("\n") if "_file = " not in line)
     config = parse(inline, str(tmp_path / "x.toml"))
     assert (config.elko.listeners[0].code, config.console.password) == ("change me", "change me")

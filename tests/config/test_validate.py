@@ -307,11 +307,11 @@ def test_tls_files(tmp_path: Path) -> None:
         ((cert, missing), f"{missing} cannot be read: No such file or directory"),
         ((cert, key, missing), f"{missing} cannot be read: No such file or directory"),
         ((cert, tmp_path), f"{tmp_path} cannot be read: Is a directory"),
-        ((cert, other), f"{cert} and {other} are no certificate and its key in PEM form: key values mismatch"),
-        ((junk, key), f"{junk} and {key} are no certificate and its key in PEM form"),
-        ((cert, junk), f"{cert} and {junk} are no certificate and its key in PEM form"),
-        ((cert, locked), f"{cert} and {locked} are no certificate and its key in PEM form"),
-        ((cert, key, junk), f"{junk} has no certificates in PEM form"),
+        ((cert, other), f"the private key in {other} does not belong to the certificate in {cert}"),
+        ((junk, key), f"{junk} has no certificate in PEM form"),
+        ((cert, junk), f"{junk} has no private key in PEM form"),
+        ((cert, locked), f"the private key in {locked} has a passphrase: passphrase_file must name a file"),
+        ((cert, key, junk), f"{junk} has no certificate in PEM form"),
         ((cert, Path("/a\0b")), "cannot be read: a zero byte in its name"),
     ]:
         ((found_key, found),) = tls(*files)

@@ -22,6 +22,7 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
+from broker import pem
 from broker.config import endpoint, zmq_endpoint
 from broker.net.endpoints import KEEPALIVE_IDLE, CannotListen, bound, listen
 from broker.net.tls import Certificates
@@ -182,7 +183,7 @@ class Listening(TestCase):
         folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, folder)
         shown, key = certificate(folder, "first")
-        certificates = Certificates(str(shown), str(key), None)
+        certificates = Certificates(pem.Files(str(shown), str(key)))
         self.assertEqual(await self._name_shown(certificates), "first")
         for old, new in zip((shown, key), certificate(folder, "second"), strict=True):
             new.replace(old)

@@ -10,6 +10,7 @@ import pytest
 from twisted.internet.address import IPv4Address
 from twisted.logger import capturedLogs
 
+from broker import pem
 from broker.net.tls import Certificates, TlsFactory
 from tests.config.certificates import certificate
 from tests.net.words import COST, Hub, Wire
@@ -26,7 +27,7 @@ class TlsLink:
     def __init__(self, hub: Hub, files: tuple[Path, Path]) -> None:
         self.hub = hub
         factory: Any = TlsFactory(
-            hub.factory, Certificates(str(files[0]), str(files[1]), None), hub.turns, hub.complaints
+            hub.factory, Certificates(pem.Files(str(files[0]), str(files[1]))), hub.turns, hub.complaints
         )
         address = IPv4Address("TCP", "192.0.2.1", 4000)
         self.protocol = factory.buildProtocol(address)

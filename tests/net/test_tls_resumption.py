@@ -13,6 +13,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
+from broker import pem
 from broker.config import endpoint
 from broker.net.endpoints import bound, listen
 from broker.net.tls import Certificates
@@ -66,7 +67,9 @@ class Resuming(TestCase):
         self.client = certificate(self.folder, "client")
 
     def listen(self, ca: Path | None) -> Certificates:
-        certificates = Certificates(str(self.server[0]), str(self.server[1]), None if ca is None else str(ca))
+        certificates = Certificates(
+            pem.Files(str(self.server[0]), str(self.server[1]), ca=None if ca is None else str(ca))
+        )
         where = endpoint.parse("tcp:0:interface=127.0.0.1")
         port = listen(self.reactor, where, over_tls(self.reactor, Factory.forProtocol(Echo), certificates))
         self.addCleanup(port.stopListening)

@@ -11,9 +11,9 @@ from twisted.internet import ssl
 from twisted.internet.error import VerifyError
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 
+from broker import pem
 from broker.brokerctl.contexts.context import Context
 from broker.brokerctl.failures import Exit, Failure
-from broker.http_client import pem
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 

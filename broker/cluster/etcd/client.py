@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, TimeoutError
+from twisted.internet.threads import deferToThreadPool
 from zope.interface import implementer
 
 from broker.cluster.etcd import codec
@@ -73,7 +75,10 @@ def connect(
         raise ValueError("no endpoint of etcd is given")
     if len(set(urls)) < len(urls):
         raise ValueError("an endpoint of etcd is given twice")
-    secure = Tls(tls or TlsFiles(), reactor.seconds) if any(each.startswith("https:") for each in urls) else None
+    secure: Tls | None = None
+    if any(each.startswith("https:") for each in urls):
+        # The threads in which names are resolved.
+        secure = Tls(tls or TlsFiles(), reactor.seconds, partial(deferToThreadPool, reactor, reactor.getThreadPool()))
     if secure is None and tls is not None and tls != TlsFiles():
         raise ValueError("certificates for etcd are given, but no endpoint is https")
     first = (rng or random).randrange(len(urls))

@@ -7,7 +7,12 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint
-from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
+from twisted.internet.interfaces import (
+    IOpenSSLClientConnectionCreator,
+    IProtocol,
+    IProtocolFactory,
+    IStreamClientEndpoint,
+)
 from twisted.internet.protocol import connectionDone
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.protocols.tls import TLSMemoryBIOFactory
@@ -87,10 +92,14 @@ class Connector:
         plain = HostnameEndpoint(self._reactor, address.host, address.port, timeout=CONNECT)
         if address.tls is None:
             return plain.connect(counted).addCallback(_inner)
-        # Twisted's own endpoint of TLS takes its clock from the global reactor.
-        over_tls = TLSMemoryBIOFactory(address.tls.creator(address.host), True, counted, self._reactor)
-        over_tls.noisy = False
-        return plain.connect(over_tls).addCallback(_inner).addCallback(_inner)
+
+        def connect(creator: IOpenSSLClientConnectionCreator) -> Deferred[IProtocol]:
+            # Twisted's own endpoint of TLS takes its clock from the global reactor.
+            over_tls = TLSMemoryBIOFactory(creator, True, counted, self._reactor)
+            over_tls.noisy = False
+            return plain.connect(over_tls)
+
+        return address.tls.creator(address.host).addCallback(connect).addCallback(_inner).addCallback(_inner)
 
 
 def _inner(wrapper: Any) -> Any:

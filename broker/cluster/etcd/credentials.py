@@ -8,59 +8,71 @@ from datetime import UTC, datetime
 from typing import Any
 
 import attrs
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from OpenSSL import SSL, crypto
 from service_identity.cryptography import verify_certificate_hostname, verify_certificate_ip_address
 from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from twisted.protocols.tls import TLSMemoryBIOProtocol
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from broker.http_client import pem
+from broker import pem
 
 
 @attrs.frozen
 class TlsFiles:
     """Files in PEM: ``ca`` has the authorities that are trusted, None for those of the system.
 
-    ``certificate`` with its chain, and ``key``, are this broker's own, None without any.
+    ``certificate`` with its chain, and ``key`` with its ``passphrase_file``, are this broker's own, None without any.
     """
 
     ca: str | None = None
     certificate: str | None = None
     key: str | None = None
+    passphrase_file: str | None = None
+
+
+@attrs.frozen(eq=False)
+class _Reading:
+    """The content of the files at one reading."""
+
+    stamp: object
+    """Times and sizes of the files."""
+    context: SSL.Context
+    ends: float | None
+    """End of the client certificate in seconds of the epoch; None without one."""
 
 
 class Tls:
     """Settings of TLS for the connections to all endpoints. Raises ValueError if the files are unusable.
 
-    Changed files are read again before the next connection; as long as they are unusable, their old content is used.
+    Changed files are read again before the next connection, ``in_thread``; as long as they are unusable, their old
+    content is used.
     """
 
-    def __init__(self, files: TlsFiles, now: Callable[[], float]) -> None:
+    def __init__(
+        self, files: TlsFiles, now: Callable[[], float], in_thread: Callable[..., Deferred[_Reading | None]]
+    ) -> None:
         self._files = files
         self._now = now
         """Returns seconds of the epoch: certificates are the only things here that depend on it."""
-        self._ends: float | None = None
-        """End of the client certificate in seconds of the epoch; None without one."""
-        self._stamp = self._stamped()
-        self._context = self._read()
+        self._in_thread = in_thread
+        self._reading = _read(files)
         self._refused: list[str] = []
         """Reason of the last refusal of the server's certificate; empty if it was not refused."""
 
-    def creator(self, host: str) -> IOpenSSLClientConnectionCreator:
+    def creator(self, host: str) -> Deferred[IOpenSSLClientConnectionCreator]:
         """Return the settings for a connection to a host, whose certificate must have its name."""
-        stamp = self._stamped()
-        if stamp != self._stamp:
-            try:
-                self._context = self._read()
-                self._stamp = stamp
-            except ValueError:
-                pass  # half written: the next connection looks again
-        self._refused.clear()
-        return _Verifying(self._context, host, self._refused)
+
+        def looked(found: _Reading | Failure | None) -> IOpenSSLClientConnectionCreator:
+            # A failure: the files are half written, and the next connection looks again.
+            if isinstance(found, _Reading):
+                self._reading = found
+            self._refused.clear()
+            return _Verifying(self._reading.context, host, self._refused)
+
+        return self._in_thread(_changed, self._files, self._reading.stamp).addBoth(looked)
 
     def sentence(self, where: str, reason: str) -> str:
         """Return the sentence for operators for a failed handshake."""
@@ -70,47 +82,44 @@ class Tls:
             return f"{where} does not use TLS: its address may be http"
         if "alert" not in reason:
             return f"TLS with {where} fails: {reason}"
-        if self._ends is None:
+        if self._reading.ends is None:
             return f"{where} requires a client certificate ({reason})"
-        if self._ends <= self._now():
-            day = datetime.fromtimestamp(self._ends, UTC).date()
+        if self._reading.ends <= self._now():
+            day = datetime.fromtimestamp(self._reading.ends, UTC).date()
             return f"the client certificate in {self._files.certificate} expired on {day}, and {where} refuses it"
         return f"{where} refuses the client certificate in {self._files.certificate} ({reason})"
 
-    def _stamped(self) -> tuple[tuple[int, int], ...]:
-        found = []
-        for path in (self._files.ca, self._files.certificate, self._files.key):
-            try:
-                state = os.stat(path) if path is not None else None
-            except OSError:
-                state = None
-            found.append((0, 0) if state is None else (state.st_mtime_ns, state.st_size))
-        return tuple(found)
 
-    def _read(self) -> SSL.Context:
-        files = self._files
-        context = SSL.Context(SSL.TLS_METHOD)
-        context.set_min_proto_version(SSL.TLS1_2_VERSION)
-        if files.ca is None:
-            context.set_default_verify_paths()
-        else:
-            _certificates(files.ca)
-            context.load_verify_locations(files.ca)
-        ends = None
-        if files.certificate is not None:
-            ends = _certificates(files.certificate)[0].not_valid_after_utc.timestamp()
-            path = files.key or files.certificate
-            key = crypto.PKey.from_cryptography_key(pem.private_key(path, pem.read(path)))
-            try:
-                context.use_certificate_chain_file(files.certificate)
-                context.use_privatekey(key)
-                context.check_privatekey()
-            except SSL.Error:
-                raise ValueError(
-                    f"the private key in {path} does not belong to the certificate in {files.certificate}"
-                ) from None
-        self._ends = ends
-        return context
+def _changed(files: TlsFiles, stamp: object) -> _Reading | None:
+    """Read the files if their stamp is another one. Raises ValueError if they are unusable: half written, perhaps."""
+    return None if _stamped(files) == stamp else _read(files)
+
+
+def _stamped(files: TlsFiles) -> tuple[tuple[int, int], ...]:
+    found = []
+    for path in attrs.astuple(files):
+        try:
+            state = os.stat(path) if path is not None else None
+        except OSError:
+            state = None
+        found.append((0, 0) if state is None else (state.st_mtime_ns, state.st_size))
+    return tuple(found)
+
+
+def _read(files: TlsFiles) -> _Reading:
+    stamp = _stamped(files)
+    context = SSL.Context(SSL.TLS_METHOD)
+    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    if files.ca is None:
+        context.set_default_verify_paths()
+    else:
+        pem.trust(context, pem.certificates(files.ca))
+    ends = None
+    if files.certificate is not None:
+        chain, key = pem.chain_and_key(files.certificate, files.key or files.certificate, files.passphrase_file)
+        pem.present(context, chain, key)
+        ends = chain[0].not_valid_after_utc.timestamp()
+    return _Reading(stamp, context, ends)
 
 
 @implementer(IOpenSSLClientConnectionCreator)
@@ -153,17 +162,6 @@ _REFUSED = {9: "is not valid yet", 10: "has expired"}
 
 def _is_address(host: str) -> bool:
     return isIPAddress(host) or isIPv6Address(host)
-
-
-def _certificates(path: str) -> list[x509.Certificate]:
-    content = pem.read(path)
-    try:
-        found = x509.load_pem_x509_certificates(content)
-    except (ValueError, UnsupportedAlgorithm):
-        found = []
-    if not found:
-        raise ValueError(f"{path} has no certificate in PEM")
-    return found
 
 
 class Token:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 from twisted.internet.pollreactor import PollReactor
 
+from broker import pem
 from broker.net.http.bounds import RequestBounds
 from broker.net.http.channel import LINGER_BYTES, LINGER_WITHIN
 from broker.net.interfaces.limits import ConnectionLimits
@@ -100,7 +101,7 @@ class Server:
         factory: Any = self.site.factory
         self._tls = None
         if files is not None:
-            certificates = Certificates(str(files[0]), str(files[1]), None)
+            certificates = Certificates(pem.Files(str(files[0]), str(files[1])))
             factory = TlsFactory(factory, certificates, factory.turns, factory.complaints)
             self._tls = ssl.create_default_context(cafile=str(files[0]))
             self._tls.check_hostname = False
