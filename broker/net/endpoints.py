@@ -19,11 +19,8 @@ from twisted.python.failure import Failure
 
 from broker.config.endpoint import Endpoint, shown_path
 from broker.net.epoll_streams import dispatch
+from broker.net.silent_hosts import end_with_host
 from broker.net.unix_socket import clear
-
-KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_COUNT = 60, 15, 4
-"""TCP keepalive: seconds of idle time before the first probe, seconds between probes, and their number. A host without
-power is detected within two minutes, without any traffic of the broker."""
 
 UNIX_MODE = 0o660
 """Default permissions of a Unix socket: the broker's user and group may connect."""
@@ -98,11 +95,4 @@ def _tune(port: Any) -> None:
     if listening.family not in (socket.AF_INET, socket.AF_INET6):
         return
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_IDLE),
-        ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL),
-        ("TCP_KEEPCNT", KEEPALIVE_COUNT),
-    ):
-        if hasattr(socket, option):
-            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    end_with_host(listening)

@@ -1,6 +1,7 @@
 """The reactor of the broker: Twisted's for epoll, which calls ports and accepted connections directly.
 
 All other descriptors (clients, processes, UDP, wake-ups) are served by Twisted's own method, in a context for the log.
+Every outgoing connection gets the options of `broker.net.silent_hosts`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from twisted.internet.main import installReactor
 from twisted.python import log
 
 from broker.net.epoll_streams import Streams
+from broker.net.silent_hosts import end_with_host
 
 try:
     from twisted.internet.epollreactor import EPollReactor
@@ -42,6 +44,14 @@ if EPollReactor is not None:
         def __init__(self) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
             self.streams = Streams(self._poller, self.callLater)
+
+        def connectTCP(self, *args: Any, **kwargs: Any) -> Any:
+            """Begin to connect. All clients pass here: Twisted's endpoints and agents, links, probes and checks."""
+            connector: Any = super().connectTCP(*args, **kwargs)
+            opened = getattr(connector.transport, "socket", None)
+            if opened is not None:  # None without a free descriptor: the failure follows in the next turn
+                end_with_host(opened)
+            return connector
 
         def doIteration(self, timeout: float | None) -> None:
             """Wait for events for ``timeout`` seconds at most, and serve them."""

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from twisted.internet.error import ConnectionLost
-from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.protocol import ClientFactory, Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
 from broker.config import endpoint
 from broker.net.endpoints import listen
 from broker.net.reactor import EVENTS, Reactor
+from broker.net.silent_hosts import KEEPALIVE_IDLE, USER_TIMEOUT
 from tests.net.reactors import close
 from tests.patience import PATIENCE
 
@@ -147,6 +148,16 @@ def test_a_turn_is_bounded_and_the_next_one_serves_the_waiting_descriptors(react
     reactor.disconnectAll()
     os.close(read)
     os.close(write)
+
+
+def test_outgoing_connections_end_with_a_vanished_host(reactor: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connector = reactor.connectTCP("127.0.0.1", server.getsockname()[1], ClientFactory.forProtocol(Protocol))
+        handle = connector.transport.getHandle()
+        assert handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == KEEPALIVE_IDLE
+        assert handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == USER_TIMEOUT * 1_000
+        connector.disconnect()
 
 
 def test_the_end_of_the_reactor_ends_ports_and_connections(reactor: Any) -> None:

@@ -1,6 +1,6 @@
 """Idle check of a ROUTER: a PING to silent peers, and a close without an answer.
 
-ZMTP 3.1 introduced PING; TCP keepalive covers older peers.
+ZMTP 3.1 introduced PING. Older peers are ended with their host alone (`broker.net.silent_hosts`).
 """
 
 from __future__ import annotations

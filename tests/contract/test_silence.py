@@ -1,0 +1,113 @@
+"""Silent peers, on every wire: hosts that vanish, servers that hang, and many that fall silent at once."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from broker.net.silent_hosts import GONE_WITHIN, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT
+from tests.config.certificates import certificate
+from tests.integration.daemon import Daemon
+from tests.integration.process_sockets import sockets_of
+from tests.patience import PATIENCE, until
+
+DOORS = """
+[console]
+endpoint = "tcp:0:interface=127.0.0.1"
+[mc0]
+endpoint = "tcp://127.0.0.1:0"
+[dbp]
+endpoint = "tcp://127.0.0.1:0"
+beacon = []
+[mtl]
+endpoint = "tcp://127.0.0.1:0"
+[dns]
+enabled = true
+endpoint = "tcp:0:interface=127.0.0.1"
+[http]
+endpoint = "tcp:0:interface=127.0.0.1"
+[director]
+enabled = true
+[[director.listeners]]
+name = "director"
+endpoint = "tcp:0:interface=127.0.0.1"
+[[elko.listeners]]
+name = "main"
+endpoint = "tcp:0:interface=127.0.0.1"
+[[elko.listeners]]
+name = "websocket"
+endpoint = "tcp:0:interface=127.0.0.1"
+transport = "websocket"
+[[elko.listeners]]
+name = "http"
+endpoint = "tcp:0:interface=127.0.0.1"
+transport = "http"
+path = "/"
+[[elko.listeners]]
+name = "rtcp"
+endpoint = "tcp:0:interface=127.0.0.1"
+transport = "rtcp"
+[[elko.listeners]]
+name = "tls"
+endpoint = "tls:0:certificate={certificate}:key={key}:interface=127.0.0.1"
+"""
+
+DOOR_COUNT = 13
+"""The TCP ports of these: one for each table, and a second one for the data flows of MTL."""
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    directory = tmp_path_factory.mktemp("silence")
+    config = directory / "elkobroker.toml"
+    public, private = certificate(directory, "broker")
+    config.write_text(DOORS.format(certificate=public, key=private))
+    with Daemon(directory, "--config", str(config)) as running:
+        yield running
+
+
+def _ports(daemon: Daemon) -> list[int]:
+    """The ports of all listening sockets of a daemon."""
+    with sockets_of(daemon.process.pid) as found:
+        listening = [each for each in found if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)]
+        return [each.getsockname()[1] for each in listening]
+
+
+def _accepted(daemon: Daemon, name: tuple[str, int]) -> list[int]:
+    """The options of the connection to the peer of that address, once the daemon has accepted it."""
+    with sockets_of(daemon.process.pid) as found:
+        for each in found:
+            try:
+                peer = each.getpeername()
+            except OSError:
+                continue
+            if peer[:2] == name:
+                tcp = socket.IPPROTO_TCP
+                return [
+                    each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+                    each.getsockopt(tcp, socket.TCP_KEEPIDLE),
+                    each.getsockopt(tcp, socket.TCP_KEEPINTVL),
+                    each.getsockopt(tcp, socket.TCP_USER_TIMEOUT),
+                ]
+    return []
+
+
+def test_the_kernel_ends_the_connections_of_a_vanished_host_at_every_door(daemon: Daemon) -> None:
+    ports = until(lambda: found if len(found := _ports(daemon)) >= DOOR_COUNT else [])
+    with ExitStack() as stack:
+        for port in ports:
+            peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
+            options = until(lambda peer=peer: _accepted(daemon, peer.getsockname()))  # type: ignore[misc]
+            assert options == [1, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT * 1_000], port
+
+
+def test_the_times_of_the_kernel_together_keep_the_promise() -> None:
+    idle = KEEPALIVE_IDLE
+    while idle < USER_TIMEOUT:
+        idle += KEEPALIVE_INTERVAL
+    # The last probe may see a time that is not quite over.
+    assert idle + KEEPALIVE_INTERVAL + USER_TIMEOUT < GONE_WITHIN

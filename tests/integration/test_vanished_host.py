@@ -1,0 +1,149 @@
+"""A host that loses power while its providers are registered: no FIN and no RST, in two network namespaces."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.net.silent_hosts import GONE_WITHIN
+from tests.integration.daemon import Daemon
+from tests.patience import until
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+]
+
+HERE, THERE = "10.77.0.1", "10.77.0.2"
+
+CONFIG = """
+[mc0]
+enabled = false
+[dbp]
+enabled = false
+[mtl]
+enabled = false
+[http]
+endpoint = "tcp:0:interface=0.0.0.0"
+auth = "open"
+[[elko.listeners]]
+name = "main"
+endpoint = "tcp:0:interface=0.0.0.0"
+auth = "open"
+[[elko.listeners]]
+name = "rtcp"
+endpoint = "tcp:0:interface=0.0.0.0"
+auth = "open"
+transport = "rtcp"
+[[elko.listeners]]
+name = "poll"
+endpoint = "tcp:0:interface=0.0.0.0"
+auth = "open"
+transport = "http"
+path = "/"
+"""
+
+PROVIDERS = '''
+"""Providers over three transports, and a reader of a stream: each says what is to be said and nothing more."""
+import json, re, socket, sys, threading, urllib.request
+host, main, rtcp, poll, http = sys.argv[1], *map(int, sys.argv[2:])
+def messages(name):
+    offered = [{"type": "servicedesc", "service": name, "hostport": "10.77.0.2:5", "protocol": "tcp"}]
+    yield {"to": "client", "op": "auth", "label": name}
+    yield {"to": "client", "op": "willserve", "services": offered}
+def blocks(name):
+    return "".join(json.dumps(each) + "\\n\\n" for each in messages(name)).encode()
+line = socket.create_connection((host, main))
+line.sendall(blocks("over-tcp"))
+session = socket.create_connection((host, rtcp))
+session.sendall(b"start\\n")
+session.recv(1000)
+session.sendall(b"1 0\\n" + json.dumps(next(messages("over-rtcp"))).encode() + b"\\n\\n")
+session.sendall(b"2 0\\n" + json.dumps(list(messages("over-rtcp"))[1]).encode() + b"\\n\\n")
+base = f"http://{host}:{poll}"
+id = json.load(urllib.request.urlopen(base + "/connect"))["sessionid"]
+urllib.request.urlopen(base + f"/xmit/{id}/1", blocks("over-poll")).read()
+def select():
+    urllib.request.urlopen(base + f"/select/{id}/1").read()
+threading.Thread(target=select, daemon=True).start()
+stream = urllib.request.urlopen(f"http://{host}:{http}/v1/watch")
+print("ready", flush=True)
+threading.Event().wait()
+'''
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[str, str]]:
+    """The names of two network namespaces with a link between them."""
+    first, second = f"eba{os.getpid()}", f"ebb{os.getpid()}"
+    with ExitStack() as stack:
+        for name in (first, second):
+            _ip("netns", "add", name)
+            stack.callback(_ip, "netns", "del", name)
+        _ip("link", "add", "veth-here", "netns", first, "type", "veth", "peer", "name", "veth-there", "netns", second)
+        for name, link, address in ((first, "veth-here", HERE), (second, "veth-there", THERE)):
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
+            _ip("-n", name, "link", "set", link, "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+        yield first, second
+
+
+def _get(host: str, port: int, path: str) -> Any:
+    """The answer of the API, read inside the namespace of the broker."""
+    code = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:{port}{path}', timeout=60).read().decode())"
+    run = subprocess.run(["ip", "netns", "exec", host, sys.executable, "-c", code], capture_output=True, text=True)
+    return json.loads(run.stdout)
+
+
+def _connections(host: str) -> str:
+    """The TCP connections to the other host, as the kernel lists them."""
+    return subprocess.run(
+        ["ip", "netns", "exec", host, "ss", "-Htn", "dst", THERE], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_its_services_and_connections_are_gone_in_time(hosts: tuple[str, str], tmp_path: Path) -> None:
+    here, there = hosts
+    config = tmp_path / "elkobroker.toml"
+    config.write_text(CONFIG)
+    with ExitStack() as stack:
+        daemon = stack.enter_context(Daemon(tmp_path, "--config", str(config), disk=("ip", "netns", "exec", here)))
+        ports = [daemon.port("main"), daemon.port("rtcp"), daemon.port("poll"), daemon.http_port()]
+        command = ["ip", "netns", "exec", there, sys.executable, "-c", PROVIDERS, HERE, *map(str, ports)]
+        providers = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        stack.callback(providers.kill)
+        assert providers.stdout is not None
+        assert providers.stdout.readline() == "ready\n"
+        names = ["over-tcp", "over-rtcp", "over-poll"]
+
+        def found() -> list[str]:
+            return [name for name in names if _get(here, ports[-1], f"/v1/services/{name}")["services"]]
+
+        until(lambda: found() == names)
+        assert _connections(here)
+        began = time.monotonic()
+        _ip("-n", there, "link", "set", "veth-there", "down")
+        took: dict[str, float] = {}
+        while len(took) < len(names) + 1 and time.monotonic() - began < 3 * GONE_WITHIN:
+            time.sleep(1)
+            left = {*found(), *(["connections"] if _connections(here) else [])}
+            for name in {*names, "connections"} - left - took.keys():
+                took[name] = time.monotonic() - began
+        print(took)
+        assert took.keys() == {*names, "connections"}
+        # Not the services alone: the reader of a stream leaves as well. Five seconds for a look on a busy machine.
+        assert max(took.values()) < GONE_WITHIN + 5, took
