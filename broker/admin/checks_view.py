@@ -17,7 +17,7 @@ CHECK_COLUMNS = (
     Column("wire", "Wire of a ping"),
     Column("peer", "Number of the pinged peer on that wire: the id of a provider, or of a connection of the director"),
     Column("hostport", "Address of a connection or request"),
-    Column("state", "untested, passing or failing"),
+    Column("state", "untested, passing, doubtful or failing"),
     Column("reason", "Reason of the state: the outcome that led to it"),
     Column("since", "Time since the state began", "seconds"),
     Column("streak", "Outcomes in a row that contradict the state", "checks"),

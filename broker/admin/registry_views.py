@@ -21,6 +21,7 @@ PROVIDER_COLUMNS = (
     Column("load", "Load that it reported last, 0 before the first report"),
     Column("services", "Services that it offers", "services"),
     Column("failing", "Services of it whose health check fails; absent if there are none", "services"),
+    Column("doubtful", "Services of it whose silence is being verified; absent if there are none", "services"),
     Column("heard", "Time since its last heartbeat, load report or registration", "seconds"),
     Column("age", "Time since its registration", "seconds"),
 )
@@ -32,7 +33,7 @@ SERVICE_COLUMNS = (
     Column("provider", "Id of the provider; 0 is the broker itself"),
     Column("label", "Label of the service"),
     Column("secret", "True if a secret belongs to the service, which is not shown"),
-    Column("check", "Result of its health checks: passing or failing; absent if it is not checked"),
+    Column("check", "Result of its health checks: passing, doubtful or failing; absent if it is not checked"),
     Column("reason", "Reason of that result"),
 )
 
@@ -102,8 +103,9 @@ def _names(service: Service) -> Iterator[str]:
 def provider_row(registry: IRegistry, clock: IReactorTime, provider: Provider, here: str = "") -> Row:
     """Return the row of a provider. ``here`` is as in `views`."""
     now = clock.seconds()
-    checks = (registry.check_of(service) for service in provider.services)
-    failing = sum(check is not None and check.state is CheckState.FAILING for check in checks)
+    checks = [check for service in provider.services if (check := registry.check_of(service)) is not None]
+    failing = sum(check.state is CheckState.FAILING for check in checks)
+    doubtful = sum(check.state is CheckState.DOUBTFUL for check in checks)
     return {
         "provider": provider.id,
         "wire": provider.wire,
@@ -112,6 +114,7 @@ def provider_row(registry: IRegistry, clock: IReactorTime, provider: Provider, h
         "load": provider.load,
         "services": len(provider.services),
         **({"failing": failing} if failing else {}),
+        **({"doubtful": doubtful} if doubtful else {}),
         "heard": round(now - provider.heard, 1),
         "age": round(now - provider.since, 1),
         **_holder(provider, here),

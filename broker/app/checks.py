@@ -45,7 +45,7 @@ class HealthChecks:
         self._connections = ConnectionChecks(reactor, self.outgoing)
         registry.use_panic(config.panic)
         self.schedule = Schedule(reactor, leases, self, random.random, settings_of(config))
-        self._registered = RegisteredChecks(registry, self.schedule, reactor)
+        self._registered = RegisteredChecks(registry, self.schedule, reactor, leases)
 
     def use(self, config: values.Checks) -> None:
         """Apply a new configuration."""

@@ -29,6 +29,10 @@ EVERY = 5.0
 KINDS = (Kind.OFFERED, Kind.WITHDRAWN, Kind.CHECKED)
 
 
+_BAD: dict[str, str] = {CheckState.DOUBTFUL: "service-doubtful", CheckState.FAILING: "service-failing"}
+"""The events of states of a check."""
+
+
 class EventSources:
     """The sources. ``check_of`` returns the health check of a service; ``listeners`` the states of all listeners,
     ``troubles`` the stores that cannot be written."""
@@ -53,7 +57,8 @@ class EventSources:
         self._leaving: OrderedDict[str, tuple[float, str]] = OrderedDict()
         """Names without services, with the time at which they left, and the reason."""
         self._gone: OrderedDict[str, None] = OrderedDict()
-        self._failing: set[tuple[int, str, str]] = set()
+        self._failing: dict[tuple[int, str, str], str] = {}
+        """The state of services that fail or are doubtful, as it was reported."""
         self._closed: dict[str, str] = {}
         self._broken: dict[str, str] = {}
         self._watch: IWait | None = None
@@ -101,7 +106,7 @@ class EventSources:
                 self._notifications.event("service-back", name, _about(service))
         elif change.kind is Kind.WITHDRAWN:
             if self._failing:
-                self._failing.discard(_key(service))
+                self._failing.pop(_key(service), None)
             if not self._registry.protocols(service.name):
                 self._leave(service.name, change.why)
         else:
@@ -109,13 +114,16 @@ class EventSources:
 
     def _checked(self, service: Service, state: str) -> None:
         key = _key(service)
-        if state == CheckState.FAILING and key not in self._failing:
-            self._failing.add(key)
-            check = self._check_of(service)
-            reason = "" if check is None else check.reason
-            self._notifications.event("service-failing", service.name, {**_about(service), "reason": reason})
-        elif state == CheckState.PASSING and key in self._failing:
-            self._failing.discard(key)
+        before = self._failing.get(key)
+        if state in _BAD:
+            if state != before:
+                self._failing[key] = state
+                check = self._check_of(service)
+                reason = "" if check is None else check.reason
+                self._notifications.event(_BAD[state], service.name, {**_about(service), "reason": reason})
+        elif before is not None and (state == CheckState.PASSING or before == CheckState.DOUBTFUL):
+            # A service that no rule checks is untested again at the end of a doubt.
+            del self._failing[key]
             self._notifications.event("service-passing", service.name, _about(service))
 
     def _leave(self, name: str, why: str) -> None:

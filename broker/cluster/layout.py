@@ -118,7 +118,8 @@ class AuthValue(msgspec.Struct, omit_defaults=True):
 
 class ServiceValue(msgspec.Struct, omit_defaults=True):
     """Service of a provider. ``failing`` is the reason for which its health check fails at the holder, None if it does
-    not; ``policy`` is that of the check, a `broker.core.model.Policy`, and counts only with a reason."""
+    not; ``policy`` is that of the check, a `broker.core.model.Policy`; with ``doubtful`` it does not fail yet. Both
+    count only with a reason."""
 
     name: Name
     hostport: Annotated[str, Limits(min_length=1, max_length=MAX_TEXT)]
@@ -130,6 +131,7 @@ class ServiceValue(msgspec.Struct, omit_defaults=True):
     interval: Number | None = None
     failing: Text | None = None
     policy: Annotated[str, Limits(max_length=MAX_NAME)] = Policy.LAST.value
+    doubtful: bool = False
 
 
 class ProviderValue(msgspec.Struct, omit_defaults=True):
@@ -300,7 +302,7 @@ def provider_value(
     standby: bool = False,
 ) -> bytes:
     """Return the value of an own provider of the member ``broker``, with its ``failing`` services."""
-    reports = {each.place: (each.reason[:MAX_TEXT], each.policy.value) for each in failing}
+    reports = {each.place: (each.reason[:MAX_TEXT], each.policy.value, each.doubtful) for each in failing}
     services = [
         ServiceValue(
             service.name,
@@ -369,7 +371,9 @@ def failing(value: ProviderValue) -> tuple[FailingService, ...]:
     """Return the failing services in the value of a provider. A policy that this program does not know counts as the
     default one, LAST."""
     return tuple(
-        FailingService(place, each.failing, Policy(each.policy) if each.policy in _POLICIES else Policy.LAST)
+        FailingService(
+            place, each.failing, Policy(each.policy) if each.policy in _POLICIES else Policy.LAST, each.doubtful
+        )
         for place, each in enumerate(value.services)
         if each.failing is not None
     )

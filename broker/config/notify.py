@@ -17,6 +17,7 @@ from broker.config.section import Files, Section
 EventName = Literal[
     "service-gone",
     "service-back",
+    "service-doubtful",
     "service-failing",
     "service-passing",
     "short-of-capacity",
@@ -54,6 +55,7 @@ class NotifyRule:
     name: str
     events: tuple[EventName, ...] = (
         "service-gone",
+        "service-doubtful",
         "service-failing",
         "short-of-capacity",
         "listener-not-ready",

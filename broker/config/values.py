@@ -105,8 +105,9 @@ class CheckRule:
     """Least and greatest status of an HTTP response that is a success."""
 
 
-PINGS = CheckRule(services=("*",), kind="ping", wires=("elko", "director"), up=1)
-"""The default rule: servers that hang keep their connection, and Elko servers answer a ping."""
+PINGS = CheckRule(services=("*",), kind="ping", wires=("elko", "director"), interval=20.0, up=1)
+"""The default rule: servers that hang keep their connection, and Elko servers answer a ping. With the deviation of the
+interval, and three timeouts, one that hangs is failing within 41 s."""
 
 
 @attrs.frozen

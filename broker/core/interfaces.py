@@ -141,6 +141,13 @@ class IRegistry(Interface):
         since they received it, or were answered with it, before.
         """
 
+    def doubt(provider: int, reason: str | None) -> None:
+        """Mark all services of a provider as doubtful, with the reason as a sentence; None ends the doubt.
+
+        Doubtful services come last in finds, and are neither hidden nor withdrawn. A failing check counts before the
+        doubt. No-op for a provider that has left.
+        """
+
     def by_check(services: Sequence[Service]) -> Sequence[Service]:
         """Return services in the order of finds: without the hidden ones, those with a failing check last.
 
@@ -149,7 +156,7 @@ class IRegistry(Interface):
         """
 
     def policy_of(service: Service) -> Policy:
-        """Return the effective place of a service in finds: SHOW unless its check fails."""
+        """Return the effective place of a service in finds: SHOW unless its check fails or it is doubtful."""
 
     def services_of(provider: int) -> Sequence[Service]:
         """Return the services of a provider, 0 for the broker itself; none if it has left. Cheaper than `provider`."""

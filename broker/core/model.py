@@ -102,11 +102,12 @@ class Provider:
 @attrs.frozen
 class FailingService:
     """Failing health check of the service at a ``place`` in `Provider.services`: the ``reason`` as a sentence, and the
-    ``policy`` of its rule."""
+    ``policy`` of its rule. ``doubtful``: it does not fail yet, see `CheckState`."""
 
     place: int
     reason: str
     policy: Policy
+    doubtful: bool = False
 
 
 @attrs.frozen
@@ -142,10 +143,12 @@ class Load:
 
 
 class CheckState(enum.StrEnum):
-    """State of a health check. A service that is not checked, or not yet often enough, is untested."""
+    """State of a health check. A service that is not checked, or not yet often enough, is untested. A doubtful one has
+    just missed a sign of life: it is being verified, and comes last in finds."""
 
     UNTESTED = "untested"
     PASSING = "passing"
+    DOUBTFUL = "doubtful"
     FAILING = "failing"
 
 
@@ -373,7 +376,8 @@ EVENTS = {
     "service-gone": "the last service of a name has left the registry",
     "service-back": "a service of a name that was gone is offered again",
     "service-failing": "a health check finds that a service fails",
-    "service-passing": "a service that failed passes its health check again",
+    "service-doubtful": "a service has just missed a sign of life, and is being verified",
+    "service-passing": "a service that failed or was doubtful has given a sign of life again",
     "short-of-capacity": "a plan finds that a service has, or soon will have, too little capacity",
     "listener-not-ready": "a listener cannot be opened",
     "listener-ready": "a listener that could not be opened is open",

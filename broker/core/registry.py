@@ -127,6 +127,8 @@ class Registry:
         self._service_count = 0
         self._checks: dict[int, Check] = {}
         """Results of health checks, by the `id` of a registered service."""
+        self._doubts: dict[int, Check] = {}
+        """Providers whose silence is being verified; see `doubt`."""
         self._panic = PANIC
         self._judged: dict[ServiceGroup, None] = {}
         """Groups with a service whose failing check changes the order of finds."""
@@ -154,6 +156,7 @@ class Registry:
         if len(self._ids) > FEW_IDS + 2 * len(self._members):
             self._ids = array("q", sorted(id for id in self._members if id != BROKER))
         self._restored.withdrawn(provider)
+        self._doubts.pop(provider, None)
         changes = self._remove(provider, member.services, why)
         changes.append(self._watches.record(Kind.LEFT, provider, member.label, why))
         self._tell(changes)
@@ -306,7 +309,10 @@ class Registry:
     # health checks
 
     def check_of(self, service: Service) -> Check | None:
-        return self._checks.get(id(service))
+        check = self._checks.get(id(service))
+        if self._doubts and (check is None or check.state is not CheckState.FAILING):
+            return self._doubts.get(service.provider, check)
+        return check
 
     def policy_of(self, service: Service) -> Policy:
         same = self._index.get((service.name, service.protocol))
@@ -330,6 +336,21 @@ class Registry:
             self._checks[id(service)] = check
             return
         self._tell(self._judge(same, service, check, policy))
+
+    def doubt(self, provider: int, reason: str | None) -> None:
+        member = self._members.get(provider)
+        if member is None or (reason is None and provider not in self._doubts):
+            return
+        before = [self.check_of(service) for service in member.services]
+        if reason is None:
+            del self._doubts[provider]
+        else:
+            self._doubts[provider] = Check(CheckState.DOUBTFUL, reason, self._clock.seconds())
+        changes: list[Change] = []
+        for service, known in zip(member.services, before, strict=True):
+            same = self._index[service.name, service.protocol]
+            changes += self._rejudge(same, service, known, same.judgement(service))
+        self._tell(changes)
 
     def use_panic(self, share: float) -> None:
         """Set the share of failing services of one name and protocol, 0 to 1, above which none of them is hidden."""
@@ -475,14 +496,24 @@ class Registry:
 
     def _judge(self, same: ServiceGroup, service: Service, check: Check | None, policy: Policy) -> list[Change]:
         """Set the result of the health checks of a service in a group. Returns the changes to announce."""
-        before = self._checks.pop(id(service), None)
+        before = self.check_of(service)
+        self._checks.pop(id(service), None)
         if check is not None:
             self._checks[id(service)] = check
-        state = CheckState.UNTESTED if check is None else check.state
-        same.judge(service, policy if state is CheckState.FAILING else Policy.SHOW)
+        return self._rejudge(same, service, before, policy)
+
+    def _rejudge(self, same: ServiceGroup, service: Service, before: Check | None, policy: Policy) -> list[Change]:
+        """Put a service in its place by its present check, after ``before``. Returns the changes to announce."""
+        state = _state(self.check_of(service))
+        if state is CheckState.DOUBTFUL:
+            # Never hidden: that takes a failure. The policy of its rule matters unless the whole provider is in doubt.
+            shown = policy is Policy.SHOW and service.provider not in self._doubts
+            same.judge(service, Policy.SHOW if shown else Policy.LAST)
+        else:
+            same.judge(service, policy if state is CheckState.FAILING else Policy.SHOW)
         self._note(same)
         changes = []
-        if state is not (CheckState.UNTESTED if before is None else before.state):
+        if state is not _state(before):
             changes.append(self._watches.record(Kind.CHECKED, service.provider, service, state))
         return changes + self._settle(same)
 
@@ -512,6 +543,10 @@ class Registry:
         del protocols[protocol]
         if not protocols:
             del self._protocols[name]
+
+
+def _state(check: Check | None) -> CheckState:
+    return CheckState.UNTESTED if check is None else check.state
 
 
 def _check_texts(service: Service) -> None:

@@ -57,7 +57,7 @@ def test_the_default_pings_elko_servers_and_takes_no_descriptors() -> None:
     assert (rule.kind, rule.wires, rule.interval, rule.policy) == (
         CheckKind.PING,
         ("elko", "director"),
-        30.0,
+        20.0,
         Policy.LAST,
     )
     assert connections_of(Checks()) == 0
@@ -86,7 +86,7 @@ def test_the_report_shows_rules_that_are_not_the_default() -> None:
     assert shown(Checks(enabled=False)) == ["checks: off"]
     rules = (CheckRule(("*",), "tcp", interval=10.0), PINGS)
     assert shown(Checks(rules=rules)) == [
-        "checks: tcp of * every 10 s (last); ping of * every 30 s (last)",
+        "checks: tcp of * every 10 s (last); ping of * every 20 s (last)",
         "warning: checks.rules[1]: never counts, since checks.rules[0] is for every service",
     ]
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from broker.net.silent_hosts import GONE_WITHIN, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT
 from tests.config.certificates import certificate
+from tests.contract.wires import WIRES
 from tests.integration.daemon import Daemon
 from tests.integration.process_sockets import sockets_of
 from tests.patience import PATIENCE, until
+from tests.wires.recording import ElkoFarm
 
 DOORS = """
 [console]
@@ -103,6 +104,24 @@ def test_the_kernel_ends_the_connections_of_a_vanished_host_at_every_door(daemon
             peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
             options = until(lambda peer=peer: _accepted(daemon, peer.getsockname()))  # type: ignore[misc]
             assert options == [1, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT * 1_000], port
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_doubtful_service_comes_last_and_is_not_withdrawn_on_every_wire(wire: str) -> None:
+    farm = ElkoFarm()
+    seeker = WIRES[wire](farm).seeker()
+    providers = [WIRES["elko"](farm).provider(label) for label in ("first", "second")]
+    for number, provider in enumerate(providers, 1):
+        provider.offer("bank", f"h:{number}")
+    with suppress(pytest.skip.Exception):
+        seeker.watch()
+    first = farm.registry.find("bank", "tcp")[0]
+    farm.registry.doubt(first.provider, "it is silent")
+    assert seeker.find("bank") == ["h:2", "h:1"]
+    with suppress(pytest.skip.Exception):
+        assert False not in [up for _, up in seeker.heard()]
+    farm.registry.doubt(first.provider, None)
+    assert seeker.find("bank") == ["h:1", "h:2"]
 
 
 def test_the_times_of_the_kernel_together_keep_the_promise() -> None:

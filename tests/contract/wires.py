@@ -364,7 +364,7 @@ class _MtlSeeking:
 
     def heard(self) -> list[tuple[str, bool]]:
         assert self._watching is not None
-        return [(each.says["service"], each.event == "up") for each in got(self._watching)]
+        return [(each.says["service"], each.event == "up") for each in got(self._watching) if each.event != "update"]
 
 
 class Dns:

@@ -40,15 +40,18 @@ auth = "open"
 name = "main"
 endpoint = "tcp:0:interface=0.0.0.0"
 auth = "open"
+offer = ["*"]
 [[elko.listeners]]
 name = "rtcp"
 endpoint = "tcp:0:interface=0.0.0.0"
 auth = "open"
+offer = ["*"]
 transport = "rtcp"
 [[elko.listeners]]
 name = "poll"
 endpoint = "tcp:0:interface=0.0.0.0"
 auth = "open"
+offer = ["*"]
 transport = "http"
 path = "/"
 """
@@ -72,7 +75,8 @@ session.sendall(b"1 0\\n" + json.dumps(next(messages("over-rtcp"))).encode() + b
 session.sendall(b"2 0\\n" + json.dumps(list(messages("over-rtcp"))[1]).encode() + b"\\n\\n")
 base = f"http://{host}:{poll}"
 id = json.load(urllib.request.urlopen(base + "/connect"))["sessionid"]
-urllib.request.urlopen(base + f"/xmit/{id}/1", blocks("over-poll")).read()
+plain = {"Content-Type": "text/plain"}
+urllib.request.urlopen(urllib.request.Request(base + f"/xmit/{id}/1", blocks("over-poll"), plain)).read()
 def select():
     urllib.request.urlopen(base + f"/select/{id}/1").read()
 threading.Thread(target=select, daemon=True).start()

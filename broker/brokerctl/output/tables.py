@@ -37,6 +37,7 @@ class Column:
 _STYLES = {
     "passing": "green",
     "failing": "bold red",
+    "doubtful": "yellow",
     "untested": "dim",
     "gone": "red",
     "restored": "yellow",

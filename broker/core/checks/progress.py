@@ -2,8 +2,8 @@
 
 Rules:
 - ``untested`` becomes ``passing`` at the first success, and ``failing`` after ``down`` failures in a row.
-- ``passing`` becomes ``failing`` after ``down`` failures in a row; ``failing`` becomes ``passing`` after ``up``
-  successes in a row.
+- ``passing`` becomes ``doubtful`` at the first failure, ``failing`` after ``down`` failures in a row, and ``passing``
+  again at a success before that; ``failing`` becomes ``passing`` after ``up`` successes in a row.
 - A ping counts as failed only if the peer has answered one before: a peer whose software does not know the ping would
   otherwise fail although it works. After `GIVE_UP` unanswered pings such a peer is sent no more: they would fill the
   buffers of one that never reads, until its connection is closed for that.
@@ -51,6 +51,11 @@ class Progress:
         return cls(Check(CheckState.UNTESTED, "not checked yet", now), unproven=ping)
 
     @property
+    def doubtful(self) -> bool:
+        """True if the next outcomes decide: the check is repeated soon."""
+        return self.check.state is CheckState.DOUBTFUL
+
+    @property
     def hopeless(self) -> bool:
         """True if further pings are of no use: see `GIVE_UP`."""
         return self.unproven and not self.proved and self.streak >= GIVE_UP
@@ -81,7 +86,7 @@ class Progress:
             return self._with(CheckState.FAILING, reason, 0, now)
         if state is CheckState.UNTESTED:
             return self._with(state, reason, streak, now)
-        return attrs.evolve(self, streak=streak)
+        return self._with(CheckState.DOUBTFUL, reason, streak, now)
 
     def _with(self, state: CheckState, reason: str, streak: int, now: float) -> Progress:
         since = self.check.since if state is self.check.state else now

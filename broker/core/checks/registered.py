@@ -3,6 +3,7 @@
 Rules:
 - The services of one provider that a ping checks are one question, and those of one host:port that a connection or
   request checks are another one, whatever provider offers them.
+- A provider that reports its load regularly, and misses a report, is pinged at once (`missed_reports`).
 - The broker's own services, and restored ones, are not checked.
 - The supervision of a service begins a while after its offer, together with that of others: a first check is not due
   before that, and a client that is gone within that time costs nothing.
@@ -18,10 +19,11 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.access.identity import is_local
 from broker.core.checks.interfaces import Question
+from broker.core.checks.missed_reports import MissedReports
 from broker.core.checks.rules import CheckKind, CheckSettings
 from broker.core.checks.schedule import Schedule, Target
-from broker.core.interfaces import IRegistry
-from broker.core.model import BROKER, Change, Check, Kind, Policy, Provider, Service
+from broker.core.interfaces import ILeases, IRegistry
+from broker.core.model import BROKER, Change, Check, Kind, LoadDetails, Policy, Provider, Service
 
 BEGIN_AFTER = 1.0
 """Default seconds from the offer of a service to its supervision: short beside the interval of checks, and longer than
@@ -52,7 +54,12 @@ class RegisteredChecks:
     """The checked services. Follows the changes of the registry. ``begin_after`` is in seconds; see `BEGIN_AFTER`."""
 
     def __init__(
-        self, registry: IRegistry, schedule: Schedule, clock: IReactorTime, begin_after: float = BEGIN_AFTER
+        self,
+        registry: IRegistry,
+        schedule: Schedule,
+        clock: IReactorTime,
+        leases: ILeases,
+        begin_after: float = BEGIN_AFTER,
     ) -> None:
         self._registry = registry
         self._schedule = schedule
@@ -66,6 +73,8 @@ class RegisteredChecks:
         for provider in self._own():
             for service in provider.services:
                 self._add(service)
+        self._reports = MissedReports(leases, self._missed)
+        self._loads = registry.watch_loads(self._reported, own=True)
         self._watch = registry.watch(self._changed, (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED), own=True)
 
     def use(self, settings: CheckSettings) -> None:
@@ -87,6 +96,8 @@ class RegisteredChecks:
     def stop(self) -> None:
         """Follow the registry no longer."""
         self._watch.cancel()
+        self._loads.cancel()
+        self._reports.stop()
         if self._beginning is not None:
             self._beginning.cancel()
             self._beginning = None
@@ -130,8 +141,20 @@ class RegisteredChecks:
             return
         if not checked:
             del self._providers[provider]
+            self._reports.forget(provider)
         if subject.target is not None:
             self._schedule.release(subject.target, subject)
+
+    def _reported(self, provider: int, load: float, details: LoadDetails | None) -> None:
+        if provider in self._providers:
+            self._reports.reported(provider)
+
+    def _missed(self, provider: int) -> None:
+        """Check the services of a provider that has missed a load report."""
+        targets = {subject.target: None for subject in self._providers.get(provider, {}).values()}
+        for target in targets:
+            if target is not None and target.question.rule.kind is CheckKind.PING:
+                self._schedule.hasten(target)
 
     def _amended(self, service: Service) -> None:
         """Take an amended service in the place of the one that it replaced."""

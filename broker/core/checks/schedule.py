@@ -5,6 +5,9 @@ Rules:
   host:port. It is asked once for all of them.
 - Checks are made every interval, with a random deviation of `JITTER`, so that checks that began together spread out.
   The first ping follows a whole interval after the registration; other first checks come earlier, at random.
+- A check of a doubtful target is repeated after its timeout, without a deviation: `down` failures take little longer
+  than `down` timeouts.
+- A provider that reports its load regularly, and misses a report, is pinged early (`hasten`).
 - Timeouts count on the lifetime clock, which excludes stalls of the broker: a broker that was stopped finds no service
   failing because of that.
 - At most ``concurrency`` checks with connections of their own are open; further ones queue in the order in which they
@@ -141,6 +144,14 @@ class Schedule:
             self._begin_waiting()
         subject.judged(None, Policy.SHOW)
 
+    def hasten(self, target: Target) -> None:
+        """Make the next check of a target now, since there is a reason to doubt it."""
+        if target.running is None and target.lease is not None:
+            before, target.due = target.lease, self._leases.moment()
+            target.lease = self._leases.hold(target, target.due)
+            # Cancelled last: while no lease is held at all, the lifetime clock stops.
+            before.cancel()
+
     def stop(self) -> None:
         """End all checks. The states stay as they are."""
         self._stopped = True
@@ -274,6 +285,8 @@ class Schedule:
             )
 
     def _next_due(self, target: Target) -> float:
+        if target.progress.doubtful:
+            return target.begun + min(target.question.rule.timeout, target.question.rule.interval)
         return target.begun + self._interval(target.question)
 
     def _interval(self, question: Question) -> float:

@@ -51,6 +51,9 @@ from broker.core.model import (
 from broker.core.registry import MAX_SERVICES, ProviderEntry, Registry
 from broker.core.restored_services import Restored
 
+_BAD = frozenset({CheckState.DOUBTFUL, CheckState.FAILING})
+"""The states of a check of which the other members must know."""
+
 
 @implementer(IRegistry, IMirror)
 class ClusterRegistry(Registry):
@@ -184,14 +187,18 @@ class ClusterRegistry(Registry):
 
     def failing(self, provider: int) -> Sequence[FailingService]:
         """See `IMirror`."""
-        checks = self._checks
         member = self._members.get(provider)
-        if not checks or member is None:
+        if (not self._checks and not self._doubts) or member is None:
             return ()
         return tuple(
-            FailingService(place, check.reason, self._index[service.name, service.protocol].judgement(service))
+            FailingService(
+                place,
+                check.reason,
+                self._index[service.name, service.protocol].judgement(service),
+                check.state is CheckState.DOUBTFUL,
+            )
             for place, service in enumerate(member.services)
-            if (check := checks.get(id(service))) is not None and check.state is CheckState.FAILING
+            if (check := self.check_of(service)) is not None and check.state in _BAD
         )
 
     # the other members
@@ -380,9 +387,9 @@ class ClusterRegistry(Registry):
                 self._take_report(service, failing.get(id(service)), entry.broker, step)
 
     def _report_of(self, service: Service) -> tuple[str, Policy] | None:
-        """Return the reason and the policy of a service that fails its check, None for any other."""
-        check = self._checks.get(id(service))
-        if check is None or check.state is not CheckState.FAILING:
+        """Return the reason and the policy of a service that fails its check or is doubtful, None for any other."""
+        check = self.check_of(service)
+        if check is None or check.state not in _BAD:
             return None
         return check.reason, self._index[service.name, service.protocol].judgement(service)
 
@@ -390,11 +397,12 @@ class ClusterRegistry(Registry):
         """Judge a mirrored service by the report of its holder, None if its check does not fail there."""
         same = self._index[service.name, service.protocol]
         before = self._checks.get(id(service))
-        fails = before is not None and before.state is CheckState.FAILING
+        fails = before is not None and before.state in _BAD
         now = self._clock.seconds()
         if report is not None:
-            since = before.since if before is not None and fails else now
-            check = Check(CheckState.FAILING, report.reason, since)
+            state = CheckState.DOUBTFUL if report.doubtful else CheckState.FAILING
+            since = before.since if before is not None and before.state is state else now
+            check = Check(state, report.reason, since)
             if check != before or same.judgement(service) is not report.policy:
                 step.changes += self._judge(same, service, check, report.policy)
         elif fails:

@@ -14,6 +14,10 @@ DEFAULT_PROTOCOL = "tcp"
 """The protocol of a service whose descriptor names none."""
 
 
+SHOWN = frozenset({CheckState.DOUBTFUL, CheckState.FAILING})
+"""The states of a check that descriptors show."""
+
+
 class Authentication(msgspec.Struct, frozen=True, gc=False):
     """Authentication that a service requires: a mode, with a code and an id where the mode needs them."""
 
@@ -39,7 +43,7 @@ class ServiceDescriptor(
 ):
     """A service. ``restored`` is true if it is known from before a restart of the broker and was not offered since.
 
-    ``check`` is "failing" if its health check fails, with the ``reason``.
+    ``check`` is "failing" if its health check fails, "doubtful" while its silence is verified, with the ``reason``.
 
     Members without a value are omitted, as in the Elko Broker's descriptors; a null would differ from them.
     """
@@ -84,8 +88,8 @@ def offered(offer: OfferDescriptor, provider: int) -> Service | None:
 
 
 def service_descriptor(service: Service, check: Check | None = None) -> ServiceDescriptor:
-    """Return the descriptor of a service, without its secret, with the result of its health checks if they fail."""
-    failing = check if check is not None and check.state is CheckState.FAILING else None
+    """Return the descriptor of a service, without its secret, with the result of its health checks if `SHOWN`."""
+    shown = check if check is not None and check.state in SHOWN else None
     return ServiceDescriptor(
         service=service.name,
         hostport=service.hostport,
@@ -93,8 +97,8 @@ def service_descriptor(service: Service, check: Check | None = None) -> ServiceD
         label=service.label,
         provider=service.provider,
         restored=service.restored,
-        check=None if failing is None else failing.state.value,
-        reason=None if failing is None else failing.reason,
+        check=None if shown is None else shown.state.value,
+        reason=None if shown is None else shown.reason,
     )
 
 

@@ -41,8 +41,11 @@ class _CheckedLink:
         self._server = server
 
     def judged(self, check: Check | None, policy: Policy) -> None:
-        failing = check is not None and check.state is CheckState.FAILING
-        self._server.judged(policy if failing else Policy.SHOW)
+        state = CheckState.UNTESTED if check is None else check.state
+        if state is CheckState.DOUBTFUL and policy is not Policy.SHOW:
+            self._server.judged(Policy.LAST)
+        else:
+            self._server.judged(policy if state is CheckState.FAILING else Policy.SHOW)
 
     def __str__(self) -> str:
         return self.label

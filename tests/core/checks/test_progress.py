@@ -24,9 +24,11 @@ def states(outcomes, ping=False, up=2, down=3):
         ([PASS], "passing"),
         ([FAIL, FAIL], "untested"),
         ([FAIL, FAIL, FAIL], "failing"),
-        ([PASS, FAIL, FAIL], "passing"),
+        ([PASS, FAIL], "doubtful"),
+        ([PASS, FAIL, FAIL], "doubtful"),
+        ([PASS, FAIL, FAIL, PASS], "passing"),
         ([PASS, FAIL, FAIL, FAIL], "failing"),
-        ([PASS, FAIL, FAIL, PASS, FAIL, FAIL], "passing"),
+        ([PASS, FAIL, FAIL, PASS, FAIL, FAIL], "doubtful"),
         ([FAIL, FAIL, FAIL, PASS], "failing"),
         ([FAIL, FAIL, FAIL, PASS, PASS], "passing"),
         ([FAIL, FAIL, FAIL, PASS, FAIL, PASS], "failing"),
@@ -55,7 +57,7 @@ def test_a_peer_that_never_answered_a_ping_is_untested_and_given_up():
 
 def test_a_peer_that_answered_a_ping_once_fails_like_any_other():
     seen, progress = states([FAIL, PASS, FAIL, FAIL, FAIL], ping=True)
-    assert seen == ["untested", "passing", "passing", "passing", "failing"]
+    assert seen == ["untested", "passing", "doubtful", "doubtful", "failing"]
     assert not progress.hopeless
 
 

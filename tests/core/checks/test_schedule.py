@@ -9,6 +9,8 @@ from typing import Any
 import attrs
 from twisted.internet.task import Clock
 
+from broker.app.checks import settings_of
+from broker.config.values import Checks
 from broker.core.checks.interfaces import Question
 from broker.core.checks.progress import GIVE_UP, Outcome
 from broker.core.checks.registered import AT_ONCE, RegisteredChecks
@@ -65,7 +67,7 @@ class Rig:
         self.registry = Registry(self.clock, count(1).__next__, Restored((), 0.0, self.clock, lambda ids: None))
         self.settings = CheckSettings(rules, **settings)
         self.schedule = Schedule(self.clock, self.leases, self.asker, lambda: 0.5, self.settings)
-        self.checks = RegisteredChecks(self.registry, self.schedule, self.clock, self.begin_after)
+        self.checks = RegisteredChecks(self.registry, self.schedule, self.clock, self.leases, self.begin_after)
 
     def offer(self, *names: str, wire: str = "elko", address: str = "192.0.2.1") -> list[Service]:
         provider = self.registry.join("p", wire, address)
@@ -115,6 +117,55 @@ def test_a_peer_that_answers_no_ping_is_not_failing_and_is_left_alone():
     rig.run(200)
     assert rig.state(service) == "untested"
     assert len(rig.asker.asked) == GIVE_UP
+
+
+def test_a_server_that_hangs_is_doubtful_first_and_failing_within_45_seconds_by_default():
+    rig = Rig(*settings_of(Checks()).rules)
+    rig.schedule._random = lambda: 1.0  # the longest interval
+    (service,) = rig.offer("inn")
+    rig.passing()
+    rig.run(26)
+    assert rig.state(service) == "passing"
+    rig.silent()  # just after an answer
+    seen: dict[str | None, int] = {}
+    for second in range(1, 60):
+        rig.run(1)
+        seen.setdefault(rig.state(service), second)
+    assert list(seen) == ["passing", "doubtful", "failing"]
+    assert seen["doubtful"] <= 31
+    assert seen["failing"] <= 45
+
+
+def test_a_doubt_ends_with_the_next_answer_and_puts_the_service_last_meanwhile():
+    rig = Rig(PING)
+    first, second = rig.offer("inn")[0], Service("inn", "h:2", rig.registry.join("q", "mtl", ""))
+    rig.registry.offer([second], Rights())
+    rig.passing()
+    rig.run(11)
+    rig.silent()
+    rig.run(13)
+    assert rig.state(first) == "doubtful"
+    assert rig.registry.find("inn", "tcp") == (second, first)
+    rig.asker.asked[-1][2](Outcome(True, "answered"))
+    assert rig.state(first) == "passing"
+    assert rig.registry.find("inn", "tcp") == (first, second)
+
+
+def test_a_missed_load_report_brings_the_next_ping_forward():
+    rig = Rig(PING)
+    (service,) = rig.offer("inn")
+    rig.passing()
+    rig.run(11)
+    for _ in range(4):
+        rig.run(1.5)
+        rig.registry.load(service.provider, 0.5)
+    asked = len(rig.asker.asked)
+    rig.run(1.8)
+    assert len(rig.asker.asked) == asked
+    rig.run(1)
+    assert len(rig.asker.asked) == asked + 1
+    rig.run(8)  # a server that has stopped to report is pinged as any other
+    assert len(rig.asker.asked) == asked + 1
 
 
 def test_an_answer_after_the_timeout_has_no_effect():

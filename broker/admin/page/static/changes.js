@@ -47,7 +47,7 @@ export function word(change) {
 export function markOf({ kind, why }) {
   if (kind === "offered" || kind === "joined" || kind === "shown" || why === "passing") return "good";
   if (kind === "withdrawn" || kind === "left" || kind === "hidden" || why === "failing") return "bad";
-  return "idle";
+  return why === "doubtful" ? "warn" : "idle";
 }
 
 /** Return the name of the changed service or provider. */

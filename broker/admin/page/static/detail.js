@@ -255,7 +255,7 @@ function whyFacts(entry, names = REASONS) {
 
 /** Return the mark of the check in an entry's sentence. */
 function checkOf(entry) {
-  return checkMark(/^(passing|failing)\b/.exec(entry.check ?? "")?.[0]);
+  return checkMark(/^(passing|doubtful|failing)\b/.exec(entry.check ?? "")?.[0]);
 }
 
 function whole(value, unit) {

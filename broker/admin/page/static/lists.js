@@ -9,7 +9,7 @@ import { ago, count, format, shown, when } from "./text.js";
 /** Return a mark for the state of a check, with a shape and a word, not only a colour. */
 export function checkMark(check) {
   if (!check) return "";
-  const kind = check === "passing" ? "good" : check === "failing" ? "bad" : "idle";
+  const kind = check === "passing" ? "good" : check === "failing" ? "bad" : check === "doubtful" ? "warn" : "idle";
   return h("span", { class: `mark ${kind}` }, shown(check));
 }
 

@@ -56,7 +56,7 @@ class FindQuery:
 class FoundCheck:
     """The result of the health checks of a service. ``since`` is the time, RFC 3339 in UTC."""
 
-    state: Literal["untested", "passing", "failing"]
+    state: Literal["untested", "passing", "doubtful", "failing"]
     reason: str
     since: str
 

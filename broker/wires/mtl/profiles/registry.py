@@ -35,9 +35,9 @@ import attrs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
-from broker.core.model import BROKER, Change, Check, CheckState, Kind, Load, Service
+from broker.core.model import BROKER, Change, Check, Kind, Load, Service
 from broker.net.interfaces.router import Complaints, Sent
-from broker.wires.common.descriptors import encode, load_descriptor, service_descriptor
+from broker.wires.common.descriptors import SHOWN, encode, load_descriptor, service_descriptor
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles import resumption
 from broker.wires.mtl.profiles.catalogue import Catalogue, EntryChange, EntryKey, key_of
@@ -112,8 +112,8 @@ class RegistryProfile:
         """Number of views, of all resources."""
         self._board = Catalogue(registry.by_check(registry.services()))
         self._watch = registry.watch(self._service_changed, resumption.OF_SERVICES)
-        self._failing: set[EntryKey] = set()
-        """Entries whose check fails."""
+        self._shown: dict[EntryKey, str] = {}
+        """Entries whose check fails or leaves a doubt, with its state."""
         self._load_watch: IWait | None = None
         """Set while there are readers of loads only: loads change all the time."""
         self._loads_of: set[str] = set()
@@ -239,11 +239,11 @@ class RegistryProfile:
     def _entries(self, resource: str) -> Iterable[Service | Load | int]:
         """Return the entries of a resource. Of ``load/NAME`` they are the ids of providers."""
         if resource == SERVICES:
-            return self._board.entries()
+            return self._registry.by_check(tuple(self._board.entries()))
         if resource == LOADS:
             return self._registry.loads()
         if resource.startswith(SERVICE):
-            return self._board.entries(resource.removeprefix(SERVICE))
+            return self._registry.by_check(tuple(self._board.entries(resource.removeprefix(SERVICE))))
         return (each for each in self._board.providers(resource.removeprefix(LOAD)) if each != BROKER)
 
     def _load(self, provider: int) -> Load:
@@ -304,7 +304,7 @@ class RegistryProfile:
         elif change.kind in (Kind.WITHDRAWN, Kind.HIDDEN):
             shift = board.withdrawn(service)
             if change.kind is Kind.WITHDRAWN:
-                self._failing.discard(key_of(service))
+                self._shown.pop(key_of(service), None)
         elif change.kind is Kind.CHECKED:
             self._checked(change, service)
             return
@@ -318,15 +318,15 @@ class RegistryProfile:
             self._tell_load(LOAD + name, change, new=offers, gone=not offers)
 
     def _checked(self, change: Change, service: Service) -> None:
-        """Tell readers when the check of a service begins or ceases to fail, unless the service is hidden."""
+        """Notify readers of a check whose shown state begins, changes or ends, unless the service is hidden."""
         key = key_of(service)
-        failing = change.why == CheckState.FAILING
-        if failing == (key in self._failing):
+        state = change.why if change.why in SHOWN else None
+        if state == self._shown.get(key):
             return
-        if failing:
-            self._failing.add(key)
+        if state is None:
+            del self._shown[key]
         else:
-            self._failing.discard(key)
+            self._shown[key] = state
         if self._board.entry(key) is not service:
             return
         for resource in (SERVICES, SERVICE + service.name):
