@@ -27,7 +27,8 @@ MAX_PROBLEMS = 20
 """Mistakes in a file that are reported: a wrong file must not fill the log."""
 
 MAX_PASSWORDS = 3
-"""Password verifiers of one user: the present one and the next one. Each costs a thread 30 ms for each attempt."""
+"""Password verifiers of one user: the present one and the next one. While any user has several, each check of a
+password takes so much longer."""
 
 MAX_LABEL = 200
 """Characters of a token's label."""
@@ -101,6 +102,8 @@ class UserDirectory:
     """The first password verifier of each user who has one."""
     shapes: tuple[tuple[int, int], ...] = attrs.field(init=False, eq=False, repr=False)
     """Iterations and length of the salt of each of them."""
+    work: int = attrs.field(init=False, eq=False)
+    """Iterations of a check of a password: see `broker.access.password_verifiers.work_of`."""
 
     @verifiers.default
     def _verifiers(self) -> Mapping[str, PasswordVerifier]:
@@ -109,6 +112,10 @@ class UserDirectory:
     @shapes.default
     def _shapes(self) -> tuple[tuple[int, int], ...]:
         return tuple(sorted((kept.iterations, len(kept.salt)) for kept in self.verifiers.values()))
+
+    @work.default
+    def _work(self) -> int:
+        return password_verifiers.work_of(user.passwords for user in self.users.values())
 
 
 def password_credential(verifier: PasswordVerifier) -> str:

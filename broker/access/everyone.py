@@ -7,7 +7,7 @@ from collections.abc import Callable
 from twisted.internet.defer import Deferred, fail
 
 from broker.access.grants import EVERYTHING, Grants
-from broker.access.password_verifiers import PasswordVerifier
+from broker.access.password_verifiers import ITERATIONS, PasswordVerifier
 from broker.access.principal import Principal
 from broker.core.errors import Reason, Refusal
 
@@ -26,6 +26,7 @@ class Everyone:
         self.verifiers: dict[str, PasswordVerifier] = {}
         """No passwords."""
         self.shapes: tuple[tuple[int, int], ...] = ()
+        self.work = ITERATIONS
 
     def by_password(self, user: str, password: str, address: str) -> Deferred[Principal]:
         """Refuse the password."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import attrs
+from collections.abc import Callable
+from typing import Any
 
-from broker.access.password_backoff import GuessLimit, ReplyDelays
+import attrs
+from twisted.internet.defer import Deferred
+
+from broker.access.login_gate import LoginGate
 from broker.access.password_checks import PasswordChecks
+from broker.access.password_logins import PasswordLogins
 from broker.access.request_limits import RequestLimits, unlimited
 
 
@@ -13,13 +18,23 @@ from broker.access.request_limits import RequestLimits, unlimited
 class Logins:
     """One instance of each limit.
 
-    - ``checks``: password checks in threads.
-    - ``guesses``: wrong passwords by address; further ones are refused for a time.
+    - ``gate``: guesses of passwords, by address and name.
+    - ``passwords``: checks of passwords, behind the gate.
     - ``requests``: rates of requests, by address and user.
-    - ``delays``: wrong passwords by user and address; the replies to further ones are delayed.
     """
 
-    checks: PasswordChecks
-    guesses: GuessLimit
-    requests: RequestLimits = attrs.field(factory=unlimited)
-    delays: ReplyDelays = attrs.field(factory=ReplyDelays)
+    gate: LoginGate
+    passwords: PasswordLogins
+    requests: RequestLimits
+
+    @classmethod
+    def open(
+        cls,
+        seconds: Callable[[], float],
+        in_thread: Callable[..., Deferred[Any]],
+        requests: RequestLimits | None = None,
+    ) -> Logins:
+        """Return new limits. ``seconds`` is the time of a clock; ``in_thread`` is as in `PasswordChecks`."""
+        gate = LoginGate(seconds)
+        passwords = PasswordLogins(gate, PasswordChecks(in_thread), seconds)
+        return cls(gate, passwords, unlimited() if requests is None else requests)

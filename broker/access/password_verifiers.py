@@ -11,9 +11,12 @@ import hmac
 import re
 import secrets
 from base64 import b64decode, b64encode
+from collections.abc import Iterable, Sequence
+from hashlib import pbkdf2_hmac
 
 import attrs
 from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped]
+from scramp.utils import saslprep  # type: ignore[import-untyped]
 
 NAME = "SCRAM-SHA-256"
 """The mechanism of the verifier, and the prefix of its text."""
@@ -93,6 +96,38 @@ class PasswordVerifier:
         """Return the text for a file."""
         salt, stored, server = (b64encode(part).decode() for part in (self.salt, self.stored_key, self.server_key))
         return f"{NAME}${self.iterations}:{salt}${stored}:{server}"
+
+
+def matching(verifiers: Sequence[PasswordVerifier], password: str, work: int) -> list[PasswordVerifier]:
+    """Return those verifiers that the password fits. Slow: call it in a thread.
+
+    The time is that of ``work`` iterations (see `work_of`), however many verifiers there are: also for none, which is
+    a user who does not exist.
+    """
+    if not _usable(password):
+        password = ""  # no verifier has it; the work is that of any other wrong password
+    fitting = [verifier for verifier in verifiers if verifier.check(password)]
+    left = work - sum(verifier.iterations for verifier in verifiers)
+    if left > 0:
+        pbkdf2_hmac("sha256", password.encode(), bytes(SALT), left)
+    return fitting
+
+
+def work_of(users: Iterable[Sequence[PasswordVerifier]]) -> int:
+    """Return the iterations that a check of any user takes, so that none is known by its time: those of the user with
+    most, of the verifiers of each."""
+    return max((sum(each.iterations for each in verifiers) for verifiers in users if verifiers), default=ITERATIONS)
+
+
+def _usable(password: str) -> bool:
+    """Return True if a password may be checked: it is not too long, and SASLprep accepts it."""
+    if len(password) > MAX_PASSWORD or len(password.encode(errors="replace")) > MAX_PASSWORD:
+        return False
+    try:
+        saslprep(password).encode()
+    except (ScramException, UnicodeEncodeError):
+        return False
+    return True
 
 
 def of(password: str, iterations: int = ITERATIONS) -> PasswordVerifier:

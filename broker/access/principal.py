@@ -68,7 +68,7 @@ class Access(Protocol):
         """True if a users file is configured: then the anonymous principal has only the rights that are given to it."""
 
     def by_password(self, user: str, password: str, address: str) -> Deferred[Principal]:
-        """Authenticate by a password, in a thread, within the limits on guesses of the address."""
+        """Authenticate by a password, behind the gate of all listeners (`broker.access.login_gate`)."""
 
     def by_token(self, token: str, address: str) -> Principal:
         """Authenticate by a bearer token that has not expired."""
@@ -103,6 +103,10 @@ class Access(Protocol):
     def shapes(self) -> Sequence[tuple[int, int]]:
         """Iterations and length of the salt of each of them, in any fixed order."""
 
+    @property
+    def work(self) -> int:
+        """Iterations of a check of a password of any user: see `broker.access.password_verifiers.work_of`."""
+
     def stands(self, principal: Principal) -> bool:
         """Return True if the credential that authenticated the user is still valid; True for the anonymous user."""
 
@@ -116,3 +120,12 @@ class Access(Protocol):
     @property
     def problems(self) -> Sequence[str]:
         """Reasons why the present users file is not used, as sentences; empty if it is, or if there is none."""
+
+
+def sees_secrets(access: Access, principal: Principal, local: bool, by_password: bool = False) -> bool:
+    """Return True if a peer is shown the secrets of services (`broker.core.model.Service.auth`), on any wire.
+
+    Users are, and peers that gave the password of their listener. Without a users file peers of this machine are
+    (``local``), too: with one, a peer without a user is a stranger wherever it is.
+    """
+    return bool(principal.name) or by_password or (local and not access.users)

@@ -2,8 +2,8 @@
 
 Rules:
 - A wrong password, a right one of an unknown user, and a wrong token have the same answer.
-- Passwords are checked in a thread. After wrong ones, an address is refused without a check for a time, and the answers
-  for the user are delayed (`broker.access.password_backoff`).
+- Passwords pass the gate of all listeners, and are checked in a thread (`broker.access.password_logins`). Tokens,
+  certificates and keys, which cannot be guessed, do not pass the gate: guesses of others refuse none of them.
 - A principal keeps its rights as long as its credential is in the file, and the credential is no expired token.
 - When the file changes, or a token expires, all sessions are notified at once.
 """
@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from broker.access import document, tokens
 from broker.access.document import (
@@ -30,14 +31,10 @@ from broker.access.document import (
 )
 from broker.access.grants import Grants, grants_of
 from broker.access.guarded_file import GuardedFile
-from broker.access.identity import network_of
 from broker.access.logins import Logins
-from broker.access.password_verifiers import ITERATIONS, KEY, MAX_PASSWORD, SALT, PasswordVerifier
+from broker.access.password_verifiers import PasswordVerifier
 from broker.access.principal import Method, Principal
 from broker.core.errors import Reason, Refusal
-
-NOBODY = PasswordVerifier(ITERATIONS, bytes(SALT), bytes(KEY), bytes(KEY))
-"""The verifier that passwords of unknown users are compared with: the comparison takes as long as for a known user."""
 
 LONGEST = 86_400.0
 """Seconds of the longest timer for the expiry of a token: the clock may be set meanwhile."""
@@ -93,45 +90,31 @@ class UsersAccess:
 
     def by_password(self, user: str, password: str, address: str) -> Deferred[Principal]:
         """See `broker.access.principal.Access`."""
-        try:
-            self._logins.guesses.admit(address)
-            known = self.directory.users.get(user)
-            verifiers = known.passwords if known is not None and known.passwords else (NOBODY,)
-            if len(password.encode(errors="replace")) > MAX_PASSWORD:
-                password = ""  # no verifier has it; the work is that of any other wrong password
-            checked = self._logins.checks.run(_right_ones, verifiers, password, address=network_of(address))
-        except Refusal as refusal:
-            self._count("access_refused", refusal.reason.code)
-            return fail(refusal)
-        return checked.addCallback(partial(self._decide, user, address))
+        passwords = partial(self._passwords, user)
+        checked = self._logins.passwords.verify(user, password, address, passwords, self.directory.work)
+        return checked.addCallbacks(partial(self._decide, user, address), self._not_checked)
 
-    def _decide(self, user: str, address: str, right: Sequence[PasswordVerifier]) -> Principal | Deferred[Principal]:
-        # The file may have changed during the check.
+    def _passwords(self, user: str) -> Sequence[PasswordVerifier]:
         known = self.directory.users.get(user)
-        still = [] if known is None else [verifier for verifier in right if verifier in known.passwords]
-        delay = self._logins.delays.reply(user, "", bool(still), self._clock.seconds())
-        result: Principal | Refusal
-        if still:
-            result = self._known(Principal(user, Method.PASSWORD, address, password_credential(still[0])))
-        else:
-            self._logins.guesses.failed(address)
-            result = self._refused("the user or the password is wrong")
-        if not delay:
-            return _outcome(result)
-        later: Deferred[Principal] = Deferred(lambda _: timer.cancel())
-        timer = self._clock.callLater(delay, _fire, later, result)
-        return later
+        return () if known is None else known.passwords
+
+    def _decide(self, user: str, address: str, verifier: PasswordVerifier | None) -> Principal:
+        if verifier is None:
+            raise self._refused("the user or the password is wrong")
+        return self._known(Principal(user, Method.PASSWORD, address, password_credential(verifier)))
+
+    def _not_checked(self, failure: Failure) -> Failure:
+        if isinstance(failure.value, Refusal):
+            self._count("access_refused", failure.value.reason.code)
+        return failure
 
     def by_token(self, token: str, address: str) -> Principal:
         """See `broker.access.principal.Access`."""
-        self._logins.guesses.admit(address)
         hash = tokens.hashed(token[: tokens.MAX_TOKEN])
         found = self.directory.tokens.get(hash)
         if found is None or len(token) > tokens.MAX_TOKEN:
-            self._logins.guesses.failed(address)
             raise self._refused("the token is unknown or revoked")
         if found.expires <= self._clock.seconds():
-            # No guess: the token was right once, and its client may repeat it for days.
             raise self._refused(f"the token {found.label!r} of {found.user} has expired")
         return self._known(Principal(found.user, Method.TOKEN, address, token_credential(hash)))
 
@@ -166,6 +149,11 @@ class UsersAccess:
     def shapes(self) -> Sequence[tuple[int, int]]:
         """Iterations and length of the salt of each of them."""
         return self.directory.shapes
+
+    @property
+    def work(self) -> int:
+        """Iterations of a check of a password."""
+        return self.directory.work
 
     # rights
 
@@ -255,21 +243,3 @@ class UsersAccess:
     def _refused(self, text: str) -> Refusal:
         self._count("access_refused", Reason.WRONG_CREDENTIALS.code)
         return Refusal(Reason.WRONG_CREDENTIALS, text)
-
-
-def _right_ones(verifiers: Sequence[PasswordVerifier], password: str) -> list[PasswordVerifier]:
-    """Return those verifiers that the password fits. Slow: runs in a thread."""
-    return [verifier for verifier in verifiers if verifier.check(password)]
-
-
-def _outcome(result: Principal | Refusal) -> Principal:
-    if isinstance(result, Refusal):
-        raise result
-    return result
-
-
-def _fire(later: Deferred[Principal], result: Principal | Refusal) -> None:
-    if isinstance(result, Refusal):
-        later.errback(result)
-    else:
-        later.callback(result)

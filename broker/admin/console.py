@@ -23,7 +23,7 @@ import attrs
 import msgspec
 
 from broker.access.everyone import Everyone
-from broker.access.password_backoff import GuessLimit
+from broker.access.login_gate import LoginGate
 from broker.access.principal import Access, Principal
 from broker.access.request_limits import RequestLimits, unlimited
 from broker.admin.console_control import WORDS as CONTROL
@@ -83,7 +83,7 @@ class ConsoleSession:
         dialects: Sequence[Dialect],
         shown: Shown,
         password: str | None,
-        guesses: GuessLimit,
+        gate: LoginGate,
         peer: Peer,
         access: Access | None = None,
         requests: RequestLimits | None = None,
@@ -99,7 +99,7 @@ class ConsoleSession:
         self._listening: set[str] | None = None
         self._dialects = {dialect.prefix: dialect for dialect in dialects}
         self._typists: dict[str, Typist] = {}
-        self._login = ConsoleLogin(self._access, password, guesses, peer, self._print, self.refuse, self._enter)
+        self._login = ConsoleLogin(self._access, password, gate, peer, self._print, self.refuse, self._enter)
         self._login.begin()
 
     # called by the connection

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from broker.access.password_backoff import GuessLimit
+from broker.access.login_gate import LoginGate
 from broker.access.principal import Access, Principal
 from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.peer import Peer
@@ -51,7 +51,7 @@ class ConsoleLogin:
         self,
         access: Access,
         password: str | None,
-        guesses: GuessLimit,
+        gate: LoginGate,
         peer: Peer,
         say: Callable[[str], None],
         refuse: Callable[[Refusal], None],
@@ -59,7 +59,7 @@ class ConsoleLogin:
     ) -> None:
         self._access = access
         self._password = password
-        self._guesses = guesses
+        self._gate = gate
         self._peer = peer
         self._say = say
         self._refuse = refuse
@@ -95,7 +95,7 @@ class ConsoleLogin:
         try:
             if self.state is LoginState.PASSWORD:
                 assert self._password is not None
-                self._guesses.check(self._peer.address, line, self._password)
+                self._gate.check(self._peer.address, line, self._password)
                 self._enter(Principal(address=self._peer.address))
             elif self.state is LoginState.SECRET:
                 self._check(line)

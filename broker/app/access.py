@@ -14,8 +14,7 @@ from twisted.python.threadpool import ThreadPool
 
 from broker.access.everyone import Everyone
 from broker.access.logins import Logins
-from broker.access.password_backoff import GuessLimit
-from broker.access.password_checks import CHECKS, PasswordChecks
+from broker.access.password_checks import CHECKS
 from broker.access.request_limits import RequestLimits
 from broker.access.users_access import UsersAccess
 from broker.admin.audit import FILE, AuditLog
@@ -56,8 +55,7 @@ def open_access(
     threads = ThreadPool(0, CHECKS, "passwords")
     requests = RequestLimits(Rates(reactor), Rates(reactor))
     requests.use(config.requests_per_address, config.requests_per_user, config.requests_burst)
-    checks = PasswordChecks(partial(deferToThreadPool, reactor, threads))
-    logins = Logins(checks, GuessLimit(reactor.seconds), requests)
+    logins = Logins.open(reactor.seconds, partial(deferToThreadPool, reactor, threads), requests)
     access: Everyone | UsersAccess = Everyone()
     if config.file is not None:
         access = UsersAccess(config.file, reactor, in_thread, logins, counters.count)

@@ -43,7 +43,7 @@ class ConsoleListener:
         access: OpenAccess,
     ) -> None:
         self._password = config.password
-        self._guesses = access.logins.guesses
+        self._gate = access.logins.gate
         self._access = access.access
         self._requests = access.logins.requests
         self._sessions: WeakSet[ConsoleSession] = WeakSet()
@@ -96,7 +96,7 @@ class ConsoleListener:
 
     def _converse(self, peer: Peer) -> tuple[MessageReader, PeerSession]:
         session = ConsoleSession(
-            self._dialects(), self._shown(), self._password, self._guesses, peer, self._access, self._requests
+            self._dialects(), self._shown(), self._password, self._gate, peer, self._access, self._requests
         )
         self._sessions.add(session)
         return ConsoleReader(lambda: not session.entered), session

@@ -12,8 +12,7 @@ class Settings:
     """Timeouts and limits of a client. Times are in seconds. The defaults suit a broker with default configuration."""
 
     timeout: float = 10.0
-    """Time limit for a reply, in seconds; after it the client reconnects. The broker delays the reply to a wrong
-    password by up to 4 s."""
+    """Time limit for a reply, in seconds; after it the client reconnects."""
     failover: float = 2.0
     """Time limit for the reply to the first request of a session, in seconds, if there are several endpoints; after it
     the client tries the next one. A broker answers that request at once."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import hashlib
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +15,15 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from broker.access import password_verifiers
 from broker.access.document import password_credential
 from broker.access.guarded_file import CHECK
 from broker.access.guarded_reading import BadUsers
+from broker.access.login_gate import GUESS_EVERY, GUESSES
 from broker.access.logins import Logins
-from broker.access.password_backoff import BACKOFF, FREE, GuessLimit
-from broker.access.password_checks import CHECKS, MAX_WAITING, PasswordChecks
+from broker.access.password_checks import CHECKS, MAX_WAITING
+from broker.access.password_logins import LIFETIME
+from broker.access.password_verifiers import MIN_ITERATIONS, of
 from broker.access.principal import Method, Principal
 from broker.access.users_access import UsersAccess
 from broker.core.errors import Reason, Refusal
@@ -33,7 +39,7 @@ class Rig:
         self.path = path
         self.clock = Clock()
         self.counts: Counter[str] = Counter()
-        logins = Logins(PasswordChecks(in_thread), GuessLimit(self.clock.seconds))
+        logins = Logins.open(self.clock.seconds, in_thread)
         put(path, FILE)
         self.access = UsersAccess(str(path), self.clock, maybeDeferred, logins, self._count)
         self.changes = 0
@@ -96,17 +102,26 @@ def test_a_wrong_user_and_a_wrong_password_have_one_answer(rig: Rig, user: str, 
     assert (refusal.reason, refusal.text) == (Reason.WRONG_CREDENTIALS, "the user or the password is wrong")
 
 
-def test_an_unknown_user_costs_as_much_work_as_a_known_one(tmp_path: Path) -> None:
-    jobs: list[Any] = []
+def test_a_check_takes_the_same_work_for_every_user_and_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    iterations = [0]
+    original = hashlib.pbkdf2_hmac
 
-    def in_thread(function: Callable[..., Any], verifiers: Any, password: str) -> Deferred[Any]:
-        jobs.append(verifiers)
-        return maybeDeferred(function, verifiers, password)
+    def counted(name: str, password: bytes, salt: bytes, count: int) -> bytes:
+        iterations[-1] += count
+        return original(name, password, salt, count)
 
-    rig = Rig(tmp_path / "users.toml", in_thread)
-    rig.login("ann", "x")
-    rig.login("carl", "x")
-    assert [len(verifiers) for verifiers in jobs] == [1, 1]
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", counted)
+    monkeypatch.setattr(password_verifiers, "pbkdf2_hmac", counted)
+    rig = Rig(tmp_path / "users.toml")
+    slow = of("pen", 3 * MIN_ITERATIONS)
+    rig.change(FILE.replace(f'passwords = ["{BOB.text()}"]', f'passwords = ["{BOB.text()}", "{slow.text()}"]'))
+    for number, password in enumerate(("x", "\u0627x", "x" * 600)):  # the second one is refused by SASLprep
+        for user in ("ann", "bob", "nobody", "no body"):
+            iterations.append(0)
+            rig.login(user, password, f"10.3.0.{number}")
+            assert iterations[-1] == 4 * MIN_ITERATIONS, (user, password)
 
 
 def test_a_user_may_have_two_passwords_while_one_replaces_the_other(rig: Rig) -> None:
@@ -126,34 +141,84 @@ def test_a_token_a_certificate_and_a_key_authenticate_their_user(rig: Rig) -> No
     assert rig.access.by_key("x" * 40, HERE) is None
 
 
-def test_a_wrong_token_is_a_guess(rig: Rig) -> None:
-    for _ in range(FREE):
+def test_a_token_is_never_refused_for_guesses(rig: Rig) -> None:
+    for _ in range(100):
         assert refused_token(rig, TOKEN[:-1]).reason is Reason.WRONG_CREDENTIALS
-    assert refused_token(rig, TOKEN).reason is Reason.TOO_MANY_GUESSES
-    rig.clock.advance(BACKOFF.after(1))
+        rig.login("ann", "x")
     assert rig.access.by_token(TOKEN, HERE).name == "ann"
-
-
-# back-off
-
-
-def test_an_address_with_wrong_passwords_is_refused_without_a_check(rig: Rig) -> None:
-    for _ in range(FREE):
-        assert reason(rig.login("carl", "x")) is Reason.WRONG_CREDENTIALS
     assert reason(rig.login("ann", "pencil")) is Reason.TOO_MANY_GUESSES
-    (elsewhere,) = rig.login("ann", "pencil", THERE)
-    assert elsewhere.name == "ann"
 
 
-def test_guesses_of_one_password_from_many_addresses_have_delayed_answers(rig: Rig) -> None:
-    for number in range(FREE):
-        assert reason(rig.login("ann", "x", f"10.1.0.{number}")) is Reason.WRONG_CREDENTIALS
-    wrong, right, other = rig.login("ann", "x", "10.2.0.1"), rig.login("ann", "pencil"), rig.login("bob", "crayon")
-    assert (wrong, right) == ([], [])
-    assert other[0].name == "bob"
-    rig.clock.advance(BACKOFF.after(2))
-    assert reason(wrong) is Reason.WRONG_CREDENTIALS
-    assert right[0].name == "ann"
+# guesses
+
+
+def test_a_guessed_user_is_refused_without_a_check_and_no_other_one(rig: Rig) -> None:
+    for _ in range(GUESSES):
+        assert reason(rig.login("ann", "x")) is Reason.WRONG_CREDENTIALS
+    wrong, right = rig.login("ann", "x"), rig.login("ann", "pencil")
+    assert reason(wrong) is reason(right) is Reason.TOO_MANY_GUESSES
+    assert wrong[0].text == right[0].text
+    assert rig.login("bob", "crayon")[0].name == "bob"
+    assert rig.login("ann", "pencil", THERE)[0].name == "ann"
+    rig.clock.advance(GUESS_EVERY)
+    assert rig.login("ann", "pencil")[0].name == "ann"
+
+
+def test_a_password_that_was_right_is_refused_too_while_guesses_are(rig: Rig) -> None:
+    assert rig.login("ann", "pencil")[0].name == "ann"
+    for _ in range(GUESSES):
+        rig.login("ann", "x")
+    assert reason(rig.login("ann", "pencil")) is Reason.TOO_MANY_GUESSES
+
+
+def test_a_verified_password_is_not_checked_again_for_a_while(tmp_path: Path) -> None:
+    jobs: list[Any] = []
+
+    def in_thread(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        jobs.append(arguments)
+        return maybeDeferred(function, *arguments)
+
+    rig = Rig(tmp_path / "users.toml", in_thread)
+    for address in (HERE, THERE, HERE):
+        assert rig.login("ann", "pencil", address)[0].address == address
+    assert len(jobs) == 1
+    assert reason(rig.login("ann", "pencil ")) is Reason.WRONG_CREDENTIALS
+    rig.clock.advance(LIFETIME)
+    assert rig.login("ann", "pencil")[0].name == "ann"
+    assert len(jobs) == 3
+    rig.change(FILE.replace(ANN.text(), BOB.text(), 1))
+    assert reason(rig.login("ann", "pencil")) is Reason.WRONG_CREDENTIALS
+
+
+def test_attempts_at_once_are_no_more_guesses_than_one_after_the_other(tmp_path: Path) -> None:
+    waiting: list[Callable[[], None]] = []
+
+    def in_thread(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
+        later: Deferred[Any] = Deferred()
+        waiting.append(lambda: later.callback(None))
+        return later.addCallback(lambda _: function(*arguments))
+
+    rig = Rig(tmp_path / "users.toml", in_thread)
+    attempts = [rig.login("ann", "guess") for _ in range(50)] + [rig.login("ann", "pencil")]
+    checked = 0
+    while waiting:
+        waiting.pop(0)()
+        checked += 1
+    assert checked == GUESSES
+    assert [reason(each) for each in attempts[GUESSES:]] == [Reason.TOO_MANY_GUESSES] * (51 - GUESSES)
+
+
+def test_names_of_any_length_leave_nothing_behind(rig: Rig) -> None:
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(300):
+            rig.login(f"{number}" + "x" * 1_000_000, "x", f"10.4.{number >> 8}.{number & 255}")
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1_000_000
 
 
 def test_checks_of_one_address_leave_room_for_others(tmp_path: Path) -> None:
@@ -164,7 +229,7 @@ def test_checks_of_one_address_leave_room_for_others(tmp_path: Path) -> None:
         return waiting[-1].addCallback(lambda _: function(*arguments))
 
     rig = Rig(tmp_path / "users.toml", in_thread)
-    attempts = [rig.login("ann", "guess") for _ in range(1_000)]
+    attempts = [rig.login(f"user-{number}", "guess") for number in range(1_000)]
     assert sum(each == [] for each in attempts) == CHECKS + MAX_WAITING
     good = rig.login("bob", "crayon", THERE)
     for _ in range(CHECKS + 2):
@@ -256,10 +321,10 @@ def test_another_file_that_is_bad_changes_nothing(rig: Rig, tmp_path: Path) -> N
 
 
 def test_a_change_is_noticed_without_a_request(rig: Rig) -> None:
-    put(rig.path, "")
+    put(rig.path, FILE.replace('name = "bob"', 'name = "rob"'))
     rig.clock.pump([CHECK] * 3)
     assert rig.changes == 1
-    assert not rig.access.directory.users
+    assert "bob" not in rig.access.directory.users
 
 
 def test_a_file_that_others_may_read_is_refused_at_the_start(tmp_path: Path) -> None:
@@ -270,7 +335,7 @@ def test_a_file_that_others_may_read_is_refused_at_the_start(tmp_path: Path) -> 
             path,
             clock,
             maybeDeferred,
-            Logins(PasswordChecks(maybeDeferred), GuessLimit(clock.seconds)),
+            Logins.open(clock.seconds, maybeDeferred),
             lambda *_: None,
         )
     assert not clock.getDelayedCalls()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.access.password_backoff import BACKOFF, FREE
+from broker.access.login_gate import GUESS_EVERY, GUESSES
 from broker.admin.console import ConsoleSession, Shown
 from broker.admin.telnet import MAX_LINE, ConsoleReader, Line
 from broker.core.counters import Counters
@@ -79,7 +79,7 @@ def enter(
     return Operator(
         lambda to: (
             ConsoleReader(),
-            ConsoleSession([broker_dialect(farm.wiring)], Shown(**shown), password, farm.guesses, to),
+            ConsoleSession([broker_dialect(farm.wiring)], Shown(**shown), password, farm.gate, to),
         ),
         RecordingPeer(True, address, patience),
     )
@@ -569,12 +569,12 @@ def test_guesses_are_held_up_by_address(farm: ElkoFarm) -> None:
         assert operator.closed is ("error" in text)
         return text
 
-    for port in range(FREE):
+    for port in range(GUESSES):
         assert attempt("wrong", f"192.0.2.1:{port}") == "error: wrong password\n"
     assert "too many wrong passwords" in attempt("wrong", "192.0.2.1:9")
     assert "too many wrong passwords" in attempt("figleaf", "192.0.2.1:9")
     assert "help" in attempt("figleaf", "192.0.2.2:9")
-    farm.clock.advance(BACKOFF.first)
+    farm.clock.advance(GUESS_EVERY)
     assert "help" in attempt("figleaf", "192.0.2.1:9")
 
 

@@ -34,7 +34,7 @@ def at_the_console(farm: DirectorFarm, password: str | None = None) -> Operator:
     """An operator of a broker that has this director."""
     broker = ElkoFarm()
     operator = Operator(
-        lambda to: (ConsoleReader(), ConsoleSession(both(broker, farm), Shown(), password, broker.guesses, to)),
+        lambda to: (ConsoleReader(), ConsoleSession(both(broker, farm), Shown(), password, broker.gate, to)),
         RecordingPeer(True, "127.0.0.1:7"),
     )
     operator.read()
@@ -234,7 +234,7 @@ def test_a_large_dump_is_shown_as_it_is(farm: DirectorFarm, operator: Operator) 
 def test_either_of_the_sessions_may_be_the_last_to_answer(waiting: str) -> None:
     farm, broker = DirectorFarm(), ElkoFarm()
     operator: Any = Operator(
-        lambda to: (ConsoleReader(), ConsoleSession(both(broker, farm), Shown(), None, broker.guesses, to)),
+        lambda to: (ConsoleReader(), ConsoleSession(both(broker, farm), Shown(), None, broker.gate, to)),
         RecordingPeer(True, "127.0.0.1:7"),
     )
     crowded(farm)

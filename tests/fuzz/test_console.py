@@ -97,7 +97,7 @@ class Desk:
             "1.2.3",
             {each.name: each for each in views(self.farm.wiring)},
         )
-        guesses = self.farm.guesses
+        guesses = self.farm.gate
         dialects = [broker_dialect(self.farm.wiring), director_dialect(self.director.wiring)]
         return Client(
             lambda to: (

@@ -19,10 +19,11 @@ def encoded(**message: Any) -> bytes:
 
 
 class Http:
-    """Requests to one listener, each over a connection of its own that is kept."""
+    """Requests to one listener, each over a connection of its own that is kept, from the address ``source``."""
 
-    def __init__(self, port: int, root: str, trusted: ssl.SSLContext | None = None) -> None:
+    def __init__(self, port: int, root: str, trusted: ssl.SSLContext | None = None, source: str = "127.0.0.1") -> None:
         self._port = port
+        self._source = (source, 0)
         self._root = root
         self._trusted = trusted
         self.connection = self.connect()
@@ -30,8 +31,10 @@ class Http:
     def connect(self) -> HTTPConnection:
         """Another connection."""
         if self._trusted is not None:
-            return HTTPSConnection("127.0.0.1", self._port, timeout=PATIENCE, context=self._trusted)
-        return HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
+            return HTTPSConnection(
+                "127.0.0.1", self._port, timeout=PATIENCE, context=self._trusted, source_address=self._source
+            )
+        return HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE, source_address=self._source)
 
     def request(
         self, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, method: str | None = None
@@ -52,8 +55,8 @@ class Http:
 class HttpPeer(Http):
     """One session over HTTP."""
 
-    def __init__(self, port: int, root: str, trusted: ssl.SSLContext | None = None) -> None:
-        super().__init__(port, root, trusted)
+    def __init__(self, port: int, root: str, trusted: ssl.SSLContext | None = None, source: str = "127.0.0.1") -> None:
+        super().__init__(port, root, trusted, source)
         self.session = self.ask("connect/1234")["sessionid"]
         self.sent = 1
         self.heard = 1
@@ -74,10 +77,11 @@ class HttpPeer(Http):
 
 
 class RtcpPeer:
-    """One session of RTCP."""
+    """One session of RTCP, from the address ``source``."""
 
-    def __init__(self, port: int, trusted: ssl.SSLContext | None = None) -> None:
+    def __init__(self, port: int, trusted: ssl.SSLContext | None = None, source: str = "127.0.0.1") -> None:
         self._port = port
+        self._source = (source, 0)
         self._trusted = trusted
         self.sent = 0
         self.heard = 0
@@ -94,7 +98,7 @@ class RtcpPeer:
 
     def connect(self) -> None:
         """A new connection."""
-        plain = socket.create_connection(("127.0.0.1", self._port), PATIENCE)
+        plain = socket.create_connection(("127.0.0.1", self._port), PATIENCE, self._source)
         self.sock = plain if self._trusted is None else self._trusted.wrap_socket(plain)
         self._file = self.sock.makefile("rb")
 

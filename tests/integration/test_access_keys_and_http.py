@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.access import tokens
-from broker.access.password_backoff import FREE
+from broker.access.login_gate import GUESSES
 from tests.access.users import put
 from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import Clients, brokerkeys
@@ -91,6 +91,30 @@ def test_users_have_their_names_only_and_a_revoked_token_none(tmp_path: Path) ->
     assert act["request_id"] == "from-bob"
 
 
+def test_services_are_withdrawn_by_the_right_to_their_names(tmp_path: Path) -> None:
+    right = '[[rights]]\nusers = ["bob"]\noperations = ["admin.withdraw"]\nnames = ["robot-b*"]\n'
+    service = {"hostport": "10.0.0.1:80", "ttl": 60}
+    with running(tmp_path, users=USERS + right) as daemon:
+        robot, ann, bob = bearer(TOKEN), basic("ann", "pencil"), basic("bob", "crayon")
+
+        def withdraw(name: str | None, **headers: str) -> int:
+            [found] = ask(daemon, "GET", f"/v1/services/{name or 'robot-a'}", **ann)[1]["services"]
+            body = {"provider": found["provider"], **({} if name is None else {"name": name})}
+            return ask(daemon, "POST", "/v1/actions/withdraw", body, **headers)[0]
+
+        for name in ("robot-a", "robot-bank"):
+            assert ask(daemon, "PUT", f"/v1/services/{name}/1", service, **robot)[0] == 201
+        assert withdraw("robot-a", **bob) == withdraw(None, **bob) == withdraw("robot-bank", **robot) == 403
+        assert withdraw("robot-bank", **bob) == 200
+        assert withdraw(None, **ann) == 200
+        assert ask(daemon, "GET", "/v1/services/robot-bank", **ann)[1]["services"] == []
+        acts = [json.loads(line) for line in written(tmp_path / "state" / "audit.jsonl").splitlines()]
+    refused = "refused: forbidden"
+    assert [(act["user"], act["result"]) for act in acts] == [
+        ("bob", refused), ("bob", refused), ("robot", refused), ("bob", "done"), ("ann", "done"),
+    ]  # fmt: skip
+
+
 def test_a_stream_ends_with_the_token_of_its_reader(tmp_path: Path) -> None:
     watcher = '[[rights]]\nusers = ["robot"]\noperations = ["view"]\n'
     with running(tmp_path, users=USERS + watcher) as daemon:
@@ -105,9 +129,9 @@ def test_a_stream_ends_with_the_token_of_its_reader(tmp_path: Path) -> None:
 
 def test_guesses_over_http_are_refused_and_an_address_of_its_own_is_served(tmp_path: Path) -> None:
     with running(tmp_path) as daemon:
-        answers = [ask(daemon, "GET", "/v1/status", **basic("ann", "guess"))[0] for _ in range(FREE + 5)]
-        assert answers[:FREE] == [401] * FREE
-        assert set(answers[FREE:]) == {429}
+        answers = [ask(daemon, "GET", "/v1/status", **basic("ann", "guess"))[0] for _ in range(GUESSES + 5)]
+        assert answers[:GUESSES] == [401] * GUESSES
+        assert set(answers[GUESSES:]) == {429}
         connection = http.client.HTTPConnection(
             "127.0.0.1", daemon.http_port(), timeout=PATIENCE, source_address=("127.0.0.2", 0)
         )

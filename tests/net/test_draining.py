@@ -32,7 +32,7 @@ class Listener:
         self.counters = Counters()
         turns = Scheduler(self.clock)
         complaints = Complaints(self.counters, self.clock)
-        access = AccessControl(Policy(), self.farm.guesses)
+        access = AccessControl(Policy(), self.farm.gate)
         self.factory = LineFactory(
             "elko",
             lambda peer: (BlockReader(VOCABULARY), BrokerSession(self.farm.wiring, access, peer)),

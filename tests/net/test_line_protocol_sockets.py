@@ -281,7 +281,7 @@ def broker(farm: ElkoFarm) -> Iterator[Server]:
     hub = Hub(
         converse=lambda peer: (
             BlockReader(VOCABULARY),
-            BrokerSession(farm.wiring, AccessControl(Policy(), farm.guesses), peer),
+            BrokerSession(farm.wiring, AccessControl(Policy(), farm.gate), peer),
         ),
         clock=farm.clock,
     )

@@ -18,7 +18,7 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 from zope.interface import implementer
 
-from broker.access.password_backoff import GuessLimit
+from broker.access.login_gate import LoginGate
 from broker.config import values
 from broker.core.counters import Counters
 from broker.core.director import director as core
@@ -145,7 +145,7 @@ class Broker:
         within = 0.0 if policy.allow_before_auth else BrokerLimits().authenticate_within
         return LineFactory(
             "elko",
-            partial(self._converse, AccessControl(policy, GuessLimit(self.clock.seconds))),
+            partial(self._converse, AccessControl(policy, LoginGate(self.clock.seconds))),
             ConnectionLimits(authenticate_within=within),
             self._turns,
             self._complaints,
@@ -163,7 +163,7 @@ class Director:
         self.clock = Clock()
         director = core.Director(self.clock)
         wiring = elko_director.DirectorWiring.of(director, NoControl(), self.clock)
-        door = AccessControl(Policy(roles=frozenset(("user", "provider", "admin"))), GuessLimit(self.clock.seconds))
+        door = AccessControl(Policy(roles=frozenset(("user", "provider", "admin"))), LoginGate(self.clock.seconds))
 
         def converse(peer: Peer) -> tuple[MessageReader, PeerSession]:
             return blocks.BlockReader(DIRECTOR_VOCABULARY), elko_director.DirectorSession(wiring, door, peer)

@@ -11,8 +11,6 @@ from twisted.internet.defer import maybeDeferred
 from broker.access.acts import NoAudit
 from broker.access.everyone import Everyone
 from broker.access.logins import Logins
-from broker.access.password_backoff import GuessLimit
-from broker.access.password_checks import PasswordChecks
 from broker.config.values import Broker, Checks
 from broker.core.checks.interfaces import Question
 from broker.core.checks.progress import Outcome
@@ -68,7 +66,7 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "offer_own": lambda: None,
         "forget": lambda title: None,
         "access": Everyone(),
-        "logins": Logins(PasswordChecks(maybeDeferred), GuessLimit(clock.seconds)),
+        "logins": Logins.open(clock.seconds, maybeDeferred),
         "audit": NoAudit(),
         "endpoints": lambda: [],
     }

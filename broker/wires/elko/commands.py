@@ -15,7 +15,7 @@ from msgspec.structs import FieldInfo
 
 from broker.access.acts import Audit, NoAudit
 from broker.access.everyone import Everyone
-from broker.access.password_backoff import GuessLimit
+from broker.access.login_gate import LoginGate
 from broker.access.principal import Access, Principal
 from broker.core.errors import Malformed, Reason
 from broker.net.interfaces.peer import Peer
@@ -304,9 +304,8 @@ class ElkoDialect:
 
     def converse(self, peer: Peer, principal: Principal, listener: str = CONSOLE) -> Typist:
         """Create the session of an operator."""
-        # The console has authenticated the operator: no password is compared here, so the clock of the back-off is not
-        # used.
-        control = AccessControl(POLICY, GuessLimit(lambda: 0.0), self.access, listener, self.audit)
+        # The console has authenticated the operator: no password is compared here, so the clock is not used.
+        control = AccessControl(POLICY, LoginGate(lambda: 0.0), self.access, listener, self.audit)
         session = self.session(control, peer)
         session.become(principal)
         session.receive(Auth("admin", label="console"))

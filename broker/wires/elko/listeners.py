@@ -100,7 +100,7 @@ class ElkoListeners(Generic[L]):
         for listener in self.configured:
             access = AccessControl(
                 self.policy(listener),
-                self.context.logins.guesses,
+                self.context.logins.gate,
                 self.context.access,
                 title(self.wire, listener),
                 self.context.audit,

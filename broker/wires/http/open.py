@@ -29,7 +29,6 @@ from broker.wires.http.sessions.dispatch import LISTENER, Dispatch
 from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import WIRE, InstanceLimits, Instances
 from broker.wires.http.sessions.registration import RegistrationEndpoints
-from broker.wires.http.sessions.verified_credentials import VerifiedCredentials
 from broker.wires.http.validation import effective_offer
 from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView
@@ -152,7 +151,6 @@ def open_http(config: Http, context: Context) -> OpenHttp:
     dispatch = Dispatch(
         Routes(context.endpoints),
         context.access,
-        VerifiedCredentials(context.access, clock),
         lambda address, refusal, request_id: complaints.add(WIRE, address, refusal, request_id=request_id),
         lambda address, request_id: complaints.failed(WIRE, address, request_id=request_id),
         frozenset(config.hosts),

@@ -66,10 +66,9 @@ class ClientIdentities:
         if keys is not None:
             name_of = keys.name_of
             curve = CurveKeys(name_of, lambda key: name_of(key) is not None)
-        logins = context.logins
         users = KnownUsers(self.users, self.access) if self.shares else self.users
-        mechanisms = Mechanisms(users, logins.checks, self.secret, curve.user_of, config.anonymous)
-        return AuthenticationContext(mechanisms, logins.delays, context.clock, curve)
+        mechanisms = Mechanisms(users, context.logins, self.secret, curve.user_of, config.anonymous)
+        return AuthenticationContext(mechanisms, curve)
 
     def revoke_from(self, control: ControlFlow) -> None:
         """Have the control flow revoke the access of users and keys that are removed or changed."""
@@ -115,6 +114,11 @@ class KnownUsers:
     def shapes(self) -> Sequence[tuple[int, int]]:
         """Iterations and length of the salt of each user."""
         return (*self.access.shapes, *(() if self.own is None else self.own.shapes))
+
+    @property
+    def work(self) -> int:
+        """Iterations of a check of a password of any of them."""
+        return max(self.access.work, 0 if self.own is None else self.own.work)
 
 
 class KnownPasswords:

@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from broker.access.password_backoff import GuessLimit
+from broker.access.login_gate import LoginGate
 from broker.core.director.director import Director
 from broker.core.director.interfaces import DirectorSettings
 from broker.wires.elko.codec.blocks import BlockReader
@@ -60,7 +60,7 @@ class DirectorFarm(CoreFarm):
 
     def connect(self, rules: Policy | None = None, local: bool = True, **peer: Any) -> Client:
         """A peer connects to a listener with these rules, by default an open one."""
-        door = AccessControl(policy() if rules is None else rules, GuessLimit(self.clock.seconds))
+        door = AccessControl(policy() if rules is None else rules, LoginGate(self.clock.seconds))
         return Client(
             lambda to: (BlockReader(VOCABULARY), DirectorSession(self.wiring, door, to)), RecordingPeer(local, **peer)
         )

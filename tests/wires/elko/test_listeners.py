@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.access.password_backoff import GuessLimit
+from broker.access.login_gate import LoginGate
 from broker.net.endpoints import CannotListen
 from broker.wires.elko.config import BrokerLimits, BrokerListener
 from broker.wires.elko.listeners import NamedListener, make_listener, net_limits
@@ -31,7 +31,7 @@ def open_one() -> Iterator[Open]:
             raise AssertionError("nobody connects")
 
         listener = BrokerListener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
-        door = AccessControl(Policy(), GuessLimit(reactor.seconds))
+        door = AccessControl(Policy(), LoginGate(reactor.seconds))
         made = make_listener("elko", listener, door, converse, TransportLimits(), context(reactor))
         made.open()
         opened.append(made)

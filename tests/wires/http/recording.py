@@ -21,7 +21,6 @@ from broker.wires.http.sessions.dispatch import Dispatch
 from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import InstanceLimits, Instances
 from broker.wires.http.sessions.registration import RegistrationEndpoints
-from broker.wires.http.sessions.verified_credentials import VerifiedCredentials
 from tests.recording.farm import CoreFarm
 from tests.wires.recording import ElkoFarm
 
@@ -68,7 +67,6 @@ class HttpFarm(CoreFarm):
         self.dispatch = Dispatch(
             Routes(lambda: own),
             self.access,
-            VerifiedCredentials(self.access, self.clock),
             self._refused,
             self._failed,
             frozenset(["broker.example.com"]),

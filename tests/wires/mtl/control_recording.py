@@ -16,8 +16,7 @@ from typing import Any, cast
 from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.internet.defer import Deferred
 
-from broker.access.password_backoff import ReplyDelays
-from broker.access.password_checks import PasswordChecks
+from broker.access.logins import Logins
 from broker.access.password_verifiers import MIN_ITERATIONS, PasswordVerifier, of
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
@@ -73,6 +72,8 @@ class Users:
     @property
     def shapes(self) -> Sequence[tuple[int, int]]:
         return [(each.iterations, len(each.salt)) for each in self._stored.values()]
+
+    work = MIN_ITERATIONS
 
 
 class Threads:
@@ -180,8 +181,9 @@ class ControlFarm(CoreFarm):
         self.keys = dict(keys or {})
         self.hosts = hosts
         self.threads = Threads()
-        self.mechanisms = Mechanisms(users, PasswordChecks(self.threads), b"s" * 32, self._key_user, anonymous)
-        self.delays = ReplyDelays()
+        self.mechanisms = Mechanisms(
+            users, Logins.open(self.clock.seconds, self.threads), b"s" * 32, self._key_user, anonymous
+        )
         self.rights = AccessPolicy(hosts, rules)
         settings.setdefault("open", users is None and keys is None and not anonymous)
         self.settings = MtlSettings(**settings)
@@ -194,9 +196,7 @@ class ControlFarm(CoreFarm):
         self.control = ControlFlow(
             self.router,
             FlowContext(self.leases, self.data, self.complaints, self.settings),
-            AuthenticationContext(
-                self.mechanisms, self.delays, self.clock, CurveKeys(self._key_user, self.keys.__contains__)
-            ),
+            AuthenticationContext(self.mechanisms, CurveKeys(self._key_user, self.keys.__contains__)),
             ProfileAccess(self.rights, self.profiles, port if callable(port) else lambda: port),
         )
         self.router.serve(self.control)

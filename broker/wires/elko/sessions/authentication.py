@@ -15,8 +15,8 @@ from twisted.internet.defer import Deferred
 from broker.access.acts import Audit, NoAudit
 from broker.access.everyone import Everyone
 from broker.access.grants import Grants
-from broker.access.password_backoff import GuessLimit
-from broker.access.principal import Access, Principal
+from broker.access.login_gate import LoginGate
+from broker.access.principal import Access, Principal, sees_secrets
 from broker.access.request_limits import RequestLimits, unlimited
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Rights
@@ -81,7 +81,7 @@ class AccessControl:
     """
 
     policy: Policy
-    guesses: GuessLimit
+    gate: LoginGate
     access: Access = attrs.field(factory=Everyone)
     title: str = ""
     audit: Audit = attrs.field(factory=NoAudit)
@@ -96,7 +96,7 @@ class AccessControl:
             return
         code = "" if credentials is None or credentials.code is None else credentials.code
         try:
-            self.guesses.check(address, code, self.policy.code)
+            self.gate.check(address, code, self.policy.code)
         except Refusal as refusal:
             raise Refusal(refusal.reason, f"auth: {refusal.text}") from None
 
@@ -113,6 +113,10 @@ class AccessControl:
                 return self.access.by_password(credentials.id, code, peer.address)
             return self.access.by_token(code, peer.address)
         return self.access.by_certificate(peer.certificate, peer.address) or Principal(address=peer.address)
+
+    def trusts(self, principal: Principal, peer: Peer) -> bool:
+        """Return True if an authenticated peer is shown the secrets of services."""
+        return sees_secrets(self.access, principal, peer.local, by_password=self.policy.code is not None)
 
     def grants(self, principal: Principal) -> Grants | None:
         """Return what the user may do at this listener; None without a users file, which permits everything."""

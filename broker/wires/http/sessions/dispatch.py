@@ -5,7 +5,7 @@ Order of the checks; each failure is a problem (RFC 9457), counted, and logged a
     Host          421 for a name that is not the listener's (DNS rebinding)
     path, method  404, 405 with Allow; OPTIONS is answered with Allow
     site          403 for a cross-site request to an endpoint that changes something, and for a cross-site upgrade
-    credentials   401 for wrong ones; 429 for too many guesses
+    credentials   401 for wrong ones; 429 while guesses of a password are refused
     rates         429 for too many requests of an address or a user
     rights        401 without credentials, if there are users; else 403
     drain         503 for registrations and finds while the broker drains
@@ -28,6 +28,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from broker.access.acts import Act, Audit, NoAudit
+from broker.access.grants import Grants
 from broker.access.principal import Access, Principal
 from broker.access.request_limits import RequestLimits, unlimited
 from broker.core.errors import Reason, Refusal
@@ -37,7 +38,6 @@ from broker.web.messages import Outlet, Request, Response, Stream
 from broker.web.problem import Problem, problem_of
 from broker.web.routes import Routes
 from broker.web.sites import known_host, same_site
-from broker.wires.http.sessions.verified_credentials import VerifiedCredentials
 
 LISTENER = "http"
 """The title of the listener, for `Access.allows`."""
@@ -54,12 +54,10 @@ class Dispatch:
 
     ``hosts`` are its names; ``refused`` counts and logs a refusal to an address, ``failed`` the current exception, both
     with the id of the request.
-    ``verified`` keeps credentials whose password was checked.
     """
 
     routes: Routes
     access: Access
-    verified: VerifiedCredentials
     refused: Callable[[str, Refusal, str], object]
     failed: Callable[[str, str], object]
     hosts: frozenset[str] = frozenset()
@@ -127,16 +125,15 @@ class Dispatch:
         if scheme.lower() == "bearer" and credentials:
             return _present_in(request, self.access.by_token(credentials, address))
         if scheme.lower() == "basic":
-            verified = self.verified.find(credentials)
-            if verified is not None:
-                return _present_in(request, verified)
             checked = self.access.by_password(*_basic(credentials), address)
-            return checked.addCallback(lambda principal: self.verified.add(credentials, principal))
+            # A password that was verified before has its answer already: the request does not wait.
+            verified: object = checked.result if checked.called else None
+            return _present_in(request, verified) if isinstance(verified, Principal) else checked
         raise Problem(401, "this scheme of Authorization is not known: Bearer or Basic", Reason.WRONG_CREDENTIALS)
 
     def _call(self, request: Request, principal: Principal, endpoint: Endpoint, path: Mapping[str, str]) -> Answer:
         """Call the endpoint. Never raises."""
-        call = Call(request, principal, path, None)
+        call = Call(request, principal, path, None, grants=self.access.grants(principal, LISTENER))
         try:
             self.requests.take(principal.name, request.address)
             self._permit(call, endpoint)
@@ -160,14 +157,14 @@ class Dispatch:
         operation, principal = endpoint.operation, call.principal
         if operation is None:
             return
-        if not self.access.allows(principal, LISTENER, operation, call.path.get("name", "")):
+        if not _permitted(call.grants, endpoint, call):
             raise self._not_allowed(principal, operation)
         if self.draining and operation in CLIENTS:
             raise _draining()
 
     def _wait(self, answer: Deferred[Any], call: Call, endpoint: Endpoint) -> Deferred[Any]:
         """Return the answer, which is cancelled if the rights of the user end, or if the broker drains."""
-        present = _Present(call, endpoint, answer.cancel)
+        present = _Present(call, endpoint, answer.cancel, streams=False)
 
         def over(result: object) -> object:
             self._present.discard(present)
@@ -189,7 +186,7 @@ class Dispatch:
 
         def begin(outlet: Outlet) -> Callable[[], None]:
             ended = stream.begin(outlet)
-            present = _Present(call, endpoint, outlet.close)
+            present = _Present(call, endpoint, outlet.close, streams=True)
             self._present.add(present)
 
             def over() -> None:
@@ -204,12 +201,15 @@ class Dispatch:
         """End the answers that wait, and streams, of users without the right any more."""
         for each in list(self._present):
             principal, operation = each.call.principal, each.endpoint.operation
-            name = each.call.path.get("name", "")
+            grants = self.access.grants(principal, LISTENER)
             if not self.access.stands(principal):
                 text = f"the credentials of {principal.name!r} are not valid any more"
                 each.end(Problem(401, text, Reason.WRONG_CREDENTIALS))
-            elif operation is not None and not self.access.allows(principal, LISTENER, operation, name):
+            elif operation is not None and not _permitted(grants, each.endpoint, each.call):
                 each.end(self._not_allowed(principal, operation))
+            elif each.streams and grants != each.call.grants:
+                # What it shows depends on them: its client asks again, with the rights of now.
+                each.end(Problem(403, "the rights of the user have changed", Reason.FORBIDDEN))
 
     def _record(self, call: Call, endpoint: Endpoint, error: Exception) -> None:
         """Record an administrative request that is refused here; the handlers record those that reach them."""
@@ -252,6 +252,14 @@ class Dispatch:
         return error.response(request.id)
 
 
+def _permitted(grants: Grants, endpoint: Endpoint, call: Call) -> bool:
+    """Return True if the operation of the endpoint, which has one, is granted for the call."""
+    assert endpoint.operation is not None
+    if endpoint.by_name:
+        return grants.may_some(endpoint.operation)
+    return grants.may(endpoint.operation, call.path.get("name", ""))
+
+
 @attrs.define(eq=False)
 class _Present:
     """An answer that waits, or a stream. ``close`` ends it."""
@@ -259,6 +267,7 @@ class _Present:
     call: Call
     endpoint: Endpoint
     close: Callable[[], object]
+    streams: bool
     refusal: Problem | None = None
     """The reason why it was ended; None until then."""
 

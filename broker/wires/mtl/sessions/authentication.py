@@ -4,7 +4,6 @@ Rules:
 - An Authorize with the mechanism of the exchange in progress is its next response. Another mechanism begins another
   exchange. So does a response that cannot be the next one: a client may begin again without announcing it.
 - An exchange has a limited time, from its first response on. Beyond it, the exchange has failed.
-- A reply that reveals if credentials are right is delayed after failures (`broker.access.password_backoff`).
 - When any user loses access while an answer waits, that answer gives no access: it may concern the same user.
 """
 
@@ -13,13 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import attrs
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.defer import CancelledError
 
-from broker.access.password_backoff import ReplyDelays
 from broker.core.interfaces import ILeases
 from broker.wires.mtl.sessions.control_sessions import ControlSession, Pipeline, RunningExchange, SessionEvent
-from broker.wires.mtl.sessions.leased_call import LeasedCall
 from broker.wires.mtl.sessions.sasl import (
     EXCHANGE_SECONDS,
     FailureReason,
@@ -30,9 +26,9 @@ from broker.wires.mtl.sessions.sasl import (
     Mechanisms,
 )
 
-TOO_LATE = LoginFailed(FailureReason.MALFORMED, "the exchange took too long", verdict=None)
+TOO_LATE = LoginFailed(FailureReason.MALFORMED, "the exchange took too long")
 
-CHANGED = LoginFailed(FailureReason.CREDENTIALS, "the users have changed meanwhile", verdict=None)
+CHANGED = LoginFailed(FailureReason.CREDENTIALS, "the users have changed meanwhile")
 
 
 def _no_user(key: str) -> str | None:
@@ -57,11 +53,9 @@ class CurveKeys:
 
 @attrs.frozen(eq=False)
 class AuthenticationContext:
-    """Means of authentication: the mechanisms of SASL, the delays after failures with their clock, and CURVE keys."""
+    """Means of authentication: the mechanisms of SASL, and CURVE keys."""
 
     mechanisms: Mechanisms
-    delays: ReplyDelays
-    clock: IReactorTime
     keys: CurveKeys = CurveKeys()
 
 
@@ -108,11 +102,7 @@ class Authentication:
             outcome = await self._step(session, turn, running, response)
         if not isinstance(outcome, LoginChallenge):
             self.forget(session)
-        user, now = running.exchange.user, self._context.clock.seconds()
-        delay = self._context.delays.reply(user, session.address, outcome.verdict, now)
-        if delay:
-            await self._pause(turn, delay)
-        # The session lost the exchange during one of the waits: the challenge belongs to nothing any more.
+        # The session lost the exchange during the wait: the challenge belongs to nothing any more.
         if isinstance(outcome, LoginChallenge) and session.running is not running:
             return TOO_LATE
         return CHANGED if isinstance(outcome, LoginDone) and turn.stale else outcome
@@ -159,18 +149,6 @@ class Authentication:
         finally:
             turn.pending = None
         return outcome if session.running is running else TOO_LATE
-
-    async def _pause(self, turn: Pipeline, seconds: float) -> None:
-        """Wait, at most until the session ends."""
-        turn.pending = done = Deferred[None]()
-        # `moment`, not `now`: after a password check in a thread, no quantum of the scheduler has set the time.
-        held = self._leases.hold(LeasedCall(lambda now: done.callback(None)), self._leases.moment() + seconds)
-        try:
-            await done
-        except CancelledError:
-            held.cancel()
-        finally:
-            turn.pending = None
 
 
 def _out_of_order(outcome: LoginOutcome) -> bool:

@@ -17,6 +17,7 @@ DEFECT = wire.error(ReplyStatus.INTERNAL_ERROR, "a defect of the broker, which w
 
 _STATUS = {
     Reason.LIMIT: ReplyStatus.TOO_MANY,
+    Reason.TOO_MANY_GUESSES: ReplyStatus.TOO_MANY,
     Reason.FORBIDDEN: ReplyStatus.FORBIDDEN,
     Reason.NAME_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
     Reason.TOPIC_NOT_ALLOWED: ReplyStatus.FORBIDDEN,

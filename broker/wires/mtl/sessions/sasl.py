@@ -16,6 +16,8 @@ Rules:
   more challenge, since 201 has no member for it. There is no channel binding: ZeroMQ has no channel to bind. An
   authorization identity is refused.
 - PLAIN (RFC 4616) is offered on secure connections. Its check is slow, so it runs in a thread.
+- SCRAM-SHA-256 and PLAIN pass the gate of all listeners (`broker.access.login_gate`). While guesses are refused, they
+  fail with `Refusal` TOO_MANY_GUESSES, at the step that would be compared.
 - EXTERNAL (RFC 4422, appendix A): the CURVE key of the connection authenticates the user.
 - ANONYMOUS (RFC 4505): the trace is logged only.
 - PLAIN and EXTERNAL accept an authorization identity, if it is the name of the user.
@@ -29,6 +31,7 @@ from __future__ import annotations
 import enum
 import hmac
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -36,8 +39,8 @@ from scramp import ScramException, ScramMechanism  # type: ignore[import-untyped
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 
-from broker.access.password_checks import PasswordChecks
-from broker.access.password_verifiers import ITERATIONS, KEY, MAX_PASSWORD, SALT, PasswordVerifier, is_user
+from broker.access.logins import Logins
+from broker.access.password_verifiers import ITERATIONS, KEY, SALT, PasswordVerifier, is_user
 
 SCRAM = "SCRAM-SHA-256"
 PLAIN = "PLAIN"
@@ -72,14 +75,9 @@ class FailureReason(enum.Enum):
 
 @attrs.frozen
 class LoginChallenge:
-    """A challenge, which the client has to answer.
-
-    ``verdict`` is the information on the credentials that the challenge reveals, for `ReplyDelays`: None for nothing,
-    True for "right".
-    """
+    """A challenge, which the client has to answer."""
 
     data: bytes = attrs.field(repr=False)
-    verdict: bool | None = None
 
 
 @attrs.frozen
@@ -88,7 +86,6 @@ class LoginDone:
 
     user: str
     trace: str = ""
-    verdict: bool | None = True
 
 
 @attrs.frozen
@@ -97,7 +94,6 @@ class LoginFailed:
 
     why: FailureReason
     text: str
-    verdict: bool | None = False
 
 
 LoginOutcome = LoginChallenge | LoginDone | LoginFailed
@@ -118,9 +114,9 @@ class SaslExchange(Protocol):
     def step(self, response: bytes | None) -> Deferred[LoginOutcome]:
         """Process the next response. None is the absence of an initial response; later it counts as an empty one.
 
-        Fails with `Refusal` LIMIT if too many passwords are being checked; this ends the exchange, too. Cancelling the
-        Deferred frees the place of a check that has not begun. A step before the outcome of the last one is out of
-        order.
+        Fails with `Refusal` TOO_MANY_GUESSES, or LIMIT if too many passwords are being checked; both end the exchange,
+        too. Cancelling the Deferred frees the place of a check that has not begun. A step before the outcome of the
+        last one is out of order.
         """
 
 
@@ -134,12 +130,16 @@ class Users(Protocol):
     def shapes(self) -> Sequence[tuple[int, int]]:
         """Iterations and length of the salt of each user, in any fixed order."""
 
+    @property
+    def work(self) -> int:
+        """Iterations of a check of a password: see `broker.access.password_verifiers.work_of`."""
+
 
 class Mechanisms:
     """The mechanisms on offer, and their exchanges.
 
     - ``users``: None if there are no passwords.
-    - ``checks`` runs the checks of PLAIN in threads.
+    - ``logins`` has the gate, and the checks of PLAIN.
     - ``secret`` is the key of the salts of unknown users. It must outlast restarts: other salts would reveal them.
     - ``key_user`` returns the user that a CURVE key authenticates, or None.
     - ``anonymous`` offers ANONYMOUS; it may be changed at any time.
@@ -148,13 +148,13 @@ class Mechanisms:
     def __init__(
         self,
         users: Users | None,
-        checks: PasswordChecks,
+        logins: Logins,
         secret: bytes,
         key_user: Callable[[str], str | None] = lambda key: None,
         anonymous: bool = False,
     ) -> None:
         self._known = None if users is None else _VerifierLookup(users, secret)
-        self._checks = checks
+        self._logins = logins
         self._key_user = key_user
         self.anonymous = anonymous
 
@@ -177,7 +177,7 @@ class Mechanisms:
     def begin(self, mechanism: str, secure: bool, key: str, address: str = "") -> SaslExchange | None:
         """Begin an exchange. Returns None if the mechanism (in capitals) is not offered on such a connection.
 
-        ``address`` is that of the client, for its share of password checks.
+        ``address`` is that of the client, by which its guesses count.
         """
         if mechanism not in self.names(secure, key):
             return None
@@ -185,7 +185,8 @@ class Mechanisms:
             return _ExternalExchange(self._key_user, key)
         if self._known is None or mechanism == ANONYMOUS:
             return _AnonymousExchange()
-        return _ScramExchange(self._known) if mechanism == SCRAM else _PlainExchange(self._known, self._checks, address)
+        exchange = _ScramExchange if mechanism == SCRAM else _PlainExchange
+        return exchange(self._known, self._logins, address)
 
 
 # users, known or not
@@ -204,6 +205,16 @@ class _VerifierLookup:
         never = self._never(name)
         stored = self._users.find(name)
         return (never, False) if stored is None else (stored, True)
+
+    def passwords(self, name: str) -> Sequence[PasswordVerifier]:
+        """Return the verifier of that user; none if unknown."""
+        stored = self._users.find(name)
+        return () if stored is None else (stored,)
+
+    @property
+    def work(self) -> int:
+        """See `Users`."""
+        return self._users.work
 
     def stands(self, name: str, stored: PasswordVerifier) -> bool:
         """Return True if this is still the verifier of that user."""
@@ -276,9 +287,11 @@ class _ScramExchange(_ExchangeSteps):
     mechanism = SCRAM
     most = MAX_SCRAM
 
-    def __init__(self, known: _VerifierLookup) -> None:
+    def __init__(self, known: _VerifierLookup, logins: Logins, address: str) -> None:
         super().__init__(self._first)
         self._known = known
+        self._gate = logins.gate
+        self._address = address
         self._server = _SERVER.make_server(self._look_up)
         self._stored: PasswordVerifier | None = None
         """Verifier of the user, None if unknown."""
@@ -299,20 +312,25 @@ class _ScramExchange(_ExchangeSteps):
         return LoginChallenge(challenge.encode())
 
     def _final(self, response: str) -> LoginOutcome:
+        attempt = self._gate.begin(self._address, self.user)
         try:
             self._server.set_client_final(response)
             challenge = self._server.get_server_final()
         except ScramException as error:
-            return _scram_failed(error)
+            failed = _scram_failed(error)
+            if failed is not WRONG:
+                attempt.void()
+            return failed
         if not self._stands():
             return WRONG
+        attempt.right()
         self._next = self._end
-        return LoginChallenge(challenge.encode(), verdict=True)
+        return LoginChallenge(challenge.encode())
 
     def _end(self, response: str) -> LoginOutcome:
         if response:
             return LoginFailed(FailureReason.MALFORMED, "the last challenge is answered by an empty response")
-        return LoginDone(self.user, verdict=None) if self._stands() else WRONG
+        return LoginDone(self.user) if self._stands() else WRONG
 
     def _stands(self) -> bool:
         return self._stored is not None and self._known.stands(self.user, self._stored)
@@ -332,10 +350,10 @@ class _PlainExchange(_ExchangeSteps):
 
     mechanism = PLAIN
 
-    def __init__(self, known: _VerifierLookup, checks: PasswordChecks, address: str) -> None:
+    def __init__(self, known: _VerifierLookup, logins: Logins, address: str) -> None:
         super().__init__(self._first)
         self._known = known
-        self._checks = checks
+        self._passwords = logins.passwords
         self._address = address
 
     def _first(self, response: str) -> LoginOutcome | Deferred[LoginOutcome]:
@@ -348,14 +366,9 @@ class _PlainExchange(_ExchangeSteps):
         self.user = name if is_user(name) else ""
         if wanted not in ("", name):
             return NOT_YOURS
-        if len(password.encode()) > MAX_PASSWORD:
-            return WRONG
-        stored, known = self._known.look_up(name)
-
-        def checked(right: bool) -> LoginOutcome:
-            return LoginDone(name) if right and known and self._known.stands(name, stored) else WRONG
-
-        return self._checks.run(stored.check, password, address=self._address).addCallback(checked)
+        verifiers = partial(self._known.passwords, name)
+        checked = self._passwords.verify(name, password, self._address, verifiers, self._known.work)
+        return checked.addCallback(lambda verifier: WRONG if verifier is None else LoginDone(name))
 
 
 class _ExternalExchange(_ExchangeSteps):

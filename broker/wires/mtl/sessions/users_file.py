@@ -90,10 +90,16 @@ class UserTable:
     users: Mapping[str, PasswordVerifier]
     shapes: tuple[tuple[int, int], ...] = attrs.field(init=False, eq=False)
     """See `broker.wires.mtl.sessions.sasl.Users`."""
+    work: int = attrs.field(init=False, eq=False)
+    """See `broker.wires.mtl.sessions.sasl.Users`."""
 
     @shapes.default
     def _shapes(self) -> tuple[tuple[int, int], ...]:
         return tuple(sorted((kept.iterations, len(kept.salt)) for kept in self.users.values()))
+
+    @work.default
+    def _work(self) -> int:
+        return password_verifiers.work_of((kept,) for kept in self.users.values())
 
 
 def _table(path: str, text: str) -> UserTable:
@@ -134,6 +140,11 @@ class UsersFile:
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """See `broker.wires.mtl.sessions.sasl.Users`."""
         return self._file.value.shapes
+
+    @property
+    def work(self) -> int:
+        """See `broker.wires.mtl.sessions.sasl.Users`."""
+        return self._file.value.work
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file.value.users)

@@ -9,7 +9,7 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
-from broker.access.password_backoff import GuessLimit
+from broker.access.login_gate import LoginGate
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.codec.director import VOCABULARY as DIRECTOR
@@ -54,7 +54,7 @@ class Scene:
 
 def access(rig: Rig, policy: Policy) -> AccessControl:
     """Return the access control of a listener, which reviews its sessions when the users file changes."""
-    control = AccessControl(attrs.evolve(policy, users=True), GuessLimit(Clock().seconds), rig.access, "elko")
+    control = AccessControl(attrs.evolve(policy, users=True), LoginGate(Clock().seconds), rig.access, "elko")
     rig.access.changed.append(control.review)
     return control
 

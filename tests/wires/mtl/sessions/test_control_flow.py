@@ -16,6 +16,7 @@ import pytest
 from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.logger import capturedLogs, formatEvent
 
+from broker.access.login_gate import GUESS_EVERY, GUESSES
 from broker.wires.mtl.codec.control import MAX_REQUEST, MAX_RESOURCES
 from broker.wires.mtl.sessions.access_rules import AccessRule
 from broker.wires.mtl.sessions.control_flow import WIRE
@@ -518,7 +519,6 @@ def test_A13_an_exchange_whose_thread_is_stuck_fails_after_its_time() -> None:
     farm.threads.run()
     assert peer.take() == []
     assert peer.profile("test")[0] == 401
-    assert farm.delays.reply("alice", HERE, True, farm.clock.seconds()) == 0
     assert peer.plain("alice", "pencil")[0] == 201
 
 
@@ -592,23 +592,6 @@ def test_A21_a_login_that_began_before_its_user_was_taken_away_lets_nobody_in() 
     assert peer.profile("test")[0] == 401
 
 
-def test_A21_nor_does_one_whose_reply_was_delayed_meanwhile() -> None:
-    farm = closed_farm()
-    assert farm.users is not None
-    peer = farm.peer(HERE)
-    peer.open()
-    for _ in range(3):
-        assert peer.plain("alice", "wrong")[0] == 401
-    peer.say("Authorize", plain("alice", "pencil"))
-    farm.threads.run()
-    assert peer.take() == []
-    farm.users.set("alice", None)
-    farm.control.revoke_users(["alice"])
-    farm.wait(1.5)
-    assert peer.reply()[0] == 401
-    assert peer.profile("test")[0] == 401
-
-
 def test_A21_a_login_that_waits_behind_such_a_one_is_not_hurt() -> None:
     farm = closed_farm()
     peer = farm.peer(HERE)
@@ -676,63 +659,52 @@ def test_A21_new_rules_count_where_nobody_has_to_log_in() -> None:
     assert peer.open("other")[0] == 201
 
 
-# A: delays
+# A: guesses
 
 
-def test_after_some_failures_replies_wait_and_other_sessions_do_not() -> None:
+@pytest.mark.parametrize("mechanism", [SCRAM, PLAIN])
+def test_while_guesses_are_refused_a_right_password_is_answered_as_a_wrong_one(mechanism: str) -> None:
     farm = closed_farm()
-    peer, other = farm.peer(HERE), farm.peer()
-    peer.open()
-    for _ in range(3):
-        assert peer.plain("alice", "wrong")[0] == 401
-    for seconds in (1, 2, 4, 4):
-        peer.say("Authorize", plain("alice", "wrong"))
-        farm.threads.run()
-        peer.say("Profile", {"profile": "test"})
-        assert other.open()[0] == 401
-        farm.wait(seconds - 0.1)
-        assert peer.take() == []
-        assert other.profile("test")[0] == 401
-        farm.wait(0.2)
-        assert [code for code, _ in peer.take()] == [401, 401]
+
+    def login(user: str, password: str, address: str = HERE) -> tuple[int, Any]:
+        peer = farm.peer(address)
+        peer.open()
+        return peer.scram(user, password) if mechanism == SCRAM else peer.plain(user, password)
+
+    assert login("alice", "pencil")[0] == 201
+    assert [login("alice", "wrong")[0] for _ in range(GUESSES)] == [401] * GUESSES
+    right, wrong = login("alice", "pencil"), login("alice", "wrong")
+    assert right == wrong
+    assert right[0] == 429
+    assert login("bob", "rubber")[0] == 201
+    assert login("alice", "pencil", f"{HERE}1")[0] == 201
+    farm.wait(GUESS_EVERY)
+    assert login("alice", "pencil")[0] == 201
     assert len(farm.leases) == 0
 
 
-def test_the_wait_begins_when_the_thread_has_checked_the_password() -> None:
+def test_exchanges_at_once_are_no_more_guesses_than_one_after_the_other() -> None:
     farm = closed_farm()
-    peer, other = farm.peer(HERE), farm.peer()
-    peer.open()
-    for _ in range(3):
-        assert peer.plain("alice", "wrong")[0] == 401
-    other.open()
-    # An exchange that goes on meanwhile.
-    assert other.authorize(SCRAM, ScramClient([SCRAM], "bob", "rubber").get_client_first().encode())[0] == 402
-    peer.say("Authorize", plain("alice", "wrong"))
-    farm.clock.advance(3.0)
-    farm.threads.run()
-    peer.take()
-    farm.wait(0.9)
-    assert peer.take() == []
-    farm.wait(0.2)
-    assert peer.reply()[0] == 401
+    codes = []
+    begun = []
+    for _ in range(200):
+        peer = farm.peer(HERE)
+        peer.open()
+        client = ScramClient([SCRAM], "alice", "wrong")
+        client.set_server_first(challenge(peer.authorize(SCRAM, client.get_client_first().encode())[1]))
+        begun.append((peer, client))
+    for peer, client in begun:
+        codes.append(peer.authorize(SCRAM, client.get_client_final().encode())[0])
+    assert codes == [401] * GUESSES + [429] * (200 - GUESSES)
 
 
-def test_the_last_challenge_of_scram_waits_as_a_refusal_would() -> None:
+def test_an_exchange_that_begins_again_is_no_guess() -> None:
     farm = closed_farm()
-    peer = farm.peer()
+    peer = farm.peer(HERE)
     peer.open()
-    for _ in range(3):
-        assert peer.scram("alice", "wrong")[0] == 401
-    client = ScramClient([SCRAM], "alice", "pencil")
-    client.set_server_first(challenge(peer.authorize(SCRAM, client.get_client_first().encode())[1]))
-    peer.say("Authorize", authorize(SCRAM, client.get_client_final().encode()))
-    farm.wait(0.9)
-    assert peer.take() == []
-    farm.wait(0.2)
-    code, said = peer.reply()
-    assert code == 402
-    client.set_server_final(challenge(said))
-    assert peer.authorize(SCRAM, b"")[0] == 201
+    for _ in range(GUESSES + 5):
+        assert peer.authorize(SCRAM, ScramClient([SCRAM], "alice", "pencil").get_client_first().encode())[0] == 402
+    assert peer.scram("alice", "pencil")[0] == 201
 
 
 def test_too_many_passwords_at_once_are_told_and_end_nothing() -> None:
@@ -1129,7 +1101,7 @@ def test_a_defect_in_a_thread_is_answered_and_logged() -> None:
     farm = closed_farm()
     peer = farm.peer(HERE)
     peer.open()
-    farm.mechanisms._checks._in_thread = fails  # type: ignore[assignment]
+    farm.mechanisms._logins.passwords._checks._in_thread = fails  # type: ignore[assignment]
     with capturedLogs() as logged:
         code, said = peer.ask("Authorize", plain("alice", "pencil"))
     assert code == 500

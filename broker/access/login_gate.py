@@ -1,0 +1,189 @@
+"""The gate of logins: the limit on guesses of passwords, one for all listeners and wires.
+
+Rules:
+- A wrong password takes a token of two buckets: that of the name at the address, and that of the address. An attempt
+  is admitted while both have one. A right password takes none, so that a thousand servers with one name may log in at
+  once.
+- An attempt that is not admitted is refused without a comparison: the answer is the same for right and wrong ones.
+- Attempts whose outcome is not known yet count as wrong ones: a thousand attempts at once are no thousand guesses.
+- A name that has logged in from an address needs no token of the address's bucket there. So guesses at some names, from
+  behind the same proxy or NAT, do not keep the servers behind it from coming back.
+- All names that no user can have are one name, so that nothing is stored of them. Other names are treated alike whether
+  there is such a user or not: the gate reveals no users.
+- Tokens, keys and certificates do not pass the gate: their 256 bits cannot be guessed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from hashlib import blake2b
+from typing import Generic, TypeVar
+
+import attrs
+
+from broker.access.identity import network_of
+from broker.access.password_verifiers import is_user
+from broker.core.errors import Reason, Refusal
+
+GUESSES = 3
+"""Wrong passwords for one name at one address, at once: people mistype."""
+
+GUESS_EVERY = 4.0
+"""Seconds for each further one. A longer time would let a stranger behind the same address keep the name out for
+longer."""
+
+ADDRESS_GUESSES = 30
+"""Wrong passwords from one address for all names together, at once: the people of an office behind one address."""
+
+ADDRESS_GUESS_EVERY = 1.0
+"""Seconds for each further one: some 86,000 guesses a day, spread over as many names as the address likes."""
+
+MAX_REMEMBERED = 10_000
+"""Entries of each table: as many as there are sessions, at some 400 bytes each."""
+
+REFUSED = "too many wrong passwords from this address: try again in a few seconds"
+"""The answer to an attempt that is not admitted. It has no time: two answers to attempts at different moments would
+differ, and so be no proof that the answer depends on nothing else."""
+
+Key = tuple[str, str]
+"""An address, and a name at it."""
+
+
+class LoginGate:
+    """The guesses of all addresses. ``seconds`` returns the time of a clock, in seconds."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._names: _Buckets[Key] = _Buckets(GUESSES, GUESS_EVERY)
+        self._addresses: _Buckets[str] = _Buckets(ADDRESS_GUESSES, ADDRESS_GUESS_EVERY)
+        self._known: OrderedDict[Key, None] = OrderedDict()
+        """Names that have logged in from an address, the one unused for longest first."""
+        self._secret = secrets.token_bytes(32)
+
+    def admit(self, address: str, name: str) -> None:
+        """Raise `Refusal` TOO_MANY_GUESSES unless an attempt would be admitted now."""
+        self._admit(_key(address, name))
+
+    def begin(self, address: str, name: str) -> Attempt:
+        """Return an attempt, which counts as a wrong password until it is right. Raises `Refusal` as `admit`."""
+        return self._begin(_key(address, name))
+
+    def check(self, address: str, code: str, password: str) -> None:
+        """Compare a code with a password that belongs to no user, in constant time.
+
+        The password stands for a name: listeners with the same one count together. Raises `Refusal`
+        TOO_MANY_GUESSES or WRONG_CREDENTIALS.
+        """
+        # No name of a user has a blank.
+        name = "password " + blake2b(password.encode(), key=self._secret, digest_size=16).hexdigest()
+        attempt = self._begin((network_of(address), name))
+        if not hmac.compare_digest(code.encode(errors="replace"), password.encode()):
+            raise Refusal(Reason.WRONG_CREDENTIALS, "wrong password")
+        attempt.right()
+
+    def knows(self, address: str, name: str) -> bool:
+        """Return True if that name has logged in from that address."""
+        return _key(address, name) in self._known
+
+    def _admit(self, key: Key) -> None:
+        now = self._seconds()
+        if not self._names.has(key, now) or not (key in self._known or self._addresses.has(key[0], now)):
+            raise Refusal(Reason.TOO_MANY_GUESSES, REFUSED)
+
+    def _begin(self, key: Key) -> Attempt:
+        self._admit(key)
+        now = self._seconds()
+        return Attempt(self, key, self._names.take(key, now), self._addresses.take(key[0], now))
+
+    def _give_back(self, attempt: Attempt) -> None:
+        now = self._seconds()
+        if attempt.of_name:
+            self._names.give_back(attempt.key, now)
+        if attempt.of_address:
+            self._addresses.give_back(attempt.key[0], now)
+
+    def _remember(self, key: Key) -> None:
+        self._known[key] = None
+        self._known.move_to_end(key)
+        if len(self._known) > MAX_REMEMBERED:
+            self._known.popitem(last=False)
+
+
+@attrs.define(eq=False)
+class Attempt:
+    """An attempt that was admitted: a wrong password, unless `right` or `void` is called, once."""
+
+    _gate: LoginGate
+    key: Key
+    of_name: bool
+    of_address: bool
+    """True where it took a token."""
+
+    def right(self) -> None:
+        """Count a right password."""
+        self._gate._give_back(self)
+        self._gate._remember(self.key)
+
+    def void(self) -> None:
+        """Count nothing: no password was compared."""
+        self._gate._give_back(self)
+
+
+def _key(address: str, name: str) -> Key:
+    return network_of(address), name if is_user(name) else ""
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class _Buckets(Generic[K]):
+    """Token buckets by key, of ``burst`` tokens, with a further one each ``every`` seconds.
+
+    A full bucket is not stored. Beyond `MAX_REMEMBERED` the one unused for longest is discarded, which fills it.
+    """
+
+    def __init__(self, burst: int, every: float) -> None:
+        self._burst = burst
+        self._every = every
+        self._buckets: OrderedDict[K, tuple[float, float]] = OrderedDict()
+        """Tokens, and the time at which there were so many."""
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def has(self, key: K, now: float) -> bool:
+        """Return True if the bucket has a token."""
+        return self._tokens(key, now) >= 1.0
+
+    def take(self, key: K, now: float) -> bool:
+        """Take a token. Returns False if there is none."""
+        tokens = self._tokens(key, now)
+        if tokens < 1.0:
+            return False
+        self._set(key, tokens - 1.0, now)
+        return True
+
+    def give_back(self, key: K, now: float) -> None:
+        """Put a token back."""
+        self._set(key, self._tokens(key, now) + 1.0, now)
+
+    def _tokens(self, key: K, now: float) -> float:
+        found = self._buckets.get(key)
+        if found is None:
+            return float(self._burst)
+        tokens, then = found
+        if now < then:
+            return float(self._burst)  # the clock was set back, which must not lock a name
+        return min(float(self._burst), tokens + (now - then) / self._every)
+
+    def _set(self, key: K, tokens: float, now: float) -> None:
+        if tokens >= self._burst:
+            self._buckets.pop(key, None)
+            return
+        self._buckets[key] = (tokens, now)
+        self._buckets.move_to_end(key)
+        if len(self._buckets) > MAX_REMEMBERED:
+            self._buckets.popitem(last=False)

@@ -1,0 +1,165 @@
+"""Logins: the same attack on each door that checks a password, and a token beside it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from broker.access.login_gate import ADDRESS_GUESS_EVERY, ADDRESS_GUESSES, GUESS_EVERY, GUESSES
+from tests.contract.doors import CODE, DOORS, IN, NAMED, TOKEN, TOKENS, Door, House, open_house
+from tests.integration.daemon import Peer
+from tests.patience import PATIENCE
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with open_house(tmp_path_factory.mktemp("doors")) as house:
+        yield house
+
+
+@pytest.fixture(params=list(DOORS.values()), ids=list(DOORS))
+def door(request: pytest.FixtureRequest) -> Door:
+    found: Door = request.param
+    return found
+
+
+@pytest.fixture(params=list(NAMED.values()), ids=list(NAMED))
+def named(request: pytest.FixtureRequest) -> Door:
+    found: Door = request.param
+    return found
+
+
+def is_refused(answer: str) -> bool:
+    """True for an attempt that was not compared."""
+    return "too many wrong passwords" in answer
+
+
+def exhaust(house: House, door: Door, source: str, user: str = "ann") -> str:
+    """Guess until a guess is refused without a comparison, and return that answer."""
+    end = time.monotonic() + PATIENCE
+    while not is_refused(answer := door(house, user, "guess", source)):
+        assert answer != IN
+        assert time.monotonic() < end
+    return answer
+
+
+def test_the_right_password_is_let_in_and_a_wrong_one_is_not(house: House, door: Door) -> None:
+    source = house.source()
+    assert door(house, "ann", "pencil", source) == IN
+    assert "wrong" in door(house, "ann", "guess", source)
+    assert door(house, "ann", "pencil", source) == IN
+
+
+def test_while_guesses_are_refused_a_right_password_is_answered_as_a_wrong_one(house: House, door: Door) -> None:
+    source = house.source()
+    assert door(house, "ann", "pencil", source) == IN  # it may be in a cache
+    end = time.monotonic() + PATIENCE
+    while True:
+        before = exhaust(house, door, source)
+        right = door(house, "ann", "pencil", source)
+        after = door(house, "ann", "guess", source)
+        # A right password takes no token. So if none was there after it, none was there before it.
+        if is_refused(after):
+            assert before == right == after
+            return
+        assert time.monotonic() < end
+
+
+def test_a_guessed_name_refuses_no_other_name_and_no_other_address(house: House, named: Door) -> None:
+    source = house.source()
+    exhaust(house, named, source)
+    assert named(house, "bob", "crayon", source) == IN
+    assert named(house, "ann", "pencil", house.source()) == IN
+
+
+def test_guesses_at_all_doors_count_together(house: House) -> None:
+    source = house.source()
+    begin = time.monotonic()
+    answers = [door(house, "ann", "guess", source) for _ in range(2) for door in NAMED.values()]
+    compared = sum(not is_refused(answer) for answer in answers)
+    assert GUESSES <= compared <= GUESSES + (time.monotonic() - begin) / GUESS_EVERY
+
+
+def test_names_that_nobody_has_are_answered_as_others_and_have_a_limit_together(house: House, named: Door) -> None:
+    source = house.source()
+    begin = time.monotonic()
+    wrong = named(house, "ann", "guess", source)
+    answers = [named(house, f"nobody-{number}", "guess", source) for number in range(2 * ADDRESS_GUESSES)]
+    assert answers[0] == wrong
+    compared = sum(not is_refused(answer) for answer in answers)
+    assert compared <= ADDRESS_GUESSES + (time.monotonic() - begin) / ADDRESS_GUESS_EVERY
+
+
+def test_a_name_that_logged_in_before_comes_back_while_an_address_guesses_others(house: House, named: Door) -> None:
+    source = house.source()
+    assert named(house, "ann", "pencil", source) == IN
+    for number in range(2 * ADDRESS_GUESSES):
+        named(house, f"nobody-{number}", "guess", source)
+        if not number % 10:
+            assert named(house, "ann", "pencil", source) == IN
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_token_is_never_refused_for_guesses_of_passwords_or_tokens(house: House, name: str) -> None:
+    source, door = house.source(), DOORS[name]
+    for user in ("ann", "bob"):
+        exhaust(house, door, source, user)
+    for _ in range(2 * GUESSES):
+        assert not is_refused(door(house, "", TOKEN[:-1] + "!", source))
+    assert door(house, "", TOKEN, source) == IN
+
+
+def test_open_sessions_are_not_touched_by_guesses(house: House) -> None:
+    source = house.source()
+    with Peer(socket.create_connection(("127.0.0.1", house.daemon.port()), PATIENCE, (source, 0))) as peer:
+        peer.send(to="client", op="auth", auth={"mode": "password", "id": "ann", "code": "pencil"})
+        peer.done()
+        exhaust(house, DOORS["basic"], source)
+        peer.done()
+
+
+@pytest.mark.parametrize("user", ["x" * 100_000, "an n", "\u00e9"], ids=["long", "blank", "accent"])
+def test_a_name_that_nobody_can_have_is_wrong_and_shown_nowhere(house: House, user: str) -> None:
+    source = house.source()
+    assert "wrong" in DOORS["elko"](house, user, "guess", source)
+    assert not any(user[:1_000] in line for line in house.daemon.log)
+
+
+# secrets of services
+
+
+def found_over_elko(house: House, listener: str, auth: dict[str, str] | None) -> object:
+    """The credentials that a find shows."""
+    with Peer(socket.create_connection(("127.0.0.1", house.daemon.port(listener)), PATIENCE)) as peer:
+        peer.send(to="client", op="auth", **({} if auth is None else {"auth": auth}))
+        return peer.ask(to="client", op="find", service="secretive")["desc"][0].get("auth")
+
+
+def found_over_http(house: House, **headers: str) -> object:
+    connection = http.client.HTTPConnection("127.0.0.1", house.daemon.http_port(), PATIENCE)
+    try:
+        connection.request("GET", "/v1/services/secretive", headers=headers)
+        return json.loads(connection.getresponse().read())["services"][0]["auth"]
+    finally:
+        connection.close()
+
+
+def test_secrets_of_services_are_for_users_and_not_for_everybody_on_this_machine(house: House) -> None:
+    secret = {"mode": "password", "code": "hunter2"}
+    offered = {"service": "secretive", "hostport": "h:1", "auth": secret}
+    ann = {"mode": "password", "id": "ann", "code": "pencil"}
+    with Peer(socket.create_connection(("127.0.0.1", house.daemon.port()), PATIENCE)) as server:
+        server.send(to="client", op="auth", auth=ann)
+        server.send(to="client", op="willserve", services=[offered])
+        server.done()
+        shown = {"type": "auth", **secret}
+        assert found_over_elko(house, "main", ann) == shown
+        assert found_over_elko(house, "coded", {"mode": "password", "code": CODE}) == shown
+        assert found_over_elko(house, "open", None) is None
+        assert found_over_http(house, Authorization=f"Bearer {TOKEN}") == secret
+        assert found_over_http(house) == {"mode": "password"}
