@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred
 
+from broker.access.grants import EVERYTHING, Grants
 from broker.access.principal import Principal
 from broker.web.messages import Request, Response, Stream
 
@@ -30,7 +31,8 @@ class Call:
     """One call of an endpoint: the request, its user, and its checked parameters.
 
     ``path`` has the decoded variables of the path, ``query`` is an instance of `Endpoint.query`, ``body`` one of
-    `Endpoint.body`, or None without one.
+    `Endpoint.body`, or None without one. ``grants`` are those of the user at the listener, by which a handler decides
+    on names.
     """
 
     request: Request
@@ -38,6 +40,7 @@ class Call:
     path: Mapping[str, str]
     query: Any
     body: Any = None
+    grants: Grants = EVERYTHING
 
 
 @attrs.frozen(eq=False)
@@ -50,6 +53,8 @@ class Endpoint:
     - ``query``, ``body``, ``answer``: the types of the parameters, of the JSON body (None: no body is
       allowed) and of the JSON answer (None: the answer is no JSON).
     - ``operation``: the right that a user needs, see `broker.access.principal`; None: no right, not even a user.
+    - ``by_name``: True if the right for any name suffices to call the handler, which decides on the names. Otherwise
+      the right is needed for the variable ``name`` of the path, without one for all names.
     - ``writes``: True for an endpoint that changes something: it is refused to cross-site requests and recorded in the
       audit log if ``operation`` begins with ``admin.``.
     - ``status``: the status of success; ``statuses``: others than errors, with their meaning.
@@ -64,6 +69,7 @@ class Endpoint:
     body: type[Any] | None = None
     answer: Any = None
     operation: str | None = "view"
+    by_name: bool = False
     writes: bool = False
     tag: str = "farm"
     status: int = 200

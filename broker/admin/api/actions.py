@@ -128,13 +128,18 @@ def endpoints(
 
     def withdraw(call: Call) -> Response:
         provider, name = call.body.provider, call.body.name
+        if name is not None:
+            _may_withdraw(call, name)
         found = None if provider == BROKER else registry.provider(provider)
         if found is None:
             raise Problem(404, "there is no such provider", Reason.UNKNOWN_TARGET)
         unwanted = [service for service in found.services if name is None or service.name == name]
         if not unwanted:
             raise Problem(404, "the provider offers no such service", Reason.NO_SUCH_SERVICE)
-        registry.withdraw(provider, {service.name for service in unwanted})
+        names = {service.name for service in unwanted}
+        for each in sorted(names):
+            _may_withdraw(call, each)
+        registry.withdraw(provider, names)
         return answer(Withdrawn(len(unwanted)))
 
     def action(
@@ -159,8 +164,22 @@ def endpoints(
         action("reinit", "admin.reload", "Reinitializes Elko servers.", reinit, Reinit),
         action("say", "admin.say", "Sends a text to users or contexts of the director.", say, Say),
         action("launch", "admin.launch", "Starts a program of the launcher table.", launch, Launch),
-        action("withdraw", "admin.withdraw", "Withdraws services of a provider.", withdraw, Withdraw, answer=Withdrawn),
+        action(
+            "withdraw",
+            "admin.withdraw",
+            "Withdraws services of a provider.",
+            withdraw,
+            Withdraw,
+            answer=Withdrawn,
+            by_name=True,
+        ),
     ]
+
+
+def _may_withdraw(call: Call, name: str) -> None:
+    """Raise `Refusal` FORBIDDEN unless the user may withdraw services of that name."""
+    if not call.grants.may("admin.withdraw", name):
+        raise Refusal(Reason.FORBIDDEN, f"this user may not withdraw services called {name[:80]!r}")
 
 
 def _object(call: Call) -> str:

@@ -13,7 +13,7 @@ COLUMNS = (
     Column("address", "Address of the peer"),
     Column("label", "Label that the peer gave"),
     Column("roles", "Roles that the peer authenticated for"),
-    Column("trusted", "True if the peer gave a password, or is local"),
+    Column("trusted", "True if the peer is shown the secrets of services"),
     Column("waits", "Finds of the peer that wait or monitor", "finds"),
     Column("provider", "Id of the peer in the registry"),
     Column("services", "Services that it offers", "services"),

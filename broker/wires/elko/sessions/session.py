@@ -6,7 +6,7 @@ Rules (both documents; where real peers differ, both are supported):
   without a role are served, unknown ones are answered, and only an operation that needs a role closes. An `auth` with
   an ill-typed parameter is answered, and may be repeated.
 - A role is authenticated once; a connection may have several roles.
-- Peers that authenticated by password, or from the local machine, are trusted.
+- Trusted peers receive the secrets of services (`broker.access.principal.sees_secrets`).
 - The broker pings servers (`ElkoSession.ping`). Only the answer to the latest ping counts: one with its tag, or without
   any. All others are ignored.
 - With a users file, each operation needs a right of the peer's user. While the password of an `auth` is checked in a
@@ -272,7 +272,7 @@ class ElkoSession:
             self._log_in(role, message)
             return
         self._access.check(role, message.auth, self._peer.address)
-        self.trusted = policy.code is not None or self._peer.local
+        self.trusted = self._access.trusts(self.principal, self._peer)
         self._enter(role, message)
 
     def _enter(self, role: Role, message: wire.Auth) -> None:
@@ -322,7 +322,7 @@ class ElkoSession:
         # An `auth` for a second role needs no second password.
         if principal.name or not self.principal.name:
             self.become(principal)
-        self.trusted = bool(self.principal.name)
+        self.trusted = self._access.trusts(self.principal, self._peer)
         self._enter(role, message)
 
     def _waits_for_login(self) -> bool:

@@ -5,7 +5,7 @@ Rules:
   has replaced them. With ``near=load``, the least loaded provider comes first. A service whose health check fails comes
   last or not at all, by the policy of its check.
 - With ``wait``, an empty result is awaited: a service that is offered answers; 404 at the deadline.
-- A service's secret is shown to authenticated users and on this machine only.
+- A service's secret is shown by the rule of all wires (`broker.access.principal.sees_secrets`).
 - The discovery is rendered in pieces. It leaves out services with a secret, those whose address is no host:port, and
   names that the user may not find.
 """
@@ -24,7 +24,7 @@ from msgspec import Meta
 from twisted.internet.defer import Deferred, inlineCallbacks
 from twisted.internet.interfaces import IReactorTime
 
-from broker.access.principal import Access, Principal
+from broker.access.principal import Access, Principal, sees_secrets
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, Check, Service
@@ -182,7 +182,7 @@ class FindingEndpoints:
         if query.near == "load":
             services = sorted(services, key=lambda service: (service.restored, loads[service.provider] or 0.0))
             services = self._registry.by_check(services)
-        trusted = bool(call.principal.name) or call.request.local
+        trusted = sees_secrets(self._access, call.principal, call.request.local)
         rows = [
             _row(service, loads[service.provider], self._registry.check_of(service), trusted)
             for service in services[: query.limit]
