@@ -136,8 +136,8 @@ class ServiceValue(msgspec.Struct, omit_defaults=True):
 
 class ProviderValue(msgspec.Struct, omit_defaults=True):
     """Value of ``p/<id>``: a provider with all its services. ``broker`` holds it; ``replaces`` are the ids of its
-    predecessors at other members; ``standby`` marks one that has a successor, and counts when that is gone; for
-    ``owner`` see `broker.core.model.Provider`."""
+    predecessors at other members; ``standby`` marks one that has a successor, and counts when that is gone;
+    ``owner``, ``entry`` and ``proof`` are those of `broker.core.model.Owner`."""
 
     broker: Name
     label: Text
@@ -147,6 +147,8 @@ class ProviderValue(msgspec.Struct, omit_defaults=True):
     replaces: Annotated[list[Id], Limits(max_length=MAX_REPLACED)] = []
     owner: Text = ""
     standby: bool = False
+    entry: Text = ""
+    proof: Text = ""
 
 
 class HeadValue(msgspec.Struct):
@@ -317,8 +319,8 @@ def provider_value(
         )
         for place, service in enumerate(provider.services)
     ]
-    labels = provider.label, provider.wire, provider.address
-    return encode(ProviderValue(broker, *labels, services, replaces, provider.owner, standby))
+    labels, owner = (provider.label, provider.wire, provider.address), provider.owner
+    return encode(ProviderValue(broker, *labels, services, replaces, owner.name, standby, owner.entry, owner.proof))
 
 
 def head_or_provider(value: bytes) -> HeadValue | ProviderValue:

@@ -21,7 +21,7 @@ from twisted.logger import Logger
 
 from broker.cluster import layout
 from broker.cluster.table import Entry, Table
-from broker.core.model import LoadDetails, Provider
+from broker.core.model import LoadDetails, Owner, Provider
 
 SLICE = 0.008
 """Seconds for which changes are applied in one turn of the reactor: peers do not notice less than 10 ms."""
@@ -228,7 +228,7 @@ class Mirror:
             details,
             entry.broker,
             layout.failing(value),
-            value.owner,
+            Owner(value.owner, value.entry, value.proof),
         )
 
     def _why(self, id: int) -> str:

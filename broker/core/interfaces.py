@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
 
 from broker.core.model import (
+    NOBODY,
     Change,
     Check,
     Kind,
@@ -16,6 +17,7 @@ from broker.core.model import (
     Launcher,
     Load,
     LoadDetails,
+    Owner,
     Policy,
     Provider,
     Rights,
@@ -46,7 +48,7 @@ class IRegistry(Interface):
         "same epoch can be compared."
     )
 
-    def join(label: str, wire: str, address: str, owner: str = "") -> int:
+    def join(label: str, wire: str, address: str, owner: Owner = NOBODY) -> int:
         """Register a peer as a provider. Returns its id: from 1 upwards, never reused, not even after a restart.
 
         ``wire`` is the name of its protocol, ``address`` its remote address; for ``owner`` see `Provider`.
@@ -172,6 +174,9 @@ class IRegistry(Interface):
 
     def provider(provider: int) -> Provider | None:
         """Return a snapshot of a provider; None if there is none of that id."""
+
+    def remembered_owner(wire: str, entry: str) -> Owner:
+        """Return the owner of the restored provider that its wire knows by that entry; `NOBODY` if there is none."""
 
     def wire_and_label(provider: int) -> tuple[str, str] | None:
         """Return the present wire and label of a provider; None if it has left. Cheaper than `provider`."""

@@ -73,6 +73,23 @@ class Service:
 
 
 @attrs.frozen
+class Owner:
+    """Owner of a provider that is changed from any connection, not by a session of its own.
+
+    ``name`` is that of `broker.access.identity.owner_of`, ``entry`` the name under which the wire of the provider knows
+    it, ``proof`` the SHA-256 of the owner token in hex. All are empty for the provider of a session.
+    """
+
+    name: str = ""
+    entry: str = ""
+    proof: str = attrs.field(default="", repr=False)
+
+
+NOBODY = Owner()
+"""The owner of providers that have a session."""
+
+
+@attrs.frozen
 class Provider:
     """Snapshot of a registered peer.
 
@@ -81,8 +98,7 @@ class Provider:
     and not compared. ``details`` are those of the last report of a load, None if it had none; they are not compared.
     ``broker`` is the holder, empty for this broker. ``failing`` are the services whose health checks fail at the
     holder: only values for `broker.core.cluster.interfaces.IMirror.mirror` have it, all others are empty there; see
-    `IRegistry.check_of`. ``owner`` names the user or address that may change it from any connection, empty if only its
-    own session may; it is not stored and not compared.
+    `IRegistry.check_of`. ``owner`` may change it from any connection; it is not compared.
     """
 
     id: int
@@ -96,7 +112,7 @@ class Provider:
     details: LoadDetails | None = attrs.field(default=None, eq=False)
     broker: str = ""
     failing: tuple[FailingService, ...] = ()
-    owner: str = attrs.field(default="", eq=False)
+    owner: Owner = attrs.field(default=NOBODY, eq=False)
 
 
 @attrs.frozen

@@ -30,12 +30,14 @@ from broker.core.model import (
     MAX_INFO,
     MAX_NAME,
     MAX_TEXT,
+    NOBODY,
     Change,
     Check,
     CheckState,
     Kind,
     Load,
     LoadDetails,
+    Owner,
     Policy,
     Provider,
     Rights,
@@ -68,7 +70,7 @@ class ProviderEntry:
     __slots__ = ("address", "broker", "details", "heard", "id", "label", "load", "owner", "services", "since", "wire")
 
     def __init__(
-        self, id: int, label: str, wire: str, address: str, heard: float, broker: str = "", owner: str = ""
+        self, id: int, label: str, wire: str, address: str, heard: float, broker: str = "", owner: Owner = NOBODY
     ) -> None:
         self.id = id
         self.broker = broker
@@ -139,7 +141,7 @@ class Registry:
 
     # providers
 
-    def join(self, label: str, wire: str, address: str, owner: str = "") -> int:
+    def join(self, label: str, wire: str, address: str, owner: Owner = NOBODY) -> int:
         member = ProviderEntry(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds(), owner=owner)
         self._members[member.id] = member
         self._ids.append(member.id)
@@ -164,6 +166,9 @@ class Registry:
     def provider(self, provider: int) -> Provider | None:
         member = self._members.get(provider)
         return None if member is None else member.value()
+
+    def remembered_owner(self, wire: str, entry: str) -> Owner:
+        return self._restored.owner(wire, entry)
 
     def wire_and_label(self, provider: int) -> tuple[str, str] | None:
         member = self._members.get(provider)

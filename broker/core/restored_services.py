@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.model import ANONYMOUS, Provider, Service
+from broker.core.model import ANONYMOUS, NOBODY, Owner, Provider, Service
 
 _Key = tuple[str, str]
 """Name and protocol."""
@@ -71,6 +71,11 @@ class Restored:
         self._doubled = {id for id, provider in self._providers.items() if provider.services and id not in self._of}
         """Providers whose endpoints all belong to newer remembered providers."""
         self._labelled = _labelled(self._providers.values())
+        self._entries = {
+            (provider.wire, provider.owner.entry): provider.id
+            for provider in self._providers.values()
+            if provider.owner.entry
+        }
         self._timer = clock.callLater(grace, self.drop) if self._providers else None
 
     def lookup(self, name: str, protocol: str) -> tuple[Service, ...]:
@@ -87,6 +92,11 @@ class Restored:
     def protocols(self, name: str) -> Iterable[str]:
         """Return the protocols of the restored services of that name."""
         return self._protocols.get(name, ())
+
+    def owner(self, wire: str, entry: str) -> Owner:
+        """Return the owner of the remembered provider that its wire knows by that entry; `NOBODY` if there is none."""
+        id = self._entries.get((wire, entry), -1)
+        return self._providers[id].owner if id in self._of else NOBODY
 
     def returned(self, live: int, label: str, wire: str, services: Sequence[Service]) -> None:
         """A live provider offers these services: remove the restored services that they replace."""
@@ -125,7 +135,15 @@ class Restored:
         self._timer = None
         lasting = {id for id, services in self._of.items() if any(service.lasting for service in services.values())}
         passing = set(self._providers) - lasting
-        for kept in (self._providers, self._services, self._of, self._back, self._answers, self._protocols):
+        for kept in (
+            self._providers,
+            self._services,
+            self._of,
+            self._back,
+            self._answers,
+            self._protocols,
+            self._entries,
+        ):
             kept.clear()
         if passing:
             self._forget(passing)

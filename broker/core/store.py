@@ -18,13 +18,14 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 from zope.interface import implementer
 
 from broker.core import session_table
 from broker.core.database import Database, Design, StateFull, StateInUse
 from broker.core.disk_reserve import DiskReserve, is_full
 from broker.core.interfaces import IStore
-from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
+from broker.core.model import NOBODY, Auth, KnownSession, Owner, Provider, Service, Snapshot
 
 DATABASE = "elkobroker.sqlite3"
 LOCK = "lock"
@@ -219,6 +220,7 @@ def _describe(provider: Provider) -> dict[str, Any]:
         "address": provider.address,
         "load": provider.load,
         "heard": provider.heard,
+        **({"owner": attrs.asdict(provider.owner)} if provider.owner.name else {}),
         "services": [
             {
                 "name": s.name,
@@ -257,7 +259,12 @@ def _provider(id: int, value: Any) -> Provider:
             )
             for s in value["services"]
         ),
+        owner=_owner(value.get("owner")),  # which rows of older versions lack
     )
+
+
+def _owner(value: Any) -> Owner:
+    return NOBODY if value is None else Owner(*(_text(value[field.name]) for field in attrs.fields(Owner)))
 
 
 def _auth(value: Any) -> Auth | None:

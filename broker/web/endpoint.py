@@ -52,6 +52,7 @@ class Endpoint:
     - ``handler``: answers a call; it may raise a `Problem` or a `broker.core.errors.Refusal`.
     - ``query``, ``body``, ``answer``: the types of the parameters, of the JSON body (None: no body is
       allowed) and of the JSON answer (None: the answer is no JSON).
+    - ``headers``: optional headers that the handler reads, with their descriptions.
     - ``operation``: the right that a user needs, see `broker.access.principal`; None: no right, not even a user.
     - ``by_name``: True if the right for any name suffices to call the handler, which decides on the names. Otherwise
       the right is needed for the variable ``name`` of the path, without one for all names.
@@ -68,6 +69,7 @@ class Endpoint:
     query: type[Any] = NoParameters
     body: type[Any] | None = None
     answer: Any = None
+    headers: Mapping[str, str] = attrs.field(factory=dict)
     operation: str | None = "view"
     by_name: bool = False
     writes: bool = False

@@ -95,6 +95,7 @@ def _operation(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any]:
         "parameters": [
             *map(_variable, template_variables(endpoint.path)),
             *_parameters(endpoint.query, schemas),
+            *(_header(name, text) for name, text in endpoint.headers.items()),
             {"$ref": f"#/components/parameters/{HEADER}"},
         ],
         "responses": _responses(endpoint, schemas),
@@ -113,6 +114,10 @@ def _operation(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any]:
 
 def _variable(name: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+
+
+def _header(name: str, text: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
 
 
 def _parameters(query: type[Any], schemas: _Schemas) -> list[dict[str, Any]]:

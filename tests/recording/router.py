@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 
+from broker.access.identity import owner_of
 from broker.net.interfaces.router import NUMBER, Conversation, N, Part, R, Sender, Sent
 
 Frames = list[Part]
@@ -75,8 +76,8 @@ class RecordingRouter:
     """The ROUTER. Its connections are in ``lines``, by identity; ``refused`` counts messages that found no room.
 
     An identity belongs to one connection at a time, and a new one replaces it. If the peer gives a `Sender`, only one
-    with the same key (without keys, from the same host) does; any other is refused, and so is one whose key ``claim``
-    does not accept for a free identity.
+    with the same owner does, and ``owner`` returns that; any other is refused, and so is one that ``claim`` does not
+    accept for a free identity.
 
     ``max_replies`` answers wait for a connection without room; ``check`` is called with each message that is sent, and
     ``fan_out`` is False for a wire that never sends one message to many.
@@ -88,11 +89,13 @@ class RecordingRouter:
         max_replies: float = float("inf"),
         fan_out: bool = False,
         check: Callable[[Frames], object] = list,
-        claim: Callable[[bytes, str], bool] | None = None,
+        claim: Callable[[bytes, Sender], bool] | None = None,
+        owner: Callable[[Sender], str] = lambda sender: owner_of("", sender.address, sender.key),
     ) -> None:
         self.lines: dict[bytes, Line] = {}
         self.refused = 0
         self.claim = claim
+        self.owner = owner
         self._max_replies = max_replies
         self._fan_out = fan_out
         self._check = check
@@ -110,10 +113,10 @@ class RecordingRouter:
         """Open a connection. Returns None if it is refused."""
         old = self.lines.get(identity)
         if old is not None:
-            if sender is not None and old.sender is not None and _owner(sender) != _owner(old.sender):
+            if sender is not None and old.sender is not None and self.owner(sender) != self.owner(old.sender):
                 return None
             self.close(identity)
-        elif sender is not None and self.claim is not None and not self.claim(identity, sender.key):
+        elif sender is not None and self.claim is not None and not self.claim(identity, sender):
             return None
         line = self.lines[identity] = Line(next(self._numbers), sender, self._max_replies)
         return line
@@ -200,8 +203,3 @@ class RecordingRouter:
         message = list(frames)
         self._check(message)
         return message
-
-
-def _owner(sender: Sender) -> str:
-    """The key by which an identity is held, or without keys the host."""
-    return sender.key or sender.address

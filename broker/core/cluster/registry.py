@@ -35,6 +35,7 @@ from broker.core.interfaces import IRegistry
 from broker.core.model import (
     BROKER,
     MAX_TEXT,
+    NOBODY,
     Change,
     Check,
     CheckState,
@@ -42,6 +43,7 @@ from broker.core.model import (
     Kind,
     Load,
     LoadDetails,
+    Owner,
     Policy,
     Provider,
     Rights,
@@ -86,7 +88,7 @@ class ClusterRegistry(Registry):
 
     # own providers
 
-    def join(self, label: str, wire: str, address: str, owner: str = "") -> int:
+    def join(self, label: str, wire: str, address: str, owner: Owner = NOBODY) -> int:
         id = super().join(label, wire, address, owner)
         # Ids of other members may be higher.
         insort(self._ids, self._ids.pop())

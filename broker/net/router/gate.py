@@ -13,7 +13,7 @@ from typing import Protocol
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.access.identity import network_of
+from broker.access.identity import network_of, owner_of
 from broker.core.errors import Reason, Refusal
 from broker.core.log_limit import LINE_EVERY
 from broker.net.rate_limits import Complaints, Rates
@@ -38,6 +38,11 @@ class KeyGate:
         self._complaints = complaints
         self._due: Rates[tuple[str, str]] = Rates(clock)
         self._shown: Rates[str] = Rates(clock)
+
+    def owner(self, key: str, address: str) -> str:
+        """Return the owner of what a peer with that key (Z85, or empty) has: see `broker.access.identity`."""
+        name = None if self._keys is None else self._keys.name_of(key)
+        return owner_of(name or "", address, key)
 
     def admits(self, key: str, address: str) -> bool:
         """Return True if a peer with that key (Z85) is admitted. A refusal is counted, and logged within the rate

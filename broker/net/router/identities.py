@@ -3,8 +3,8 @@
 Rules:
 - An identity belongs to one connection at a time. A peer without one gets five octets with a leading zero, which no
   peer may choose itself (`broker.net.zmtp.machine`).
-- A new connection takes an identity over if it has the same CURVE key as the owner; without keys, if it comes from the
-  same host. All loopback addresses are one host. The older connection is closed.
+- A new connection takes an identity over if it has the same owner (`broker.access.identity`): the user or name of its
+  CURVE key, the key itself if it has none, the host without keys. The older connection is closed.
 - Any other new connection is refused until the owner is gone: otherwise a stranger would receive its messages.
 """
 
@@ -13,17 +13,14 @@ from __future__ import annotations
 import secrets
 from typing import Generic, Protocol, TypeVar
 
-from broker.access.identity import same_host
-
 GENERATED = b"\0"
 """The first octet of a generated identity."""
 
 
 class Owner(Protocol):
-    """A connection that may own an identity."""
+    """A connection that may have an identity, with its owner."""
 
-    host: str
-    key: str
+    owner: str
 
 
 O = TypeVar("O", bound=Owner)  # noqa: E741
@@ -47,9 +44,5 @@ class Identities(dict[bytes, O], Generic[O]):
 
     def may_take(self, identity: bytes, newcomer: O) -> bool:
         """Return True if a new connection may have that identity: it is free, or may be taken over."""
-        owner = self.get(identity)
-        if owner is None:
-            return True
-        if owner.key or newcomer.key:
-            return owner.key == newcomer.key
-        return same_host(owner.host, newcomer.host)
+        older = self.get(identity)
+        return older is None or older.owner == newcomer.owner

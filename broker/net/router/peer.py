@@ -24,7 +24,7 @@ from broker.net.connection import CHEAP, UNWATCHED, StreamConnection
 from broker.net.connection_output import BATCH
 from broker.net.connection_states import BLOCKED
 from broker.net.fast_write import nothing_waits, send_now
-from broker.net.interfaces.router import Sent
+from broker.net.interfaces.router import Sender, Sent
 from broker.net.taps import Seen
 from broker.net.unfinished_input import SHORT
 from broker.net.zmtp import metadata
@@ -65,6 +65,8 @@ class RouterPeer(StreamConnection):
     identity = b""
     key = ""
     """The CURVE public key in Z85; empty without CURVE."""
+    owner = ""
+    """Owner of the identity: see `broker.access.identity`. Empty before admission."""
     socket_type = ""
     replied = False
     """An answer is queued: it is written after the messages of other connections."""
@@ -89,6 +91,11 @@ class RouterPeer(StreamConnection):
         self.out = self._out
         """Encoded messages in the queue, in order."""
         self.encoder: Encoder
+
+    @property
+    def sender(self) -> Sender:
+        """The peer as the sessions see it."""
+        return Sender(self.host, self.key, self.socket_type)
 
     # from the transport
 

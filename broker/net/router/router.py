@@ -43,8 +43,8 @@ from broker.net.zmtp.mechanism import Mechanism
 PEERS = frozenset((b"DEALER", b"REQ", b"ROUTER"))
 """The socket types that may connect to a ROUTER (RFC 28)."""
 
-Claim = Callable[[bytes, str], bool]
-"""Returns True if a peer with that key (Z85, or empty) may have that identity."""
+Claim = Callable[[bytes, Sender], bool]
+"""Returns True if that peer may have that identity."""
 
 
 class Silence:
@@ -100,7 +100,7 @@ class Router(ConnectionFactory):
         self._high_water = self._backlog.limits.messages
         self._idle_check = IdleCheck(clock, self._peers.values, self.answer)
 
-    def serve(self, conversation: Conversation, claim: Claim = lambda identity, key: True) -> None:
+    def serve(self, conversation: Conversation, claim: Claim = lambda identity, sender: True) -> None:
         """Pass messages to ``conversation`` from now on.
 
         ``claim`` decides on identities without a connection: sessions may outlast connections.
@@ -122,10 +122,11 @@ class Router(ConnectionFactory):
         """Decide on the claim of a peer with a verified key. Returns False if it is refused, for now."""
         if not self._gate.admits(peer.key, peer.host):
             return False
+        peer.owner = self._gate.owner(peer.key, peer.host)
         if not identity:
             identity = self._peers.generate()
         elif not self._peers.may_take(identity, peer) or (
-            identity not in self._peers and not self._claim(identity, peer.key)
+            identity not in self._peers and not self._claim(identity, peer.sender)
         ):
             text = f"the identity {identity!r} belongs to another peer"
             self.complaints.add(self.wire, peer.host, Refusal(Reason.IDENTITY_TAKEN, text))
@@ -231,7 +232,7 @@ class Router(ConnectionFactory):
         """See `broker.net.interfaces.router.Router`."""
         peer = self.current
         assert peer is not None
-        return Sender(peer.host, peer.key, peer.socket_type)
+        return peer.sender
 
     def key(self) -> str:
         """See `broker.net.interfaces.router.Router`."""

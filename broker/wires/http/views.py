@@ -29,8 +29,8 @@ def views(connections: Iterable[HttpConnection], instances: Instances) -> Sequen
             "instance": each.instance,
             "provider": each.provider,
             "hostport": each.offer.hostport,
-            "owner": each.owner,
-            "address": each.address,
+            "owner": each.owner.name,
+            "address": each.principal.address,
             "ttl": each.offer.ttl,
             "left": round(instances.left(each), 2),
         }

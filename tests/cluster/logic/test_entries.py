@@ -9,7 +9,7 @@ import pytest
 
 from broker.cluster.etcd.interface import Delete, Event, Put
 from broker.cluster.own import PART
-from broker.core.model import LoadDetails, Service
+from broker.core.model import LoadDetails, Owner, Service
 from tests.cluster.logic.members import Farm
 
 
@@ -32,13 +32,13 @@ def test_a_service_is_found_at_all_members_until_it_leaves(farm: Farm) -> None:
 
 def test_all_of_a_service_arrives(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
-    id = a.registry.join("\ud800 alone", "elko", "h:5", "user anna")
+    id = a.registry.join("\ud800 alone", "elko", "h:5", Owner("user anna", "bank/1", "ab12"))
     a.offer(id, "bank", "h:1", label="x", info='{"a":1}', lasting=True, interval=2.5)
     farm.until(b.found, "the service")
     assert b.registry.find("bank", "tcp") == a.registry.find("bank", "tcp")
     provider = b.registry.provider(id)
     assert provider is not None
-    assert (provider.label, provider.owner) == ("? alone", "user anna")
+    assert (provider.label, provider.owner) == ("? alone", Owner("user anna", "bank/1", "ab12"))
     [service] = a.registry.services_of(id)
     a.registry.amend(attrs.evolve(service, info='{"a":2}'))
     farm.until(lambda: b.registry.find("bank", "tcp")[0].info == '{"a":2}', "the amendment")

@@ -12,7 +12,7 @@ import pytest
 from broker.cluster.etcd.interface import Event, Put
 from broker.cluster.layout import LAYOUT
 from broker.core.cluster.interfaces import QueueClaim
-from broker.core.model import LoadDetails, Policy, Service
+from broker.core.model import NOBODY, LoadDetails, Owner, Policy, Service
 from tests.cluster.logic.members import Farm
 from tests.cluster.logic.test_failures import claimed
 
@@ -60,6 +60,8 @@ NEWER: dict[str, dict[str, Any]] = {
         "wire": "a wire of a later version",
         "address": "10.0.0.7:1",
         "owner": "user anna",
+        "entry": "shop/1",
+        "proof": "ab12",
         "replaces": [5, 6],
         "services": [
             {"name": "shop", "hostport": "h:2", "protocol": "udp", **UNKNOWN},
@@ -129,7 +131,7 @@ def test_values_of_an_older_broker_have_the_defaults_of_the_members_that_it_lack
         assert member.registry.find("bank", "tcp") == (Service("bank", "h:1", ID),)
         provider = member.registry.provider(ID)
         assert provider is not None
-        assert (provider.broker, provider.address, provider.owner, provider.failing) == ("other", "", "", ())
+        assert (provider.broker, provider.address, provider.owner, provider.failing) == ("other", "", NOBODY, ())
         assert (provider.load, provider.details) == (3.5, None)
         assert member.registry.policy_of(provider.services[0]) is Policy.SHOW
         other = member.cluster.member("other")
@@ -197,7 +199,7 @@ def test_members_that_a_newer_broker_adds_are_ignored(farm: Farm) -> None:
         assert [each.hostport for each in member.registry.find("shop", "udp")] == ["h:2"]
         provider = member.registry.provider(ID)
         assert provider is not None
-        assert (provider.wire, provider.owner) == ("a wire of a later version", "user anna")
+        assert (provider.wire, provider.owner) == ("a wire of a later version", Owner("user anna", "shop/1", "ab12"))
         assert (provider.load, provider.details) == (3.5, LoadDetails(10, 1, 2, 0.5))
         other = member.cluster.member("other")
         assert other is not None

@@ -8,7 +8,7 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
 from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.interfaces.router import Sent
+from broker.net.interfaces.router import Sender, Sent
 from tests.net.router.rig import OWN, Allowed, Pair, Rig, To, numbers
 from tests.net.waiting import there_are, turn, until
 from tests.net.zmtp_peers import greeting, message, ready
@@ -269,8 +269,8 @@ class Takeover(Rig):
     async def test_a_claim_is_asked_for_identities_that_no_connection_has(self) -> None:
         asked: list[tuple[bytes, str]] = []
 
-        def claim(identity: bytes, key: str) -> bool:
-            asked.append((identity, key))
+        def claim(identity: bytes, sender: Sender) -> bool:
+            asked.append((identity, sender.key))
             return identity != b"kept"
 
         server = self.serve(claim=claim, limits=ConnectionLimits(authenticate_within=1.0))

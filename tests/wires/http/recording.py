@@ -110,18 +110,26 @@ class HttpFarm(CoreFarm):
             self._fill(answer, answered)
         return answered
 
-    def put(self, name: str, instance: str, hostport: str = "h:1", address: str = "192.0.2.7", **body: Any) -> Answered:
+    def put(
+        self,
+        name: str,
+        instance: str,
+        hostport: str = "h:1",
+        address: str = "192.0.2.7",
+        token: str = "",
+        **body: Any,
+    ) -> Answered:
         """Register an instance."""
         path = f"/v1/services/{quote(name, safe='')}/{quote(instance, safe='')}"
-        return self.ask("PUT", path, {"hostport": hostport, **body}, address)
+        return self.ask("PUT", path, {"hostport": hostport, **body}, address, **_owner(token))
 
-    def renew(self, name: str, instance: str, address: str = "192.0.2.7", **body: Any) -> Answered:
+    def renew(self, name: str, instance: str, address: str = "192.0.2.7", token: str = "", **body: Any) -> Answered:
         """Renew an instance."""
-        return self.ask("POST", f"/v1/services/{name}/{instance}/renew", body, address)
+        return self.ask("POST", f"/v1/services/{name}/{instance}/renew", body, address, **_owner(token))
 
-    def delete(self, name: str, instance: str, address: str = "192.0.2.7") -> Answered:
+    def delete(self, name: str, instance: str, address: str = "192.0.2.7", token: str = "") -> Answered:
         """Withdraw an instance."""
-        return self.ask("DELETE", f"/v1/services/{name}/{instance}", None, address)
+        return self.ask("DELETE", f"/v1/services/{name}/{instance}", None, address, **_owner(token))
 
     def find(self, name: str, **query: Any) -> list[str]:
         """The hostports of a service."""
@@ -142,3 +150,7 @@ class HttpFarm(CoreFarm):
 
     def _failed(self, address: str, request_id: str) -> None:
         self.failures += 1
+
+
+def _owner(token: str) -> dict[str, Any]:
+    return {"owner_token": token} if token else {}

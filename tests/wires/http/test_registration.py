@@ -25,6 +25,8 @@ def http() -> HttpFarm:
 def test_an_instance_is_registered_found_and_withdrawn(http: HttpFarm) -> None:
     answered = http.put("bank", "a", "192.0.2.1:7000", ttl=10, load=0.5, label="ctx", info={"zone": "east"})
     assert answered.status == 201
+    token = answered.json.pop("owner_token")
+    assert len(token) == 43
     assert answered.json == {"provider": 1, "ttl": 10.0, "expires": "1970-01-01T00:00:10+00:00"}
     assert answered.headers["Location"] == "/v1/services/bank/a"
     found = http.ask("GET", "/v1/services/bank").json

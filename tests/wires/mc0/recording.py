@@ -79,7 +79,8 @@ class Mc0Farm(CoreFarm):
             max_replies=REPLIES,
             fan_out=True,
             check=_check,
-            claim=lambda identity, key: self.wire.claim(identity, key),
+            claim=lambda identity, sender: self.wire.claim(identity, sender),
+            owner=lambda sender: self.admission.owner(sender),
         )
         self.keys = dict(keys or {})
         self._any_key = any_key

@@ -1,8 +1,14 @@
 """Instances of services that were registered by HTTP: each is a provider with one service, and ends with its lease.
 
 Rules:
-- An instance is named by its service and an instance name, which its owner chooses. Its owner is the user, or the
-  address where there is no user. An instance of another owner cannot be changed.
+- An instance is named by its service and an instance name, which its owner chooses. Its owner is that of
+  `broker.access.identity`: a user or a host. The answer to a registration has a random owner token. A request of
+  another owner is refused, unless it has that token: an instance that moved to another machine goes on so. The table
+  has the token, the registry, its record and the cluster have a digest of it.
+- A registration of an unknown instance with a token keeps that token, from before a restart or from another broker.
+- A registration with the token by another owner is a new provider of that owner. Renewals and withdrawals by the token
+  leave the owner as it is.
+- After a restart, restored instances still belong to their owners until the end of the grace period.
 - It ends with the credential of its latest registration or renewal, and with its owner's right to offer the name.
 - It expires when it was not renewed within its TTL. A stall of the broker itself does not count (`ILeases`).
 - If an administrator withdraws the provider or its service, the instance is unknown at its next renewal.
@@ -14,8 +20,13 @@ Rules:
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import re
+import secrets
 from collections import Counter
 from collections.abc import Iterator
+from urllib.parse import quote, unquote
 
 import attrs
 
@@ -23,10 +34,16 @@ from broker.access.identity import owner_of
 from broker.access.principal import Access, Principal
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
-from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Provider, Rights, Service, checked_load
+from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Owner, Provider, Rights, Service, checked_load
 
 WIRE = "http"
 """The name of the wire in the registry."""
+
+TOKEN = 32
+"""Random bytes of an owner token: it cannot be guessed."""
+
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
+"""An owner token in base64url."""
 
 
 @attrs.frozen
@@ -57,7 +74,9 @@ class Instance:
     instance: str
     principal: Principal
     """The client that registered or renewed it last."""
-    address: str
+    owner: Owner
+    token: str = attrs.field(repr=False)
+    """The owner token."""
     provider: int
     offer: Offer
     heard: float
@@ -72,11 +91,6 @@ class Instance:
             return due
         self.table.expired(self)
         return None
-
-    @property
-    def owner(self) -> str:
-        """The owner: see `broker.access.identity`."""
-        return owner_of(self.principal.name, self.principal.address)
 
     @property
     def due(self) -> float:
@@ -119,39 +133,32 @@ class Instances:
         known = self._by_provider.get(provider)
         return None if known is None else self.left(known)
 
-    def put(self, name: str, instance: str, principal: Principal, offer: Offer) -> tuple[Instance, bool]:
+    def put(
+        self, name: str, instance: str, principal: Principal, offer: Offer, token: str = ""
+    ) -> tuple[Instance, bool]:
         """Register an instance, or renew and replace it. Returns it, and True if it is new. Raises `Refusal`."""
         if len(instance) > MAX_NAME:
             raise Refusal(Reason.PARAMETER, f"an instance has a name of at most {MAX_NAME} characters")
-        owner, address = owner_of(principal.name, principal.address), principal.address
+        claim = _claim(name, instance, principal, token)
         known = self._known(name, instance)
-        if known is not None:
-            self._check_owner(known, owner)
+        if known is None:
+            for owner in (self._registry.remembered_owner(WIRE, claim.entry), *self._elsewhere(name, claim.entry)):
+                _check_owner(owner, claim)
+            if not _TOKEN.fullmatch(token):
+                token = secrets.token_urlsafe(TOKEN)
+            return self._register(name, instance, principal, offer, token), True
+        _check_owner(known.owner, claim)
+        if known.owner.name == claim.name:
             self._replace(known, offer)
             known.principal = principal
             return known, False
-        self._check_room(owner)
-        if self.watch is not None:
-            self._check_elsewhere(name, instance, owner)
-        rights = Rights(self.limits.offer)
-        self._registry.check(_service(name, 0, offer), rights)
-        label = offer.label or f"{name}/{instance}"
-        provider = self._registry.join(label, WIRE, address, owner)
-        try:
-            self._registry.offer([_service(name, provider, offer)], rights)
-        except Refusal:
-            self._registry.leave(provider, "withdrawn")
-            raise
-        made = Instance(name, instance, principal, address, provider, offer, self._leases.moment(), self)
-        self._all[name, instance] = self._by_provider[provider] = made
-        self._by_owner[owner] += 1
-        made.lease = self._leases.hold(made, made.due)
-        self.counts["registered"] += 1
-        return made, True
+        made = self._register(name, instance, principal, offer, known.token, known)
+        self.counts["moved"] += 1
+        return made, False
 
-    def renew(self, name: str, instance: str, principal: Principal) -> Instance:
+    def renew(self, name: str, instance: str, principal: Principal, token: str = "") -> Instance:
         """Renew an instance. Raises `Refusal` NO_SUCH_SERVICE if it is unknown or has expired."""
-        known = self._own(name, instance, principal)
+        known = self._own(name, instance, principal, token)
         known.principal = principal
         self._heard(known)
         self.counts["renewed"] += 1
@@ -169,9 +176,9 @@ class Instances:
             load = provider.load
         self._registry.load(instance.provider, checked_load(load), details)
 
-    def withdraw(self, name: str, instance: str, principal: Principal) -> None:
+    def withdraw(self, name: str, instance: str, principal: Principal, token: str = "") -> None:
         """End an instance. Raises `Refusal` NO_SUCH_SERVICE if it is unknown."""
-        self._end(self._own(name, instance, principal), "withdrawn")
+        self._end(self._own(name, instance, principal, token), "withdrawn")
 
     def review(self, access: Access, listener: str) -> None:
         """End the instances of owners whose credential, or right to offer the name at that listener, has ended."""
@@ -217,7 +224,7 @@ class Instances:
             return
         for service in self._registry.services(known.name, known.offer.protocol):
             holder = self._holder_elsewhere(service)
-            if holder is not None and service.hostport == known.offer.hostport and _may_be(holder, known.owner):
+            if holder is not None and service.hostport == known.offer.hostport and _same(holder.owner, known.owner):
                 self._end(known, "moved")
                 return
 
@@ -232,21 +239,23 @@ class Instances:
             for each in self._registry.services(service.name, service.protocol)
             if each.provider in self._by_provider and each.hostport == service.hostport
         }
-        name, slash, instance = holder.label.rpartition("/")
-        known = self._all.get((name, instance)) if slash and name == service.name else None
+        _, _, instance = _entry(holder).rpartition("/")
+        known = self._all.get((service.name, unquote(instance)))
         if known is not None:
             same[known] = None
         for each in same:
             # Two owners may register one instance at the same moment, or have different ones at one endpoint.
-            if _may_be(holder, each.owner):
+            if _same(holder.owner, each.owner):
                 self._end(each, "moved")
 
-    def _check_elsewhere(self, name: str, instance: str, owner: str) -> None:
-        """Raise `Refusal` NAME_TAKEN if another owner has the instance at another broker."""
+    def _elsewhere(self, name: str, entry: str) -> Iterator[Owner]:
+        """Return the owners of an instance at other brokers."""
+        if self.watch is None:
+            return
         for service in self._registry.services(name):
             holder = self._holder_elsewhere(service)
-            if holder is not None and holder.label == f"{name}/{instance}" and not _may_be(holder, owner):
-                raise Refusal(Reason.NAME_TAKEN, f"the instance {instance!r} of {name!r} has another owner")
+            if holder is not None and _entry(holder) in (entry, unquote(entry)):
+                yield holder.owner
 
     def _holder_elsewhere(self, service: Service) -> Provider | None:
         """Return the provider of a service if it is an instance at another broker."""
@@ -259,11 +268,42 @@ class Instances:
         self._registry.leave(instance.provider, "expired" if event == "expired" else "withdrawn")
         self.counts[event] += 1
 
-    def _own(self, name: str, instance: str, principal: Principal) -> Instance:
+    def _register(
+        self,
+        name: str,
+        instance: str,
+        principal: Principal,
+        offer: Offer,
+        token: str,
+        before: Instance | None = None,
+    ) -> Instance:
+        """Add an instance, in place of that of another owner if there is one. Raises `Refusal`."""
+        owner = _claim(name, instance, principal, token)
+        self._check_room(owner.name, before)
+        rights = Rights(self.limits.offer)
+        self._registry.check(_service(name, 0, offer), rights)
+        provider = self._registry.join(offer.label or f"{name}/{instance}", WIRE, principal.address, owner)
+        try:
+            self._registry.offer([_service(name, provider, offer)], rights)
+        except Refusal:
+            self._registry.leave(provider, "withdrawn")
+            raise
+        if before is not None:
+            # Not earlier, so that no watcher sees the service without an instance.
+            self._end(before, "replaced")
+        made = Instance(name, instance, principal, owner, token, provider, offer, self._leases.moment(), self)
+        self._all[name, instance] = self._by_provider[provider] = made
+        self._by_owner[owner.name] += 1
+        made.lease = self._leases.hold(made, made.due)
+        if before is None:
+            self.counts["registered"] += 1
+        return made
+
+    def _own(self, name: str, instance: str, principal: Principal, token: str) -> Instance:
         known = self._known(name, instance)
         if known is None:
             raise Refusal(Reason.NO_SUCH_SERVICE, f"there is no instance {instance!r} of {name!r}, or it has expired")
-        self._check_owner(known, owner_of(principal.name, principal.address))
+        _check_owner(known.owner, _claim(name, instance, principal, token))
         return known
 
     def _known(self, name: str, instance: str) -> Instance | None:
@@ -278,13 +318,9 @@ class Instances:
         self._registry.leave(known.provider, "withdrawn")
         return None
 
-    def _check_owner(self, known: Instance, owner: str) -> None:
-        if known.owner != owner:
-            raise Refusal(Reason.NAME_TAKEN, f"the instance {known.instance!r} of {known.name!r} has another owner")
-
-    def _check_room(self, owner: str) -> None:
+    def _check_room(self, owner: str, before: Instance | None) -> None:
         limits = self.limits
-        if len(self._all) >= limits.services:
+        if before is None and len(self._all) >= limits.services:
             raise Refusal(Reason.LIMIT, f"{limits.services} instances are registered by HTTP, which is the limit")
         if limits.services_per_user and self._by_owner[owner] >= limits.services_per_user:
             raise Refusal(Reason.LIMIT, f"{owner} has {limits.services_per_user} instances, which is the limit")
@@ -327,9 +363,9 @@ class Instances:
             known.lease = None
         del self._all[known.name, known.instance]
         del self._by_provider[known.provider]
-        self._by_owner[known.owner] -= 1
-        if not self._by_owner[known.owner]:
-            del self._by_owner[known.owner]
+        self._by_owner[known.owner.name] -= 1
+        if not self._by_owner[known.owner.name]:
+            del self._by_owner[known.owner.name]
 
 
 def _place(offer: Offer) -> tuple[str, str, str | None]:
@@ -337,9 +373,29 @@ def _place(offer: Offer) -> tuple[str, str, str | None]:
     return offer.hostport, offer.protocol, offer.label
 
 
-def _may_be(holder: Provider, owner: str) -> bool:
-    """Return True if an instance at another broker may be one of this owner: brokers of older versions name none."""
-    return holder.owner in ("", owner)
+def _claim(name: str, instance: str, principal: Principal, token: str) -> Owner:
+    """Return the owner that a request is from, with the digest of the token that it gave."""
+    proof = hashlib.sha256(token.encode(errors="replace")).hexdigest() if token else ""
+    entry = f"{quote(name, safe='', errors='replace')}/{quote(instance, safe='', errors='replace')}"
+    return Owner(owner_of(principal.name, principal.address), entry, proof)
+
+
+def _check_owner(owner: Owner, claim: Owner) -> None:
+    """Raise `Refusal` NAME_TAKEN unless the claim is that of the owner."""
+    if not _same(owner, claim):
+        name, _, instance = map(unquote, claim.entry.partition("/"))
+        besides = ", and this is not its owner token" if claim.proof else ""
+        raise Refusal(Reason.NAME_TAKEN, f"the instance {instance!r} of {name!r} has another owner{besides}")
+
+
+def _same(owner: Owner, claim: Owner) -> bool:
+    """Return True for the same name or the same token. Brokers of older versions name no owner."""
+    return owner.name in ("", claim.name) or (bool(owner.proof) and hmac.compare_digest(owner.proof, claim.proof))
+
+
+def _entry(holder: Provider) -> str:
+    """Return service and instance of a provider at another broker; those of older versions have only the label."""
+    return holder.owner.entry or holder.label
 
 
 def _service(name: str, provider: int, offer: Offer) -> Service:

@@ -61,12 +61,29 @@ class Renewal(Report):
 
 
 @attrs.frozen
-class Registered:
-    """A registered instance. ``expires`` is the time without a renewal, RFC 3339 in UTC."""
+class Renewed:
+    """A renewed instance. ``expires`` is the time without a renewal, RFC 3339 in UTC."""
 
     provider: int
     ttl: float
     expires: str
+
+
+@attrs.frozen
+class Registered:
+    """A registered instance. ``owner_token`` permits its requests from another address, by the header Owner-Token."""
+
+    provider: int
+    ttl: float
+    expires: str
+    owner_token: str
+
+
+OWNER_TOKEN = {
+    "Owner-Token": "The owner token of the instance, from the answer to its registration. A request of another owner "
+    "needs it, such as one from another address."
+}
+"""The header of requests about an instance."""
 
 
 class RegistrationEndpoints:
@@ -82,11 +99,12 @@ class RegistrationEndpoints:
             "Renew a registration, and report a load",
             self.renew,
             body=Renewal,
-            answer=Registered,
+            answer=Renewed,
+            headers=OWNER_TOKEN,
             operation="offer",
             writes=True,
             tag="services",
-            statuses={404: "the instance is unknown, or has expired"},
+            statuses={404: "the instance is unknown, or has expired", 409: "the instance has another owner"},
         )
         self._put = Endpoint(
             "PUT",
@@ -96,6 +114,7 @@ class RegistrationEndpoints:
             self.register,
             body=Registration,
             answer=Registered,
+            headers=OWNER_TOKEN,
             operation="offer",
             writes=True,
             tag="services",
@@ -107,11 +126,12 @@ class RegistrationEndpoints:
             "withdrawService",
             "Withdraw an instance of a service",
             self.withdraw,
+            headers=OWNER_TOKEN,
             operation="offer",
             writes=True,
             tag="services",
             status=204,
-            statuses={404: "the instance is unknown, or has expired"},
+            statuses={404: "the instance is unknown, or has expired", 409: "the instance has another owner"},
         )
 
     def endpoints(self) -> Sequence[Endpoint]:
@@ -124,24 +144,29 @@ class RegistrationEndpoints:
         info = None if body.info is None else msgspec.json.encode(body.info).decode()
         offer = Offer(body.hostport, body.protocol, body.label, info, body.ttl)
         name, instance = call.path["name"], call.path["instance"]
-        made, new = self._instances.put(name, instance, call.principal, offer)
+        made, new = self._instances.put(name, instance, call.principal, offer, _token(call))
         self._instances.report(made, body.load, body.details)
         here = path_of(self._put, name=name, instance=instance)
-        return self._answer(made, 201 if new else 200, [("Location", here)] if new else [])
+        answer = Registered(*self._terms(made), made.token)
+        return Response(201 if new else 200, msgspec.json.encode(answer), headers=[("Location", here)] if new else [])
 
     def renew(self, call: Call) -> Response:
         """Renew an instance."""
         body: Renewal = call.body
-        known = self._instances.renew(call.path["name"], call.path["instance"], call.principal)
+        known = self._instances.renew(call.path["name"], call.path["instance"], call.principal, _token(call))
         self._instances.report(known, body.load, body.details)
-        return self._answer(known, 200)
+        return Response(200, msgspec.json.encode(Renewed(*self._terms(known))))
 
     def withdraw(self, call: Call) -> Response:
         """Withdraw an instance."""
-        self._instances.withdraw(call.path["name"], call.path["instance"], call.principal)
+        self._instances.withdraw(call.path["name"], call.path["instance"], call.principal, _token(call))
         return Response(204)
 
-    def _answer(self, known: Instance, status: int, headers: Sequence[tuple[str, str]] = ()) -> Response:
+    def _terms(self, known: Instance) -> tuple[int, float, str]:
         ends = datetime.fromtimestamp(self._clock.seconds() + self._instances.left(known), UTC)
-        registered = Registered(known.provider, known.offer.ttl, ends.isoformat(timespec="seconds"))
-        return Response(status, msgspec.json.encode(registered), headers=headers)
+        return known.provider, known.offer.ttl, ends.isoformat(timespec="seconds")
+
+
+def _token(call: Call) -> str:
+    """Return the owner token of a request, empty without one."""
+    return call.request.headers.get("owner-token", "").strip()

@@ -1,7 +1,8 @@
 """Admission of mc0 sessions: allowed client keys, the identities bound to them, topic rights.
 
-A client chooses its identity, and the peer with that identity receives its messages. So with a list of allowed keys, an
-identity belongs to the first key that used it, also after the end of its session, until that key is revoked or
+A client chooses its identity, and the peer with that identity receives its messages. So an identity has an owner, as
+`broker.access.identity` defines it: the user, the key or the host of the first peer that used it. With a list of
+allowed keys it belongs to that owner also after the end of its session, until the key that used it last is revoked or
 `MAX_BOUND` other identities were used since.
 
 If any key is allowed, a key proves nothing about its holder and costs nothing to make: the binding lasts as long as
@@ -15,7 +16,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 
 from broker.access.grants import Grants
+from broker.access.identity import owner_of
 from broker.core.errors import Reason, Refusal
+from broker.net.interfaces.router import Sender
 from broker.wires.common.topic_rules import TopicRights, TopicRule, rights_of
 
 MAX_BOUND = 100_000
@@ -42,7 +45,8 @@ class Admission:
         self._name_of = name_of
         self._rules = rules
         self._grants = grants
-        self._bound: OrderedDict[bytes, str] = OrderedDict()
+        self._bound: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
+        """Owner and last key of each identity."""
 
     def use(self, rules: Sequence[TopicRule]) -> None:
         """Replace the topic rules."""
@@ -53,23 +57,32 @@ class Admission:
         """True if identities stay bound to keys: only with a list of allowed keys."""
         return self._name_of is not None
 
-    def may_use(self, identity: bytes, key: str) -> bool:
-        """Return True if the identity is bound to that key, or to none."""
-        return self._bound.get(identity, key) == key
+    def owner(self, sender: Sender) -> str:
+        """Return the owner of what a peer has."""
+        name = self._name_of(sender.key) if sender.key and self._name_of is not None else None
+        return owner_of(name or "", sender.address, sender.key)
 
-    def admit(self, identity: bytes, key: str) -> str:
-        """Bind an identity to the key of its peer. Returns the key's name, empty for a peer without a key.
+    def may_use(self, identity: bytes, owner: str) -> bool:
+        """Return True if the identity is bound to that owner, or to none."""
+        return self._bound.get(identity, (owner, ""))[0] == owner
 
-        Raises `Refusal` if the key is not allowed, or the identity is bound to another.
+    def admit(self, identity: bytes, sender: Sender) -> str:
+        """Bind an identity to the owner of its peer. Returns the key's name, empty for a peer without a key.
+
+        Raises `Refusal` if the key is not allowed, or the identity is bound to another owner.
         """
+        key = sender.key
         if not key or self._name_of is None:
             return ""
         name = self._name_of(key)
         if name is None:
             raise Refusal(Reason.KEY_NOT_ALLOWED, f"the client key {key} is not allowed any more")
-        owner = self._bound.setdefault(identity, key)
-        if owner != key:
-            raise Refusal(Reason.IDENTITY_TAKEN, f"the client key {key} ({name}) uses an identity of the key {owner}")
+        owner = self.owner(sender)
+        if not self.may_use(identity, owner):
+            before, old = self._bound[identity]
+            text = f"the client key {key} ({name}) uses an identity of the key {old} ({before})"
+            raise Refusal(Reason.IDENTITY_TAKEN, text)
+        self._bound[identity] = owner, key
         self._bound.move_to_end(identity)
         if len(self._bound) > self._max_bound:
             self._bound.popitem(last=False)
@@ -77,7 +90,7 @@ class Admission:
 
     def release(self, keys: Collection[str]) -> None:
         """Release the identities that are bound to these revoked keys."""
-        for identity in [identity for identity, key in self._bound.items() if key in keys]:
+        for identity in [identity for identity, (_, key) in self._bound.items() if key in keys]:
             del self._bound[identity]
 
     def rights(self, key_name: str) -> TopicRights:

@@ -22,7 +22,7 @@ from typing import Any
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, ITopics
 from broker.core.model import KnownSession
-from broker.net.interfaces.router import Complaints, Part, Router
+from broker.net.interfaces.router import Complaints, Part, Router, Sender
 from broker.wires.mc0.codec import messages as wire
 from broker.wires.mc0.sessions.admission import Admission
 from broker.wires.mc0.sessions.outbound import Mc0Outbound
@@ -76,9 +76,9 @@ class Mc0Conversation:
 
     # calls of the ROUTER
 
-    def claim(self, identity: bytes, key: str) -> bool:
-        """Return True if a peer with that key may have an identity that no connection has."""
-        return self._table.claim(identity, key)
+    def claim(self, identity: bytes, sender: Sender) -> bool:
+        """Return True if that peer may have an identity that no connection has."""
+        return self._table.claim(identity, sender)
 
     def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
         """Process one message: the frames after the identity, and the number of its connection."""

@@ -31,17 +31,16 @@ class Mc0Session:
     """State of one peer. It is a receiver of messages (`broker.net.interfaces.router`), and the subject of a lease."""
 
     __slots__ = (
-        "address",
         "connection",
         "dropped",
         "identity",
-        "key",
         "key_name",
         "last_received",
         "lease",
         "owner",
         "refused",
         "rights",
+        "sender",
         "sent",
         "slow",
         "topics",
@@ -54,8 +53,7 @@ class Mc0Session:
     ) -> None:
         self.owner = owner
         self.identity = identity
-        self.address = sender.address
-        self.key = sender.key
+        self.sender = sender
         self.key_name = key_name
         self.rights = rights
         self.connection = 0
@@ -82,6 +80,16 @@ class Mc0Session:
     def check(self, now: float) -> float | None:
         """Do the work that is due. Returns the time of the next check; None ends the lease."""
         return self.owner.check(self, now)
+
+    @property
+    def address(self) -> str:
+        """The host of the peer."""
+        return self.sender.address
+
+    @property
+    def key(self) -> str:
+        """The CURVE key of the peer (Z85), empty without one."""
+        return self.sender.key
 
     @property
     def requested(self) -> int:

@@ -7,9 +7,9 @@ Rules (docs/protocols/mc0.md, "Life of a session"; `!` marks what the real clien
 - (!) A session with a TTL is sent a NOOP after half a TTL in which it was sent no other message.
 - Sessions survive a restart: the state that CONNECT, SUB and UNSUB made is recorded, and restored at the next start for
   one TTL. The peers' sockets reconnect by themselves, and send nothing of their own accord for up to a heartbeat.
-- While a connection has an identity, the ROUTER refuses any other key that requests it. Afterwards `claim` decides: an
-  identity belongs to the first client key that used it. If any key is allowed, the identity is free: another key ends
-  the session, which has no connection, and begins its own.
+- While a connection has an identity, the ROUTER refuses any other owner that requests it. Afterwards `claim` decides:
+  an identity belongs to its owner (`admission`), without keys as long as its session lasts. If any key is allowed, the
+  identity is free: another key ends the session, which has no connection, and begins its own.
 
 A session has exactly one lease while it has a TTL or no connection, and otherwise none.
 """
@@ -104,18 +104,18 @@ class SessionTable:
 
     # identities and connections
 
-    def claim(self, identity: bytes, key: str) -> bool:
-        """Return True if a peer with that key may have an identity that no connection has.
+    def claim(self, identity: bytes, sender: Sender) -> bool:
+        """Return True if that peer may have an identity that no connection has.
 
         The ROUTER calls this in a handshake. The session of the identity waits for its peer to reconnect, and its
         messages must not reach another peer.
         """
-        session = self._sessions.get(identity)
-        if session is not None and session.key != key:
-            if self._admission.binds:
+        session, owner = self._sessions.get(identity), self._admission.owner(sender)
+        if session is not None and self._admission.owner(session.sender) != owner:
+            if self._admission.binds or not sender.key:
                 return False
             self.end(session, "taken")
-        return self._admission.may_use(identity, key)
+        return self._admission.may_use(identity, owner)
 
     def attach(self, identity: bytes, connection: int) -> Mc0Session:
         """Return the session of an identity, which is new or arrives through another connection.
@@ -124,16 +124,16 @@ class SessionTable:
         """
         sender = self._router.sender()
         session = self._sessions.get(identity)
-        # If the key changed without a claim, the old session must not pass to the new key.
-        if session is not None and sender.key != session.key:
+        # If the owner changed without a claim, the old session must not pass to the new one.
+        if session is not None and self._admission.owner(session.sender) != self._admission.owner(sender):
             self.end(session, "taken")
             session = None
         # A known session is admitted again too: its key may have been revoked since.
-        key_name = self._admission.admit(identity, sender.key)
+        key_name = self._admission.admit(identity, sender)
         if session is None:
             session = self._begin(identity, sender, key_name, "begun")
         self._connections.pop(session.connection, None)
-        session.address = sender.address
+        session.sender = sender
         session.connection = connection
         self._connections[connection] = session
         if not session.ttl:
@@ -257,8 +257,9 @@ class SessionTable:
             raise Refusal(Reason.PARAMETER, "no peer can have this identity")
         if bool(known.key) is not keyed:
             raise Refusal(Reason.KEY_NOT_ALLOWED, "authentication changed between keys and none")
-        key_name = self._admission.admit(identity, known.key)
-        session = self._begin(identity, Sender(known.address, known.key), key_name, "restored")
+        sender = Sender(known.address, known.key)
+        key_name = self._admission.admit(identity, sender)
+        session = self._begin(identity, sender, key_name, "restored")
         session.version = known.version
         session.ttl = min(max(MIN_TTL, known.ttl), wire.MAX_TTL / 1000) if known.ttl else 0.0
         session.last_received = self._leases.now

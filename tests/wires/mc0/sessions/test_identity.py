@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from broker.core.errors import Reason, Refusal
+from broker.net.interfaces.router import Sender
 from broker.wires.mc0.sessions.admission import Admission
+from broker.wires.mc0.sessions.session_table import RECONNECT_WITHIN
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm
 
@@ -119,13 +121,32 @@ def test_one_key_may_have_many_identities(farm: Mc0Farm) -> None:
     assert [peer.ask("NOOP|ID|n") for peer in peers] == [["OK|ID|n"]] * 10
 
 
-def test_without_keys_a_free_identity_is_anybodys_with_its_session() -> None:
+@pytest.mark.parametrize(("address", "again"), [("192.0.2.7", "::ffff:192.0.2.7"), ("127.0.0.1", "::1")])
+def test_without_keys_an_identity_belongs_to_its_host_while_the_session_lasts(address: str, again: str) -> None:
     farm = Mc0Farm()
-    peer = farm.peer("A")
+    peer = farm.peer("A", address=address)
     peer.say("SUB||t")
     peer.drop()
-    other = farm.peer("A", address="192.0.2.8")
-    assert other.ask("PUT|TOPIC|t|ID|p||x") == ["MESSAGE|TOPIC|t||x", "OK|ID|p"]
+    assert farm.peer("A", address="192.0.2.8").line is None
+    back = farm.peer("A", address=again)
+    assert back.ask("PUT|TOPIC|t|ID|p||x") == ["MESSAGE|TOPIC|t||x", "OK|ID|p"]
+    back.drop()
+    farm.wait(RECONNECT_WITHIN + 1)
+    assert farm.peer("A", address="192.0.2.8").ask("PUT|TOPIC|t|ID|p||x") == ["OK|ID|p"]
+
+
+def test_an_identity_belongs_to_a_user_by_all_keys_of_the_user() -> None:
+    farm = Mc0Farm(keys={"OLD": "web1", "NEW": "web1", "K2": "web2"})
+    peer = farm.peer("A", "OLD")
+    peer.say("SUB||t")
+    renewed = farm.peer("A", "NEW", "192.0.2.9")
+    assert renewed.ask("PUT|TOPIC|t|ID|p||x") == ["MESSAGE|TOPIC|t||x", "OK|ID|p"]
+    assert farm.peer("A", "K2", "192.0.2.9").line is None
+    renewed.drop()
+    assert farm.peer("A", "OLD").ask("PUT|TOPIC|t|ID|p||x") == ["MESSAGE|TOPIC|t||x", "OK|ID|p"]
+    # The key that is revoked is not the one that the session has now.
+    farm.revoke("NEW")
+    assert farm.peer("A", "OLD").ask("NOOP|ID|n") == ["OK|ID|n"]
 
 
 def test_a_session_has_the_address_of_its_present_connection(farm: Mc0Farm) -> None:
@@ -258,39 +279,39 @@ def admission() -> Admission:
 
 
 def test_an_identity_is_forgotten_when_many_others_have_come_since(admission: Admission) -> None:
-    admission.admit(b"old", "K1")
-    admission.admit(b"kept", "K1")
+    admission.admit(b"old", Sender("192.0.2.1", "K1"))
+    admission.admit(b"kept", Sender("192.0.2.1", "K1"))
     for number in range(999):
-        assert admission.admit(b"%d" % number, "K2") == "two"
-        assert admission.admit(b"kept", "K1") == "one"
-    assert admission.admit(b"old", "K2") == "two"
+        assert admission.admit(b"%d" % number, Sender("192.0.2.1", "K2")) == "two"
+        assert admission.admit(b"kept", Sender("192.0.2.1", "K1")) == "one"
+    assert admission.admit(b"old", Sender("192.0.2.1", "K2")) == "two"
     with pytest.raises(Refusal) as refused:
-        admission.admit(b"kept", "K2")
+        admission.admit(b"kept", Sender("192.0.2.1", "K2"))
     assert refused.value.reason is Reason.IDENTITY_TAKEN
 
 
 def test_what_is_refused_takes_no_place_in_the_table(admission: Admission) -> None:
-    admission.admit(b"old", "K1")
+    admission.admit(b"old", Sender("192.0.2.1", "K1"))
     for number in range(2_000):
         with pytest.raises(Refusal) as refused:
-            admission.admit(b"%d" % number, "unknown")
+            admission.admit(b"%d" % number, Sender("192.0.2.1", "unknown"))
         assert refused.value.reason is Reason.KEY_NOT_ALLOWED
     with pytest.raises(Refusal):
-        admission.admit(b"old", "K2")
+        admission.admit(b"old", Sender("192.0.2.1", "K2"))
 
 
 def test_who_only_tries_an_identity_does_not_keep_it_from_being_forgotten(admission: Admission) -> None:
-    admission.admit(b"old", "K1")
+    admission.admit(b"old", Sender("192.0.2.1", "K1"))
     for number in range(1_000):
         with pytest.raises(Refusal):
-            admission.admit(b"old", "K3")
-        admission.admit(b"%d" % number, "K2")
-    assert admission.admit(b"old", "K3") == "three"
+            admission.admit(b"old", Sender("192.0.2.1", "K3"))
+        admission.admit(b"%d" % number, Sender("192.0.2.1", "K2"))
+    assert admission.admit(b"old", Sender("192.0.2.1", "K3")) == "three"
 
 
 def test_peers_without_keys_take_no_place_in_the_table(admission: Admission) -> None:
-    admission.admit(b"old", "K1")
+    admission.admit(b"old", Sender("192.0.2.1", "K1"))
     for number in range(2_000):
-        assert admission.admit(b"%d" % number, "") == ""
+        assert admission.admit(b"%d" % number, Sender("192.0.2.1", "")) == ""
     with pytest.raises(Refusal):
-        admission.admit(b"old", "K2")
+        admission.admit(b"old", Sender("192.0.2.1", "K2"))
