@@ -15,6 +15,7 @@ import attrs
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from OpenSSL import SSL
 from OpenSSL.crypto import X509
 
 MAX_PEM = 1024 * 1024
@@ -23,6 +24,10 @@ MAX_PEM = 1024 * 1024
 MAX_PASSPHRASE = 1_024
 """Bytes of a passphrase: the limit of OpenSSL's own tools."""
 
+
+CIPHERS = b"ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Suites of TLS 1.2: authenticated encryption with forward secrecy. All clients since OpenSSL 1.0.1 and Java 8 have
+one. Those of TLS 1.3 are all of this kind."""
 
 _ENCRYPTED = b"ENCRYPTED"
 """A part of the header of a private key with a passphrase."""
@@ -159,6 +164,14 @@ def trust(context: Any, authorities: Sequence[x509.Certificate]) -> None:
     store = context.get_cert_store()
     for each in authorities:
         store.add_cert(X509.from_cryptography(each))
+
+
+def context() -> SSL.Context:
+    """Return the settings of either end of TLS: its versions and suites."""
+    made = SSL.Context(SSL.TLS_METHOD)
+    made.set_min_proto_version(SSL.TLS1_2_VERSION)
+    made.set_cipher_list(CIPHERS)
+    return made
 
 
 def present(context: Any, chain: Sequence[x509.Certificate], key: Any) -> None:

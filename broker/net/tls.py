@@ -107,8 +107,7 @@ class Certificates:
     def read(self) -> Identity:
         """Read the files again. Raises as the constructor does."""
         found = self._files.read()
-        context = SSL.Context(SSL.TLS_METHOD)
-        context.set_min_proto_version(SSL.TLS1_2_VERSION)
+        context = pem.context()
         context.set_session_id(SESSIONS)
         pem.present(context, found.chain, found.key)
         if found.authorities:

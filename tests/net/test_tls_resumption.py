@@ -1,4 +1,4 @@
-"""Resuming sessions of TLS: by both versions, with and without certificates of clients, and after a reload."""
+"""Suites, and resuming sessions of TLS: by both versions, with and without certificates of clients, after a reload."""
 
 from __future__ import annotations
 
@@ -101,6 +101,30 @@ class Resuming(TestCase):
                     await self.resumed(client)
                     certificates.use(certificates.read())
                     self.assertEqual([await self.resumed(client) for _ in range(2)], [False, True])
+
+    async def test_tls_1_2_has_suites_with_forward_secrecy_and_authenticated_encryption_only(self) -> None:
+        def suite(ciphers: str) -> str:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+            context.set_ciphers(ciphers)
+            with (
+                socket.create_connection(("127.0.0.1", self.port), PATIENCE) as plain,
+                context.wrap_socket(plain) as connection,
+            ):
+                found = connection.cipher()
+                assert found is not None
+                return found[0]
+
+        self.listen(None)
+        for ciphers in ("ECDHE+AESGCM", "ECDHE+CHACHA20", "DEFAULT"):
+            found = await deferToThread(suite, ciphers)
+            self.assertRegex(found, "^ECDHE-.*(GCM|CHACHA20)")
+        # Static RSA, and CBC with SHA-1 and with SHA-256.
+        for ciphers in ("kRSA", "ECDHE+AES+SHA1", "ECDHE+AES+SHA256:@SECLEVEL=0", "aNULL:@SECLEVEL=0"):
+            with self.subTest(ciphers=ciphers), self.assertRaises(ssl.SSLError):
+                await deferToThread(suite, ciphers)
 
     async def test_a_session_does_not_outlive_the_authority_that_let_it_in(self) -> None:
         for version in VERSIONS:

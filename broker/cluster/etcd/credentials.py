@@ -108,8 +108,7 @@ def _stamped(files: TlsFiles) -> tuple[tuple[int, int], ...]:
 
 def _read(files: TlsFiles) -> _Reading:
     stamp = _stamped(files)
-    context = SSL.Context(SSL.TLS_METHOD)
-    context.set_min_proto_version(SSL.TLS1_2_VERSION)
+    context = pem.context()
     if files.ca is None:
         context.set_default_verify_paths()
     else:
