@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import attrs
 
 from broker.access.principal import Principal
-from broker.core.errors import Refusal
+from broker.core.errors import Reason
 
 DONE = "done"
 """The result of an act that was carried out."""
@@ -30,6 +30,14 @@ class Act:
     result: str = DONE
 
 
+@attrs.frozen
+class Rejected(Generic[T]):
+    """The result of an act that was refused, and is answered all the same: ``value`` is the answer."""
+
+    value: T
+    reason: Reason
+
+
 class Audit(Protocol):
     """The audit log."""
 
@@ -44,15 +52,26 @@ class NoAudit:
         """Record nothing."""
 
 
-def audited(audit: Audit, act: Act, carry_out: Callable[[], T]) -> T:
+def audited(audit: Audit, act: Act, carry_out: Callable[[], T | Rejected[T]]) -> T:
     """Carry out an act, and record it with its result. Raises what ``carry_out`` raises."""
     try:
         result = carry_out()
-    except Refusal as refusal:
-        audit.record(attrs.evolve(act, result=f"refused: {refusal.reason.code}"))
+    except Exception as error:
+        audit.record(attrs.evolve(act, result=failure(error)))
         raise
-    except Exception:
-        audit.record(attrs.evolve(act, result="failed"))
-        raise
+    if isinstance(result, Rejected):
+        audit.record(attrs.evolve(act, result=refused(result.reason)))
+        return result.value
     audit.record(act)
     return result
+
+
+def refused(reason: Reason) -> str:
+    """Return the result of an act that was refused."""
+    return f"refused: {reason.code}"
+
+
+def failure(error: Exception) -> str:
+    """Return the result of an act that raised this exception."""
+    reason = getattr(error, "reason", None)
+    return refused(reason) if isinstance(reason, Reason) else "failed"

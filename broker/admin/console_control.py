@@ -10,7 +10,7 @@ from typing import cast
 
 import attrs
 
-from broker.access.acts import Act, Audit, audited
+from broker.access.acts import Act, Audit, NoAudit, Rejected, audited
 from broker.access.principal import Principal
 from broker.core.control import Drain, IOperations, LevelName, LogLevels, Trace
 from broker.core.errors import Malformed, Reason
@@ -71,7 +71,7 @@ class ControlWords:
         """Carry out a word. Returns the text to print. Raises `Refusal`; ``permit`` raises it without the right."""
         looks = word == "config" or (word in ("log", "trace") and not arguments) or list(arguments) == ["state"]
         operation = "view" if looks else WORDS[word].operation
-        methods: dict[str, Callable[[Sequence[str]], str]] = {
+        methods: dict[str, Callable[[Sequence[str]], str | Rejected[str]]] = {
             "config": self._config,
             "disconnect": self._disconnect,
             "drain": self._drain,
@@ -80,13 +80,12 @@ class ControlWords:
             "trace": self._trace,
         }
 
-        def carry_out() -> str:
+        def carry_out() -> str | Rejected[str]:
             permit(operation)
             return methods[word](arguments)
 
-        if operation == "view":
-            return carry_out()
-        return audited(self.audit, Act(principal, "console", operation, " ".join((word, *arguments))), carry_out)
+        audit = NoAudit() if operation == "view" else self.audit
+        return audited(audit, Act(principal, "console", operation, " ".join((word, *arguments))), carry_out)
 
     def _config(self, arguments: Sequence[str]) -> str:
         _none("config", arguments)
@@ -98,9 +97,10 @@ class ControlWords:
         lines += [f"degraded: {each.what}: {each.reason}" for each in self.operations.degraded()]
         return "\n".join(lines)
 
-    def _reload(self, arguments: Sequence[str]) -> str:
+    def _reload(self, arguments: Sequence[str]) -> str | Rejected[str]:
         _none("reload", arguments)
-        return self.operations.reload().text
+        result = self.operations.reload()
+        return Rejected(result.text, Reason.PARAMETER) if result.problems else result.text
 
     def _drain(self, arguments: Sequence[str]) -> str:
         if len(arguments) > 1:

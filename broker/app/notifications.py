@@ -212,9 +212,9 @@ class Notifications:
 
 
 def _way(config: NotifyRule) -> str:
-    """Return the command, or the host of the URL, whose path often is a secret."""
+    """Return the program of the command, or the host of the URL: arguments and paths often are secrets."""
     if config.url is None:
-        return " ".join(config.command)
+        return " ".join((config.command[0], *["..."] * (len(config.command) > 1)))
     parts = urlsplit(config.url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/..."
 

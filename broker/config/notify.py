@@ -70,8 +70,9 @@ class NotifyRule:
     """Secret with which requests are signed (HMAC)."""
     secret_file: str | None = None
     """A file that has ``secret`` on its only line, relative to the configuration file."""
-    command: tuple[str, ...] = ()
-    """Program and arguments; it gets the event as JSON on its standard input."""
+    command: tuple[str, ...] = attrs.field(default=(), repr=False)
+    """Program and arguments; it gets the event as JSON on its standard input. Arguments often are secrets, so that they
+    are not shown."""
     timeout: float = 10.0
     """Time for one attempt."""
     attempts: int = 8

@@ -190,7 +190,7 @@ def _shown(value: Any, secret: bool) -> str:
     if value is None:
         return NOT_SET
     if secret:
-        return HIDDEN
+        return HIDDEN if value else NOT_SET
     if isinstance(value, str | bool | int | float):
         return json.dumps(value, ensure_ascii=False)
     if attrs.has(type(value)):

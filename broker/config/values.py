@@ -68,7 +68,8 @@ class LauncherEntry:
     """A program that administrators may start."""
 
     name: str
-    script: str
+    script: str = attrs.field(repr=False)
+    """The command line, which is not shown: its arguments often are secrets."""
     initial: bool = False
     on: bool = False
 

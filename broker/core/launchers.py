@@ -87,7 +87,7 @@ class Launchers:
         try:
             words = shlex.split(entry.script)
         except ValueError as error:
-            return f"cannot split its script {entry.script!r}: {error}"
+            return f"cannot split its script: {error}"
         if not words:
             return "its script is empty"
         try:

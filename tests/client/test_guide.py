@@ -114,7 +114,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
             "9080": str(daemon.http_port()),
         }
         for name, text in PROGRAMS.items():
-            (folder / name).write_text(re.sub(r"\b(5975|9000|9010|5246|61616|9053|9080)\b", lambda m: ports[m[1]], text))
+            (folder / name).write_text(
+                re.sub(r"\b(5975|9000|9010|5246|61616|9053|9080)\b", lambda m: ports[m[1]], text)
+            )
         yield Programs(folder, daemon)
         daemon.signal(signal.SIGTERM)
         daemon.ended()

@@ -154,6 +154,33 @@ def test_a_reload_prints_the_same_text_everywhere(tmp_path: Path) -> None:
         daemon.wait_for(f"not reloaded: {re.escape(problem)}")
         keys = {each["key"]: each["value"] for each in call(daemon, "GET", "/v1/config")[1]["keys"]}
         assert keys["broker.grace"] == "7.0"
+    acts = [json.loads(line) for line in (tmp_path / "state" / "audit.jsonl").read_text().splitlines()]
+    assert [(act["operation"], act["listener"], act["result"]) for act in acts] == [
+        ("admin.reload", "http", "done"),
+        ("admin.reload", "console", "done"),
+        ("admin.reload", "http", "refused: parameter"),
+        ("admin.reload", "console", "refused: parameter"),
+    ]
+
+
+def test_command_lines_are_shown_nowhere(tmp_path: Path) -> None:
+    path = tmp_path / "elkobroker.toml"
+    hidden = (
+        '[[launchers.table]]\nname = "bank"\nscript = "/bin/false --password s1e2c3"\n'
+        '[[notify.rules]]\nname = "page"\ncommand = ["/bin/false", "s1e2c3"]\n'
+    )
+    path.write_text(CONFIG + hidden)
+    with Daemon(tmp_path, "--config", str(path)) as daemon:
+        daemon.port()
+        shown = json.dumps(call(daemon, "GET", "/v1/config")[1])
+        assert "launchers.table[bank].script" in shown
+        shown += console(daemon, "config") + console(daemon, "notifications")
+        path.write_text(CONFIG + hidden.replace("s1e2c3", "s1e2c3 other"))
+        call(daemon, "POST", "/v1/actions/reload", {})
+        daemon.wait_for(r"reload: .*launchers\.table\[bank\]\.script: \(hidden\) -> \(hidden\)")
+        call(daemon, "POST", "/v1/actions/launch", {"name": "bank"})
+        daemon.wait_for("bank.*ended")
+    assert "s1e2c3" not in shown + "".join(daemon.log)
 
 
 @contextmanager

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import attrs
 from msgspec import Meta
 
+from broker.access import acts
 from broker.access.acts import Act, Audit
 from broker.admin.api.orders import Orders
 from broker.admin.api.pieces import answer
@@ -85,14 +87,7 @@ def audited(endpoint: Endpoint, audit: Audit, listener: str) -> Endpoint:
     handler, operation = endpoint.handler, endpoint.operation or endpoint.name
 
     def recorded(call: Call) -> Any:
-        act = Act(call.principal, listener, operation, _object(call))
-        try:
-            result = handler(call)
-        except (Problem, Refusal) as error:
-            audit.record(attrs.evolve(act, result=f"refused: {error.reason.code}"))
-            raise
-        audit.record(act)
-        return result
+        return acts.audited(audit, Act(call.principal, listener, operation, _object(call)), partial(handler, call))
 
     return attrs.evolve(endpoint, handler=recorded)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import attrs
 from msgspec import Meta
 
-from broker.access.acts import Audit
+from broker.access.acts import Audit, Rejected
 from broker.admin.api.actions import Text, audited
 from broker.admin.api.pieces import answer
 from broker.core.control import Drain, IOperations, KeyChange, KeyState, LogLevels, ReloadResult, Trace
@@ -106,8 +106,10 @@ def reloaded(result: ReloadResult) -> Reloaded:
 def endpoints(control: IOperations, audit: Audit, listener: str) -> list[Endpoint]:
     """Return the endpoints. ``listener`` is the title of the listener in the audit log."""
 
-    def reload(call: Call) -> Response:
-        return answer(reloaded(control.reload()))
+    def reload(call: Call) -> Any:
+        result = control.reload()
+        answered = answer(reloaded(result))
+        return Rejected(answered, Reason.PARAMETER) if result.problems else answered
 
     def config(call: Call) -> Response:
         reasons = [*control.not_ready(), *control.degraded()]

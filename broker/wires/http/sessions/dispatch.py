@@ -27,7 +27,7 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from broker.access.acts import Act, Audit, NoAudit
+from broker.access.acts import Act, Audit, NoAudit, failure
 from broker.access.grants import Grants
 from broker.access.principal import Access, Principal
 from broker.access.request_limits import RequestLimits, unlimited
@@ -216,9 +216,7 @@ class Dispatch:
         operation = endpoint.operation
         if not endpoint.writes or operation is None or not operation.startswith("admin."):
             return
-        reason = getattr(error, "reason", None)
-        result = f"refused: {reason.code}" if isinstance(reason, Reason) else "failed"
-        self.audit.record(Act(call.principal, LISTENER, operation, " ".join(call.path.values()), result))
+        self.audit.record(Act(call.principal, LISTENER, operation, " ".join(call.path.values()), failure(error)))
 
     def _not_allowed(self, principal: Principal, operation: str) -> Problem:
         if not principal.name and self.access.users:
