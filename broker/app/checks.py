@@ -18,6 +18,7 @@ from broker.core.errors import Refusal
 from broker.core.interfaces import ILeases
 from broker.core.model import Policy
 from broker.core.registry import Registry
+from broker.core.silence import AT_ONCE, SilenceSettings, Verification
 from broker.net.checks.connections import ConnectionChecks
 from broker.net.outgoing import Outgoing
 
@@ -45,18 +46,22 @@ class HealthChecks:
         self._connections = ConnectionChecks(reactor, self.outgoing)
         registry.use_panic(config.panic)
         self.schedule = Schedule(reactor, leases, self, random.random, settings_of(config))
+        self.silence = Verification(registry, leases, reactor, self._connections.ask, silence_of(config))
+        counters.include(self.silence.counts)
         self._registered = RegisteredChecks(registry, self.schedule, reactor, leases)
 
     def use(self, config: values.Checks) -> None:
         """Apply a new configuration."""
         self.outgoing.use(config.networks)
         self._registry.use_panic(config.panic)
+        self.silence.settings = silence_of(config)
         self._registered.use(settings_of(config))
 
     def stop(self) -> None:
         """End all checks. Services keep their state."""
         self._registered.stop()
         self.schedule.stop()
+        self.silence.stop()
 
     # as `broker.core.checks.interfaces.Asker`
 
@@ -95,6 +100,11 @@ def settings_of(config: values.Checks) -> CheckSettings:
     return CheckSettings(rules, config.concurrency, config.panic)
 
 
+def silence_of(config: values.Checks) -> SilenceSettings:
+    """Return the settings for many silent peers of a configuration. Without checks none is verified."""
+    return SilenceSettings(config.silent_share if config.enabled else 1.0, config.silent_ttls)
+
+
 def _rule(rule: values.CheckRule) -> CheckRule:
     least, most = rule.statuses
     return CheckRule(
@@ -114,5 +124,7 @@ def _rule(rule: values.CheckRule) -> CheckRule:
 
 def connections_of(config: values.Checks) -> int:
     """Return the number of file descriptors that checks may take."""
-    wants = config.enabled and any(rule.kind != "ping" for rule in config.rules)
-    return config.concurrency if wants else 0
+    if not config.enabled:
+        return 0
+    verified = AT_ONCE if config.silent_share < 1 else 0
+    return verified + (config.concurrency if any(rule.kind != "ping" for rule in config.rules) else 0)

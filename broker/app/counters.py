@@ -17,6 +17,8 @@ DAEMON = (
     Counter("checks.running", "Health checks that await their answer", "checks", gauge=True),
     Counter("checks.waiting", "Health checks that are due and wait for a free connection", "checks", gauge=True),
     Counter("check_results", "Health checks, by outcome", "checks"),
+    Counter("silent_peers", "Peers that were silent with many others, by what followed", "peers"),
+    Counter("silence.doubtful", "Peers whose silence is being verified", "peers", gauge=True),
     Counter("checks_refused", "Connections to services that were refused, by the kind of their address", "connections"),
     Counter("access_logins", "Users who were authenticated, by method", "logins"),
     Counter("access_refused", "Passwords and tokens that were refused, by reason", "attempts"),

@@ -427,6 +427,7 @@ class Daemon(TwistedService):
             recorder=core.recorder,
             checks=self.checks.schedule,
             outgoing=self.checks.outgoing,
+            silence=self.checks.silence,
             scheduler=core.scheduler,
             complaints=core.complaints,
             clock=self._reactor,

@@ -28,7 +28,13 @@ RULE_RANGES: dict[str, tuple[float, float]] = {
 }
 """The least and the most of each number of a rule."""
 
-RANGES: dict[str, tuple[float, float]] = {"concurrency": (1, 1_000), "panic": (0, 1)}
+RANGES: dict[str, tuple[float, float]] = {
+    "concurrency": (1, 1_000),
+    "panic": (0, 1),
+    "silent_share": (0, 1),
+    # Less than two leases leave no time to verify; a hundred of the longest are months.
+    "silent_ttls": (2, 100),
+}
 """The least and the most of each number of the section."""
 
 _PATH = re.compile(r"/[!-~]{0,1000}")

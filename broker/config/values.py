@@ -121,6 +121,10 @@ class Checks:
     """Connections for checks at one time."""
     panic: float = 0.5
     """Share of failing services of one name above which none of them is hidden."""
+    silent_share: float = 0.2
+    """Share of silent peers above which they are verified before they end; 1.0 switches that off."""
+    silent_ttls: float = 5.0
+    """Leases after which a peer that is verified ends in any case."""
     networks: tuple[str, ...] = (
         "127.0.0.0/8",
         "::1/128",

@@ -23,7 +23,7 @@ class ServiceGroup:
     The tuples are caches: finds are far more frequent than changes.
     """
 
-    __slots__ = ("_behind", "_hidden", "_judged", "_services", "_with_restored", "found")
+    __slots__ = ("_behind", "_hidden", "_hides", "_judged", "_services", "_with_restored", "found")
 
     def __init__(self) -> None:
         self._services: dict[int, Service] = {}
@@ -37,6 +37,8 @@ class ServiceGroup:
         """Policy of each service with a failing check, if that is not SHOW. None saves memory in most groups."""
         self._hidden: dict[int, int] = {}
         """Each hidden service, with the number that `settle` got when it was hidden."""
+        self._hides = 0
+        """Number of services with the policy HIDE, hidden or not."""
 
     def __contains__(self, service: Service) -> bool:
         return self._services.get(id(service)) is service
@@ -74,10 +76,13 @@ class ServiceGroup:
         if policy is not Policy.SHOW:
             if judged is None:
                 judged = self._judged = {}
-            if judged.get(id(service)) is not policy:
+            before = judged.get(id(service))
+            if before is not policy:
+                self._hides += (policy is Policy.HIDE) - (before is Policy.HIDE)
                 judged[id(service)] = policy
                 self._changed()
-        elif judged is not None and judged.pop(id(service), None) is not None:
+        elif judged is not None and (before := judged.pop(id(service), None)) is not None:
+            self._hides -= before is Policy.HIDE
             if not judged:
                 self._judged = None
             self._changed()
@@ -88,6 +93,8 @@ class ServiceGroup:
         ``panic`` is the share, 0 to 1, of judged services above which none is hidden. The ``number`` is returned with a
         service when it is shown again.
         """
+        if not self._hides and not self._hidden:
+            return [], []  # without this, many changes of one large group would take quadratic time
         judged = self._judged or {}
         wanted: list[int] = []
         if len(judged) <= panic * len(self._services):

@@ -36,6 +36,7 @@ from broker.core.cluster.interfaces import ILinks, IMembers, IQueueOwners
 from broker.core.cluster.single import SINGLE
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import NotReady, Service, Snapshot
+from broker.core.silent_peers import EndAtOnce, Silence
 from broker.net.admission import ConnectionFactory
 from broker.net.outgoing import Outgoing
 from broker.net.rate_limits import Complaints
@@ -63,6 +64,7 @@ class Context:
     - ``room``: the connection limit of each listener, derived from ``descriptors``, those of the process.
     - ``checks``: the schedule of health checks, for servers that are not in the registry. ``outgoing``: the rule on
       outgoing connections to addresses that peers chose.
+    - ``silence``: the rule for peers whose leases end.
     - ``control``: administrators' commands to the daemon.
     - ``offer_own``: registers the broker's own services again, after `OpenWire.services` has changed.
     - ``access``: users and rights. ``logins``: the limits on passwords, one instance for all listeners.
@@ -101,6 +103,7 @@ class Context:
     members: IMembers = SINGLE
     owners: IQueueOwners = SINGLE
     links: ILinks = SINGLE
+    silence: Silence = attrs.field(factory=EndAtOnce)
     join_topics: Callable[[str, ITopics], None] = lambda name, topics: None
 
 

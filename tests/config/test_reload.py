@@ -165,6 +165,8 @@ NOW = {
     "checks.rules",
     "checks.concurrency",
     "checks.panic",
+    "checks.silent_share",
+    "checks.silent_ttls",
     "checks.networks",
     "plan.file",
     "journal.keep_seconds",

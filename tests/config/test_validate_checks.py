@@ -11,6 +11,7 @@ from broker.config.validate_checks import PINGED_WIRES
 from broker.config.values import PINGS, CheckRule, Checks
 from broker.core.checks.rules import CheckKind
 from broker.core.model import Policy
+from broker.core.silence import AT_ONCE
 from tests.config.bad_values import assert_one_problem
 
 HERE = "[checks]\n"
@@ -51,7 +52,7 @@ def test_bad_values(text: str, line: int, key: str, problem: str) -> None:
     assert_one_problem(text, line, key, problem)
 
 
-def test_the_default_pings_elko_servers_and_takes_no_descriptors() -> None:
+def test_the_default_pings_elko_servers_and_takes_descriptors_for_doubtful_peers_alone() -> None:
     settings = settings_of(Checks())
     [rule] = settings.rules
     assert (rule.kind, rule.wires, rule.interval, rule.policy) == (
@@ -60,14 +61,15 @@ def test_the_default_pings_elko_servers_and_takes_no_descriptors() -> None:
         20.0,
         Policy.LAST,
     )
-    assert connections_of(Checks()) == 0
+    assert connections_of(Checks()) == AT_ONCE
+    assert connections_of(Checks(silent_share=1.0)) == 0
     assert problems(Config()) == []
 
 
 def test_checks_that_are_off() -> None:
     assert settings_of(Checks(enabled=False)).rules == ()
     rule = CheckRule(("*",), "tcp")
-    assert connections_of(Checks(rules=(rule,), concurrency=7)) == 7
+    assert connections_of(Checks(rules=(rule,), concurrency=7, silent_share=1.0)) == 7
     assert connections_of(Checks(enabled=False, rules=(rule,))) == 0
 
 

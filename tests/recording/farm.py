@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import count
 
 from twisted.internet.task import Clock
 
 from broker.core.counters import Counters
+from broker.core.interfaces import ILeases, IRegistry
 from broker.core.liveness import Leases
 from broker.core.model import Provider
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
+from broker.core.silent_peers import EndAtOnce, Silence
 from broker.net.rate_limits import Complaints
 
 START = 1_795_246_600.0
@@ -36,11 +38,18 @@ def registry_at(clock: Clock, restored: Iterable[Provider] = (), grace: float = 
     return Registry(clock, count(1).__next__, Restored(restored, grace, clock, lambda ids: None))
 
 
+MakeSilence = Callable[[IRegistry, ILeases, Clock], Silence]
+"""Makes the rule for silent peers of a farm."""
+
+
 class CoreFarm:
     """The clock, counters, complaints, and leases of a farm. Each wire adds its sessions to them."""
 
     step = STEP
     """Seconds by which `wait` advances the clock at a time."""
+
+    make_silence: MakeSilence = staticmethod(lambda registry, leases, clock: EndAtOnce())
+    """Tests of many silent peers make another one, in a class of their own."""
 
     def __init__(self, clock: Clock | None = None, leases: Leases | None = None) -> None:
         self.clock = clock_at() if clock is None else clock

@@ -26,10 +26,11 @@ longer than any server takes to start."""
 @attrs.frozen
 class Outcome:
     """Outcome of one check: True for a success, False for a failure, None if the check could not be made. ``reason``
-    explains it, without a period at the end."""
+    explains it, without a period at the end. ``refused``: the host answered that nothing listens there."""
 
     alive: bool | None
     reason: str
+    refused: bool = False
 
 
 @attrs.frozen

@@ -20,7 +20,13 @@ from typing import Any
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
-from twisted.internet.error import ConnectBindError, ConnectError, ConnectionClosed, TimeoutError
+from twisted.internet.error import (
+    ConnectBindError,
+    ConnectError,
+    ConnectionClosed,
+    ConnectionRefusedError,
+    TimeoutError,
+)
 from twisted.internet.interfaces import IResolutionReceiver, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
@@ -95,7 +101,8 @@ class ConnectionChecks:
             # The fault of this machine, such as a lack of descriptors.
             return Outcome(None, f"not checked: {error}".rstrip(".")[:MAX_REASON])
         except ConnectError as error:
-            return Outcome(False, f"no connection: {error}".rstrip(".")[:MAX_REASON])
+            refused = isinstance(error, ConnectionRefusedError)
+            return Outcome(False, f"no connection: {error}".rstrip(".")[:MAX_REASON], refused)
         except (ConnectionClosed, RequestNotSent, RequestTransmissionFailed, TimeoutError) as error:
             return Outcome(False, f"no answer: {error or type(error).__name__}".rstrip(".")[:MAX_REASON])
         except CancelledError:

@@ -223,7 +223,7 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     access = context.access
     # DBP has no authentication: all its peers are without a user.
     grants = partial(access.grants, Principal(), WIRE)
-    catalogue = Catalogue(context.registry, leases, outbound, complaints, _terms(config, grants()))
+    catalogue = Catalogue(context.registry, leases, outbound, complaints, _terms(config, grants()), context.silence)
     listing = Listing(context.registry, clock)
     may_find = (lambda name: grants().may("find", name)) if access.users else None
     commands = CommandHandler(router, catalogue, listing, outbound, leases, clock, complaints, may_find)

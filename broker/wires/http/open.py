@@ -141,7 +141,7 @@ class OpenHttp(PlainWire):
 def open_http(config: Http, context: Context) -> OpenHttp:
     """Create the wire, without opening its listener."""
     clock, complaints = context.clock, context.complaints
-    instances = Instances(context.registry, context.leases, _instance_limits(config))
+    instances = Instances(context.registry, context.leases, _instance_limits(config), context.silence)
     if context.members.clustered:
         instances.follow()
     own = [

@@ -142,6 +142,7 @@ def _make(config: Mc0, context: Context) -> OpenMc0:
         context.recorder,
         config.sessions,
         config.subscriptions,
+        context.silence,
     )
     router.serve(sessions, sessions.claim)
     if keys is not None:

@@ -247,7 +247,9 @@ def _make(config: Mtl, context: Context) -> OpenMtl:
         queues = DurableQueues.open(config, context)
         undo.pop_all()
     settings = mtl_settings(config)
-    flows = FlowContext(context.leases, DataLeases(context.leases, settings), context.complaints, settings)
+    flows = FlowContext(
+        context.leases, DataLeases(context.leases, settings), context.complaints, settings, context.silence
+    )
     data = DataFlow(listeners.data.router, flows)
     profiles = MtlProfiles.make(config, context, data, queues)
     rights = context.access

@@ -135,7 +135,10 @@ class DbpFarm(CoreFarm):
             NAME,
             BEACON_PORT,
         )
-        self.catalogue = Catalogue(self.registry, self.leases, self.outbound, self.complaints, terms or DbpTerms())
+        self.silence = self.make_silence(self.registry, self.leases, self.clock)
+        self.catalogue = Catalogue(
+            self.registry, self.leases, self.outbound, self.complaints, terms or DbpTerms(), self.silence
+        )
         self.listing = Listing(self.registry, self.clock)
         self.commands = CommandHandler(
             self.router, self.catalogue, self.listing, self.outbound, self.leases, self.clock, self.complaints

@@ -52,7 +52,8 @@ class HttpFarm(CoreFarm):
     ) -> None:
         self.farm = ElkoFarm() if farm is None else farm
         super().__init__(self.farm.clock)
-        self.instances = Instances(self.farm.registry, self.leases, limits or InstanceLimits())
+        self.silence = self.make_silence(self.farm.registry, self.leases, self.clock)
+        self.instances = Instances(self.farm.registry, self.leases, limits or InstanceLimits(), self.silence)
         self.access: Access = Everyone() if access is None else access
         self.refusals: list[Refusal] = []
         self.request_ids: list[str] = []

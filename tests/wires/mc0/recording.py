@@ -100,6 +100,7 @@ class Mc0Farm(CoreFarm):
         self.topics = Topics(self._topics_bounds)
         RegistryTopics(registry, self.topics, self.leases)
         self.record = SessionRecord()
+        self.silence = self.make_silence(registry, self.leases, self.clock)
         self.admission = Admission(None if self._any_key else self.keys.get, self._rules)
         self.wire = Mc0Conversation(
             self.router,
@@ -109,6 +110,7 @@ class Mc0Farm(CoreFarm):
             self.complaints,
             self.record,
             *self._limits,
+            self.silence,
         )
         self.router.serve(self.wire)
 

@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import IRegistry
 from broker.core.model import Rights
 from broker.net.interfaces.router import Part, Sender
 from broker.wires.mtl.codec import data as wire
@@ -21,7 +22,7 @@ from broker.wires.mtl.sessions.flow_context import FlowContext
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, Profile, ProfileReader, ProfileWriter
 from broker.wires.mtl.sessions.settings import MtlSettings
-from tests.recording.farm import CoreFarm
+from tests.recording.farm import CoreFarm, registry_at
 from tests.recording.router import RecordingRouter
 
 REPLIES = 100
@@ -91,6 +92,9 @@ class Keeping:
     def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         """Heartbeats are of no interest here."""
 
+    def provider(self, flow: ProfileReader | ProfileWriter) -> None:
+        """No flow is one."""
+
     def room(self, reader: ProfileReader) -> None:
         self.calls.append(("room",))
 
@@ -135,10 +139,16 @@ class MtlFarm(CoreFarm):
         """The broker begins, and knows nothing of its clients."""
         self.restart_core()
         self.data_leases = DataLeases(self.leases, self.settings)
-        self.data = DataFlow(self.router, FlowContext(self.leases, self.data_leases, self.complaints, self.settings))
+        self.silence = self.make_silence(self.core_registry(), self.leases, self.clock)
+        context = FlowContext(self.leases, self.data_leases, self.complaints, self.settings, self.silence)
+        self.data = DataFlow(self.router, context)
         self.router.serve(self.data)
         self.test = FanOutProfile(self.data)
         self.keeping = Keeping(self.data)
+
+    def core_registry(self) -> IRegistry:
+        """The registry of its providers."""
+        return registry_at(self.clock)
 
     def principal(self, user: str = "", host: str = "/", key: str = "") -> Principal:
         return Principal(user, host, Everything(), key)

@@ -82,8 +82,8 @@ class ProfilesFarm(MtlFarm):
         super().__init__(settings)
 
     def start(self) -> None:
-        super().start()
         self.core = self._registry or registry_at(self.clock)
+        super().start()
         self.spaces: dict[str, ITopics] = {HOST: Topics() if self._shared is None else self._shared}
         self.topic = TopicProfile(self.data, self.space, self.complaints, self._bounds.topic)
         self.registry = RegistryProfile(self.data, self.core, self.leases, self.complaints, self._bounds.registry)
@@ -99,6 +99,9 @@ class ProfilesFarm(MtlFarm):
         )
         self.told: dict[str, str] = {}
         """The members that came with the last lease."""
+
+    def core_registry(self) -> IRegistry:
+        return self.core
 
     def space(self, host: str) -> ITopics:
         """The topics of a virtual host."""

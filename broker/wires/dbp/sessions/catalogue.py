@@ -7,6 +7,7 @@ Rules (the document has "agreed-upon intervals", but does not define the agreeme
   Its interval is the registered one, clamped to the configured bounds, or else the configured one.
 - Under contract, it expires after the agreed number of intervals without a sign of life: any message of its own, over
   either transport, or an answer to a probe. Stalls of the broker itself do not count (`broker.core.liveness`).
+- If many peers are silent at once, it is doubtful before it expires (`broker.core.silence`).
 - After one missed heartbeat it is probed at its own address, repeatedly until it expires. A service whose address is
   not permitted is not probed (`broker.net.outgoing`); the registry has the reason.
 - Without a contract it stays, also across a restart of the broker: Hermes' services register only once. They may be
@@ -33,6 +34,7 @@ from broker.access.identity import same_host
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import Change, Check, CheckState, Kind, Provider, Rights, Service, load_details
+from broker.core.silent_peers import EndAtOnce, Silence
 from broker.net.interfaces.router import Complaints
 from broker.wires.dbp.codec.details import Details, details
 from broker.wires.dbp.codec.info import merge
@@ -96,7 +98,10 @@ class Catalogue:
         outbound: DbpOutbound,
         complaints: Complaints,
         terms: DbpTerms,
+        silence: Silence | None = None,
     ) -> None:
+        self._silence: Silence = silence or EndAtOnce()
+        self._silence.follow(self._under_contract)
         self._registry = registry
         self._leases = leases
         self._outbound = outbound
@@ -205,6 +210,8 @@ class Catalogue:
     def live(self, entry: ServiceEntry) -> None:
         """Record a sign of life of a service."""
         entry.last_alive = self._leases.moment()
+        if self._silence.suspects:
+            self._silence.heard(entry)
         entry.failures = 0
         entry.restored = False
 
@@ -212,6 +219,8 @@ class Catalogue:
         """Process a heartbeat of a service: by UDP from ``source``, or over a connection. ``sent`` is its time, which
         had that form."""
         entry.last_alive = self._leases.moment()
+        if self._silence.suspects:
+            self._silence.heard(entry)
         entry.restored = False
         entry.form = form
         if source is not None and entry.source != source:
@@ -266,6 +275,7 @@ class Catalogue:
         if self._entries.get(entry.name) is not entry:
             return  # replaced already
         del self._entries[entry.name]
+        self._silence.ended(entry)
         if entry.lease is not None:
             entry.lease.cancel()
             entry.lease = None
@@ -350,8 +360,12 @@ class Catalogue:
             return self._check_lasting(entry, now)
         dead_at = self._dead_at(entry)
         if now >= dead_at:
-            self._expire(entry)
-            return None
+            again = self._silence.spare(entry, now)
+            if again is None:
+                self._expire(entry)
+                return None
+            # It is sent heartbeats all the same: its network may carry them again.
+            dead_at = again
         if now >= entry.beat_at:
             self._outbound.beat(entry)
             # The phase is kept, but missed heartbeats are not sent in a burst.
@@ -367,6 +381,19 @@ class Catalogue:
                 if not (entry.probing or entry.unprobed):
                     due = min(due, now + ASK_AGAIN * entry.interval)
         return due
+
+    def confirm(self, entry: ServiceEntry) -> None:
+        """Process a connection that a doubtful service accepted."""
+        self.live(entry)
+        self._look(entry)
+
+    def discard(self, entry: ServiceEntry) -> None:
+        """Remove a doubtful service at whose address nothing listens."""
+        self._outbound.part(entry)
+        self.remove(entry, "expired")
+
+    def _under_contract(self) -> Iterator[ServiceEntry]:
+        return (entry for entry in self._entries.values() if entry.contract)
 
     def _of(self, provider: int) -> ServiceEntry | None:
         known = self._registry.wire_and_label(provider)

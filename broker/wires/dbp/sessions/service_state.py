@@ -63,6 +63,12 @@ class EntryOwner(Protocol):
     def check(self, entry: ServiceEntry, now: float) -> float | None:
         """Do the work that is due. Returns the time of the next check; None ends the lease."""
 
+    def confirm(self, entry: ServiceEntry) -> None:
+        """Process a check of a doubtful entry that succeeded."""
+
+    def discard(self, entry: ServiceEntry) -> None:
+        """Process that nothing listens at the address of a doubtful entry."""
+
 
 class ServiceEntry:
     """One registered service, the subject of a lease while it is to be checked.
@@ -133,6 +139,29 @@ class ServiceEntry:
         """Consecutive probes that it has not answered."""
         self.unprobed = ""
         """Reason for which it is not probed: its address is not permitted."""
+
+    @property
+    def heard(self) -> float:
+        """The time of the last sign of life; see `broker.core.silent_peers.Silent`, as for the methods below."""
+        return self.last_alive
+
+    @property
+    def patience(self) -> float:
+        """The intervals of silence after which it expires, in seconds."""
+        return self.liveness * self.interval
+
+    @property
+    def providers(self) -> tuple[int, ...]:
+        """The id of the service in the registry."""
+        return (self.provider,)
+
+    def confirm(self) -> None:
+        """Process a check that succeeded."""
+        self.owner.confirm(self)
+
+    def discard(self) -> None:
+        """Process that nothing listens at the address."""
+        self.owner.discard(self)
 
     def check(self, now: float) -> float | None:
         """Do the work that is due. Returns the time of the next check; None ends the lease."""

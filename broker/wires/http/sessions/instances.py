@@ -10,7 +10,8 @@ Rules:
   leave the owner as it is.
 - After a restart, restored instances still belong to their owners until the end of the grace period.
 - It ends with the credential of its latest registration or renewal, and with its owner's right to offer the name.
-- It expires when it was not renewed within its TTL. A stall of the broker itself does not count (`ILeases`).
+- It expires when it was not renewed within its TTL. A stall of the broker itself does not count (`ILeases`). If many
+  peers are silent at once, it is doubtful before that (`broker.core.silence`).
 - If an administrator withdraws the provider or its service, the instance is unknown at its next renewal.
 - Reaching a limit refuses new instances only.
 - An instance that its owner registers at another broker of the cluster, by its name or at its endpoint, has *moved*: it
@@ -35,6 +36,7 @@ from broker.access.principal import Access, Principal
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Owner, Provider, Rights, Service, checked_load
+from broker.core.silent_peers import EndAtOnce, Silence
 
 WIRE = "http"
 """The name of the wire in the registry."""
@@ -89,8 +91,28 @@ class Instance:
         due = self.due
         if now < due:
             return due
+        again = self.table.silence.spare(self, now)
+        if again is None:
+            self.table.expired(self)
+        return again
+
+    @property
+    def patience(self) -> float:
+        """The TTL; see `broker.core.silent_peers.Silent`, as for the methods below."""
+        return self.offer.ttl
+
+    @property
+    def providers(self) -> tuple[int, ...]:
+        """The id of the instance in the registry."""
+        return (self.provider,)
+
+    def confirm(self) -> None:
+        """Renew the instance, since a connection to it was accepted."""
+        self.table.confirm(self)
+
+    def discard(self) -> None:
+        """End the instance, since nothing listens at its hostport."""
         self.table.expired(self)
-        return None
 
     @property
     def due(self) -> float:
@@ -101,8 +123,12 @@ class Instance:
 class Instances:
     """The table of instances."""
 
-    def __init__(self, registry: IRegistry, leases: ILeases, limits: InstanceLimits) -> None:
+    def __init__(
+        self, registry: IRegistry, leases: ILeases, limits: InstanceLimits, silence: Silence | None = None
+    ) -> None:
         self.limits = limits
+        self.silence: Silence = silence or EndAtOnce()
+        self.silence.follow(self._all_instances)
         self.counts: Counter[str] = Counter()
         """Events: registered, renewed, replaced, withdrawn, expired, moved, revoked."""
         self.watch: IWait | None = None
@@ -189,6 +215,13 @@ class Instances:
     def expired(self, instance: Instance) -> None:
         """End an instance that was not renewed."""
         self._end(instance, "expired")
+
+    def confirm(self, instance: Instance) -> None:
+        """Process a check of a doubtful instance that succeeded: its lease begins again."""
+        self._heard(instance)
+        if instance.lease is not None:
+            instance.lease.cancel()
+        instance.lease = self._leases.hold(instance, instance.due)
 
     def follow(self) -> None:
         """Give up instances that are registered at other brokers of the cluster."""
@@ -353,11 +386,16 @@ class Instances:
             known.lease.cancel()
             known.lease = self._leases.hold(known, known.due)
 
+    def _all_instances(self) -> Iterator[Instance]:
+        return iter(self._all.values())
+
     def _heard(self, known: Instance) -> None:
         known.heard = self._leases.moment()
+        self.silence.heard(known)
         self._registry.beat(known.provider)
 
     def _forget(self, known: Instance) -> None:
+        self.silence.ended(known)
         if known.lease is not None:
             known.lease.cancel()
             known.lease = None

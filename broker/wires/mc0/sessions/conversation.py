@@ -22,6 +22,7 @@ from typing import Any
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, ITopics
 from broker.core.model import KnownSession
+from broker.core.silent_peers import Silence
 from broker.net.interfaces.router import Complaints, Part, Router, Sender
 from broker.wires.mc0.codec import messages as wire
 from broker.wires.mc0.sessions.admission import Admission
@@ -53,6 +54,7 @@ class Mc0Conversation:
         record: SessionRecord,
         most_sessions: int,
         most_subscriptions: int,
+        silence: Silence | None = None,
     ) -> None:
         self._router = router
         self._topics = topics
@@ -62,7 +64,7 @@ class Mc0Conversation:
         self._outbound = Mc0Outbound(router, leases, complaints)
         self._subscriptions = Mc0Subscriptions(topics, self._outbound, most_subscriptions)
         self._table = SessionTable(
-            router, self._outbound, self._subscriptions, leases, admission, complaints, record, most_sessions
+            router, self._outbound, self._subscriptions, leases, admission, complaints, record, most_sessions, silence
         )
         self._published = 0
         self._verbs: dict[type, Callable[[Mc0Session, Any], None]] = {
@@ -91,6 +93,8 @@ class Mc0Conversation:
                 return
         # Invalid messages count as signs of life too: the peer is there.
         session.last_received = self._leases.now
+        if self._table.silence.suspects:
+            self._table.silence.heard(session)
         try:
             message = wire.parse(frames)
         except wire.BadMessage as malformed:

@@ -92,6 +92,27 @@ class Mc0Session:
         return self.sender.key
 
     @property
+    def heard(self) -> float:
+        """The time of the last message; see `broker.core.silent_peers.Silent`, as for the members below."""
+        return self.last_received
+
+    @property
+    def patience(self) -> float:
+        """The TTL."""
+        return self.ttl
+
+    @property
+    def providers(self) -> tuple[int, ...]:
+        """Nothing: a session offers no services, and is not checked."""
+        return ()
+
+    def confirm(self) -> None:
+        """No-op: see `providers`."""
+
+    def discard(self) -> None:
+        """No-op: see `providers`."""
+
+    @property
     def requested(self) -> int:
         """The number of topics that the peer requested, whether subscribed or refused."""
         return len(self.topics) + len(self.refused)

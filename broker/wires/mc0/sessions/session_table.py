@@ -3,7 +3,8 @@
 Rules (docs/protocols/mc0.md, "Life of a session"; `!` marks what the real client, MCollective's connector, requires):
 - Any message begins a session; CONNECT gives it a TTL. Without a TTL it lasts as long as its connection; with
   subscriptions for `RECONNECT_WITHIN` longer, since ZeroMQ sockets reconnect by themselves and do not subscribe again.
-- A session from which no message arrives for 1.05 TTL, and up to a sixty-fourth more, ends without a notice.
+- A session from which no message arrives for 1.05 TTL, and up to a sixty-fourth more, ends without a notice. If many
+  peers are silent at once, it is kept for longer (`broker.core.silence`): its subscriptions would not come back.
 - (!) A session with a TTL is sent a NOOP after half a TTL in which it was sent no other message.
 - Sessions survive a restart: the state that CONNECT, SUB and UNSUB made is recorded, and restored at the next start for
   one TTL. The peers' sockets reconnect by themselves, and send nothing of their own accord for up to a heartbeat.
@@ -25,6 +26,7 @@ from twisted.logger import Logger
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases
 from broker.core.model import KnownSession
+from broker.core.silent_peers import EndAtOnce, Silence
 from broker.net.interfaces.router import Complaints, Router, Sender, Sent
 from broker.wires.mc0.codec import messages as wire
 from broker.wires.mc0.sessions.admission import Admission
@@ -82,7 +84,10 @@ class SessionTable:
         complaints: Complaints,
         record: SessionRecord,
         most: int,
+        silence: Silence | None = None,
     ) -> None:
+        self.silence: Silence = silence or EndAtOnce()
+        self.silence.follow(self._with_ttl)
         self._router = router
         self._outbound = outbound
         self._subscriptions = subscriptions
@@ -168,6 +173,7 @@ class SessionTable:
     def end(self, session: Mc0Session, reason: str) -> None:
         """End a session with its subscriptions. ``reason`` is the event in the counter ``mc0_sessions``."""
         del self._sessions[session.identity]
+        self.silence.ended(session)
         self._connections.pop(session.connection, None)
         self._subscriptions.unsubscribe(session, list(session.topics))
         if session.lease is not None:
@@ -214,8 +220,11 @@ class SessionTable:
         # The slack of the leases covers messages that were received but are not processed yet.
         expires = session.last_received + EXPIRES * session.ttl + self._leases.slack
         if now >= expires:
-            self.end(session, "expired")
-            return None
+            again = self.silence.spare(session, now)
+            if again is None:
+                self.end(session, "expired")
+                return None
+            expires = again
         beat = session.sent + NOOP_AFTER * session.ttl
         if now >= beat:
             if self._outbound.noop(session) is not Sent.SENT:
@@ -224,6 +233,9 @@ class SessionTable:
             session.sent = now
             beat = now + NOOP_AFTER * session.ttl
         return _aligned(min(expires, beat), session.ttl)
+
+    def _with_ttl(self) -> Iterator[Mc0Session]:
+        return (session for session in self._sessions.values() if session.ttl)
 
     # restart
 

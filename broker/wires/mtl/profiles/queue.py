@@ -205,6 +205,9 @@ class QueueProfile:
     def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         """No-op: flows of this profile are no providers."""
 
+    def provider(self, flow: ProfileReader | ProfileWriter) -> int | None:
+        return None
+
     def room(self, reader: ProfileReader) -> None:
         receiver: _ReaderPlace = reader.place
         receiver.unblock()

@@ -157,6 +157,9 @@ class RegistryProfile:
         if isinstance(flow.place, FlowProvider):
             flow.place.heartbeat()
 
+    def provider(self, flow: ProfileReader | ProfileWriter) -> int | None:
+        return flow.place.id if isinstance(flow.place, FlowProvider) else None
+
     # readers
 
     def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:

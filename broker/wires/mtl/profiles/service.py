@@ -194,6 +194,12 @@ class ServiceProfile:
         if flow.grant.side is Side.READER and flow.place.provider is not None:
             flow.place.provider.heartbeat()
 
+    def provider(self, flow: ProfileReader | ProfileWriter) -> int | None:
+        if flow.grant.side is not Side.READER or flow.place.provider is None:
+            return None
+        id: int | None = flow.place.provider.id
+        return id
+
     # readers
 
     def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:

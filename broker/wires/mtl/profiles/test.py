@@ -62,6 +62,9 @@ class FanOutProfile:
     def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         """No-op: flows of this profile are no providers."""
 
+    def provider(self, flow: ProfileReader | ProfileWriter) -> int | None:
+        return None
+
     def room(self, reader: ProfileReader) -> None:
         """No-op: no Content waits."""
 

@@ -138,6 +138,9 @@ class TopicProfile:
     def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         """No-op: flows of this profile are no providers."""
 
+    def provider(self, flow: ProfileReader | ProfileWriter) -> int | None:
+        return None
+
     def room(self, reader: ProfileReader) -> None:
         for resource in list(self._owed.get(reader, ())):
             if not self._pay(reader, resource):

@@ -45,7 +45,13 @@ class ClientTable(Protocol):
     """Table of clients, which checks them at their deadlines."""
 
     def check(self, client: DataClient, now: float) -> float | None:
-        """Ping or end a client; see `broker.wires.mtl.sessions.data_flow.DataFlow.check`."""
+        """Ping or end a client; see `broker.wires.mtl.sessions.data_flow.DataFlow`, as for the methods below."""
+
+    def patience(self) -> float: ...
+
+    def confirm(self, client: DataClient) -> None: ...
+
+    def discard(self, client: DataClient) -> None: ...
 
 
 class DataClient:
@@ -75,6 +81,25 @@ class DataClient:
     def check(self, now: float) -> float | None:
         """Run the check of the table."""
         return self.keeper.check(self, now)
+
+    @property
+    def patience(self) -> float:
+        """Seconds of silence after which it is dead; see `broker.core.silent_peers.Silent`, as for those below."""
+        return self.keeper.patience()
+
+    @property
+    def providers(self) -> list[int]:
+        """The ids of its flows that are providers."""
+        ids = (flow.grant.profile.provider(flow) for flow in self.flows())
+        return [id for id in ids if id is not None]
+
+    def confirm(self) -> None:
+        """Process a check that succeeded."""
+        self.keeper.confirm(self)
+
+    def discard(self) -> None:
+        """End it, since nothing listens at its services."""
+        self.keeper.discard(self)
 
     def __str__(self) -> str:
         users = {flow.grant.principal.user for flow in self.flows()}

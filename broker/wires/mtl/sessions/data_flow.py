@@ -72,6 +72,8 @@ class DataFlow:
         self._router = router
         self._leases = context.leases
         self._data_leases = context.data_leases
+        self._silence = context.silence
+        self._silence.follow(self.clients)
         self._complaints = context.complaints
         self._outbound = DataOutbound(router, context, self._end)
         self.fan_out = self._outbound.fan_out
@@ -109,6 +111,8 @@ class DataFlow:
             self._meet(identity, frames, connection)
             return
         client.heard = self._leases.now
+        if self._silence.suspects:
+            self._silence.heard(client)
         try:
             command = wire.parse(frames, self._tails)
         except IllFormed as fault:
@@ -143,8 +147,11 @@ class DataFlow:
         # The slack covers stamps that are as old as the last tick, in a busy broker.
         over = client.heard + self._patience + self._leases.slack
         if now >= over:
-            self._end(client, "dead")
-            return None
+            again = self._silence.spare(client, now)
+            if again is None:
+                self._end(client, "dead")
+                return None
+            over = again
         reader = client.reader
         # Contents are counted by the reader alone, which saves a write for each on the fast path.
         said = client.sent if reader is None else max(client.sent, reader.sent)
@@ -153,6 +160,18 @@ class DataFlow:
             self._outbound.ping(client)
             beat = now + self._heartbeat
         return min(over, self._together(beat))
+
+    def patience(self) -> float:
+        """Return the seconds of silence after which a client is dead."""
+        return self._patience
+
+    def confirm(self, client: DataClient) -> None:
+        """Process a check of a doubtful client's services that succeeded."""
+        client.heard = self._leases.moment()
+
+    def discard(self, client: DataClient) -> None:
+        """End a doubtful client at whose services nothing listens."""
+        self._end(client, "dead")
 
     # from the operator
 
@@ -237,6 +256,7 @@ class DataFlow:
         self._leases.look()
         client.over = True
         del self._clients[client.connection]
+        self._silence.ended(client)
         client.lease.cancel()
         self._outbound.forget(client)
         flows = client.flows()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from broker.core.interfaces import ILeases
+from broker.core.silent_peers import EndAtOnce, Silence
 from broker.net.interfaces.router import Complaints
 from broker.wires.mtl.sessions.access_rules import AccessPolicy
 from broker.wires.mtl.sessions.data_leases import DataLeases
@@ -19,6 +20,7 @@ class FlowContext:
     """Neighbours of a flow.
 
     - ``leases``: deadlines and the time. ``data_leases``: issued by the control flow, used by the data flow.
+    - ``silence``: the rule for clients whose time is over.
     - ``complaints``: counters, and bounded log lines about peers.
     - ``settings``: those at the start; a reload gives others to each flow (``use``).
     """
@@ -27,6 +29,7 @@ class FlowContext:
     data_leases: DataLeases
     complaints: Complaints
     settings: MtlSettings
+    silence: Silence = attrs.field(factory=EndAtOnce)
 
 
 @attrs.frozen(eq=False)

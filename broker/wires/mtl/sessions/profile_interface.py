@@ -149,6 +149,9 @@ class Profile(Protocol):
     def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
         """Record a heartbeat of the flow's client, a Ping or a Pong, if the flow is a provider in the registry."""
 
+    def provider(self, flow: ProfileReader | ProfileWriter) -> int | None:
+        """Return the id of the flow in the registry; None if it is no provider."""
+
     def room(self, reader: ProfileReader) -> None:
         """Resume a reader that has room again after a refusal, for many Contents."""
 

@@ -1,0 +1,249 @@
+"""Many peers that fall silent at once, on every wire with leases: verified before they end, and not kept for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import pytest
+from twisted.internet.task import Clock
+
+from broker.core.checks.interfaces import Question
+from broker.core.checks.progress import Outcome
+from broker.core.interfaces import ILeases, IRegistry
+from broker.core.model import Change, CheckState, Kind, Rights, Service
+from broker.core.registry import Registry
+from broker.core.silence import LEAST, SilenceSettings, Verification
+from broker.wires.mtl.codec import data as mtl
+from broker.wires.mtl.sessions.principals import ConfirmMode, Side
+from tests.recording.farm import CoreFarm
+from tests.wires.dbp.recording import DbpFarm, T
+from tests.wires.http.recording import HttpFarm
+from tests.wires.mc0.recording import Mc0Farm
+from tests.wires.mtl.data_recording import MtlPeer
+from tests.wires.mtl.profiles_recording import ProfilesFarm, put
+from tests.wires.recording import ElkoFarm, desc
+
+PEERS = 10
+
+REFUSED, ACCEPTED = Outcome(False, "no connection: refused", refused=True), Outcome(True, "a connection was accepted")
+
+
+class Network:
+    """What the checks of the broker find: ``answers`` by hostport. They get no answer from any other."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Outcome] = {}
+        self.asked: list[str] = []
+        self.ended = 0
+        self.made: Verification | None = None
+
+    def silence(self, registry: IRegistry, leases: ILeases, clock: Clock) -> Verification:
+        """The rule for a farm."""
+
+        def ask(question: Question, answered: Callable[[Outcome], None]) -> Callable[[], None]:
+            self.asked.append(question.hostport)
+            if question.hostport in self.answers:
+                clock.callLater(0.001, answered, self.answers[question.hostport])
+            return self._end
+
+        self.made = Verification(registry, leases, clock, ask, SilenceSettings())
+        return self.made
+
+    def _end(self) -> None:
+        self.ended += 1
+
+
+class Wire(Protocol):
+    """Peers of one wire: each offers the service ``bank`` at its own place."""
+
+    farm: CoreFarm
+    registry: Registry
+    patience: float
+    """Seconds of their leases."""
+
+    def offer(self, number: int) -> None: ...
+
+    def beat(self, number: int) -> None:
+        """Give a sign of life."""
+
+
+class Dbp:
+    patience = 3.0
+
+    def __init__(self, network: Network) -> None:
+        class Farm(DbpFarm):
+            make_silence = staticmethod(network.silence)
+
+        self.farm = Farm()
+        self.registry = self.farm.registry
+        self._peers = [self.farm.dealer(f"192.0.2.{number}") for number in range(1, PEERS + 1)]
+
+    def offer(self, number: int) -> None:
+        self._peers[number].registered(f"bank{number}", ip=f"192.0.2.{number}", port=5, heartbeat=1)
+
+    def beat(self, number: int) -> None:
+        self._peers[number].send("<3", T, f"bank{number}")
+
+
+class Http:
+    patience = 3.0
+
+    def __init__(self, network: Network) -> None:
+        class Farm(HttpFarm):
+            make_silence = staticmethod(network.silence)
+
+        elko = ElkoFarm()
+        self.registry = elko.registry
+        self.farm = Farm(elko)
+
+    def offer(self, number: int) -> None:
+        assert self.farm.put(f"bank{number}", "one", f"192.0.2.{number}:5", ttl=3).status == 201
+
+    def beat(self, number: int) -> None:
+        assert self.farm.renew(f"bank{number}", "one").status == 200
+
+
+class Mtl:
+    patience = 15.0
+
+    def __init__(self, network: Network) -> None:
+        class Farm(ProfilesFarm):
+            make_silence = staticmethod(network.silence)
+
+        self.farm: ProfilesFarm = Farm()
+        assert isinstance(self.farm.core, Registry)
+        self.registry = self.farm.core
+        self._peers: list[MtlPeer] = []
+
+    def offer(self, number: int) -> None:
+        peer = self.farm.peer()
+        peer.lease(self.farm.lease(Side.WRITER, profile=self.farm.registry, confirm=ConfirmMode.FULL))
+        name = f"bank{number}"
+        put(peer, 1, f"service/{name}", desc(name, f"192.0.2.{number}:5"), type="offer")
+        self._peers.append(peer)
+
+    def beat(self, number: int) -> None:
+        self._peers[number].say(*mtl.PING)
+
+
+WIRES: dict[str, Callable[[Network], Wire]] = {"dbp": Dbp, "http": Http, "mtl": Mtl}
+
+
+@pytest.fixture
+def network() -> Network:
+    return Network()
+
+
+@pytest.fixture(params=WIRES)
+def wire(request: pytest.FixtureRequest, network: Network) -> Wire:
+    """Ten peers that have just given a sign of life."""
+    made: Wire = WIRES[request.param](network)
+    for number in range(PEERS):
+        made.offer(number)
+    return made
+
+
+def places(wire: Wire, state: CheckState | None = None) -> int:
+    """How many of the services there are, of all or of one state."""
+    services = [service for service in wire.registry.services() if service.name.startswith("bank")]
+    if state is None:
+        return len(services)
+    checks = (wire.registry.check_of(service) for service in services)
+    return sum(check is not None and check.state is state for check in checks)
+
+
+def pass_leases(wire: Wire, leases: float, alive: range = range(0)) -> None:
+    """Let so many leases pass, with three signs of life in each from those that live."""
+    for _ in range(round(3 * leases)):
+        wire.farm.wait(wire.patience / 3)
+        for number in alive:
+            wire.beat(number)
+
+
+def test_one_that_falls_silent_alone_ends_with_its_lease(wire: Wire) -> None:
+    pass_leases(wire, 2, alive=range(1, PEERS))
+    assert places(wire) == PEERS - 1
+    assert places(wire, CheckState.DOUBTFUL) == 0
+
+
+def test_fewer_than_the_least_number_end_with_their_leases(network: Network) -> None:
+    wire = Http(network)
+    for number in range(LEAST - 1):
+        wire.offer(number)
+    pass_leases(wire, 1.4)
+    assert places(wire) == 0
+
+
+def test_behind_a_cut_network_they_are_doubtful_and_come_back_without_a_withdrawal(wire: Wire) -> None:
+    gone: list[Change] = []
+    wire.registry.watch(gone.append, (Kind.WITHDRAWN, Kind.LEFT))
+    pass_leases(wire, 3)
+    assert (places(wire), places(wire, CheckState.DOUBTFUL)) == (PEERS, PEERS)
+    for number in range(PEERS):
+        wire.beat(number)
+    assert places(wire, CheckState.DOUBTFUL) == 0
+    pass_leases(wire, 2, alive=range(PEERS))
+    assert (places(wire), gone) == (PEERS, [])
+
+
+def test_they_come_last_in_finds(network: Network) -> None:
+    wire = Http(network)
+    for number in range(PEERS):
+        assert wire.farm.put("bank", str(number), f"192.0.2.{number}:5", ttl=3).status == 201
+    other = Service("bank", "h:1", wire.registry.join("elko", "elko", ""))
+    wire.registry.offer([other], Rights())
+    pass_leases(wire, 1.4)
+    found = wire.registry.find("bank", "tcp")
+    assert (len(found), found[0]) == (PEERS + 1, other)
+
+
+def test_after_five_leases_they_go_in_any_case(wire: Wire) -> None:
+    pass_leases(wire, 4.5)
+    assert places(wire) == PEERS
+    pass_leases(wire, 1)
+    assert places(wire) == 0
+
+
+def test_killed_processes_are_gone_at_once(wire: Wire, network: Network) -> None:
+    network.answers = dict.fromkeys((f"192.0.2.{number}:5" for number in range(PEERS)), REFUSED)
+    pass_leases(wire, 1.5)
+    assert places(wire) == 0
+
+
+def test_servers_that_accept_connections_are_not_doubtful_any_more(wire: Wire, network: Network) -> None:
+    network.answers = dict.fromkeys((f"192.0.2.{number}:5" for number in range(PEERS)), ACCEPTED)
+    pass_leases(wire, 1.34)
+    assert len(network.asked) >= PEERS
+    assert places(wire) == PEERS
+    # While most are silent, they are verified again with each lease, for as long as they accept connections.
+    pass_leases(wire, 6)
+    assert places(wire) == PEERS
+    network.answers = {}
+    pass_leases(wire, 6)
+    assert places(wire) == 0
+
+
+def test_subscriptions_of_mc0_outlast_a_cut_network(network: Network) -> None:
+    class Farm(Mc0Farm):
+        make_silence = staticmethod(network.silence)
+
+    farm = Farm()
+    peers = [farm.peer(f"node{number}") for number in range(PEERS)]
+    for peer in peers:
+        peer.say("CONNECT|TTL|3000")
+        peer.say("SUB||jobs")
+    farm.wait(3 * 3)
+    assert farm.subscribers() == {b"jobs": PEERS}
+    peers[0].say("NOOP")
+    farm.wait(3 * 6)
+    assert farm.subscribers() == {}
+
+
+def test_no_check_runs_after_the_stop(wire: Wire, network: Network) -> None:
+    pass_leases(wire, 1.4)
+    assert network.made is not None
+    asked = len(network.asked)
+    network.made.stop()
+    wire.farm.wait(20)
+    assert (len(network.asked), network.ended >= asked) == (asked, True)
