@@ -45,6 +45,7 @@ from broker.app.core import Core, build, launchers_of
 from broker.app.counters import COUNTERS
 from broker.app.draining import Draining
 from broker.app.event_reports import EventReports
+from broker.app.heap import HeapTrim
 from broker.app.journal import JournalWriter, open_journal
 from broker.app.loop_lag import LoopLag
 from broker.app.operations import Operations
@@ -58,6 +59,7 @@ from broker.config.cluster import effective_name
 from broker.config.schema import Config
 from broker.core.counters import Counters
 from broker.core.database import StateError, StateFull
+from broker.core.memory_budget import MemoryLimits
 from broker.core.model import NotReady, Snapshot
 from broker.core.plan_file import PlanFile
 from broker.core.store import Store
@@ -121,6 +123,7 @@ class Daemon(TwistedService):
         self.wires = RunningWires(self.counters)
         self.journal: JournalWriter | None = None
         self.lag = LoopLag(reactor, time.monotonic)
+        self.heap = HeapTrim(reactor)
         self.draining = Draining(
             reactor, self.wires.drain, self.wires.undrain, self.wires.remaining, self._describe_to_cluster
         )
@@ -183,6 +186,7 @@ class Daemon(TwistedService):
         except (StateError, CannotListen, OSError, ValueError) as error:
             self._store.close(snapshot.next_provider)
             raise StartFailed(str(error)) from None
+        self.core.scheduler.memory.limits = _memory_limits(self._config)
         self.checks = HealthChecks(
             self._config.checks,
             self.core.registry,
@@ -241,6 +245,7 @@ class Daemon(TwistedService):
         self.core.launchers.start_all(self._config.launchers.start)
         self._reactor.callWhenRunning(self._expiries.start)
         self._reactor.callWhenRunning(self.lag.start)
+        self._reactor.callWhenRunning(self.heap.start)
         self._reactor.callWhenRunning(self._notifier.start, self._reactor)
 
     @inlineCallbacks
@@ -252,6 +257,7 @@ class Daemon(TwistedService):
         self.openings.stop()
         self.checks.stop()
         self.lag.stop()
+        self.heap.stop()
         self.draining.stop()
         self.traces.stop()
         if self._serving:
@@ -535,8 +541,14 @@ class Daemon(TwistedService):
             yield self.membership.listens
 
     def _counts(self) -> dict[str, int]:
-        """Return gauges of the registry."""
-        return {f"registry.{name}": size for name, size in self.core.registry.sizes().items()}
+        """Return gauges of the registry, and the account of memory."""
+        memory = self.core.scheduler.memory
+        return {
+            **{f"registry.{name}": size for name, size in self.core.registry.sizes().items()},
+            **{f"memory.{share.value}": size for share, size in memory.shares().items()},
+            **{f"memory_evicted.{share.value}": count for share, count in memory.evicted.items()},
+            "memory_full.refused": memory.refused,
+        }
 
     def _offer_own(self) -> None:
         self.core.registry.offer_own(list(self.wires.services()))
@@ -572,5 +584,10 @@ class Daemon(TwistedService):
         self._logs.limit(config.log.file_bytes, config.log.files)
         self._events.use(config.notify)
         self.core.restored.last(config.broker.grace)
+        self.core.scheduler.memory.limits = _memory_limits(config)
         self._config = config
         self._offer_own()
+
+
+def _memory_limits(config: Config) -> MemoryLimits:
+    return MemoryLimits(address=config.broker.memory_per_address, total=config.broker.memory)

@@ -29,6 +29,9 @@ VERSION = 1
 MAX_GRACE = 86_400.0
 """Seconds. Services remembered from a day ago are useless."""
 
+LEAST_MEMORY, MOST_MEMORY = 1_048_576, 2**50
+"""Bytes. With less, single messages of ordinary size would not fit; more is a mistake in the unit."""
+
 MIN_LOG_BYTES = 100_000
 """Bytes. A smaller log file would be rotated several times a second on the level debug."""
 
@@ -55,6 +58,8 @@ def _broker(broker: Broker) -> Iterator[Problem]:
     if broker.state is not None and (not broker.state or "\0" in broker.state):
         yield Problem("broker.state", "is no path")
     yield from in_range("broker.grace", broker.grace, 0, MAX_GRACE)
+    for key, value in (("memory", broker.memory), ("memory_per_address", broker.memory_per_address)):
+        yield from in_range(f"broker.{key}", value, LEAST_MEMORY, MOST_MEMORY)
 
 
 def _log(log: Log) -> Iterator[Problem]:
@@ -175,7 +180,7 @@ DAEMON_BEFORE = (
         Broker,
         Broker(),
         _broker,
-        reloadable=("version", "service", "diagnostics", "grace"),
+        reloadable=("version", "service", "diagnostics", "grace", "memory", "memory_per_address"),
         example=_EXAMPLES / "head.toml",
     ),
     Section("log", Log, Log(), _log, reloadable=("*",), named=("levels",)),

@@ -27,7 +27,6 @@ from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.rate_limits import Complaints, Deadlines, Rates
 from broker.net.scheduler import Scheduler
 from broker.net.taps import Direction
-from broker.net.unfinished_input import UnfinishedInput
 
 STOP_WITHIN = 5.0
 """Deadline in seconds for all connections together to close when the listener stops."""
@@ -74,7 +73,7 @@ class ConnectionFactory(Factory):
         self._rates: Rates[str] = Rates(clock)
         # admitted connections by network; a network without connections has no entry
         self._by_address: dict[str, int] = {}
-        self.unfinished = UnfinishedInput()
+        self.memory = turns.memory
         self._full = False
         self.stopping = False
         self._tapped: tuple[Callable[[StreamConnection], bool], TapSeen] | None = None

@@ -29,16 +29,16 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
+from broker.core.memory_budget import SHORT, Share
 from broker.net.client_certificate import client_names
 from broker.net.connection_output import ConnectionOutput
-from broker.net.connection_states import BLOCKED, BULK, ENDED, IDLE, OPEN, OPENING, SERVING, STRANGER, ReadState
+from broker.net.connection_states import BLOCKED, BULK, ENDED, IDLE, LOST, OPEN, OPENING, SERVING, STRANGER, ReadState
 from broker.net.epoll_streams import TcpStream
 from broker.net.fast_write import nothing_waits, plain_socket, unsent
 from broker.net.interfaces.peer import MessageReader
 from broker.net.rate_limits import Bucket
 from broker.net.scheduled_input import STRIKES
 from broker.net.taps import Seen, TappedOutput, TappedReader
-from broker.net.unfinished_input import SHORT
 
 if TYPE_CHECKING:
     from broker.net.admission import ConnectionFactory
@@ -75,6 +75,9 @@ REFUSALS_A_SECOND = 10.0
 """Rate limit for refusals of one connection. A peer beyond it does not speak the protocol, and is disconnected."""
 
 
+NOT_READING = Refusal(Reason.NOT_READING, "it does not read what it is sent: disconnected")
+
+
 @implementer(IHalfCloseableProtocol, IPushProducer)
 class StreamConnection(ConnectionOutput, Protocol):
     """One connection. A subclass implements its protocol.
@@ -100,7 +103,6 @@ class StreamConnection(ConnectionOutput, Protocol):
 
     # Class attributes as defaults: an idle connection has no instance entries for them, which saves memory.
     reads: ReadState = STRANGER
-    _socket: Connection | None = None  # the connection at the bottom of the transport stack
     _unsent = 0  # unsent bytes when the read or close deadline began
     _pending = 0  # bytes of an unfinished message, as accounted
     _refusals: Bucket | None = None
@@ -210,17 +212,20 @@ class StreamConnection(ConnectionOutput, Protocol):
         self._out.clear()
         self.lost()
         self._let_go()
+        self.factory.memory.drop(self, Share.OUTPUT)
         self.factory.disconnected(self)
 
     def pauseProducing(self) -> None:
         self.output = self.output.on_pause
         self.quantum = self.quantum.on_stop
+        self.hold_output()
         self._watch_progress()
         self._stop_reading()
 
     def resumeProducing(self) -> None:
         self.output = self.output.on_resume
         self.factory.stalls.discard(self)
+        self.factory.memory.drop(self, Share.OUTPUT)
         self.flush()
         # The flush may have blocked the output again, and a quantum that goes on ends with the same steps.
         if self.output is not BLOCKED and not self.life.closing and self.quantum is IDLE:
@@ -383,18 +388,28 @@ class StreamConnection(ConnectionOutput, Protocol):
 
     # from the limits and deadlines
 
+    @property
+    def trusted(self) -> bool:
+        """See `broker.core.memory_budget.Consumer`."""
+        return self.reads is not STRANGER
+
     def evict(self, refusal: Refusal) -> None:
-        """Refuse the unfinished message: the listener holds too much, and this message is the oldest."""
-        self.refuse(refusal)
+        """Refuse the unfinished message, or disconnect the peer that does not read: see `MemoryBudget`."""
+        if refusal.reason is Reason.NOT_READING:
+            self.not_reading(refusal)
+        else:
+            self.refuse(refusal)
 
     def too_slow(self) -> None:
         """Refuse the connection at its login deadline."""
         self.refuse(Refusal(Reason.TOO_SLOW_TO_AUTHENTICATE, "no auth in time: closing"))
 
-    def not_reading(self) -> None:
+    def not_reading(self, refusal: Refusal = NOT_READING) -> None:
         """Disconnect the peer, since it does not read."""
-        refusal = Refusal(Reason.NOT_READING, "it does not read what it is sent: disconnected")
+        if self.life is LOST:
+            return
         self.factory.complaints.add(self.factory.wire, self.host, refusal, self)
+        self.factory.memory.drop(self, Share.OUTPUT)
         self.life = self.life.on_abort
         self.quantum = self.quantum.on_stop
         self._out.clear()
@@ -467,12 +482,12 @@ class StreamConnection(ConnectionOutput, Protocol):
         self.reader = NO_READER
         if self._pending:
             self._pending = 0
-            self.factory.unfinished.drop(self)
+            self.factory.memory.drop(self, Share.INPUT)
 
     def _account(self, pending: int, completed: bool) -> None:
         """Account for unfinished input, of a new message if one was ``completed``. This may close the connection."""
         self._pending = pending if pending > SHORT else 0
-        self.factory.unfinished.hold(self, pending, completed)
+        self.factory.memory.hold(self, Share.INPUT, pending, completed)
 
     def pause_reading(self) -> None:
         """Pause the transport's reads."""

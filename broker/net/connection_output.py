@@ -15,8 +15,10 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from broker.core.errors import Refusal
+from broker.core.memory_budget import SHORT, Share
 from broker.net.connection_states import BLOCKED, CLEAR, DUE, IDLE, OPEN, URGENT, LifeState, OutputState, QuantumState
-from broker.net.fast_write import send_now
+from broker.net.fast_write import await_room, send_now, unsent
 from broker.net.scheduled_input import Scheduled
 
 if TYPE_CHECKING:
@@ -36,11 +38,21 @@ class ConnectionOutput(Scheduled):
     life: LifeState = OPEN
     output: OutputState = CLEAR
     quantum: QuantumState = IDLE
+    _socket: Any = None  # the connection at the bottom of the transport stack, if that is a plain socket
     _out_size = 0
     _direct = False  # a plain socket: output may go to the kernel at once
 
     def __init__(self) -> None:
         self._out: list[bytes] = []
+
+    @property
+    def trusted(self) -> bool:
+        """See `broker.core.memory_budget.Consumer`."""
+        raise NotImplementedError
+
+    def evict(self, refusal: Refusal) -> None:
+        """See `broker.core.memory_budget.Consumer`."""
+        raise NotImplementedError
 
     def not_reading(self) -> None:
         """Abort the connection, since its peer does not read."""
@@ -64,6 +76,8 @@ class ConnectionOutput(Scheduled):
         elif output is BLOCKED:
             if self._out_size > self.factory.limits.write_buffer:
                 self.not_reading()
+            else:
+                self.hold_output()
         elif handling:
             # A full batch of output is the fair share of one turn.
             self.quantum = self.quantum.on_stop
@@ -93,11 +107,18 @@ class ConnectionOutput(Scheduled):
                 data = send_now(self.transport, data)
             if data:
                 self.transport.write(data)
+                if self._direct and len(data) > SHORT:
+                    await_room(self.transport)
         if before is URGENT and not self._direct:
             # A TLS transport sends in the next turn, which would be after the writes to other connections in this one.
             push = getattr(self.transport, "push", None)
             if push is not None:
                 push()
+
+    def hold_output(self) -> None:
+        """Account for the output that the peer has not read. This may disconnect it."""
+        below = getattr(self.transport, "unread", 0) if self._socket is None else unsent(self._socket)
+        self.factory.memory.hold(self, Share.OUTPUT, self._out_size + below)
 
     def _take(self) -> bytes:
         """Take one batch of gathered output, or all of it if small: a slow reader then costs no copies of the rest."""

@@ -47,7 +47,7 @@ ACCEPTS = 20
 
 CROWDED_READ = 8_192
 """Bytes of a read while the scheduler is crowded: 20,000 connections hold 160 MiB. It exceeds the read of an ordinary
-peer (`broker.net.unfinished_input.SHORT`): a longer read that is cut must not look like one of those."""
+peer (`broker.core.memory_budget.SHORT`): a longer read that is cut must not look like one of those."""
 
 
 class Crowd(Protocol):

@@ -48,6 +48,19 @@ def send_now(transport: Connection, data: bytes) -> bytes:
     return data[sent:] if sent < len(data) else b""
 
 
+def await_room(transport: Connection) -> None:
+    """Pause the producer of a transport that has output left, as if the transport were full: it resumes the producer
+    when the kernel has taken that output.
+
+    Twisted pauses beyond ``bufferSize``, which is the size of a read as well. A thousand peers that do not read could
+    each have that much in a transport; so the rest stays with the producer.
+    """
+    producer: Any = transport.producer
+    if producer is not None and not transport.producerPaused:
+        transport.producerPaused = True
+        producer.pauseProducing()
+
+
 def push(connection: Connection | None) -> None:
     """Send buffered output now instead of in the next turn, as far as the kernel takes it.
 

@@ -21,9 +21,9 @@ from twisted.internet.interfaces import IAddress, IConnector
 from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
+from broker.core.memory_budget import SHORT
 from broker.net.fast_write import send_now
 from broker.net.scheduled_input import Scheduled
-from broker.net.unfinished_input import SHORT
 from broker.net.zmtp.errors import ZmtpError
 from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.machine import Machine, Output

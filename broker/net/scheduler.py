@@ -35,6 +35,7 @@ from typing import Protocol, TypeVar
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from broker.core.memory_budget import MemoryBudget
 from broker.net.fair_queue import FairQueue, Placed
 
 T = TypeVar("T")
@@ -98,6 +99,7 @@ class Scheduler:
 
     ``look`` is called at the beginning of each quantum: it advances the liveness clock (`broker.core.liveness`).
     ``cpu`` returns the CPU time of the thread in seconds; by default it is that of ``clock``, as without other load.
+    ``memory`` is the account of what the connections hold: as the time, it is one for all of them.
     """
 
     log = Logger()
@@ -107,7 +109,9 @@ class Scheduler:
         clock: IReactorTime,
         look: Callable[[], None] = lambda: None,
         cpu: Callable[[], float] | None = None,
+        memory: MemoryBudget | None = None,
     ) -> None:
+        self.memory = memory or MemoryBudget(seconds=clock.seconds)
         self._clock = clock
         self._look = look
         self._cpu = cpu or clock.seconds

@@ -25,6 +25,7 @@ from zope.interface import implementer
 from broker import pem
 from broker.access.identity import plain
 from broker.core.errors import Reason, Refusal
+from broker.core.memory_budget import Share
 from broker.net.client_certificate import certificate_names
 from broker.net.fast_write import push
 from broker.net.rate_limits import Complaints
@@ -33,6 +34,10 @@ from broker.net.scheduler import Scheduler
 
 READ = 4_096
 """Bytes of one read: a handshake takes at most three of them, and a queued connection holds no more."""
+
+STATE = 49_152
+"""Bytes that the state of one connection takes in OpenSSL, its buffers included; measured with a thousand connections
+in their handshake."""
 
 SESSIONS = b"elkobroker"
 """The session ID context of resumable sessions. Without one, OpenSSL refuses to resume sessions with a verified client
@@ -135,13 +140,25 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
             self._socket.bufferSize = READ
         self.host = plain(getattr(transport.getPeer(), "host", "unix"))
         super().makeConnection(transport)  # type: ignore[no-untyped-call]
+        self.turns.memory.hold(self, Share.SESSIONS, STATE)
 
     def dataReceived(self, data: bytes) -> None:
         self.take(data, self._handshakeDone)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.drop()
+        self.turns.memory.forget(self)
         super().connectionLost(reason)
+
+    @property
+    def trusted(self) -> bool:
+        """See `broker.core.memory_budget.Consumer`."""
+        return False  # it counts in its handshake only
+
+    def evict(self, refusal: Refusal) -> None:
+        """Close at once: see `MemoryBudget`. A peer in its handshake understands no refusal."""
+        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        self.abort()
 
     def push(self) -> None:
         """Send buffered output now instead of in the next turn of the reactor."""
@@ -152,8 +169,12 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
 
     def steps(self, data: bytes) -> Iterator[None]:
         """Decrypt one piece in each step."""
+        shaking_hands = not self._handshakeDone
         for piece in sliced(data):
             super().dataReceived(piece)  # type: ignore[no-untyped-call]
+            if shaking_hands and self._handshakeDone:
+                shaking_hands = False
+                self.turns.memory.drop(self, Share.SESSIONS)
             yield
 
     def held_up(self) -> bool:

@@ -22,6 +22,8 @@ NOW = {
     "broker.version",
     "broker.diagnostics",
     "broker.grace",
+    "broker.memory",
+    "broker.memory_per_address",
     "log.level",
     "broker.service",
     "log.format",

@@ -82,7 +82,7 @@ def test_connections_of_rtcp_survive_anything(pieces: list[bytes]) -> None:
             link.lose()
         hub.pass_seconds(200)
     assert [event for event in logged if "log_failure" in event] == []
-    assert (factory.sessions, hub.factory.connections, factory.sockets.open, hub.factory.unfinished.held) == (
+    assert (factory.sessions, hub.factory.connections, factory.sockets.open, hub.factory.memory.held) == (
         {},
         set(),
         set(),
@@ -165,4 +165,4 @@ def test_sessions_over_http_survive_anything(steps: list[tuple[Any, ...]]) -> No
         hub.pass_seconds(120)
     assert [event for event in logged if "log_failure" in event] == []
     assert (factory.sessions, factory.sockets.open, hub.factory.connections) == ({}, set(), set())
-    assert (hub.factory.unfinished.held, hub.clock.getDelayedCalls()) == (0, [])
+    assert (hub.factory.memory.held, hub.clock.getDelayedCalls()) == (0, [])

@@ -97,7 +97,7 @@ def test_anything_is_answered_or_closed(data: list[bytes], sizes: list[int]) -> 
     assert b" 500 " not in said.split(b"\r\n", 1)[0]
     assert site.factory.connections == set()
     assert site.factory.waiting.total() == 0
-    assert site.factory.unfinished.held == 0
+    assert site.factory.memory.held == 0
     assert site.clock.getDelayedCalls() == []
 
 

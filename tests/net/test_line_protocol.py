@@ -17,6 +17,7 @@ from twisted.logger import LogLevel, capturedLogs
 from zope.interface.verify import verifyObject
 
 from broker.core.errors import Malformed, Reason
+from broker.core.memory_budget import BY_ADDRESS, SHORT
 from broker.net.admission import STOP_WITHIN
 from broker.net.connection import CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE
 from broker.net.connection_output import BATCH
@@ -25,8 +26,7 @@ from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import DEBUG_AT_ONCE, MAX_OPENING, LineProtocol
 from broker.net.rate_limits import MAX_SHOWN
 from broker.net.scheduler import TURN
-from broker.net.unfinished_input import SHORT, UNFINISHED_BY_ADDRESS
-from tests.net.holders import Holding, fill
+from tests.net.holders import Holding
 from tests.net.words import ALONE, COST, SHARE, Hub, Link, WordReader, WordSession
 
 
@@ -894,27 +894,27 @@ def began(hub: Hub, link: Link, data: bytes = b"x" * (SHORT + 1)) -> Link:
     return link
 
 
-def test_over_the_bound_of_unfinished_input_the_line_that_began_first_costs_its_connection(hub: Hub) -> None:
-    links = [began(hub, hub.connect(host=f"192.0.2.{number}")) for number in range(1, 4)]
-    unfinished = hub.factory.unfinished
-    assert unfinished.held == 3 * (SHORT + 1)
-    fill(unfinished)
+def test_over_the_bound_of_an_address_the_line_that_began_first_costs_its_connection(hub: Hub) -> None:
+    links = [began(hub, hub.connect(port=number)) for number in range(1, 4)]
+    memory = hub.factory.memory
+    assert memory.held == 3 * (SHORT + 1)
+    Holding(memory, trusted=True).hold(BY_ADDRESS - 3 * (SHORT + 1))
     links[1].protocol.dataReceived(b"x")
     hub.later()
     assert [link.wire.half_closed for link in links] == [True, False, False]
     assert b"".join(links[0].take()) == b"<too-large>"
     assert hub.refused(Reason.TOO_LARGE) == 1
     assert links[0].protocol.reader.pending == 0, "it is held no longer, although the peer has not closed yet"
-    held = unfinished.held
+    held = memory.held
     for link in links:
         link.lose()
-    assert unfinished.held == held - (SHORT + 2) - (SHORT + 1)
+    assert memory.held == held - (SHORT + 2) - (SHORT + 1)
 
 
 def test_over_the_bound_of_one_address_only_that_one_is_concerned(hub: Hub) -> None:
     elsewhere = began(hub, hub.connect(host="192.0.2.2"))
     first, second = began(hub, hub.connect(port=1)), began(hub, hub.connect(port=2))
-    Holding(hub.factory.unfinished).hold(UNFINISHED_BY_ADDRESS - 2 * (SHORT + 1))
+    Holding(hub.factory.memory, trusted=True).hold(BY_ADDRESS - 2 * (SHORT + 1))
     second.protocol.dataReceived(b"x")
     hub.later()
     assert [link.wire.half_closed for link in (elsewhere, first, second)] == [False, True, False]
@@ -923,17 +923,17 @@ def test_over_the_bound_of_one_address_only_that_one_is_concerned(hub: Hub) -> N
 def test_a_line_that_is_completed_makes_the_next_one_young(hub: Hub) -> None:
     busy, idle = began(hub, hub.connect(port=1)), began(hub, hub.connect(port=2))
     began(hub, busy, b"\n" + b"x" * (SHORT + 1))
-    Holding(hub.factory.unfinished).hold(UNFINISHED_BY_ADDRESS - 2 * SHORT)
+    Holding(hub.factory.memory, trusted=True).hold(BY_ADDRESS - 2 * SHORT)
     assert [link.wire.half_closed for link in (busy, idle)] == [False, True]
 
 
 def test_short_unfinished_lines_are_not_accounted_for(hub: Hub, link: Link) -> None:
     began(hub, link, b"x" * SHORT)
-    assert hub.factory.unfinished.held == 0
+    assert hub.factory.memory.held == 0
     began(hub, link, b"\n" + b"x" * 9_000)
-    assert hub.factory.unfinished.held == 9_000
+    assert hub.factory.memory.held == 9_000
     began(hub, link, b"\n")
-    assert hub.factory.unfinished.held == 0
+    assert hub.factory.memory.held == 0
 
 
 # what others must receive first

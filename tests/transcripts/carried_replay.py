@@ -191,6 +191,6 @@ def replay(recording: Recording, http: bool) -> list[Answer]:
         player.play()
         broker.clock.pump([1] * 60)  # what is left ends by itself
     assert [event for event in logged if "log_failure" in event] == []
-    assert (factory.sessions, lines.connections, lines.unfinished.held) == ({}, set(), 0)
+    assert (factory.sessions, lines.connections, lines.memory.held) == ({}, set(), 0)
     assert broker.clock.getDelayedCalls() == []
     return player.said

@@ -31,7 +31,8 @@ from twisted.web.http import HTTPChannel
 
 from broker.access.identity import plain
 from broker.core.errors import Reason, Refusal
-from broker.net.connection import CLOSE_WITHIN
+from broker.core.memory_budget import SHORT, MemoryBudget, Share
+from broker.net.connection import CLOSE_WITHIN, NOT_READING
 from broker.net.fast_write import plain_socket, push, unsent
 from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.reading import Reading
@@ -40,7 +41,6 @@ from broker.net.rate_limits import Complaints
 from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler
-from broker.net.unfinished_input import SHORT, UnfinishedInput
 from broker.web.request_ids import HEADER, RAW_HEADER, RequestIds
 
 LENGTH_DIGITS = 15
@@ -75,7 +75,7 @@ class HttpOwner(Protocol):
     turns: Scheduler
     complaints: Complaints
     deadlines: HttpDeadlines
-    unfinished: UnfinishedInput
+    memory: MemoryBudget
     clock: Any
     ids: RequestIds
 
@@ -122,6 +122,8 @@ class HttpChannel(Scheduled, HTTPChannel):
     producing: Producing | None = None
     hanging_up = False
     """True from the beginning of a close: no further request is served."""
+    trusted = False
+    """See `broker.core.memory_budget.Consumer`: each request has its own credentials."""
     _arriving = False
     _answering = False  # a request is in progress
     _stalled = False  # the peer does not read
@@ -160,9 +162,9 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.take(data, ordinary)
 
     @property
-    def unfinished(self) -> UnfinishedInput:
-        """The listener's account of unfinished messages."""
-        account: UnfinishedInput = self.factory.unfinished
+    def memory(self) -> MemoryBudget:
+        """The account of what connections hold."""
+        account: MemoryBudget = self.factory.memory
         return account
 
     @property
@@ -195,7 +197,7 @@ class HttpChannel(Scheduled, HTTPChannel):
 
     def complete(self, request: HttpRequest) -> None:
         """Keep a complete request until it is served."""
-        self.unfinished.drop(self)
+        self.memory.drop(self, Share.INPUT)
         self.factory.deadlines.complete(self)
         self._batch += 1
         self._drips = 0
@@ -304,11 +306,13 @@ class HttpChannel(Scheduled, HTTPChannel):
 
     def pauseProducing(self) -> None:
         self._stalled = True
+        self.hold_output()
         self._watch_progress()
         super().pauseProducing()  # type: ignore[no-untyped-call]
 
     def resumeProducing(self) -> None:
         self._stalled = False
+        self.memory.drop(self, Share.OUTPUT)
         self.factory.deadlines.stalls.discard(self)
         super().resumeProducing()  # type: ignore[no-untyped-call]
         self.go_on()
@@ -323,7 +327,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.hanging_up = True
         self.drop()
         self.received = self.pieces = self.producing = None
-        self.unfinished.drop(self)
+        self.memory.forget(self)
         self.factory.deadlines.forget(self)
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
         upgraded, self.upgraded = self.upgraded, None
@@ -396,8 +400,11 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.loseConnection()
 
     def evict(self, refusal: Refusal) -> None:
-        """Refuse the unfinished request: the listener holds too much, and this request is the oldest."""
-        self.requests[-1].refuse_body(refusal)
+        """Refuse the unfinished request, or disconnect the peer that does not read: see `MemoryBudget`."""
+        if refusal.reason is Reason.NOT_READING:
+            self.not_reading(refusal)
+        else:
+            self.requests[-1].refuse_body(refusal)
 
     def stalled(self) -> None:
         """Handle the read deadline, which is renewed if the peer made progress."""
@@ -406,9 +413,12 @@ class HttpChannel(Scheduled, HTTPChannel):
         else:
             self.not_reading()
 
-    def not_reading(self) -> None:
+    def hold_output(self) -> None:
+        """Account for the output that the peer has not read. This may disconnect it."""
+        self.memory.hold(self, Share.OUTPUT, self.pending)
+
+    def not_reading(self, refusal: Refusal = NOT_READING) -> None:
         """Disconnect the peer, since it does not read."""
-        refusal = Refusal(Reason.NOT_READING, "it does not read what it is sent: disconnected")
         self.factory.complaints.add(self.factory.wire, self.host, refusal)
         self.abort()
 

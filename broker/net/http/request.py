@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.web.http import Request
 
 from broker.core.errors import Reason, Refusal
+from broker.core.memory_budget import Share
 from broker.net.web_origins import FROM_ELSEWHERE
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class HttpRequest(Request):
         if size > self.channel.bounds.body:
             self._refuse_body()
         else:
-            self.channel.unfinished.hold(self.channel, size)
+            self.channel.memory.hold(self.channel, Share.INPUT, size)
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """Pass a complete request on. (Twisted's own method would also parse forms, of any size in one step.)"""
@@ -121,6 +122,6 @@ class HttpRequest(Request):
         self._refused = True
         self.content = BytesIO()
         channel = self.channel
-        channel.unfinished.drop(channel)
+        channel.memory.drop(channel, Share.INPUT)
         channel.refused(refusal)
         channel.last_words(413, "Content Too Large", refusal.text)

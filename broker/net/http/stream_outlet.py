@@ -71,6 +71,7 @@ class StreamOutlet:
             if self._held > self._factory.limits.write_buffer:
                 self._channel.not_reading()
                 return False
+            self._channel.hold_output()
         return True
 
     def _failed(self) -> None:

@@ -3,17 +3,22 @@
 Rules:
 - The queue of one peer is bounded in messages and bytes; beyond, messages are refused (`Sent.FULL`). Answers have an
   extra allowance of messages. A single message may be queued at any length.
-- The queues of all blocked peers have a common limit in bytes; beyond it, each blocked peer is limited to an equal
-  share.
+- The queues of blocked peers count as output in the memory budget (`broker.core.memory_budget`). While it is full,
+  messages for blocked peers are refused.
+- A piece that several queues share counts for each of them by its part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import getrefcount
+from typing import Any
 
 import attrs
 
+from broker.core.memory_budget import MemoryBudget, Share
 from broker.net.connection_states import BLOCKED
+from broker.net.fast_write import unsent
 from broker.net.router.peer import RouterPeer
 
 HIGH_WATER = 1_000
@@ -25,55 +30,44 @@ ANSWERS = 100
 LARGE = 64 * 1024
 """Bytes beyond which a message is written at once if possible, instead of at the end of the turn."""
 
-BACKLOG = 64 * 1024 * 1024
-"""Bytes queued for one peer: a thousand messages of just under `LARGE`."""
+BACKLOG = 32 * 1024 * 1024
+"""Bytes queued for one peer: two of the longest messages, and less than the budget of its address."""
 
-WAITING = 256 * 1024 * 1024
-"""Bytes queued for all blocked peers. Shared bytes count for each."""
+REWEIGH = 16
+"""Messages queued for a blocked peer between two exact weighings. In between, the part of each message in a common
+piece is that at the time of its fan-out, and other receivers may have read theirs since."""
 
 
 @attrs.frozen
 class BacklogLimits:
-    """The limits of one ROUTER: ``messages`` and ``size`` (bytes) for one peer, and ``all_sizes`` (bytes) for all."""
+    """The limits of one ROUTER for one peer: ``messages``, and ``size`` in bytes."""
 
     messages: int = HIGH_WATER
     size: int = BACKLOG
-    all_sizes: int = WAITING
 
 
 class Backlog:
-    """Accounting of queued bytes for blocked peers. ``flush_one`` writes the output of a peer."""
+    """Accounting of queued bytes for blocked peers, in ``memory``. ``flush_one`` writes the output of a peer."""
 
-    def __init__(self, limits: BacklogLimits, flush_one: Callable[[RouterPeer], None]) -> None:
+    def __init__(self, limits: BacklogLimits, memory: MemoryBudget, flush_one: Callable[[RouterPeer], None]) -> None:
         self.limits = limits
+        self._memory = memory
         self._flush_one = flush_one
-        self._slow: set[RouterPeer] = set()
-        """Peers that do not read."""
-        self._waiting = 0
-        """Bytes queued for these."""
-
-    def blocked(self, peer: RouterPeer) -> None:
-        """Register a peer that stopped reading."""
-        self._slow.add(peer)
-        self.weigh(peer)
-
-    def unblocked(self, peer: RouterPeer) -> None:
-        """Deregister a peer that reads again. Its bytes count until `weigh` finds them written."""
-        self._slow.discard(peer)
 
     def forget(self, peer: RouterPeer) -> None:
         """Remove a lost connection."""
-        self._slow.discard(peer)
         self._set(peer, 0)
 
     def weigh(self, peer: RouterPeer) -> None:
-        """Account for the bytes queued for a peer: all of them while it is blocked, otherwise none."""
-        self._set(peer, sum(map(len, peer.out)) if peer.output is BLOCKED else 0)
+        """Account for the bytes queued for a peer: all of them while it is blocked, otherwise none. This may disconnect
+        it."""
+        peer.unweighed = 0
+        self._set(peer, sum(map(_part, peer.out)) + unsent(peer.transport) if peer.output is BLOCKED else 0)
 
     def relieved(self, peer: RouterPeer) -> bool:
         """Return True if a peer has read half of its allowance."""
         few = len(peer.out) - peer.bodies <= self.limits.messages // 2
-        return few and peer.weight <= self._share() // 2
+        return few and peer.weight <= self.limits.size // 2
 
     def has_room(self, peer: RouterPeer, size: int, extra: int) -> bool:
         """Return True if a message of that size may be queued for a blocked peer, or one with a long queue.
@@ -85,27 +79,31 @@ class Backlog:
             self._flush_one(peer)
             if peer.output is not BLOCKED:
                 return True
+        if peer.unweighed >= max(REWEIGH, len(peer.out) // 4):
+            self.weigh(peer)
         waits = peer.weight + size
-        one = not peer.out and self._waiting + size <= self.limits.all_sizes
         many = len(peer.out) - peer.bodies >= self.limits.messages + extra
-        if not one and (many or waits > self._share(size)):
+        if (peer.out and (many or waits > self.limits.size)) or not self._memory.admit(peer.host, size):
             if not extra:
                 peer.full = True
             return False
+        if peer.life.closing:
+            return False  # it was evicted itself
+        peer.unweighed += 1
         self._set(peer, waits)
         return True
 
-    def fits_a_share(self, size: int) -> bool:
-        """Return True if ``size`` more bytes fit into the common limit, or into the share of one more blocked peer."""
-        return self._waiting + size <= self.limits.all_sizes or size <= self.limits.all_sizes // (len(self._slow) + 1)
-
-    def _share(self, size: int = 0) -> int:
-        """Return the bytes allowed for a blocked peer when ``size`` more are to be queued."""
-        limits = self.limits
-        if self._waiting + size <= limits.all_sizes:
-            return limits.size
-        return min(limits.size, limits.all_sizes // max(len(self._slow), 1))
-
     def _set(self, peer: RouterPeer, weight: int) -> None:
-        self._waiting += weight - peer.weight
-        peer.weight = weight
+        if peer.weight != weight:
+            peer.weight = weight
+            self._memory.hold(peer, Share.OUTPUT, weight)
+
+
+def _part(piece: Any) -> int:
+    """Return the bytes that a queued piece keeps in memory, divided by the number of its references in queues, caches
+    and views."""
+    # Besides these there are the references of this call itself: those of ``map`` and of two arguments.
+    if isinstance(piece, memoryview):
+        whole: Any = piece.obj
+        return len(whole) // max(1, getrefcount(whole) - 2)
+    return len(piece) // max(1, getrefcount(piece) - 3)

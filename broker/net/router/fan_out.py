@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from struct import Struct
 
+from broker.core.memory_budget import MemoryBudget
 from broker.net.connection_states import BLOCKED
 from broker.net.interfaces.router import NUMBER, N, Part, R, Sent
 from broker.net.router.backlog import LARGE, Backlog
@@ -31,11 +32,17 @@ class FanOut:
     """Fan-out to ``peers``. ``sealing`` is that of CURVE, or None."""
 
     def __init__(
-        self, peers: Identities[RouterPeer], order: FlushOrder, backlog: Backlog, sealing: Sealing | None
+        self,
+        peers: Identities[RouterPeer],
+        order: FlushOrder,
+        backlog: Backlog,
+        memory: MemoryBudget,
+        sealing: Sealing | None,
     ) -> None:
         self._peers = peers
         self._order = order
         self._backlog = backlog
+        self._memory = memory
         self._sealing = sealing
         self._around: tuple[bytes, bytes, int, bytes, bytes, int] = (b"", b"", -1, b"", b"", 0)
         """Of the last numbered message: the arguments ``before`` and ``after``, the length of its body, the octets up
@@ -57,6 +64,7 @@ class FanOut:
         else:
             data, body = pieces(frames)
         size = len(data) + len(body)
+        portion = size // max(1, len(receivers))
         failed = []
         fanned = self._order.fanned
         # A large message is written before the next one is queued.
@@ -72,7 +80,7 @@ class FanOut:
                 fanned.append(peer)
             elif len(out) >= brink or peer.output is BLOCKED:
                 # A full peer stays full until it has read half: so a slow peer costs each fan-out one check only.
-                if peer.full or not self._backlog.has_room(peer, size, 0):
+                if peer.full or not self._backlog.has_room(peer, portion, 0):
                     failed.append((receiver, Sent.FULL))
                     continue
                 if not out:  # `has_room` wrote the queue
@@ -112,7 +120,10 @@ class FanOut:
             size = len(head) + NUMBER + len(tail) + length
             self._around = before, after, length, head, tail, size
         apart = length >= APART
-        if not apart:
+        portion = size
+        if apart:
+            portion = size - length + length // max(1, len(receivers))
+        else:
             tail += body
         failed = []
         fanned = self._order.fanned
@@ -129,7 +140,7 @@ class FanOut:
                 fanned.append(peer)
             elif len(out) >= brink or peer.output is BLOCKED:
                 # A full peer stays full until it has read half: so a slow peer costs each fan-out one check only.
-                if peer.full or not self._backlog.has_room(peer, size, 0):
+                if peer.full or not self._backlog.has_room(peer, portion, 0):
                     failed.append((receiver, Sent.FULL))
                     continue
                 if not out:
@@ -160,7 +171,7 @@ class FanOut:
                 failed.append((receiver, Sent.GONE))
             elif (peer.output is BLOCKED or len(peer.out) >= brink) and not self._backlog.has_room(peer, size, 0):
                 failed.append((receiver, Sent.FULL))
-            elif large and not self._backlog.fits_a_share(size):
+            elif large and not self._memory.fits(peer.host, size):
                 failed.append((receiver, Sent.FULL))
                 peer.full = True
                 self._order.fanned.append(peer)  # its flush calls `Conversation.room` once there is room
@@ -168,15 +179,20 @@ class FanOut:
                 ready.append((receiver, peer))
         return ready
 
-    def _queue_sealed(self, ready: Sequence[tuple[R, RouterPeer]], sealed: Sequence[bytes], now: float) -> None:
-        """Queue sealed messages for the end of the turn; write large ones at once, and account for the rest."""
+    def _queue_sealed(self, ready: Sequence[tuple[R, RouterPeer]], sealed: list[bytes], now: float) -> None:
+        """Queue sealed messages for the end of the turn; write large ones at once, and account for the rest.
+
+        ``sealed`` is empty afterwards: another reference would make a message look like a shared one.
+        """
         fanned = self._order.fanned
-        for (receiver, peer), data in zip(ready, sealed, strict=True):
+        large = bool(sealed) and len(sealed[0]) >= LARGE
+        sealed.reverse()
+        for receiver, peer in ready:
             if not peer.out:
                 fanned.append(peer)
-            peer.out.append(data)
+            peer.out.append(sealed.pop())
             receiver.sent = now
-        if sealed and len(sealed[0]) >= LARGE:
+        if large:
             for _, peer in ready:
                 self._order.flush_one(peer)
         if fanned and not self._order.scheduled:

@@ -20,13 +20,13 @@ from twisted.python.failure import Failure
 
 from broker import curve
 from broker.core.errors import Reason, Refusal
+from broker.core.memory_budget import SHORT
 from broker.net.connection import CHEAP, UNWATCHED, StreamConnection
 from broker.net.connection_output import BATCH
 from broker.net.connection_states import BLOCKED
-from broker.net.fast_write import nothing_waits, send_now
+from broker.net.fast_write import await_room, nothing_waits, send_now
 from broker.net.interfaces.router import Sender, Sent
 from broker.net.taps import Seen
-from broker.net.unfinished_input import SHORT
 from broker.net.zmtp import metadata
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import Command, Encoder
@@ -49,8 +49,7 @@ _REASONS = {Fault.TOO_LARGE: Reason.TOO_LARGE, Fault.FRAME: Reason.SYNTAX}
 """The refusal reasons of faults outside the handshake."""
 
 PIECE = 2 * BATCH
-"""Bytes given to the transport at once. It copies them, and pauses its producer beyond `BATCH`. So each blocked
-receiver of a long message has a copy of that much only."""
+"""Bytes of a join of queued pieces."""
 
 _CREDENTIALS = struct.Struct("3i")
 """Process, user and group of a peer at a Unix socket (SO_PEERCRED)."""
@@ -77,7 +76,9 @@ class RouterPeer(StreamConnection):
     full = False
     """A message was refused, and `Conversation.room` is still to be called."""
     weight = 0
-    """Bytes in ``out``, counted while the peer does not read."""
+    """Bytes of output, counted while the peer does not read."""
+    unweighed = 0
+    """Messages queued since the last exact weighing; see `Backlog`."""
     unfinished = False
     """A message is incomplete, and its deadline runs."""
     turned_down = False
@@ -301,14 +302,19 @@ class RouterPeer(StreamConnection):
             self._write(data)
 
     def _write(self, data: bytes) -> None:
-        """Write octets. A long rest stays in ``out``, as a memoryview, until the transport has room."""
+        """Write octets. A long rest stays in ``out`` until the transport has room; a memoryview saves its copy."""
         if len(data) > PIECE:
             data = memoryview(data)  # type: ignore[assignment]
-        rest = send_now(self.transport, data) if self._direct else data
-        if len(rest) > PIECE:
-            self.out.insert(0, rest[PIECE:])
-            rest = rest[:PIECE]
-        if rest:
+        if not self._direct:
+            self.transport.write(bytes(data))
+            return
+        rest = send_now(self.transport, data)
+        if len(rest) > SHORT:
+            later = rest[SHORT:]
+            self.out.insert(0, later if len(later) > PIECE else bytes(later))
+            self.transport.write(bytes(rest[:SHORT]))
+            await_room(self.transport)
+        elif rest:
             self.transport.write(bytes(rest))
 
     def _send_pieces(self) -> bytes:

@@ -25,7 +25,7 @@ from broker.net.connection_states import BLOCKED
 from broker.net.interfaces.limits import ConnectionLimits, RouterLimits
 from broker.net.interfaces.router import Conversation, N, Part, R, Sender, Sent
 from broker.net.rate_limits import Complaints
-from broker.net.router.backlog import ANSWERS, Backlog, BacklogLimits
+from broker.net.router.backlog import ANSWERS, LARGE, Backlog, BacklogLimits
 from broker.net.router.fan_out import FanOut
 from broker.net.router.flush_order import FlushOrder
 from broker.net.router.gate import KeyGate
@@ -95,8 +95,8 @@ class Router(ConnectionFactory):
         self._last = 0
         self.order = FlushOrder(turns, clock)
         """Output queued for the end of the turn."""
-        self._backlog = Backlog(BacklogLimits() if backlog is None else backlog, self.order.flush_one)
-        self._fan_out = FanOut(self._peers, self.order, self._backlog, sealing)
+        self._backlog = Backlog(BacklogLimits() if backlog is None else backlog, self.memory, self.order.flush_one)
+        self._fan_out = FanOut(self._peers, self.order, self._backlog, self.memory, sealing)
         self._high_water = self._backlog.limits.messages
         self._idle_check = IdleCheck(clock, self._peers.values, self.answer)
 
@@ -153,11 +153,12 @@ class Router(ConnectionFactory):
             except Exception:  # an exception must not prevent the close
                 peer.failed()
 
-    def answer(self, peer: RouterPeer, data: bytes) -> Sent:
-        """Queue octets that answer a peer's input, behind its queued output."""
+    def answer(self, peer: RouterPeer, data: bytes, body: bytes = b"") -> Sent:
+        """Queue octets that answer a peer's input, behind its queued output. ``body`` is queued without a copy."""
         out = peer.out
-        if (peer.output is BLOCKED or len(out) >= self._high_water) and not self._backlog.has_room(
-            peer, len(data), ANSWERS
+        brink = 1 if body else self._high_water
+        if (peer.output is BLOCKED or len(out) >= brink) and not self._backlog.has_room(
+            peer, len(data) + len(body), ANSWERS
         ):
             return Sent.FULL
         if not peer.replied:
@@ -167,15 +168,17 @@ class Router(ConnectionFactory):
             if not self.order.scheduled:
                 self.order.soon()
         out.append(data)
+        if body:
+            out.append(body)
+            peer.bodies += 1
         return Sent.SENT
 
     def blocked(self, peer: RouterPeer) -> None:
         """Account for a peer that stopped reading."""
-        self._backlog.blocked(peer)
+        self._backlog.weigh(peer)
 
     def unblocked(self, peer: RouterPeer) -> None:
         """Flush the queue of a peer that reads again."""
-        self._backlog.unblocked(peer)
         self.order.flush_one(peer)
 
     def relieved(self, peer: RouterPeer) -> None:
@@ -216,6 +219,8 @@ class Router(ConnectionFactory):
         peer = self._peers.get(identity)
         if peer is None:
             return Sent.GONE
+        if self._sealing is None and len(frames[-1]) >= LARGE:
+            return self.answer(peer, *pieces(frames))
         return self.answer(peer, peer.encoder.message(frames))
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:

@@ -74,7 +74,7 @@ class Site:
         self.clock.pump([1] * 100)
         assert self.factory.connections == set()
         assert self.factory.waiting.total() == 0
-        assert self.factory.unfinished.held == 0
+        assert self.factory.memory.held == 0
         assert self.clock.getDelayedCalls() == []
 
     def _answer(self, request: Request) -> Any:

@@ -19,10 +19,11 @@ from broker import curve
 from broker.config import zmq_endpoint
 from broker.core.counters import Counters
 from broker.core.errors import Reason
+from broker.core.memory_budget import BY_ALL, MemoryBudget, MemoryLimits
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.router import Sender, Sent
 from broker.net.rate_limits import Complaints
-from broker.net.router.backlog import BACKLOG, HIGH_WATER, WAITING, BacklogLimits
+from broker.net.router.backlog import BACKLOG, HIGH_WATER, BacklogLimits
 from broker.net.router.gate import AllowList, KeyGate
 from broker.net.router.router import Claim, Router
 from broker.net.scheduler import Scheduler
@@ -258,7 +259,7 @@ class Rig(TestCase):
         limits: ConnectionLimits | None = None,
         zmtp: FrameLimits | None = None,
         high_water: int = HIGH_WATER,
-        all_sizes: int = WAITING,
+        all_sizes: int = BY_ALL,
         turns: Scheduler | None = None,
         clock: IReactorTime = reactor,
         claim: Claim | None = None,
@@ -277,10 +278,10 @@ class Rig(TestCase):
             KeyGate(wire, keys, self.complaints, reactor),
             limits or ConnectionLimits(authenticate_within=PATIENCE),
             zmtp or FrameLimits(),
-            turns or Scheduler(reactor),
+            turns or Scheduler(reactor, memory=MemoryBudget(MemoryLimits(all_sizes, all_sizes), reactor.seconds)),
             self.complaints,
             clock,
-            BacklogLimits(high_water, BACKLOG, all_sizes),
+            BacklogLimits(high_water, BACKLOG),
             sealing,
         )
         server = Server(router, reactor)

@@ -9,9 +9,10 @@ import zmq
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
-from broker.net import unfinished_input
+from broker.core.memory_budget import MemoryBudget, MemoryLimits
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.router import Sent
+from broker.net.scheduler import Scheduler
 from broker.net.zmtp.limits import FrameLimits
 from tests.net.process import script
 from tests.net.router.rig import MEBIBYTE, Pair, Rig
@@ -188,11 +189,11 @@ class Lengths(Rig):
             good.send(b"%d" % size)
             await until(lambda: [b"%d" % size] in server.messages)  # noqa: B023 (it is called in this round)
         self.assertEqual(server.identities, [b"good"] * 3)
-        self.assertEqual(server.router.unfinished.held, 0)
+        self.assertEqual(server.router.memory.held, 0)
 
     async def test_unfinished_messages_of_an_address_are_bounded(self) -> None:
-        self.patch(unfinished_input, "UNFINISHED_BY_ADDRESS", 10 * MEBIBYTE)
-        server = self.serve()
+        limits = MemoryLimits(address=10 * MEBIBYTE)
+        server = self.serve(turns=Scheduler(reactor, memory=MemoryBudget(limits)))
         good = await self.known(server, b"good")
         peers = []
         for number in range(15):
@@ -201,7 +202,7 @@ class Lengths(Rig):
             peer.raw.send(peer.encoded(bytes(MEBIBYTE))[:-1])
             await until(lambda: not peer.raw.unsent)  # noqa: B023 (it is called in this round)
         await until(lambda: self.refusals(Reason.TOO_LARGE) >= 5)
-        self.assertLessEqual(server.router.unfinished.held, 10 * MEBIBYTE)
+        self.assertLessEqual(server.router.memory.held, 10 * MEBIBYTE)
         for peer in peers[:4]:
             await peer.wait_closed()  # those that began first
         good.send(bytes(MEBIBYTE))
@@ -210,7 +211,7 @@ class Lengths(Rig):
         for peer in peers:
             peer.close()
         await until(lambda: server.open == 1)
-        self.assertEqual(server.router.unfinished.held, 0)
+        self.assertEqual(server.router.memory.held, 0)
 
     async def test_connections_are_read_as_the_queue_of_all_allows(self) -> None:
         server = self.serve()

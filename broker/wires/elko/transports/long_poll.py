@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from twisted.internet.protocol import Factory
 
 from broker.core.errors import Malformed, Reason, Refusal
+from broker.core.memory_budget import MemoryBudget
 from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.channel import HttpChannel, plain_sentence
 from broker.net.http.request import HttpRequest
 from broker.net.line_protocol import LineFactory
-from broker.net.unfinished_input import UnfinishedInput
 from broker.net.web_origins import Origins, not_allowed
 from broker.web.request_ids import HEADER, RequestIds
 from broker.wires.elko.codec import long_poll as wire
@@ -106,9 +106,9 @@ class LongPollFactory(Listener, Factory):
         super().limit(limits)
 
     @property
-    def unfinished(self) -> UnfinishedInput:
-        """The account of unfinished messages."""
-        return self.lines.unfinished
+    def memory(self) -> MemoryBudget:
+        """The account of what connections and sessions hold."""
+        return self.lines.memory
 
     def connected(self, connection: LongPollChannel) -> None:
         """Register a connection."""

@@ -130,6 +130,13 @@ class LongPollSession(VirtualTransport):
         elif self._size >= FULL and self._producer is not None and not self._full:
             self._full = True
             self._producer.pauseProducing()
+        else:
+            self.line.hold_output()
+
+    @property
+    def unread(self) -> int:
+        """Bytes of output that wait for a select."""
+        return self._size
 
     def loseConnection(self) -> None:
         """End the session. The last output answers the pending select or the next one."""
@@ -207,6 +214,7 @@ class LongPollSession(VirtualTransport):
         out = self._out
         self._out = []
         self._size = 0
+        self.line.hold_output()
         self._next_select = wire.LAST if self._closing else self._next_select + 1
         self._note()
         exchange.answer(wire.selected(out, self._next_select))

@@ -31,13 +31,13 @@ from zope.interface import implementer
 
 from broker.access.identity import plain
 from broker.core.errors import Malformed, Reason, Refusal
+from broker.core.memory_budget import SHORT, Share
 from broker.net.connection import CLOSE_WITHIN
-from broker.net.fast_write import send_now
+from broker.net.fast_write import plain_socket, send_now, unsent
 from broker.net.line_protocol import LineFactory
 from broker.net.rate_limits import Deadlines
 from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled
-from broker.net.unfinished_input import SHORT
 from broker.wires.elko.codec import rtcp as wire
 from broker.wires.elko.codec.blocks import END
 from broker.wires.elko.transports.limits import RtcpLimits, TransportLimits
@@ -98,6 +98,12 @@ class RtcpSession(VirtualTransport):
         if last >= self._long_number:
             self._long = 0
             self.behind = False
+        self.line.hold_output()
+
+    @property
+    def unread(self) -> int:
+        """Bytes of output without an acknowledgement."""
+        return self._kept_size
 
     def resume(self, last: int) -> bytes | None:
         """Return the answer to a resume, with all messages after ``last``; None if that number is dropped or
@@ -137,6 +143,7 @@ class RtcpSession(VirtualTransport):
                     self.behind = True
                 numbered.append(wire.message(self._sent, self.received, message))
         self.say(b"".join(numbered))
+        self.line.hold_output()
 
     def loseConnection(self) -> None:
         """End the session after its output."""
@@ -224,7 +231,7 @@ class RtcpSocket(Scheduled, Protocol):
         for request in self._reader.feed(data):
             if not completed:
                 completed = True
-                self.factory.lines.unfinished.drop(self)  # the rest belongs to another message
+                self.factory.lines.memory.drop(self, Share.INPUT)  # the rest belongs to another message
             if len(blocks) == BLOCKS or not isinstance(request, wire.Block):
                 self._deliver(blocks)  # deliver first: this request may close
                 yield
@@ -250,7 +257,7 @@ class RtcpSocket(Scheduled, Protocol):
     def done(self) -> None:
         """Account for an incomplete message after each read."""
         if not self._closing:
-            self.factory.lines.unfinished.hold(self, self._reader.pending)
+            self.factory.lines.memory.hold(self, Share.INPUT, self._reader.pending)
 
     def write(self, data: bytes) -> None:
         """Send, at once if the kernel takes it."""
@@ -275,7 +282,7 @@ class RtcpSocket(Scheduled, Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._closing = True
         self.drop()
-        self.factory.lines.unfinished.drop(self)
+        self.factory.lines.memory.forget(self)
         for deadlines in (self.factory.idle, self.factory.closes):
             deadlines.discard(self)
         self._detach()
@@ -288,7 +295,7 @@ class RtcpSocket(Scheduled, Protocol):
         self._closing = True
         self._reader = wire.RtcpReader()
         self.drop()
-        self.factory.lines.unfinished.drop(self)
+        self.factory.lines.memory.forget(self)
         self.factory.idle.discard(self)
         self.factory.closes.add(self, self.factory.lines.limits.stalled_after)
         self.transport.unregisterProducer()
@@ -301,11 +308,13 @@ class RtcpSocket(Scheduled, Protocol):
     def pauseProducing(self) -> None:
         """Pause output and input: otherwise the peer could acknowledge output that is still in the buffer."""
         self._stalled = True
+        self.factory.lines.memory.hold(self, Share.OUTPUT, unsent(plain_socket(self.transport)))
         self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
         """Resume after backpressure."""
         self._stalled = False
+        self.factory.lines.memory.drop(self, Share.OUTPUT)
         self.read_on()
 
     def stopProducing(self) -> None:
@@ -324,8 +333,16 @@ class RtcpSocket(Scheduled, Protocol):
         self.close()
 
     def evict(self, refusal: Refusal) -> None:
-        """Refuse the unfinished request: the listener holds too much, and this request is the oldest."""
-        self._refused(refusal)
+        """Refuse the unfinished request, or disconnect the peer that does not read: see `MemoryBudget`."""
+        if refusal.reason is Reason.NOT_READING:
+            self.abort()
+        else:
+            self._refused(refusal)
+
+    @property
+    def trusted(self) -> bool:
+        """See `broker.core.memory_budget.Consumer`."""
+        return self.session is not None and self.session.line.trusted
 
     def abort(self) -> None:
         """Close at once, at a deadline."""

@@ -40,7 +40,7 @@ class Web:
                 link.lose()
         self.hub.pass_seconds(60)
         assert (self.factory.sessions, self.factory.sockets.open) == ({}, set())
-        assert (self.hub.factory.connections, self.hub.factory.unfinished.held) == (set(), 0)
+        assert (self.hub.factory.connections, self.hub.factory.memory.held) == (set(), 0)
         assert self.hub.clock.getDelayedCalls() == []
 
 

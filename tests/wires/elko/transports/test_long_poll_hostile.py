@@ -6,8 +6,8 @@ import pytest
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
+from broker.core.memory_budget import BY_ADDRESS
 from broker.net.connection import REFUSALS_AT_ONCE
-from broker.net.unfinished_input import UNFINISHED_BY_ADDRESS
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import KEPT_OPEN, MAX_BODY, REQUEST_WITHIN
 from broker.wires.elko.transports.long_poll_session import FULL
@@ -100,22 +100,23 @@ def test_a_body_in_chunks_is_counted_as_it_comes(web: Web) -> None:
     link.send(head)
     for _ in range(MAX_BODY // 65_536):
         link.send("10000\r\n", "x" * 65_536, "\r\n")
-    assert web.hub.factory.unfinished.held == MAX_BODY
+    assert web.hub.factory.memory.held == MAX_BODY
     link.send("1\r\nx\r\n")
     assert link.said().startswith("HTTP/1.1 413 ")
-    assert web.hub.factory.unfinished.held == 0
+    assert web.hub.factory.memory.held == 0
 
 
 def test_what_all_bodies_hold_together_is_bounded(web: Web) -> None:
     link = web.connect()
     link.send("POST /xmit/1/1 HTTP/1.1\r\nContent-Length: 10000\r\n\r\n", "x" * 5_000)
     web.hub.later()
-    unfinished = web.hub.factory.unfinished
-    assert unfinished.held == 5_000
-    others = fill(unfinished)
+    memory = web.hub.factory.memory
+    assert memory.held == 5_000
+    others = fill(memory)
     link.send("x")
     web.hub.later()
-    assert link.said().startswith("HTTP/1.1 413 ")
+    assert [other.evicted for other in others] == [True] + [False] * (len(others) - 1)
+    link.lose()
     for other in others:
         other.drop()
     web.quiet()
@@ -126,15 +127,15 @@ def test_over_the_bound_the_body_that_began_first_costs_its_connection(web: Web)
     for link in (old, young):
         link.send("POST /xmit/1/1 HTTP/1.1\r\nContent-Length: 10000\r\n\r\n", "x" * 5_000)
         web.hub.later()
-    other = Holding(web.hub.factory.unfinished)
-    other.hold(UNFINISHED_BY_ADDRESS - 9_000)
+    other = Holding(web.hub.factory.memory)
+    other.hold(BY_ADDRESS - 9_000)
     assert old.said().startswith("HTTP/1.1 413 ")
     assert young.said() == ""
     other.drop()
     young.send("x" * 5_000)
     web.hub.later()
     assert young.said().startswith("HTTP/1.1 200 ")
-    assert web.hub.factory.unfinished.held == 0
+    assert web.hub.factory.memory.held == 0
     web.quiet()
 
 

@@ -13,10 +13,10 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
 from zope.interface.verify import verifyObject
 
 from broker.core.errors import Reason
+from broker.core.memory_budget import BY_ADDRESS, SHORT
 from broker.net.admission import STOP_WITHIN
 from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.line_protocol import LineProtocol
-from broker.net.unfinished_input import SHORT, UNFINISHED_BY_ADDRESS
 from broker.wires.elko.codec.rtcp import RtcpReader
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.rtcp import FIRST_REQUEST, RtcpFactory, RtcpSession, RtcpSocket
@@ -61,7 +61,7 @@ class Rtcp:
                 link.lose()
         self.hub.pass_seconds(200)
         assert (self.factory.sessions, self.factory.sockets.open) == ({}, set())
-        assert (self.hub.factory.connections, self.hub.factory.unfinished.held) == (set(), 0)
+        assert (self.hub.factory.connections, self.hub.factory.memory.held) == (set(), 0)
         assert self.hub.clock.getDelayedCalls() == []
 
 
@@ -406,13 +406,13 @@ def test_what_all_hold_together_is_bounded(rtcp: Rtcp) -> None:
     link, _ = rtcp.start()
     link.send("1 0\n" + "x" * 5_000)
     rtcp.hub.later()
-    unfinished = rtcp.hub.factory.unfinished
-    assert unfinished.held == 5_000
-    others = fill(unfinished)
+    memory = rtcp.hub.factory.memory
+    assert memory.held == 5_000
+    others = fill(memory)
     link.send("x")
     rtcp.hub.later()
-    assert link.wire.half_closed
-    assert rtcp.hub.refused(Reason.TOO_LARGE) == 1
+    assert [other.evicted for other in others] == [True] + [False] * (len(others) - 1)
+    assert not link.wire.half_closed
     link.lose()
     for other in others:
         other.drop()
@@ -421,20 +421,20 @@ def test_what_all_hold_together_is_bounded(rtcp: Rtcp) -> None:
 
 def test_over_the_bound_the_block_that_began_first_costs_its_connection(rtcp: Rtcp) -> None:
     (busy, _), (idle, _) = rtcp.start(), rtcp.start()
-    unfinished = rtcp.hub.factory.unfinished
+    memory = rtcp.hub.factory.memory
     for link in (busy, idle):
         link.send("1 0\n" + "x" * 5_000)
         rtcp.hub.later()
     busy.send("\n\n2 0\n" + "x" * 5_000)  # the end of that block, and another one
     rtcp.hub.later()
-    assert unfinished.held == 10_000
-    other = Holding(unfinished)
-    other.hold(UNFINISHED_BY_ADDRESS - 9_000)
+    assert memory.held == 10_000
+    other = Holding(memory)
+    other.hold(BY_ADDRESS - 9_000)
     assert [link.wire.half_closed for link in (busy, idle)] == [False, True]
     other.drop()
     busy.lose()
     idle.lose()
-    assert unfinished.held == 0
+    assert memory.held == 0
     rtcp.quiet()
 
 

@@ -9,9 +9,9 @@ from twisted.logger import capturedLogs
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
 from broker.core.errors import Reason
+from broker.core.memory_budget import BY_ADDRESS
 from broker.net.admission import STOP_WITHIN
 from broker.net.line_protocol import LineProtocol
-from broker.net.unfinished_input import UNFINISHED_BY_ADDRESS
 from broker.net.websockets import PING_EVERY
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.websocket import WebSocket
@@ -164,10 +164,10 @@ def test_what_is_held_of_a_message_is_known(hub: WordHub) -> None:
     link = opened(hub)
     link.send(TextMessage(data="x" * 5_000, message_finished=False))
     hub.later()
-    assert hub.factory.unfinished.held == 5_000
+    assert hub.factory.memory.held == 5_000
     link.send(TextMessage(data="y"))
     hub.later()
-    assert hub.factory.unfinished.held == 0
+    assert hub.factory.memory.held == 0
 
 
 def test_frames_that_complete_no_message_do_not_make_it_young(hub: WordHub) -> None:
@@ -179,7 +179,7 @@ def test_frames_that_complete_no_message_do_not_make_it_young(hub: WordHub) -> N
     old.send(TextMessage(data="x", message_finished=False))
     hub.later()
     old.take()
-    Holding(hub.factory.unfinished).hold(UNFINISHED_BY_ADDRESS - 10_000)
+    Holding(hub.factory.memory).hold(BY_ADDRESS - 10_000)
     assert [link.link.wire.half_closed for link in (old, young)] == [True, False]
     assert old.take() == ["<too-large>", "closed 1009"]
     assert old.link.session.reader.pending == 0
@@ -193,7 +193,7 @@ def test_a_message_makes_the_next_one_young(hub: WordHub) -> None:
     end, begin = TextMessage(data="y"), TextMessage(data="x" * 5_000, message_finished=False)
     busy.send(end, begin)
     hub.later()
-    Holding(hub.factory.unfinished).hold(UNFINISHED_BY_ADDRESS - 9_000)
+    Holding(hub.factory.memory).hold(BY_ADDRESS - 9_000)
     assert [link.link.wire.half_closed for link in (busy, idle)] == [False, True]
 
 
@@ -329,7 +329,7 @@ def test_a_frame_that_announces_very_much_costs_only_what_comes(hub: WordHub) ->
     link = opened(hub)
     link.link.protocol.dataReceived(b"\x81\xff" + (2**62).to_bytes(8, "big") + bytes(4) + b"x" * 5_000)
     hub.later()
-    assert hub.factory.unfinished.held == 5_000
+    assert hub.factory.memory.held == 5_000
 
 
 def test_a_binary_message_in_pieces_is_refused_at_the_first(hub: WordHub) -> None:

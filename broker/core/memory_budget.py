@@ -1,0 +1,272 @@
+"""Memory budget: one account of the memory that peers make the broker hold, with named shares.
+
+Rules:
+- A *consumer* is a connection or a session. It counts in a share while it holds more than `SHORT` bytes there; the
+  connection limits bound shorter pieces.
+- Two limits apply to the sum of all shares: one for the consumers of each address (of a network, over IPv6), one for
+  all consumers together. So no single address comes near the common limit.
+- Over the limit of an address, one of its own consumers is evicted; over the common limit, one of the address that
+  holds the most: consumers that have not authenticated first, then the slowest readers, then the rest. Among these it
+  is the one without progress for the longest time: the oldest unfinished message, the output that is unread for the
+  longest. Hostile peers hold old messages, others complete theirs soon; to close the consumer that grew would let the
+  former lock the latter out.
+- Output that its sender may refuse or drop is admitted first (`admit`): it evicts only readers that made no progress
+  for `SLOW` seconds, and is refused otherwise.
+- The age of a message counts from its first `SHORT` bytes, and starts again with `hold(..., another=True)`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Protocol
+
+import attrs
+from twisted.logger import Logger
+
+from broker.access.identity import network_of
+from broker.core.errors import Reason, Refusal
+
+SHORT = 4_096
+"""Bytes of a read of an ordinary peer: a registration or some finds. A larger read waits for the rounds, and a consumer
+that holds more counts."""
+
+SLOW = 10.0
+"""Seconds without progress after which a reader is evicted for other readers, if the account is full: much longer than
+the pause of a busy program, and shorter than the deadlines of listeners."""
+
+BY_ADDRESS = 36 * 1024 * 1024
+"""Bytes held for one address: two of the longest messages of ZeroMQ (16 MiB) in progress at once. The process grows by
+up to a half more, since buffers that grow exceed their content, and freed memory is fragmented: 64 MiB in all."""
+
+BY_ALL = 256 * 1024 * 1024
+"""Bytes held for all addresses together: the budget of a container with half a gigabyte, beside the process itself."""
+
+
+class Share(Enum):
+    """A named part of the account."""
+
+    INPUT = "input"
+    """Unfinished messages: JSON blocks, frames, requests with their bodies, fragments."""
+    OUTPUT = "output"
+    """Messages that a peer has not read, or has not acknowledged."""
+    SESSIONS = "sessions"
+    """State of connections and sessions themselves, such as that of TLS."""
+
+
+class Consumer(Protocol):
+    """A connection or a session."""
+
+    @property
+    def host(self) -> str:
+        """The address of the peer, without its port."""
+
+    @property
+    def trusted(self) -> bool:
+        """True once the peer has authenticated."""
+
+    def evict(self, refusal: Refusal) -> None:
+        """Refuse, close, and free what is held. It is no longer counted at this call."""
+
+    def abort(self) -> None:
+        """Close at once, after a failure of `evict`."""
+
+
+@attrs.frozen
+class MemoryLimits:
+    """The limits in bytes: ``address`` for the consumers of one address, ``total`` for all of them."""
+
+    address: int = BY_ADDRESS
+    total: int = BY_ALL
+
+
+class _Held:
+    """Consumers of a share, in the order of their last progress, with the bytes and the time of each, and their sum."""
+
+    __slots__ = ("bytes", "entries")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.entries: OrderedDict[Consumer, tuple[int, float]] = OrderedDict()
+
+    def put(self, consumer: Consumer, size: int, now: float, another: bool) -> None:
+        before, since = self.entries.get(consumer, (0, now))
+        progress = another or size < before
+        self.bytes += size - before
+        self.entries[consumer] = size, now if progress else since
+        if progress:
+            self.entries.move_to_end(consumer)
+
+    def remove(self, consumer: Consumer) -> int:
+        size, _ = self.entries.pop(consumer)
+        self.bytes -= size
+        return size
+
+    def oldest(self) -> tuple[Consumer, float]:
+        """Return the consumer without progress for the longest time, and the time of its last progress."""
+        consumer, (_, since) = next(iter(self.entries.items()))
+        return consumer, since
+
+
+class _Account:
+    """The consumers of one address, by share and by whether they are strangers."""
+
+    __slots__ = ("held", "parts", "strange")
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.strange = 0
+        """Bytes of strangers."""
+        self.parts: dict[tuple[Share, bool], _Held] = {}
+
+    def victims(self) -> Iterator[tuple[Share, _Held]]:
+        """Yield the parts in the order in which they give way."""
+
+        def order(part: tuple[tuple[Share, bool], _Held]) -> tuple[bool, bool, int]:
+            (share, stranger), held = part
+            return stranger, not stranger and share is Share.OUTPUT, held.bytes
+
+        for (share, _), held in sorted(self.parts.items(), key=order, reverse=True):
+            yield share, held
+
+
+class MemoryBudget:
+    """The account. ``seconds`` returns the time, in seconds.
+
+    Each operation takes constant time; an eviction because of the common limit compares all addresses.
+    """
+
+    log = Logger()
+
+    def __init__(self, limits: MemoryLimits | None = None, seconds: Callable[[], float] = lambda: 0.0) -> None:
+        self.limits = limits or MemoryLimits()
+        self.held = 0
+        """Bytes of all consumers."""
+        self.evicted: Counter[Share] = Counter()
+        """Evictions, by the share of the evicted consumer."""
+        self.refused = 0
+        """Calls of `admit` that returned False."""
+        self._seconds = seconds
+        self._shares: Counter[Share] = Counter()
+        self._accounts: dict[str, _Account] = {}
+        self._places: dict[Share, dict[Consumer, tuple[str, bool]]] = {share: {} for share in Share}
+        """The address and the kind under which each consumer was counted: both may change."""
+
+    def shares(self) -> Mapping[Share, int]:
+        """Return the bytes of each share."""
+        return {share: self._shares[share] for share in Share}
+
+    def of(self, host: str) -> int:
+        """Return the bytes of all consumers of an address."""
+        account = self._accounts.get(network_of(host))
+        return 0 if account is None else account.held
+
+    def hold(self, consumer: Consumer, share: Share, size: int, another: bool = False) -> None:
+        """Set the bytes that a consumer holds in a share. ``another`` marks progress since the last call, as a
+        lower number does: another message.
+
+        May evict any consumer, including this one.
+        """
+        if size <= SHORT:
+            self.drop(consumer, share)
+            return
+        places = self._places[share]
+        host, stranger = network_of(consumer.host), not consumer.trusted
+        known = places.get(consumer)
+        before = 0
+        if known is not None and known != (host, stranger):
+            self.drop(consumer, share)
+            known = None
+        account = self._accounts.get(host)
+        if account is None:
+            account = self._accounts[host] = _Account()
+        part = account.parts.get((share, stranger))
+        if part is None:
+            part = account.parts[share, stranger] = _Held()
+        if known is None:
+            places[consumer] = host, stranger
+        else:
+            before = part.entries[consumer][0]
+        part.put(consumer, size, self._seconds(), another)
+        grown = size - before
+        self._add(account, share, stranger, grown)
+        if grown > 0:
+            limits = self.limits
+            while account.held > limits.address:
+                self._evict(account, "for this address")
+            while self.held > limits.total:
+                self._evict(self._largest(), "for all peers together")
+
+    def drop(self, consumer: Consumer, share: Share) -> None:
+        """Remove a consumer from a share. Idempotent."""
+        place = self._places[share].pop(consumer, None)
+        if place is None:
+            return
+        host, stranger = place
+        account = self._accounts[host]
+        part = account.parts[share, stranger]
+        self._add(account, share, stranger, -part.remove(consumer))
+        if not part.entries:
+            del account.parts[share, stranger]
+            if not account.parts:
+                del self._accounts[host]
+
+    def forget(self, consumer: Consumer) -> None:
+        """Remove a consumer from all shares. Idempotent."""
+        for share in Share:
+            self.drop(consumer, share)
+
+    def fits(self, host: str, size: int) -> bool:
+        """Return True if ``size`` more bytes for that address are within both limits."""
+        return self.of(host) + size <= self.limits.address and self.held + size <= self.limits.total
+
+    def admit(self, host: str, size: int) -> bool:
+        """Return True if ``size`` more bytes of output for that address may be held, after the eviction of readers that
+        made no progress for `SLOW` seconds."""
+        while not self.fits(host, size):
+            over_address = self.of(host) + size > self.limits.address
+            account = (
+                self._accounts.get(network_of(host)) if over_address else self._largest() if self._accounts else None
+            )
+            if account is None or not self._evict(account, "and is not read", self._seconds() - SLOW, Share.OUTPUT):
+                self.refused += 1
+                return False
+        return True
+
+    # inside
+
+    def _add(self, account: _Account, share: Share, stranger: bool, size: int) -> None:
+        account.held += size
+        if stranger:
+            account.strange += size
+        self._shares[share] += size
+        self.held += size
+
+    def _largest(self) -> _Account:
+        """Return the account that gives way: the one with the most bytes of strangers, or else with the most bytes."""
+        return max(self._accounts.values(), key=lambda account: (account.strange, account.held))
+
+    def _evict(self, account: _Account, why: str, before: float | None = None, only: Share | None = None) -> bool:
+        """Evict the first consumer of an account, or of one share, that gives way.
+
+        With ``before`` it must not have made any progress since that time. Returns False if there is none.
+        """
+        for share, part in account.victims():
+            if only is not None and share is not only:
+                continue
+            consumer, since = part.oldest()
+            if before is None or since <= before:
+                break
+        else:
+            return False
+        self.forget(consumer)
+        self.evicted[share] += 1
+        reason = Reason.NOT_READING if share is Share.OUTPUT else Reason.TOO_LARGE
+        what = {Share.INPUT: "unfinished input", Share.OUTPUT: "output", Share.SESSIONS: "memory"}[share]
+        try:
+            consumer.evict(Refusal(reason, f"too much {what} is held {why}: closing"))
+        except Exception:  # must not affect the connection that is being served
+            self.log.failure("the eviction of a consumer of memory failed")
+            consumer.abort()
+        return True
