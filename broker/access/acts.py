@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 
 from broker.access.principal import Principal
 from broker.core.errors import Reason
@@ -52,18 +54,29 @@ class NoAudit:
         """Record nothing."""
 
 
-def audited(audit: Audit, act: Act, carry_out: Callable[[], T | Rejected[T]]) -> T:
-    """Carry out an act, and record it with its result. Raises what ``carry_out`` raises."""
+def audited(audit: Audit, act: Act, carry_out: Callable[[], Any]) -> Any:
+    """Carry out an act, and record it with its result. Raises what ``carry_out`` raises.
+
+    A `Rejected` is returned as its value. If the result is a Deferred, the act is recorded when it has fired.
+    """
+
+    def done(result: Any) -> Any:
+        if isinstance(result, Rejected):
+            audit.record(attrs.evolve(act, result=refused(result.reason)))
+            return result.value
+        audit.record(act)
+        return result
+
+    def failed(reason: Failure) -> Failure:
+        audit.record(attrs.evolve(act, result=failure(reason.value)))
+        return reason
+
     try:
         result = carry_out()
     except Exception as error:
         audit.record(attrs.evolve(act, result=failure(error)))
         raise
-    if isinstance(result, Rejected):
-        audit.record(attrs.evolve(act, result=refused(result.reason)))
-        return result.value
-    audit.record(act)
-    return result
+    return result.addCallbacks(done, failed) if isinstance(result, Deferred) else done(result)
 
 
 def refused(reason: Reason) -> str:
@@ -71,7 +84,7 @@ def refused(reason: Reason) -> str:
     return f"refused: {reason.code}"
 
 
-def failure(error: Exception) -> str:
+def failure(error: BaseException | None) -> str:
     """Return the result of an act that raised this exception."""
     reason = getattr(error, "reason", None)
     return refused(reason) if isinstance(reason, Reason) else "failed"

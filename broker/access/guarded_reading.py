@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import stat
 
+from broker.blocking import blocking
+
 MAX_FILE = 4 * 1024 * 1024
 """Bytes of the file: some 25,000 users. It is read as a whole, so a device or a wrong file must not fill the memory."""
 
@@ -34,6 +36,7 @@ def read(path: str) -> str:
     return read_stamped(path)[0]
 
 
+@blocking
 def read_stamped(path: str) -> tuple[str, Stamp]:
     """Return the text of a file, and its stamp: `UNKNOWN` if it changed meanwhile. Raises `BadUsers`."""
     try:
@@ -61,6 +64,7 @@ def read_stamped(path: str) -> tuple[str, Stamp]:
         raise BadUsers(f"{path} is not UTF-8: line {line} has the byte 0x{data[error.start]:02x}") from None
 
 
+@blocking
 def stamp(path: str) -> Stamp:
     """Return the stamp of a file. Raises OSError."""
     return _stamp_of(os.stat(path))

@@ -25,6 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.access.acts import Act
+from broker.blocking import blocking
 
 FILE = "audit.jsonl"
 """Name of the file in the state directory, unless the configuration has another."""
@@ -177,6 +178,7 @@ class AuditLog:
         self._write()
 
 
+@blocking
 def append(path: str, data: bytes, size: int, files: int) -> None:
     """Append whole lines to the file, after rotating it if it has its size. Blocks. Raises OSError."""
     descriptor = _open(path)
@@ -198,6 +200,7 @@ def append(path: str, data: bytes, size: int, files: int) -> None:
         os.close(descriptor)
 
 
+@blocking
 def _open(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
 
@@ -208,6 +211,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
+@blocking
 def _rotate(path: str, files: int) -> None:
     """Rename the file to ``path.1``, that one to ``path.2`` and so on; the last of ``files`` is replaced."""
     for number in range(files - 1, 0, -1):

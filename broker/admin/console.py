@@ -21,6 +21,7 @@ from functools import partial
 
 import attrs
 import msgspec
+from twisted.internet.defer import Deferred
 
 from broker.access.everyone import Everyone
 from broker.access.login_gate import LoginGate
@@ -231,7 +232,11 @@ class ConsoleSession:
         elif word == "help":
             self._print(self._help(arguments))
         elif self._shown.control is not None and word in CONTROL and (arguments or word not in self._unprefixed_ops()):
-            self._print(self._shown.control.run(word, arguments, self.principal, self.permit))
+            text = self._shown.control.run(word, arguments, self.principal, self.permit)
+            if isinstance(text, Deferred):
+                self._reading.wait(text, self._print)
+            else:
+                self._print(text)
         elif word and word in self._dialects:
             if not arguments:
                 raise Malformed(Reason.UNKNOWN_OP, f"{word} is the beginning of commands; try help {word}")

@@ -6,13 +6,14 @@ Each word that changes something needs its right, and is an act in the audit log
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import attrs
+from twisted.internet.defer import Deferred
 
 from broker.access.acts import Act, Audit, NoAudit, Rejected, audited
 from broker.access.principal import Principal
-from broker.core.control import Drain, IOperations, LevelName, LogLevels, Trace
+from broker.core.control import Drain, IOperations, LevelName, LogLevels, ReloadResult, Trace
 from broker.core.errors import Malformed, Reason
 
 DRAIN_SECONDS = 30.0
@@ -67,11 +68,13 @@ class ControlWords:
     operations: IOperations
     audit: Audit
 
-    def run(self, word: str, arguments: Sequence[str], principal: Principal, permit: Callable[[str], object]) -> str:
+    def run(
+        self, word: str, arguments: Sequence[str], principal: Principal, permit: Callable[[str], object]
+    ) -> str | Deferred[str]:
         """Carry out a word. Returns the text to print. Raises `Refusal`; ``permit`` raises it without the right."""
         looks = word == "config" or (word in ("log", "trace") and not arguments) or list(arguments) == ["state"]
         operation = "view" if looks else WORDS[word].operation
-        methods: dict[str, Callable[[Sequence[str]], str | Rejected[str]]] = {
+        methods: dict[str, Callable[[Sequence[str]], str | Deferred[Any]]] = {
             "config": self._config,
             "disconnect": self._disconnect,
             "drain": self._drain,
@@ -80,12 +83,14 @@ class ControlWords:
             "trace": self._trace,
         }
 
-        def carry_out() -> str | Rejected[str]:
+        def carry_out() -> str | Deferred[Any]:
             permit(operation)
             return methods[word](arguments)
 
         audit = NoAudit() if operation == "view" else self.audit
-        return audited(audit, Act(principal, "console", operation, " ".join((word, *arguments))), carry_out)
+        act = Act(principal, "console", operation, " ".join((word, *arguments)))
+        text: str | Deferred[str] = audited(audit, act, carry_out)
+        return text
 
     def _config(self, arguments: Sequence[str]) -> str:
         _none("config", arguments)
@@ -97,10 +102,13 @@ class ControlWords:
         lines += [f"degraded: {each.what}: {each.reason}" for each in self.operations.degraded()]
         return "\n".join(lines)
 
-    def _reload(self, arguments: Sequence[str]) -> str | Rejected[str]:
+    def _reload(self, arguments: Sequence[str]) -> Deferred[Any]:
         _none("reload", arguments)
-        result = self.operations.reload()
-        return Rejected(result.text, Reason.PARAMETER) if result.problems else result.text
+
+        def shown(result: ReloadResult) -> str | Rejected[str]:
+            return Rejected(result.text, Reason.PARAMETER) if result.problems else result.text
+
+        return self.operations.reload().addCallback(shown)
 
     def _drain(self, arguments: Sequence[str]) -> str:
         if len(arguments) > 1:

@@ -1,4 +1,5 @@
-"""The reading of a view for the console, in turns of the reactor: a table of 100,000 rows delays no peer.
+"""The reading of a view for the console, in turns of the reactor: a table of 100,000 rows delays no peer; and the wait
+for the answer of a command.
 
 Lines that the operator types meanwhile are held, and carried out in order afterwards.
 """
@@ -7,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+
+from twisted.internet.defer import Deferred
 
 from broker.core.errors import Reason, Refusal
 from broker.wires.view_scan import Scan, Selection
@@ -32,6 +35,7 @@ class ConsoleReading:
         self._show = show
         self._resume = resume
         self._pieces: Iterator[Sequence[Row]] | None = None
+        self._answer: Deferred[str] | None = None
         self._rows: list[Row] = []
         self._held: deque[str] = deque()
         self.done: Callable[[], object] = lambda: None
@@ -39,13 +43,13 @@ class ConsoleReading:
 
     @property
     def busy(self) -> bool:
-        """True while a view is read: lines are to be held."""
-        return self._pieces is not None
+        """True while a view is read or an answer is awaited: lines are to be held."""
+        return self._pieces is not None or self._answer is not None
 
     def hold(self, line: str) -> None:
         """Hold a line. Raises `Refusal` LIMIT if there are too many."""
         if len(self._held) >= MAX_HELD:
-            raise Refusal(Reason.LIMIT, f"a table is being read, and {MAX_HELD} commands wait already")
+            raise Refusal(Reason.LIMIT, f"a command is being carried out, and {MAX_HELD} wait already")
         self._held.append(line)
 
     def begin(self, view: AnyView, pattern: str) -> None:
@@ -53,9 +57,21 @@ class ConsoleReading:
         self._pieces, self._rows = iter(Scan(view, Selection(pattern))), []
         self._step()
 
+    def wait(self, answer: Deferred[str], show: Callable[[str], object]) -> None:
+        """Show an answer when it is there. It does not fail."""
+        self._answer = answer
+
+        def come(text: str) -> None:
+            if self._answer is answer:
+                self._answer = None
+                show(text)
+                self._go_on()
+
+        answer.addCallback(come)
+
     def end(self) -> None:
         """Stop: the operator has gone."""
-        self._pieces = None
+        self._pieces = self._answer = None
         self._held.clear()
 
     def _step(self) -> None:
@@ -69,6 +85,10 @@ class ConsoleReading:
                 return
         self._pieces = None
         self._show(self._rows)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Carry out the held lines."""
         while self._held and not self.busy:
             self._resume(self._held.popleft())
         if not self.busy:

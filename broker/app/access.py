@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
-from twisted.internet.threads import deferToThreadPool
-from twisted.python.threadpool import ThreadPool
 
 from broker.access.everyone import Everyone
 from broker.access.logins import Logins
@@ -20,6 +17,7 @@ from broker.access.users_access import UsersAccess
 from broker.admin.audit import FILE, AuditLog
 from broker.config.access import Access as Config
 from broker.core.counters import Counters
+from broker.core.worker import Worker
 from broker.net.rate_limits import Rates
 
 
@@ -30,7 +28,7 @@ class OpenAccess:
     access: Everyone | UsersAccess
     logins: Logins
     audit: AuditLog
-    threads: ThreadPool
+    threads: Worker
     state: str
     """The state directory, which has the audit log by default."""
 
@@ -52,10 +50,10 @@ def open_access(
     config: Config, state: str, in_thread: Callable[..., Deferred[Any]], counters: Counters, reactor: Any
 ) -> OpenAccess:
     """Read the users file, if there is one. Raises `broker.access.guarded_reading.BadUsers` with nothing left open."""
-    threads = ThreadPool(0, CHECKS, "passwords")
+    threads = Worker(reactor, "passwords", CHECKS)
     requests = RequestLimits(Rates(reactor), Rates(reactor))
     requests.use(config.requests_per_address, config.requests_per_user, config.requests_burst)
-    logins = Logins.open(reactor.seconds, partial(deferToThreadPool, reactor, threads), requests)
+    logins = Logins.open(reactor.seconds, threads.run, requests)
     access: Everyone | UsersAccess = Everyone()
     if config.file is not None:
         access = UsersAccess(config.file, reactor, in_thread, logins, counters.count)

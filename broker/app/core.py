@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
-from twisted.python.threadpool import ThreadPool
 
 from broker.config import values
 from broker.core.cluster.interfaces import ILinks, IMembers, IQueueOwners
@@ -25,6 +23,7 @@ from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.store import Store
 from broker.core.topics import Topics
+from broker.core.worker import Worker
 from broker.net.child_processes import Programs
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
@@ -45,7 +44,7 @@ class Core:
     recorder: Recorder
     launchers: Launchers
     programs: Programs
-    threads: ThreadPool
+    threads: Worker
     topics: Topics
     leases: Leases
     scheduler: Scheduler
@@ -84,8 +83,8 @@ def build(
 
     ``join`` returns the cluster for a core that is complete but for it; None in single mode.
     """
-    threads = ThreadPool(minthreads=0, maxthreads=1, name="store")
-    in_thread: Callable[..., Deferred[Any]] = partial(deferToThreadPool, reactor, threads)
+    threads = Worker(reactor, "store")
+    in_thread = threads.run
     # The registry, its restored services and the recorder refer to each other: the lambdas run after all are made.
     restored = Restored(snapshot.providers, grace, reactor, lambda ids: recorder.forget(ids))
     kind = Registry if join is None else _clustered()
@@ -95,7 +94,7 @@ def build(
         registry, store, reactor, in_thread, snapshot.next_provider, (s.identity for s in snapshot.sessions)
     )
     threads.start()
-    programs = Programs(reactor)
+    programs = Programs(reactor, os.getpid() == 1)
 
     def remember(name: str, on: bool) -> None:
         in_thread(store.switch, name, on).addErrback(

@@ -25,6 +25,7 @@ from twisted.application.service import Service as TwistedService
 from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, maybeDeferred, succeed
 from twisted.logger import Logger
 
+from broker import blocking
 from broker.access.guarded_reading import BadUsers
 from broker.admin.certificate_views import CertificateWatch, certificates
 from broker.admin.checks_view import checks_view
@@ -63,6 +64,7 @@ from broker.core.memory_budget import MemoryLimits
 from broker.core.model import NotReady, Snapshot
 from broker.core.plan_file import PlanFile
 from broker.core.store import Store
+from broker.core.worker import log_defect
 from broker.export.plan_document import parse
 from broker.logs.control import LogControl
 from broker.net.admission import ConnectionFactory
@@ -134,7 +136,13 @@ class Daemon(TwistedService):
         self._expiries = CertificateWatch(self._certificates, reactor)
         self.traces = Traces(reactor, self._carriers, self.wires.udp_sockets)
         self.operations = Operations(
-            Reloader(lambda: self._config, read_config, self._certificates, self._apply),
+            Reloader(
+                lambda: self._config,
+                read_config,
+                self._certificates,
+                self._apply,
+                lambda *call: self.core.in_thread(*call),
+            ),
             self.draining,
             self.readiness,
             self.wires,
@@ -168,6 +176,9 @@ class Daemon(TwistedService):
             raise
 
     def _start(self) -> None:
+        # From files, and kept: requests find them there.
+        version()
+        page.endpoints()
         self._started = self._reactor.seconds()
         self._descriptors = descriptors.raise_limit()
         gc.freeze()
@@ -247,6 +258,7 @@ class Daemon(TwistedService):
         self._reactor.callWhenRunning(self.lag.start)
         self._reactor.callWhenRunning(self.heap.start)
         self._reactor.callWhenRunning(self._notifier.start, self._reactor)
+        self._reactor.callWhenRunning(blocking.serve, log_defect)
 
     @inlineCallbacks
     def stopService(self) -> Any:
@@ -276,6 +288,7 @@ class Daemon(TwistedService):
         yield self._close_journal()
         yield DeferredList([self.wires.close(), *(each.close() for each in console)])
         yield self._access.audit.stop()
+        blocking.ended()
         self._access.stop()
         self.core.programs.stop()
         self.core.threads.stop()
@@ -571,6 +584,8 @@ class Daemon(TwistedService):
         self._store.close(snapshot.next_provider)
 
     def _apply(self, config: Config) -> None:
+        if self._ending:
+            return
         self.checks.use(config.checks)
         self.wires.reload(config)
         if self.console is not None:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
-from twisted.internet.threads import deferToThreadPool
-from twisted.python.threadpool import ThreadPool
 
 from broker.config import values
 from broker.config.validate_journal import effective_journal_name
 from broker.core.interfaces import IRegistry
+from broker.core.worker import Worker
 from broker.export.feed import FullLoads, JournalFeed
 from broker.export.journal import Journal
 from broker.export.records import boot_name
@@ -39,7 +37,7 @@ class JournalWriter:
     segments: Segments
     journal: Journal
     feed: JournalFeed
-    threads: ThreadPool
+    threads: Worker
 
     def use(self, config: values.Journal) -> None:
         """Apply the keys that a reload may change."""
@@ -72,9 +70,9 @@ def open_journal(config: values.Journal, state: str, registry: IRegistry, reacto
     name = effective_journal_name(config, host)
     boot = boot_name(reactor.seconds(), os.urandom(SALT))
     # A thread of its own: sealing a segment takes seconds, for which the store must not wait.
-    threads = ThreadPool(minthreads=0, maxthreads=1, name="journal")
+    threads = Worker(reactor, "journal")
     segments = Segments(where, name, boot, _limits(config))
-    journal = Journal(reactor, partial(deferToThreadPool, reactor, threads), segments)
+    journal = Journal(reactor, threads.run, segments)
     threads.start()
     try:
         journal.start()

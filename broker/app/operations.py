@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -60,19 +61,22 @@ class Operations:
         """See `IControl`."""
         self._shut(kill)
 
-    def reload(self) -> ReloadResult:
+    def reload(self) -> Deferred[ReloadResult]:
         """See `IOperations`."""
         if self._ending():
             self.log.info("the configuration is not read again: the broker stops")
-            return ReloadResult(problems=("the broker stops",))
-        self._notifier.reloading()
-        try:
-            result = self._reloader.reload()
+            return succeed(ReloadResult(problems=("the broker stops",)))
+
+        def done(result: ReloadResult) -> ReloadResult:
+            if self._ending():
+                return result
+            self._notifier.ready()
             if not result.problems:
                 self._reloaded()
-        finally:
-            self._notifier.ready()
-        return result
+            return result
+
+        self._notifier.reloading()
+        return self._reloader.reload().addCallback(done)
 
     def settings(self) -> Sequence[KeyState]:
         """See `IOperations`."""

@@ -1,6 +1,7 @@
 """The reload of the configuration: what changes, what is refused, and what needs a restart.
 
 Rules:
+- Files are read and checked in a thread; the reactor's thread applies the result.
 - A file with errors changes nothing, nor does a TLS listener whose files are unusable.
 - Keys that a reload cannot apply keep their running values until the next start, and are reported; all others apply
   (docs/adr/0034-a-reload-applies-what-it-can.md).
@@ -13,10 +14,15 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
+import attrs
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from broker.app.configuration import differences, found, merged, settings, warnings
+from broker.blocking import blocking
 from broker.config.errors import BadConfig
 from broker.config.problem import Problem
 from broker.config.reload import Difference
@@ -27,11 +33,22 @@ from broker.net.tls import Certificates, Identity
 log = Logger()
 
 
+@attrs.frozen(eq=False)
+class _Usable:
+    """What a reload has read: a configuration, what the TLS listeners show, and the outcome once both are in use."""
+
+    config: Config
+    identities: Sequence[tuple[Certificates, Identity]]
+    result: ReloadResult
+
+
 class Reloader:
     """The reload. ``read`` reads the configuration again and raises `BadConfig`; None without a file.
 
-    ``running`` returns the configuration in use, ``apply`` uses another one. ``certificates`` returns those of the open
-    listeners, which are read again with the configuration.
+    ``running`` returns the configuration in use, ``apply`` uses another one. ``certificates`` returns those of the
+    listeners, which are read again with the configuration. ``in_thread`` calls a function in a thread.
+
+    A reload that is called for while another one reads the files begins after it.
     """
 
     def __init__(
@@ -40,36 +57,61 @@ class Reloader:
         read: Callable[[], Config] | None,
         certificates: Callable[[], Sequence[Certificates]],
         apply: Callable[[Config], object],
+        in_thread: Callable[..., Deferred[Any]],
     ) -> None:
         self._running = running
         self._read = read
         self._certificates = certificates
         self._apply = apply
+        self._in_thread = in_thread
+        self._waiting: list[Deferred[ReloadResult]] = []
+        """Callers that the next reload serves."""
+        self._reading = False
 
-    def reload(self) -> ReloadResult:
+    def reload(self) -> Deferred[ReloadResult]:
         """Reload, and log the outcome."""
-        result = self._reload()
-        if result.problems:
-            log.error("the configuration was not reloaded: {problems}", problems="; ".join(result.problems))
-        else:
-            log.info("the configuration was reloaded")
-        for line in result.lines:
-            if line not in result.problems:
-                log.info("reload: {line}", line=line)
-        return result
+        done: Deferred[ReloadResult] = Deferred()
+        self._waiting.append(done)
+        if not self._reading:
+            self._begin()
+        return done
+
+    def _begin(self) -> None:
+        self._reading = True
+        served, self._waiting = self._waiting, []
+
+        def ended(result: ReloadResult) -> None:
+            self._reading = False
+            _log(result)
+            for each in served:
+                each.callback(result)
+            if self._waiting and not self._reading:
+                self._begin()
+
+        reading = self._in_thread(self._read_all, self._running(), self._certificates())
+        reading.addCallback(self._use).addErrback(_defect).addCallback(ended)
 
     def settings(self) -> Sequence[KeyState]:
         """Return the keys of the running configuration."""
         return [KeyState(each.key, each.value, each.reloadable) for each in settings(self._running())]
 
-    def _reload(self) -> ReloadResult:
+    def _use(self, found: ReloadResult | _Usable) -> ReloadResult:
+        if isinstance(found, ReloadResult):
+            return found
+        self._apply(found.config)
+        for certificates, identity in found.identities:
+            certificates.use(identity)
+        return found.result
+
+    @blocking
+    def _read_all(self, running: Config, shown: Sequence[Certificates]) -> ReloadResult | _Usable:
+        """Read all files. Returns what is to be used, or the reasons why nothing is. Runs in a thread."""
         if self._read is None:
             return ReloadResult(problems=("there is no configuration file to read again",))
         try:
             new = self._read()
         except BadConfig as error:
             return ReloadResult(problems=tuple(str(error).splitlines()))
-        running = self._running()
         differing = differences(running, new)
         restart = _changes(each for each in differing if not each.reloadable)
         wanted = _changes(each for each in differing if each.reloadable)
@@ -79,19 +121,30 @@ class Reloader:
         problems = [
             f"{each.key}: {each.text} ({_until_restart(each, later)})" for each in (found(usable) if restart else ())
         ]
-        shown = self._certificates()
-        contexts: list[Identity] = []
+        identities: list[tuple[Certificates, Identity]] = []
         for each in shown:
             try:
-                contexts.append(each.read())
-            except (OSError, ValueError) as error:
+                identities.append((each, each.read()))
+            except ValueError as error:
                 problems.append(str(error))
         if problems:
             return ReloadResult((), wanted, restart, tuple(problems), warned)
-        self._apply(usable)
-        for certificates, context in zip(shown, contexts, strict=True):
-            certificates.use(context)
-        return ReloadResult(wanted, (), restart, (), warned)
+        return _Usable(usable, identities, ReloadResult(wanted, (), restart, (), warned))
+
+
+def _log(result: ReloadResult) -> None:
+    if result.problems:
+        log.error("the configuration was not reloaded: {problems}", problems="; ".join(result.problems))
+    else:
+        log.info("the configuration was reloaded")
+    for line in result.lines:
+        if line not in result.problems:
+            log.info("reload: {line}", line=line)
+
+
+def _defect(failure: Failure) -> ReloadResult:
+    log.failure("a defect in the reload", failure)
+    return ReloadResult(problems=("the broker failed, see its log",))
 
 
 def _until_restart(problem: Problem, later: Collection[str]) -> str:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 
 from broker.app.core import Core
 from broker.app.journal import JournalWriter
+from broker.blocking import blocking
 from broker.core.plan_file import PlanFile
 
 
+@cache
+@blocking
 def version() -> str:
     """Return the version of the installed package, "unknown" in a checkout that is not installed."""
     try:

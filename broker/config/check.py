@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterator
 
 from broker import pem
+from broker.blocking import blocking
 from broker.config.checks import expiring
 from broker.config.schema import Config, Schema
 from broker.config.section import Resolves
 from broker.config.validate import bindings
 
 
+@blocking
 def resolves(host: str) -> bool:
     """Report whether this machine knows an address of ``host``. Blocks while it asks."""
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from broker.blocking import blocking
+
 MAX_SIZE = 1024 * 1024
 """Bytes of a configuration file. A large one has some 10 KB; the bound keeps a device or a wrong file out of memory."""
 
@@ -39,6 +41,7 @@ def text(path: Path, most: int = MAX_SIZE) -> str:
         raise BadFile(f"is not UTF-8: line {line} has the byte 0x{data[error.start]:02x}") from error
 
 
+@blocking
 def _read(path: Path, most: int) -> bytes:
     try:
         with path.open("rb") as file:
@@ -84,6 +87,7 @@ def _value(group: str) -> int:
     return value
 
 
+@blocking
 def has_public_keys(directory: str) -> bool:
     """Return True if a directory has files of public keys; hidden ones do not count. Raises `BadFile`."""
     if not directory:

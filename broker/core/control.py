@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import attrs
+from twisted.internet.defer import Deferred
 
 from broker.core.interfaces import IControl
 from broker.core.model import NotReady
@@ -131,10 +132,11 @@ class Trace:
 class IOperations(IControl):
     """Control of the broker process by an operator, at the console and over HTTP. All methods return at once."""
 
-    def reload() -> ReloadResult:
+    def reload() -> Deferred[ReloadResult]:
         """Read the configuration again, and apply the keys that a reload may change.
 
-        A file with errors changes nothing. Listeners that are not open are retried. The result is logged as well.
+        A file with errors changes nothing. Listeners that are not open are retried. The result is logged as well. The
+        Deferred does not fail.
         """
 
     def settings() -> Sequence[KeyState]:

@@ -27,6 +27,7 @@ from urllib.parse import quote
 import attrs
 from twisted.logger import Logger
 
+from broker.blocking import blocking
 from broker.core.disk_reserve import DiskReserve, is_full
 
 BUSY_SECONDS = 1.0
@@ -101,6 +102,7 @@ class Database:
         self._tight = False
         """True if the disk was full and the reserve has not been restored yet."""
 
+    @blocking
     def open(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Create or migrate the database, and return the result of ``read``.
 
@@ -120,6 +122,7 @@ class Database:
             self._connection = connection
             return found
 
+    @blocking
     def look(self, read: Callable[[sqlite3.Connection], T], nothing: T) -> T:
         """Read the database on a full disk, and let later writes open it. Returns ``nothing`` if there is none yet.
 
@@ -141,6 +144,7 @@ class Database:
             self._late = True
             return found
 
+    @blocking
     def write(self, work: Callable[[sqlite3.Connection], object], grows: int | None = None) -> None:
         """Execute ``work`` in one transaction: all of it, or nothing, which raises `StateUnusable`.
 
@@ -169,10 +173,12 @@ class Database:
             except (sqlite3.Error, OSError) as error:
                 raise self.unusable(error) from error
 
+    @blocking
     def probe(self, grows: int) -> None:
         """Execute a write that changes nothing. Raises `StateUnusable` if a write with that growth would fail."""
         self.write(lambda connection: connection.execute(f"PRAGMA user_version = {self._design.schema}"), grows)
 
+    @blocking
     def close(self) -> None:
         """Close the database. Idempotent."""
         with self._mutex:
@@ -210,6 +216,7 @@ class Database:
 
     # internal
 
+    @blocking
     def _look(self, locking: str, read: Callable[[sqlite3.Connection], T], nothing: T) -> T:
         connection = sqlite3.connect(f"file:{quote(self.path)}?mode=rw", BUSY_SECONDS, uri=True)
         with contextlib.closing(connection):
@@ -233,6 +240,7 @@ class Database:
                 raise
             return self._connect()
 
+    @blocking
     def _connect(self) -> sqlite3.Connection:
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         # SQLite would create the file with the umask's mode; its companion files (-wal, -shm) inherit this one's.

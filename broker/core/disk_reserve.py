@@ -16,6 +16,8 @@ import os
 import sqlite3
 import tempfile
 
+from broker.blocking import blocking
+
 RESERVE = "reserve"
 """Name of the file in the state directory."""
 
@@ -59,6 +61,7 @@ class DiskReserve:
         self._path = os.path.join(directory, RESERVE)
         self._size = size
 
+    @blocking
     def take(self) -> bool:
         """Create the file, if there is twice as much room. Returns whether it exists with as much free room besides."""
         free = self._free()
@@ -81,6 +84,7 @@ class DiskReserve:
         """Return whether the disk may be filled further: the reserve exists, or there is at least room for it."""
         return self._is_there() or self._free() >= self._size
 
+    @blocking
     def release(self) -> bool:
         """Remove the file. Returns whether it existed, and so whether there is room now."""
         try:
@@ -89,12 +93,14 @@ class DiskReserve:
             return False
         return True
 
+    @blocking
     def _is_there(self) -> bool:
         try:
             return os.stat(self._path).st_size >= self._size
         except OSError:
             return False
 
+    @blocking
     def _free(self) -> int:
         try:
             disk = os.statvfs(self._directory)

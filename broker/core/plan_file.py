@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from broker.blocking import blocking
 from broker.core.file_watch import FileWatch
 from broker.core.interfaces import IWait
 from broker.core.plan import BadPlan, IPlan, Plan, PlanChange, Verdict, changes
@@ -52,6 +53,7 @@ class Reading:
     problem: str | None = None
 
 
+@blocking
 def read(path: str, known: Stamp | None, parse: Callable[[bytes], Plan]) -> Reading | None:
     """Read the plan at ``path``; None if the file has the stamp ``known``. Blocks on the disk; raises nothing."""
     stamp = None

@@ -21,6 +21,7 @@ from typing import Any
 import attrs
 from zope.interface import implementer
 
+from broker.blocking import blocking
 from broker.core import session_table
 from broker.core.database import Database, Design, StateFull, StateInUse
 from broker.core.disk_reserve import DiskReserve, is_full
@@ -153,6 +154,7 @@ class Store:
                 self._hold()
         self._database.write(work)
 
+    @blocking
     def _hold(self) -> None:
         """Create the directory, and take its lock."""
         try:
@@ -162,6 +164,7 @@ class Store:
         except OSError as error:
             raise self._database.unusable(error) from error
 
+    @blocking
     def _take_lock(self) -> int:
         path = os.path.join(self._directory, LOCK)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -14,6 +14,8 @@ import errno
 import os
 from collections.abc import Iterator
 
+from broker.blocking import blocking
+
 SPARES = 8
 """Number of descriptors in reserve. The journal has four files open at once, the lock included; and a connection that
 is accepted between the two steps may take one."""
@@ -28,6 +30,7 @@ class Disk:
         self._null: int | None = None
         """Descriptor of the null device, of which the spare ones are copies. None while none are held."""
 
+    @blocking
     def hold_spares(self) -> None:
         """Reserve descriptors, as many as the system has. Idempotent."""
         with contextlib.suppress(OSError):
@@ -42,6 +45,7 @@ class Disk:
             os.close(file)
         self._spares, self._null = [], None
 
+    @blocking
     def open(self, path: str, flags: int, mode: int = 0o640) -> int:
         """Open a file, with a reserved descriptor if there is no other."""
         while True:
@@ -64,15 +68,19 @@ class Disk:
     def write(self, file: int, data: bytes | memoryview) -> int:
         return os.write(file, data)
 
+    @blocking
     def sync(self, file: int) -> None:
         os.fsync(file)
 
+    @blocking
     def truncate(self, file: int, size: int) -> None:
         os.ftruncate(file, size)
 
+    @blocking
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
 
+    @blocking
     def remove(self, path: str) -> None:
         os.unlink(path)
 
@@ -92,6 +100,7 @@ class Disk:
         finally:
             self.close(file)
 
+    @blocking
     def make_directory(self, path: str) -> None:
         """Create a directory with its parents, and sync their names. No-op if it exists."""
         try:
@@ -118,6 +127,7 @@ def about(path: str) -> Iterator[None]:
         raise
 
 
+@blocking
 def entries(directory: str) -> list[os.DirEntry[str]]:
     """Return the entries of a directory in the order of their names; none if it is gone or not a directory."""
     try:
@@ -127,6 +137,7 @@ def entries(directory: str) -> list[os.DirEntry[str]]:
         return []
 
 
+@blocking
 def is_at(file: int, path: str) -> bool:
     """Return whether an open file is still the one at that path: it may have been removed or replaced."""
     try:

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 
+from broker.blocking import blocking
 from broker.export.disk import Disk, is_at
 
 NAME = "lock"
@@ -36,6 +37,7 @@ class Lock:
         """True if the lock is held on the file at its path, not on one that was removed or replaced."""
         return self._file is not None and is_at(self._file, self._path)
 
+    @blocking
     def take(self) -> None:
         """Take the lock, unless it is held. Creates the directory if necessary.
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import time
 
+from broker.blocking import blocking
+
 PAUSE_SECONDS = 0.0002
 """Length of a pause in seconds: four times a wake-up on an idle core, and less than the work before it."""
 
 
+@blocking
 def pause() -> None:
     """Yield the interpreter lock. To be called after each fraction of a millisecond of work."""
     time.sleep(PAUSE_SECONDS)

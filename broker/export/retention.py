@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 
 import attrs
 
+from broker.blocking import blocking
 from broker.export.disk import Disk, entries
 from broker.export.pauses import pause
 
@@ -75,6 +76,7 @@ class Retention:
             raise
         self._sweep = None
 
+    @blocking
     def _sweep_all(self, now: float, keep_seconds: float | None, keep_bytes: int | None) -> Iterator[int]:
         failed: OSError | None = None
         room = 0
@@ -121,6 +123,7 @@ class Retention:
             return error
         return None
 
+    @blocking
     def _hours(self) -> Iterator[_Hour]:
         """Iterate over the directories of hours, the oldest first."""
         for day in entries(self._directory):
@@ -154,6 +157,7 @@ class _Segment:
     size: int
 
 
+@blocking
 def _segment(entry: os.DirEntry[str]) -> _Segment | None:
     """Return the segment of an entry; None if it is not one, or gone."""
     if not _SEALED.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from broker.blocking import blocking
 from broker.export.disk import Disk, about, entries, is_at
 from broker.export.lock import Lock
 from broker.export.records import BROKER_NAME
@@ -134,6 +135,7 @@ class Segments:
             self._disk.drop_spares()
             raise
 
+    @blocking
     def recover(self) -> None:
         """Recover open files of earlier starts: cut torn lines, and queue the files for sealing.
 
@@ -304,6 +306,7 @@ class Segments:
         while self.waiting:
             self.seal_piece()
 
+    @blocking
     def seal_piece(self) -> None:
         """Seal the next piece of the oldest waiting file.
 

@@ -31,6 +31,10 @@ from broker.net.taps import Direction
 STOP_WITHIN = 5.0
 """Deadline in seconds for all connections together to close when the listener stops."""
 
+SENT_WITHIN = 1.0
+"""Seconds from the stop of the listener until connections are aborted that have sent all output, and whose peers do not
+close: one round trip and an answer to TLS's alert take less. The others are looked at again after the same time."""
+
 DRAINING = "the broker is draining: connect to another one"
 DISCONNECTED = "an operator closed this connection"
 """Texts of refusals."""
@@ -219,7 +223,8 @@ class ConnectionFactory(Factory):
         connection.close()
 
     def close(self) -> Deferred[None]:
-        """Close all connections in order. Fires when all are closed, after at most `STOP_WITHIN` seconds."""
+        """Close all connections in order. Fires when all are closed, after at most `STOP_WITHIN` seconds, or
+        `SENT_WITHIN` where peers read what they are sent."""
         self.port = None
         self.stopping = True
         if not self.connections:
@@ -227,16 +232,19 @@ class ConnectionFactory(Factory):
             return succeed(None)
         emptied: Deferred[None] = Deferred()
         self._emptied = emptied
-        self._end_of_stop = self.clock.callLater(STOP_WITHIN, self._cut_off)
+        deadline = self.clock.seconds() + STOP_WITHIN
+        self._end_of_stop = self.clock.callLater(min(SENT_WITHIN, STOP_WITHIN), self._cut_off, deadline)
         for connection in list(self.connections):
             connection.close()
         return emptied
 
-    def _cut_off(self) -> None:
-        """Abort the remaining connections at the shutdown deadline."""
-        self._end_of_stop = None
+    def _cut_off(self, deadline: float) -> None:
+        """Abort the connections that have nothing to send, and at the shutdown deadline all."""
+        over = self.clock.seconds() >= deadline
+        self._end_of_stop = None if over else self.clock.callLater(SENT_WITHIN, self._cut_off, deadline)
         for connection in list(self.connections):
-            connection.abort()
+            if over or connection.all_sent:
+                connection.abort()
 
 
 class Accepting(TypingProtocol):

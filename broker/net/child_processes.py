@@ -6,6 +6,7 @@ Rules:
 - Output is logged line by line under ``program.NAME`` in bounded memory: long lines are truncated, and a rate limit
   bounds the lines per second. Dropped lines are counted, and the count is logged.
 - A program is a server in its own right and outlives the broker. See `Programs.stop` for its output.
+- The first process of a container becomes the parent of each process whose own parent has ended, and reaps it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ import signal
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
 from twisted.internet.interfaces import IDelayedCall, IProcessTransport, IReactorProcess, IReactorTime
+from twisted.internet.process import reapProcessHandlers
 from twisted.internet.protocol import ProcessProtocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+
+from broker.blocking import unavoidable
 
 MAX_RUNNING = 100
 """Concurrent programs: each takes two descriptors, and a farm has a handful of servers per machine."""
@@ -37,17 +41,27 @@ DRAIN_SECONDS = 1.0
 the pipe open without end."""
 
 
+REAP_EVERY = 1.0
+"""Seconds between two looks for orphans that have ended: an ended process takes no more than its id."""
+
+
 class ProgramFailed(Exception):
     """A program that could not be run, or failed; the message gives the reason."""
 
 
 class Programs:
-    """Starts programs with ``reactor``, which must provide `IReactorProcess` and `IReactorTime`."""
+    """Starts programs with ``reactor``, which must provide `IReactorProcess` and `IReactorTime`.
 
-    def __init__(self, reactor: IReactorProcess) -> None:
+    ``first``: this is the first process of its container, which reaps orphans.
+    """
+
+    def __init__(self, reactor: IReactorProcess, first: bool = False) -> None:
         self._reactor = reactor
         self._clock = IReactorTime(reactor)
         self._running: set[_Program] = set()
+        self._reaping: IDelayedCall | None = None
+        if first:
+            self._reap()
 
     def spawn(self, name: str, argv: list[str]) -> None:
         """Start a program and return at once. Its output is logged under ``name``.
@@ -86,18 +100,38 @@ class Programs:
         for program in tuple(self._running):
             program.detach()
         self._running.clear()
+        if self._reaping is not None:
+            self._reaping.cancel()
+
+    def _reap(self) -> None:
+        self._reaping = self._clock.callLater(REAP_EVERY, self._reap)
+        reap_orphans()
+
+
+def reap_orphans() -> None:
+    """Reap ended processes that this one did not start. The reactor reaps those that it started: their exit codes are
+    the programs' results."""
+    while True:
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return  # there is no child
+        if ended is None or ended.si_pid in reapProcessHandlers:
+            return  # the rest waits for the reactor, which reaps that one first
+        os.waitpid(ended.si_pid, os.WNOHANG)
 
 
 def _executable(argv: list[str]) -> str:
     """Return the path of the program to run. Raises OSError if there is no executable."""
     if any("\0" in word for word in argv):
         raise OSError(errno.EINVAL, "its command line has a NUL character")
-    found = shutil.which(argv[0])
-    if found is not None:
-        return found
-    if os.path.dirname(argv[0]) and os.path.exists(argv[0]):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    with unavoidable("a program is started, which reads its file, and its caller awaits the outcome"):
+        found = shutil.which(argv[0])
+        if found is not None:
+            return found
+        if os.path.dirname(argv[0]) and os.path.exists(argv[0]):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
 class _Program(ProcessProtocol):

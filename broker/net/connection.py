@@ -430,6 +430,11 @@ class StreamConnection(ConnectionOutput, Protocol):
         else:
             self.abort()
 
+    @property
+    def all_sent(self) -> bool:
+        """True if the connection is closing and the kernel has all its output."""
+        return self.life.closing and self._socket is not None and not unsent(self._socket)
+
     def abort(self) -> None:
         """Close at once. Unsent output is lost."""
         self.transport.abortConnection()

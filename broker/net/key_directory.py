@@ -20,6 +20,7 @@ from collections.abc import Iterator
 import attrs
 
 from broker import curve
+from broker.blocking import blocking
 from broker.config.files import PUBLIC
 
 MAX_KEYS = 100_000
@@ -68,6 +69,7 @@ class DirectoryScan:
     warnings: tuple[str, ...]
 
 
+@blocking
 def look(directory: str, before: DirectoryScan | None, full: bool, most: int = MAX_KEYS) -> DirectoryScan:
     """Read at most ``most`` files of the directory. Returns ``before`` itself if nothing changed. Raises OSError.
 
@@ -109,6 +111,7 @@ def _stamp(status: os.stat_result) -> Stamp:
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
+@blocking
 def _names(directory: str) -> Iterator[str]:
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -134,6 +137,7 @@ def _same(files: dict[str, _File], others: dict[str, _File]) -> bool:
     return len(files) == len(others) and all(map(operator.is_, files.values(), others.values()))
 
 
+@blocking
 def _file(path: str, name: str, old: _File | None, start: bool) -> _File | None:
     """Read a file; ``old`` is its last known state. Returns None if the file does not exist."""
     try:

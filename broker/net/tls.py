@@ -24,6 +24,7 @@ from zope.interface import implementer
 
 from broker import pem
 from broker.access.identity import plain
+from broker.blocking import blocking
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import Share
 from broker.net.client_certificate import certificate_names
@@ -109,6 +110,7 @@ class Certificates:
         """Create a connection; see `IOpenSSLServerConnectionCreator`."""
         return SSL.Connection(self._identity.context, None)
 
+    @blocking
     def read(self) -> Identity:
         """Read the files again. Raises as the constructor does."""
         found = self._files.read()

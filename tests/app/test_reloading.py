@@ -16,6 +16,7 @@ from broker.core.control import KeyChange, ReloadResult
 from broker.net.tls import Certificates
 from broker.wires.elko.config import BrokerListener, Elko
 from broker.wires.mc0.config import Mc0
+from tests.threads import Thread, immediately
 
 A, B, C = BrokerListener("a"), BrokerListener("b", "unix:/b"), BrokerListener("c", "unix:/c")
 WARNING = ("journal.full_load is empty: nothing will be said about the capacity of any service",)
@@ -30,8 +31,15 @@ def reload(old: Config, new: Config | BadConfig, certificates: tuple[Any, ...] =
             raise new
         return new
 
-    reloader = Reloader(lambda: running[-1], read, lambda: certificates, running.append)
-    return reloader.reload(), running[-1]
+    reloader = Reloader(lambda: running[-1], read, lambda: certificates, running.append, immediately)
+    return outcome(reloader), running[-1]
+
+
+def outcome(reloader: Reloader) -> ReloadResult:
+    """The result of a reload in which nothing waits."""
+    results: list[ReloadResult] = []
+    reloader.reload().addCallback(results.append)
+    return results[0]
 
 
 def test_a_reload_applies_what_it_can() -> None:
@@ -69,7 +77,7 @@ def test_a_bad_file_changes_nothing_and_has_the_lines_of_check() -> None:
 
 
 def test_without_a_file_there_is_nothing_to_reload() -> None:
-    result = Reloader(Config, None, lambda: (), lambda config: None).reload()
+    result = outcome(Reloader(Config, None, lambda: (), lambda config: None, immediately))
     assert result.problems == ("there is no configuration file to read again",)
 
 
@@ -128,14 +136,44 @@ class Unreadable(Certificates):
     def __init__(self) -> None: ...
 
     def read(self) -> Any:
-        raise FileNotFoundError(2, "No such file or directory", "x.pem")
+        raise ValueError("x.pem cannot be read: No such file or directory")
 
 
 def test_a_certificate_that_cannot_be_read_changes_nothing() -> None:
     result, running = reload(Config(), Config(broker=Broker(grace=1.0)), (Unreadable(),))
-    assert result.problems == ("[Errno 2] No such file or directory: 'x.pem'",)
+    assert result.problems == ("x.pem cannot be read: No such file or directory",)
     assert [each.key for each in result.refused] == ["broker.grace"]
     assert running == Config()
+
+
+def test_files_are_read_in_the_thread_and_one_reload_serves_all_who_call_for_it_meanwhile() -> None:
+    thread, running = Thread(), [Config()]
+    seen: list[tuple[str, str]] = []
+    files = iter(Config(broker=Broker(grace=grace)) for grace in (1.0, 2.0))
+    reloader = Reloader(lambda: running[-1], lambda: next(files), lambda: (), running.append, thread)
+
+    def served(result: ReloadResult, name: str) -> None:
+        seen.append((name, result.changed[0].new))
+
+    for name in ("first", "second", "third"):
+        reloader.reload().addCallback(served, name)
+    assert len(thread.jobs) == 1
+    assert running == [Config()]
+    thread.work()
+    assert seen == [("first", "1.0")]
+    thread.work()
+    assert seen == [("first", "1.0"), ("second", "2.0"), ("third", "2.0")]
+    assert [each.broker.grace for each in running[1:]] == [1.0, 2.0]
+    assert not thread.jobs
+
+
+def test_a_defect_in_a_reload_is_an_answer() -> None:
+    def broken() -> Config:
+        raise RuntimeError("broken")
+
+    reloader = Reloader(Config, broken, lambda: (), lambda config: None, immediately)
+    assert outcome(reloader).problems == ("the broker failed, see its log",)
+    assert outcome(reloader).problems == ("the broker failed, see its log",)
 
 
 def test_listeners_that_came_or_went_wait_for_the_restart() -> None:
@@ -157,7 +195,7 @@ def test_no_secret_is_shown() -> None:
 
 def test_each_setting_is_shown_with_its_value() -> None:
     config = Config(console=Console(password="geheim"), broker=Broker(service="east"))
-    reloader = Reloader(lambda: config, None, lambda: (), lambda config: None)
+    reloader = Reloader(lambda: config, None, lambda: (), lambda config: None, immediately)
     settings = {each.key: (each.value, each.reloadable) for each in reloader.settings()}
     assert settings["broker.service"] == ('"east"', True)
     assert settings["broker.strict_listeners"] == ("false", False)

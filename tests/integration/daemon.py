@@ -24,6 +24,9 @@ from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
+BLOCKED = " blocks the reactor's thread:"
+"""A part of the line of the log about a defect: `broker.core.worker.log_defect`."""
+
 READ_AT_START = frozenset({"PYTHONPATH", "LD_PRELOAD"})
 """Variables that a forked process would ignore."""
 
@@ -130,6 +133,15 @@ class Daemon:
         self._reader.join()
         assert self.process.stdout is not None
         self.process.stdout.close()
+        if error is None:
+            self._never_blocked()
+
+    def _never_blocked(self) -> None:
+        """Fail if something blocked the thread of its reactor: see `tests.blocking_guard`."""
+        while not self._lines.empty():
+            self.log.append(self._lines.get() or "")
+        blocked = [number for number, line in enumerate(self.log) if BLOCKED in line]
+        assert not blocked, "".join(self.log[blocked[0] : blocked[0] + 1])
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """The first log line, from the beginning, that matches; waits for it."""

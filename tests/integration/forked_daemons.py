@@ -30,6 +30,8 @@ from typing import IO, Any
 from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 
+from tests import blocking_guard
+
 ROOT = Path(__file__).parents[2]
 
 LONGEST = 1 << 20
@@ -199,6 +201,7 @@ def main() -> None:
         time.tzset()
         os.chdir(given["cwd"])
         sys.argv = ["twistd", *given["arguments"]]
+        blocking_guard.install()
         twistd.run()
 
 

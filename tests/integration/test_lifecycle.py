@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.net.admission import STOP_WITHIN
+from tests.config.certificates import certificate
 from tests.integration.daemon import Daemon, Peer, environment, twistd
-from tests.patience import PATIENCE, until
+from tests.patience import PATIENCE, takes_less_than, until
 
 
 def provide(daemon: Daemon, name: str, **auth: Any) -> Peer:
@@ -61,6 +66,30 @@ def test_sigterm_closes_peers_in_good_order(tmp_path: Path) -> None:
         daemon.wait_for("stopped")
 
 
+def test_a_peer_over_tls_that_does_not_close_does_not_hold_up_the_stop(tmp_path: Path) -> None:
+    shown, key = certificate(tmp_path, "broker")
+    (tmp_path / "broker.toml").write_text(
+        f'[[elko.listeners]]\nendpoint = "tls:0:certificate={shown}:key={key}:interface=127.0.0.1"\n'
+        "[mc0]\nenabled = false\n[dbp]\nenabled = false\n"
+    )
+    context = ssl.create_default_context(cafile=str(shown))
+    context.check_hostname = False
+
+    def attempt() -> float:
+        with (
+            Daemon(tmp_path, "--config", str(tmp_path / "broker.toml")) as daemon,
+            Peer(context.wrap_socket(socket.create_connection(("127.0.0.1", daemon.port()), PATIENCE))) as held,
+        ):
+            held.send(to="client", op="auth")
+            held.done()
+            daemon.signal(signal.SIGTERM)
+            began = time.monotonic()
+            daemon.ended()
+            return time.monotonic() - began
+
+    takes_less_than(STOP_WITHIN - 1, attempt)
+
+
 def test_a_stopping_broker_accepts_nobody_while_it_still_has_connections(tmp_path: Path) -> None:
     with Daemon(tmp_path) as daemon, daemon.connect() as peer:
         peer.done()
@@ -88,10 +117,13 @@ def test_signals_of_tools_do_not_end_it_and_sigquit_stops_it_in_order(tmp_path: 
 def test_sigusr1_opens_a_log_file_that_was_renamed(tmp_path: Path) -> None:
     log = tmp_path / "broker.log"
     with Daemon(tmp_path, twistd_options=["--logfile", str(log)]) as daemon:
-        until(lambda: log.exists() and "elko listener" in log.read_text())
+        until(lambda: log.exists() and "console on" in log.read_text())
         log.rename(tmp_path / "broker.log.old")
         daemon.signal(signal.SIGUSR1)
         until(lambda: log.exists() and "the log was opened again" in log.read_text())
+        port = int(re.findall(r"elko listener 'main' on \S+:(\d+) ", (tmp_path / "broker.log.old").read_text())[0])
+        with Peer(socket.create_connection(("127.0.0.1", port), PATIENCE)) as peer:
+            assert peer.ask(to="error", op="ping")  # the reactor runs
         daemon.signal(signal.SIGTERM)
         daemon.ended()
     assert log.read_text().endswith("Server Shut Down.\n")

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
 from broker.net.child_processes import LINES_PER_SECOND, MAX_LINE, MAX_RUNNING, ProgramFailed, Programs
+from tests.patience import PATIENCE
 
 WAIT = 60.0
 """Seconds after which an event that a test waits for will not come; only a failing test takes as long."""
@@ -276,3 +278,39 @@ sys.stdout.write("no newline")
             await self.ended(name)
         self.programs.spawn("it", ["true"])
         await self.ended("it")
+
+
+ORPHANS = """
+import ctypes, os, sys
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from broker.net import child_processes
+from broker.net.child_processes import ProgramFailed, Programs
+
+assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER: orphans come here
+child_processes.REAP_EVERY = 0.02
+programs = Programs(reactor, first=True)
+seen = []
+
+def children():
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return file.read().split()
+
+def look():
+    if len(seen) == 20 and not children():
+        reactor.stop()
+    else:
+        reactor.callLater(0.02, look)
+
+for _ in range(20):
+    # Each leaves an orphan behind, and its own exit code must not be taken.
+    leaving = ["sh", "-c", "sleep 0.1 & exit 7"]
+    programs.run("leaving", leaving, b"", 60).addErrback(lambda failure: seen.append(str(failure.value)))
+reactor.callWhenRunning(look)
+reactor.run()
+assert set(seen) == {"it ended with exit code 7"}, seen
+"""
+
+
+def test_the_first_process_reaps_orphans_and_leaves_the_exit_codes_of_programs() -> None:
+    subprocess.run([sys.executable, "-c", ORPHANS], timeout=PATIENCE, check=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import attrs
 from msgspec import Meta
+from twisted.internet.defer import Deferred
 
 from broker.access.acts import Audit, Rejected
 from broker.admin.api.actions import Text, audited
@@ -106,10 +107,12 @@ def reloaded(result: ReloadResult) -> Reloaded:
 def endpoints(control: IOperations, audit: Audit, listener: str) -> list[Endpoint]:
     """Return the endpoints. ``listener`` is the title of the listener in the audit log."""
 
-    def reload(call: Call) -> Any:
-        result = control.reload()
-        answered = answer(reloaded(result))
-        return Rejected(answered, Reason.PARAMETER) if result.problems else answered
+    def reload(call: Call) -> Deferred[Any]:
+        def answered(result: ReloadResult) -> Any:
+            shown = answer(reloaded(result))
+            return Rejected(shown, Reason.PARAMETER) if result.problems else shown
+
+        return control.reload().addCallback(answered)
 
     def config(call: Call) -> Response:
         reasons = [*control.not_ready(), *control.degraded()]

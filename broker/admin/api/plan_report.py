@@ -23,6 +23,7 @@ from twisted.internet.defer import Deferred
 from broker.admin.api.pieces import answer
 from broker.admin.api.report_tickets import LIFETIME, OPERATION, ReportTickets
 from broker.admin.plan_views import REPORT
+from broker.blocking import blocking
 from broker.core.errors import Reason
 from broker.web.endpoint import Call, Endpoint
 from broker.web.messages import Response
@@ -123,6 +124,7 @@ def endpoints(plan: Callable[[], str | None], in_thread: InThread, tickets: Repo
     ]
 
 
+@blocking
 def read(path: str) -> Response:
     """Return the page at ``path``. Blocks on the disk. Raises `Problem` 404 if there is none, or none of its size."""
     try:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import attrs
 
+from broker.blocking import blocking
 from broker.core.errors import Reason
 from broker.web.conditional import CACHE, is_current, not_modified
 from broker.web.endpoint import Call, Endpoint
@@ -73,11 +74,13 @@ class File:
 
 
 @cache
+@blocking
 def files() -> dict[str, File]:
     """Return all files by name."""
     return {path.name: _file(path) for path in sorted(FOLDER.iterdir()) if path.suffix in TYPES}
 
 
+@blocking
 def _file(path: Path) -> File:
     data = path.read_bytes()
     return File(data, TYPES[path.suffix], f'"{sha256(data).hexdigest()[:32]}"')

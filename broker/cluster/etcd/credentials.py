@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker import pem
+from broker.blocking import blocking
 
 
 @attrs.frozen
@@ -95,6 +96,7 @@ def _changed(files: TlsFiles, stamp: object) -> _Reading | None:
     return None if _stamped(files) == stamp else _read(files)
 
 
+@blocking
 def _stamped(files: TlsFiles) -> tuple[tuple[int, int], ...]:
     found = []
     for path in attrs.astuple(files):

@@ -16,6 +16,7 @@ import attrs
 from nacl.bindings import crypto_box_keypair, crypto_scalarmult_base
 
 from broker import curve
+from broker.blocking import blocking
 from broker.config.files import BadFile, curve_secret
 from broker.core.cluster.interfaces import Member
 
@@ -36,6 +37,7 @@ class LinkKey:
         return cls(curve.encode(crypto_scalarmult_base(curve.decode(secret))), secret)
 
 
+@blocking
 def kept_key(path: str) -> LinkKey:
     """Return the pair whose secret key is in a file. A missing file is created with a new key, readable by its owner.
 
@@ -51,6 +53,7 @@ def kept_key(path: str) -> LinkKey:
         raise OSError(f"the key of links in {path} cannot be created: {error.strerror or error}") from None
 
 
+@blocking
 def _create(path: str) -> None:
     """Create the file, whole or not at all. The mode of a temporary file is 600."""
     _, secret = crypto_box_keypair()

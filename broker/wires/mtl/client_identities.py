@@ -10,6 +10,7 @@ import attrs
 
 from broker.access.password_verifiers import PasswordVerifier
 from broker.access.principal import Access
+from broker.blocking import blocking
 from broker.core.disk_reserve import is_full
 from broker.net.allowed_keys import AllowedKeys
 from broker.wires.common.known_keys import KnownKeys
@@ -138,6 +139,7 @@ class KnownPasswords:
         self._access.changed.append(changed)
 
 
+@blocking
 def _secret(state: str) -> bytes:
     """Return the secret of the file, which is made if it is absent. On a full disk it lasts for this run.
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 import attrs
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.threads import deferToThreadPool
-from twisted.python.threadpool import ThreadPool
 
 from broker.core.database import StateFull
 from broker.core.queues.interfaces import IQueueStore, ISharedQueueStore, RestoredMessage
@@ -16,6 +13,7 @@ from broker.core.queues.ownership import NAMES, QueueOwnership
 from broker.core.queues.queues import Queues
 from broker.core.queues.recorder import QueueRecorder
 from broker.core.queues.store import QueueStore
+from broker.core.worker import Worker
 from broker.wires.interface import Context
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.derived_settings import queue_rules
@@ -31,7 +29,7 @@ class DurableQueues:
 
     queues: Queues
     recorder: QueueRecorder
-    threads: ThreadPool
+    threads: Worker
     ownership: QueueOwnership | None
 
     @classmethod
@@ -55,9 +53,9 @@ class DurableQueues:
                 # A full disk can be read: messages are given out, and none is accepted until there is room.
                 full = error
                 rows = store.look(clock.seconds())
-        threads = ThreadPool(0, 1, "mtl queues")
+        threads = Worker(clock, "mtl queues")
         threads.start()
-        in_thread = partial(deferToThreadPool, clock, threads)
+        in_thread = threads.run
         recorder = QueueRecorder(store, leases, clock, in_thread, rows, full)
         queues = Queues(leases, queue_rules(config), recorder, identity_of)
         ownership: QueueOwnership | None = None

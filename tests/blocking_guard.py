@@ -1,0 +1,89 @@
+"""A guard that reports what blocks the thread of a reactor that serves: system calls by audit hooks and wrappers.
+
+`broker.blocking` sees the functions that are marked; the guard sees all that wait, those of libraries too. A daemon of
+the tests has it, and a report in its log makes the test fail (`tests.integration.daemon`).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable
+from functools import partial, wraps
+from types import FrameType
+from typing import Any
+
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+
+from broker import blocking
+
+EVENTS = {
+    "open", "os.listdir", "os.scandir", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink",
+    "os.truncate", "os.chmod", "os.chown", "fcntl.flock", "fcntl.lockf", "socket.getaddrinfo", "socket.gethostbyname",
+    "socket.gethostbyaddr", "sqlite3.connect", "time.sleep",
+}  # fmt: skip
+"""Audit events of calls that may wait."""
+
+WRAPPED = ("fsync", "fdatasync", "stat", "lstat", "statvfs", "access", "replace")
+"""Functions of `os` that may wait and have no audit event, or one that C code does not pass."""
+
+MEMORY = ("/proc/", "/sys/", "/dev/null", "/dev/urandom")
+"""Paths of files that are on no disk."""
+
+LIBRARIES = (
+    "<frozen importlib", "/linecache.py", "/tokenize.py", "/twisted/internet/unix.py", "/broker/net/unix_socket.py",
+)  # fmt: skip
+"""Code whose files are not the daemon's: a module that is imported at its first use, the lines of a traceback, and the
+file of a unix socket, which comes and goes with the port."""
+
+
+def install() -> None:
+    """Watch this process from now on."""
+    process = os.getpid()
+
+    def blocks(what: str, path: object = None) -> None:
+        # A child that is about to become another program has the hook too.
+        if blocking.must_not_block() and os.getpid() == process and not _permitted(path):
+            blocking.report(what if path is None else f"{what} {path!r}")
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in EVENTS:
+            blocks(event, arguments[0] if event == "open" or event.startswith(("os.", "socket.")) else None)
+
+    sys.addaudithook(hook)
+    for name in WRAPPED:
+        setattr(os, name, _watched(getattr(os, name), partial(blocks, f"os.{name}")))
+    os.write = _watched(os.write, lambda file: blocks("os.write") if _waits(file) else None)
+
+
+def _watched(function: Callable[..., Any], seen: Callable[[Any], object]) -> Callable[..., Any]:
+    @wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        seen(args[0] if args else None)
+        return function(*args, **kwargs)
+
+    return watched
+
+
+def _permitted(path: object) -> bool:
+    if isinstance(path, int):  # a file that is open
+        return True
+    if isinstance(path, bytes):
+        path = os.fsdecode(path)
+    if isinstance(path, str) and (path.startswith(MEMORY) or isIPAddress(path) or isIPv6Address(path)):
+        return True  # the resolution of an address asks nobody
+    frame: FrameType | None = sys._getframe(3)
+    for _ in range(8):
+        if frame is None:
+            return False
+        if frame.f_code.co_filename.startswith(LIBRARIES[0]) or frame.f_code.co_filename.endswith(LIBRARIES[1:]):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _waits(file: Any) -> bool:
+    """True for a pipe or a terminal that is not non-blocking."""
+    mode = os.fstat(file).st_mode
+    return (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)) and os.get_blocking(file)

@@ -1,0 +1,131 @@
+"""Blocking functions: no code of the daemon waits in the reactor's thread, by its source and when it runs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from twisted.internet import reactor
+from twisted.internet.threads import deferToThread
+from twisted.trial.unittest import TestCase
+
+from broker import blocking as checks
+from broker.blocking import blocking, unavoidable
+from broker.core.worker import Worker
+
+ROOT = Path(__file__).parents[2]
+
+OUTSIDE = {
+    "broker/brokerctl/": "a program of its own",
+    "broker/client/": "the library of clients",
+    "broker/brokerkeys.py": "a program of its own",
+    "broker/brokerusers.py": "a program of its own",
+    "broker/access/editing.py": "changes of the users file by commands",
+    "broker/access/replacing.py": "changes of the users file by commands",
+    "broker/app/port_check.py": "--check-ports",
+    "broker/config/schema.py": "--example",
+    "broker/curve.py": "keys, which brokerkeys and key_directory.look read",
+    "broker/tap.py": "the command line",
+    "broker/pem.py": "TLS files, which Certificates.read, the checks of a configuration and brokerctl read",
+    "broker/logs/": "the log's own thread",
+    "broker/net/unix_socket.py": "part of binding a listener",
+    "broker/net/zmtp/sealing.py": "the compiled part, which is loaded with its module",
+}
+"""Modules whose functions may block without `blocking`, and why."""
+
+CALLS = {
+    "open", "os.open", "os.fdopen", "os.stat", "os.lstat", "os.statvfs", "os.scandir", "os.listdir", "os.replace",
+    "os.rename", "os.remove", "os.unlink", "os.link", "os.symlink", "os.readlink", "os.mkdir", "os.makedirs",
+    "os.rmdir", "os.chmod", "os.fchmod", "os.truncate", "os.ftruncate", "os.fsync", "os.fdatasync", "os.access",
+    "os.posix_fallocate", "os.path.exists", "os.path.lexists", "os.path.isfile", "os.path.isdir", "os.path.getsize",
+    "os.path.getmtime", "socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr", "socket.getfqdn",
+    "sqlite3.connect", "psycopg.connect", "time.sleep", "tempfile.mkstemp", "shutil.which", "shutil.copy",
+    "shutil.move", "shutil.rmtree", "fcntl.flock", "fcntl.lockf", "metadata.version",
+}  # fmt: skip
+"""Calls that may wait. `open` of other objects is not meant."""
+
+METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "iterdir", "glob", "unlink", "is_file", "is_dir"}
+"""Methods of paths that may wait, by their names alone."""
+
+
+def waits(call: ast.Call) -> bool:
+    """True if a call may wait, by its name."""
+    name = ast.unparse(call.func)
+    if name in CALLS:
+        # Files of /proc are no files of a disk.
+        return not (call.args and ast.unparse(call.args[0]).startswith("'/proc/"))
+    return isinstance(call.func, ast.Attribute) and call.func.attr in METHODS and not name.startswith("os.")
+
+
+def marked(node: ast.AST) -> bool:
+    """True for a function that bears `blocking`, and for a block of `unavoidable`."""
+    if isinstance(node, ast.FunctionDef):
+        return any(ast.unparse(each) == "blocking" for each in node.decorator_list)
+    if isinstance(node, ast.With):
+        return any(ast.unparse(each.context_expr).startswith("unavoidable(") for each in node.items)
+    return False
+
+
+def unmarked(node: ast.AST, function: str = "") -> Iterator[tuple[str, int, str]]:
+    """Yield the calls below a node that may wait outside a blocking function: function, line and call."""
+    for child in ast.iter_child_nodes(node):
+        if marked(child):
+            continue
+        if isinstance(child, ast.Call) and function and waits(child):
+            yield function, child.lineno, ast.unparse(child.func)
+        inside = child.name if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) else function
+        yield from unmarked(child, inside)
+
+
+def test_what_may_wait_stands_in_blocking_functions_only() -> None:
+    found = []
+    for path in sorted((ROOT / "broker").rglob("*.py")):
+        name = str(path.relative_to(ROOT))
+        if not name.startswith(tuple(OUTSIDE)):
+            found += [f"{name}:{line}: {call} in {at}" for at, line, call in unmarked(ast.parse(path.read_text()))]
+    assert found == []
+
+
+def test_each_module_that_is_left_out_exists() -> None:
+    assert [each for each in OUTSIDE if not (ROOT / each).exists()] == []
+
+
+@blocking
+def slow(value: int) -> int:
+    return value
+
+
+class Serving(TestCase):
+    """A reactor that serves."""
+
+    def setUp(self) -> None:
+        self.seen: list[str] = []
+        checks.serve(lambda what, stack: self.seen.append(what))
+        self.addCleanup(checks.ended)
+
+    def test_a_blocking_function_in_the_thread_of_the_reactor_is_reported_once(self) -> None:
+        assert [slow(number) for number in range(3)] == [0, 1, 2]
+        assert self.seen == ["tests.core.test_worker.slow"]
+
+    async def test_elsewhere_it_is_not(self) -> None:
+        worker = Worker(reactor, "test")
+        worker.start()
+        self.addCleanup(worker.stop)
+        assert await worker.run(slow, 5) == 5
+        assert await deferToThread(slow, 6) == 6
+        with unavoidable("this is a test"):
+            slow(7)
+        checks.ended()
+        slow(8)
+        assert self.seen == []
+
+    async def test_one_thread_keeps_the_order(self) -> None:
+        worker = Worker(reactor, "test")
+        worker.start()
+        self.addCleanup(worker.stop)
+        done: list[int] = []
+        for number in range(50):
+            last = worker.run(done.append, number)
+        await last
+        assert done == list(range(50))
