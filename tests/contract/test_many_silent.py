@@ -57,10 +57,12 @@ class Network:
 class Wire(Protocol):
     """Peers of one wire: each offers the service ``bank`` at its own place."""
 
-    farm: CoreFarm
     registry: Registry
     patience: float
     """Seconds of their leases."""
+
+    @property
+    def farm(self) -> CoreFarm: ...
 
     def offer(self, number: int) -> None: ...
 

@@ -21,6 +21,7 @@ from tests.integration.context_server import ContextServer
 from tests.integration.daemon import ROOT, Daemon, Peer
 from tests.integration.mtl_peers import ends_in_order
 from tests.patience import PATIENCE
+from tests.patience import until as wait_until
 
 OPTIONS = ("--mc0-port", "off", "--dbp-port", "off", "--mtl-port", "off")
 
@@ -403,3 +404,31 @@ def test_a_peer_that_sends_rubbish_is_told_and_does_not_hurt_others(tmp_path: Pa
             place(user, server, "context-a", "user-1")
         assert server.closes == []
         ends_in_order(daemon)
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_after_a_restart_a_user_waits_for_the_server_of_the_context_and_is_not_denied(
+    tmp_path: Path, end: signal.Signals
+) -> None:
+    def returns(daemon: Daemon, name: str, *contexts: str) -> Peer:
+        server = connect(daemon, "provider")
+        server.send(to="provider", op="address", protocol="tcp", hostport=f"{name}:9000")
+        server.send(to="provider", op="willserve", context="context")
+        for context in contexts:
+            server.send(to="provider", op="context", context=context, open=True, yours=False)
+        server.done()
+        return server
+
+    with director(tmp_path) as daemon, returns(daemon, "one", "context-inn"), returns(daemon, "two"):
+        record = tmp_path / "state" / "director.json"
+        wait_until(lambda: record.exists() and '"context-inn"' in record.read_text())
+        daemon.signal(end)
+        daemon.ended()
+    with director(tmp_path) as daemon, connect(daemon, "director") as user, returns(daemon, "two"):
+        user.send(to="director", op="reserve", protocol="tcp", context="context-inn", user="user-joe")
+        user.done()  # the request has been handled, and is not answered
+        with returns(daemon, "one", "context-inn") as server:
+            answer = user.receive()
+            assert (answer["context"], answer["hostport"]) == ("context-inn", "one:9000")
+            told = server.receive()
+            assert (told["op"], told["reservation"]) == ("doreserve", answer["reservation"])

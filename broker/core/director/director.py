@@ -9,13 +9,16 @@ of a message, and `dump` lists the farm for administrators. The interface is `in
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
 from broker.core.director.dump import by_load, dump
 from broker.core.director.farm import Farm
+from broker.core.director.farm_record import FarmRecorder, read
 from broker.core.director.interfaces import (
     ALL,
     Close,
@@ -37,11 +40,15 @@ from broker.core.director.interfaces import (
 from broker.core.director.names import check_name
 from broker.core.director.placement import Placer
 from broker.core.director.reservations import Reservations
+from broker.core.director.returning import Returning
 from broker.core.director.server_link import ServerLink
 from broker.core.director.state import Server
 from broker.core.director.targets import targets
 from broker.core.errors import Reason, Refusal
 from broker.core.notifier import Notifier
+
+InThread = Callable[..., Deferred[Any]]
+"""Runs a function with arguments in the worker thread."""
 
 
 @implementer(IDirector)
@@ -60,6 +67,23 @@ class Director:
         self._presence = self._farm.presence
         self._farm.selection.panic = settings.panic
         self._placer = Placer(self._farm, self._reservations)
+        self._returning: Returning | None = None
+        self._recorder: FarmRecorder | None = None
+
+    def keep_record(self, clock: IReactorTime, in_thread: InThread, path: str, within: float) -> None:
+        """Read the record of the farm from before this start, and keep it from now on.
+
+        Requests for places on recorded servers that have not returned wait for them, ``within`` seconds at most.
+        """
+        self._returning = Returning(clock, self._farm, read(path, clock.seconds()), within)
+        self._recorder = FarmRecorder(clock, in_thread, self._farm, path)
+
+    def stop_record(self) -> None:
+        """Leave the record as it is: the broker stops. Idempotent."""
+        if self._recorder is not None:
+            self._recorder.stop()
+        if self._returning is not None:
+            self._returning.stop()
 
     def use(self, settings: DirectorSettings) -> None:
         """Apply new settings. Reservations that exist keep their expiry."""
@@ -72,6 +96,11 @@ class Director:
     def join(self, label: str, link: ProviderLink) -> IContextServer:
         self._check_room(self._farm.links)
         return ServerLink(self._farm, label, link)
+
+    def returning(
+        self, requester: Hashable, protocol: str, context: str, internal: bool, most: int
+    ) -> Deferred[None] | None:
+        return None if self._returning is None else self._returning.wait(requester, protocol, context, internal, most)
 
     def reserve(
         self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
@@ -153,6 +182,7 @@ class Director:
             "links": self._farm.links,
             "providers": len(self._farm.servers),
             "failing": self._farm.selection.failing,
+            "waiting": 0 if self._returning is None else len(self._returning),
             "contexts": len(self._presence.contexts),
             "hidden_contexts": len(self._presence.hidden),
             "users": self._presence.present,

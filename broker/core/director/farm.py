@@ -51,6 +51,8 @@ class Farm:
         self._cleanup = Cleanup(clock, notifier)
         self.selection = ServerSelection(load_bump)
         self.servers: dict[Server, None] = {}
+        self.changes = 0
+        """Number of changes of servers and open contexts, for the record."""
         self.links = 0
         self._numbers = 0
         self._addresses: dict[tuple[str, str], dict[Server, None]] = {}
@@ -133,6 +135,7 @@ class Farm:
 
     def opened(self, context: OpenContext) -> None:
         """Add a context that its server did not report before, and resolve a conflict with another server's."""
+        self.changes += 1
         context.server.contexts[context.name] = context
         rival = self.open_context(context.name)
         if rival is None:
@@ -193,6 +196,7 @@ class Farm:
         return server
 
     def _settle(self, server: Server) -> None:
+        self.changes += 1
         before = server.addresses
         policy = server.policy
         home = server.home
@@ -317,6 +321,7 @@ class Farm:
 
     def _remove(self, context: OpenContext) -> None:
         """Remove a context from all tables, and make the best hidden one of its name visible."""
+        self.changes += 1
         name = context.name
         del context.server.contexts[name]
         if context.hidden:

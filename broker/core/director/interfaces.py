@@ -294,6 +294,10 @@ class IDirector(Interface):
         Until `IContextServer.leave`, ``link`` receives the messages for the server.
         """
 
+    def returning(requester: Hashable, protocol: str, context: str, internal: bool, most: int) -> Deferred[None] | None:
+        """Return None if `reserve` is to be called now. Otherwise the place is on a server from before a restart that
+        has not returned yet: the Deferred fires when `reserve` is to be called. It never fails."""
+
     def reserve(
         requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
     ) -> Granted:

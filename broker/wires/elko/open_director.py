@@ -8,6 +8,7 @@ connected open another connection each, which is harmless.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from broker.config.values import Broker
 from broker.core.checks.interfaces import Pinger
 from broker.core.director.director import Director
 from broker.core.director.interfaces import DirectorSettings
+from broker.core.director.returning import WITHIN
 from broker.core.director.sharing.shared_director import SharedDirector
 from broker.core.model import Service
 from broker.net.admission import ConnectionFactory
@@ -44,6 +46,10 @@ WIRE = "director"
 """The name of the wire in counters and logs."""
 
 
+RECORD = "director.json"
+"""File name of the record of the farm, in the state directory."""
+
+
 class OpenDirector(PlainWire):
     """The running director; see `broker.wires.interface.OpenWire`."""
 
@@ -56,12 +62,17 @@ class OpenDirector(PlainWire):
         self._announced = True
         self._ending = False
         self._checks = context.checks
-        self._server_checks = ServerChecks(context.checks)
+        self._server_checks = ServerChecks(context.checks, context.leases)
         self._director = (
             SharedDirector(context.clock, self._settings(), context.links, context.members.name)
             if context.members.clustered
             else Director(context.clock, self._settings())
         )
+        # Directors of a cluster share their farm, and have it again from each other.
+        if context.state and not context.members.clustered:
+            path = os.path.join(context.state, RECORD)
+            within = min(WITHIN, context.broker.grace)
+            self._director.keep_record(context.clock, context.in_thread, path, within)
         self._closing: list[Deferred[Any]] = []
         self.wiring = DirectorWiring.of(self._director, self, context.clock, self._server_checks)
         self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, self._limits)
@@ -136,6 +147,7 @@ class OpenDirector(PlainWire):
 
     def stop_listening(self) -> Deferred[Any]:
         """Accept no more connections. Fires when all ports are closed."""
+        self._director.stop_record()
         return self.listeners.stop_listening()
 
     def close(self) -> Deferred[Any]:

@@ -4,6 +4,8 @@ Rules:
 - Each connection of a server is checked by itself; that of the newest one decides, since messages are sent over it.
 - The first rule that matches the server's label on the wire ``director`` counts. A ping goes over the connection; a TCP
   or HTTP check goes to the address that the connection reported last.
+- A server that reports its load regularly, and misses a report, is checked at once
+  (`broker.core.checks.missed_reports`).
 - A failing server is placed by the policy of the rule (`broker.core.director.server_selection`).
 """
 
@@ -14,9 +16,11 @@ from itertools import count
 
 from broker.access.identity import is_local
 from broker.core.checks.interfaces import Question
+from broker.core.checks.missed_reports import MissedReports
 from broker.core.checks.rules import CheckKind
 from broker.core.checks.schedule import Schedule, Target
 from broker.core.director.interfaces import IContextServer
+from broker.core.interfaces import ILeases
 from broker.core.model import Check, CheckState, Policy
 from broker.wires.elko.sessions.director import DirectorSession
 
@@ -54,8 +58,9 @@ class _CheckedLink:
 class ServerChecks:
     """The checked connections, by session. It is the ping of the wire, too."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, leases: ILeases) -> None:
         self._schedule = schedule
+        self._reports = MissedReports(leases, self._missed)
         self._numbers = count(1)
         self._links: dict[DirectorSession, _CheckedLink] = {}
         self._by_number: dict[int, _CheckedLink] = {}
@@ -74,11 +79,18 @@ class ServerChecks:
         link.protocol, link.hostport = protocol, hostport
         self._settle(link)
 
+    def reported(self, session: DirectorSession) -> None:
+        """Process a load report."""
+        link = self._links.get(session)
+        if link is not None and link.target is not None:
+            self._reports.reported(link.number)
+
     def end(self, session: DirectorSession) -> None:
         """Check a connection no longer, since it has ended. No-op for one that is not checked."""
         link = self._links.pop(session, None)
         if link is not None:
             del self._by_number[link.number]
+            self._reports.forget(link.number)
             self._release(link)
 
     # from the wire
@@ -97,6 +109,11 @@ class ServerChecks:
         return True
 
     # internals
+
+    def _missed(self, number: int) -> None:
+        target = self._by_number[number].target
+        if target is not None:
+            self._schedule.hasten(target)
 
     def _settle(self, link: _CheckedLink) -> None:
         question = self._question(link)

@@ -143,6 +143,9 @@ class Shelf:
 
     def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None: ...
 
+    def provider(self, flow: Any) -> None:
+        """No flow is one."""
+
     def room(self, reader: ProfileReader) -> None: ...
 
     def content(self, writer: ProfileWriter, resource: str, content: Content) -> None: ...

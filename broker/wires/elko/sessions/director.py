@@ -65,6 +65,9 @@ class LinkChecks(Protocol):
     def address(self, session: DirectorSession, protocol: str, hostport: str) -> None:
         """Take an address that a server has reported."""
 
+    def reported(self, session: DirectorSession) -> None:
+        """Process a load report."""
+
     def end(self, session: DirectorSession) -> None:
         """Check a connection no longer. No-op for one that is not checked."""
 
@@ -165,6 +168,19 @@ class DirectorSession(ElkoSession):
     # Any role
 
     def _reserve(self, message: wire.Reserve) -> None:
+        waiting = self._wiring.director.returning(
+            self,
+            message.protocol,
+            message.context,
+            internal=self._server is not None,
+            most=self._access.policy.reservations,
+        )
+        if waiting is None:
+            self._reserve_now(message)
+        else:
+            waiting.addCallback(lambda _: None if self._ended else self._reserve_now(message))
+
+    def _reserve_now(self, message: wire.Reserve) -> None:
         to = self._answers_as(message)
         user = UNSET if message.user is None else message.user
         tag = UNSET if message.tag is None else message.tag
@@ -222,6 +238,8 @@ class DirectorSession(ElkoSession):
 
     def _load(self, message: wire.LoadReport) -> None:
         self._serving().load(message.factor)
+        if self._wiring.checks is not None:
+            self._wiring.checks.reported(self)
 
     def _context(self, message: wire.ContextReport) -> None:
         self.permit("offer", message.context)

@@ -110,7 +110,7 @@ class CheckedFarm(DirectorFarm):
         self.asker = PingAsker()
         self.leases = Leases(self.clock)
         self.schedule = Schedule(self.clock, self.leases, self.asker, lambda: 0.5, CheckSettings((rule,)))
-        self.checks = self.asker.pinger = ServerChecks(self.schedule)
+        self.checks = self.asker.pinger = ServerChecks(self.schedule, self.leases)
         self.wiring = DirectorWiring.of(self.director, self.control, self.clock, self.checks)
 
     def run(self, seconds: float, *answering: Client) -> None:
