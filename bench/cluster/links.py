@@ -87,11 +87,12 @@ def connect_links(name: str, port: int, receiver: Any) -> Any:
     from broker.config import zmq_endpoint
     from broker.core.counters import Counters
     from broker.core.liveness import Leases
+    from broker.core.session_table import Pool
     from broker.net.rate_limits import Complaints
     from broker.net.scheduler import Scheduler
 
     leases = Leases(reactor)
-    context = LinkContext(100, Scheduler(reactor, leases.look), Complaints(Counters(), reactor), reactor, leases)
+    context = LinkContext(Pool(100), Scheduler(reactor, leases.look), Complaints(Counters(), reactor), reactor, leases)
     links = Links(LinkSettings(zmq_endpoint.parse(f"tcp://127.0.0.1:{port}"), SECRETS[name]), context)
     links.serve("bench", receiver)
     links.bind()

@@ -150,6 +150,11 @@ class ConsoleSession:
         self._listening = {prefix for prefix, typist in self._typists.items() if typist.session.input_ended()}
         return bool(self._listening)
 
+    @property
+    def needed(self) -> bool:
+        """True while an answer is due, or a command still runs."""
+        return self._login.pending or self._reading.busy or any(each.session.needed for each in self._typists.values())
+
     def lost(self) -> None:
         """Handle the loss of the connection."""
         self._login.lost()

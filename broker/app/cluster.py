@@ -38,6 +38,7 @@ from broker.core.cluster.remote_topics import SHARED, RemoteTopics
 from broker.core.counters import Counters
 from broker.core.interfaces import ITopics
 from broker.core.model import Listening, NotReady, Snapshot
+from broker.core.session_table import Pool
 from broker.core.store import Store
 from broker.net.sdnotify import SystemdNotifier
 from broker.wires.views import AnyView
@@ -95,7 +96,7 @@ class Membership:
         )
         self._links = Links(
             LinkSettings(zmq_endpoint.parse(config.link), kept_key(os.path.join(state, KEY_FILE)).secret),
-            LinkContext(LINK_ROOM, core.scheduler, core.complaints, reactor, core.leases),
+            LinkContext(Pool(LINK_ROOM), core.scheduler, core.complaints, reactor, core.leases),
         )
         self.listens = self._links.bind()
         """The address of the listener of links."""

@@ -15,6 +15,7 @@ from broker.app.access import OpenAccess
 from broker.app.core import Core
 from broker.config import endpoint as endpoints
 from broker.config import values
+from broker.core.session_table import Pool
 from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
@@ -41,6 +42,7 @@ class ConsoleListener:
         dialects: Callable[[], Sequence[Dialect]],
         shown: Callable[[], Shown],
         access: OpenAccess,
+        pool: Pool,
     ) -> None:
         self._password = config.password
         self._gate = access.logins.gate
@@ -59,6 +61,7 @@ class ConsoleListener:
             core.complaints,
             reactor,
             half_close=endpoint.kind != "tls",
+            pool=pool,
             guarded=False,  # The console's decoder detects HTTP requests itself, among telnet commands.
         )
         self._listener = StreamListener(reactor, endpoint, self._lines, self._lines, core.scheduler, core.complaints)

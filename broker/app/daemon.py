@@ -63,6 +63,7 @@ from broker.core.database import StateError, StateFull
 from broker.core.memory_budget import MemoryLimits
 from broker.core.model import NotReady, Snapshot
 from broker.core.plan_file import PlanFile
+from broker.core.session_table import Pool
 from broker.core.store import Store
 from broker.core.worker import log_defect
 from broker.export.plan_document import parse
@@ -131,6 +132,7 @@ class Daemon(TwistedService):
         )
         self.readiness = Readiness()
         self.readiness.add(self._troubles)
+        self.readiness.add_degrading(lambda: readiness.crowded(self._places()))
         self.membership: Membership | None = None
         self._documentation = COUNTERS
         self._expiries = CertificateWatch(self._certificates, reactor)
@@ -181,6 +183,12 @@ class Daemon(TwistedService):
         page.endpoints()
         self._started = self._reactor.seconds()
         self._descriptors = descriptors.raise_limit()
+        self._pool = Pool(descriptors.room(self._config, self._descriptors))
+        self.log.info(
+            "all listeners together take {room} connections: the system allows {most} file descriptors",
+            room=self._pool.size,
+            most=self._descriptors,
+        )
         gc.freeze()
         gc.set_threshold(*COLLECT_AFTER)
         snapshot = self._open_store()
@@ -239,7 +247,9 @@ class Daemon(TwistedService):
     def _serve(self, snapshot: Snapshot) -> None:
         """Make the wires, and open the listeners. Raises `StartFailed` with some of them open."""
         name = self._config.broker.service or self._host()
-        self._events = EventReports(name, self.core, self.plan, self._reactor, self.openings.states, self._unwritten)
+        self._events = EventReports(
+            name, self.core, self.plan, self._reactor, self.openings.states, self._unwritten, self._full
+        )
         self._listen(snapshot)
         self.counters.include(self._counts)
         scheduler = self.core.scheduler
@@ -368,6 +378,7 @@ class Daemon(TwistedService):
         )
         yield from readiness.written("users file", "; ".join(self._access.access.problems))
         yield from readiness.draining(self.draining.state)
+        yield from readiness.refusing(self._places())
 
     def _unwritten(self) -> Iterator[NotReady]:
         """Yield the stores that cannot be written."""
@@ -376,6 +387,11 @@ class Daemon(TwistedService):
             yield from readiness.written("journal", self.journal.journal.trouble)
         yield from readiness.written("audit log", self._access.audit.failure)
         yield from self.wires.troubles()
+
+    def _full(self) -> Iterator[NotReady]:
+        """Yield the listeners without a free place."""
+        yield from readiness.refusing(self._places())
+        yield from readiness.crowded(self._places())
 
     def _certificates(self) -> list[Certificates]:
         """Return the certificates of all open listeners."""
@@ -426,7 +442,7 @@ class Daemon(TwistedService):
             self.wires.add(openings, config, self._context(snapshot))
             if config.console.enabled:
                 self.console = ConsoleListener(
-                    config.console, self.core, self._reactor, self.wires.dialects, self._shown, self._access
+                    config.console, self.core, self._reactor, self.wires.dialects, self._shown, self._access, self._pool
                 )
                 openings.add("console", self.console.where, self.console.bind)
             openings.open(config.broker.strict_listeners)
@@ -451,7 +467,7 @@ class Daemon(TwistedService):
             complaints=core.complaints,
             clock=self._reactor,
             in_thread=core.in_thread,
-            room=descriptors.room(self._config, self._descriptors),
+            pool=self._pool,
             descriptors=self._descriptors,
             control=self.operations,
             offer_own=self._offer_own,

@@ -7,13 +7,13 @@ import resource
 from broker.app.checks import connections_of
 from broker.app.wires import descriptors, streams
 from broker.config.schema import Config
+from broker.core.session_table import CLOSING
 
 WANTED = 65_536
 """File descriptors requested, within the limit of the system: one for each connection, and some more."""
 
 SPARE = 150
-"""Descriptors besides those of connections: console, store, listeners, pipes of launched programs. On a system with few
-descriptors, new connections wait in the accept queue instead of being accepted and dropped."""
+"""Descriptors besides those of connections: store, listeners, pipes of launched programs, outgoing connections."""
 
 
 def raise_limit() -> int:
@@ -27,6 +27,8 @@ def raise_limit() -> int:
 
 
 def room(config: Config, limit: int) -> int:
-    """Return the connections that each listener may have, so that there are descriptors for all of the ``limit``."""
-    spare = SPARE + descriptors(config, limit) + connections_of(config.checks)
-    return max(1, (limit - spare) // max(1, streams(config)))
+    """Return the connections that all listeners together may have, so that there are descriptors for all of the
+    ``limit``."""
+    listeners = streams(config) + config.console.enabled
+    spare = SPARE + descriptors(config, limit) + connections_of(config.checks) + CLOSING * listeners
+    return max(1, limit - spare)

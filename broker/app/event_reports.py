@@ -19,7 +19,8 @@ from broker.net.webhooks import Webhooks
 class EventReports:
     """Events of one daemon. ``name`` is this broker for those who are notified.
 
-    ``listeners`` returns the states of all listeners, ``troubles`` the stores that cannot be written.
+    ``listeners`` returns the states of all listeners, ``troubles`` the stores that cannot be written,
+    ``full`` the listeners without a free place.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class EventReports:
         reactor: Any,
         listeners: Callable[[], Iterable[Listening]],
         troubles: Callable[[], Iterable[NotReady]],
+        full: Callable[[], Iterable[NotReady]],
     ) -> None:
         registry = core.registry
         self._programs = core.programs
@@ -37,7 +39,7 @@ class EventReports:
         self._reactor = reactor
         self._webhooks = Webhooks(reactor)
         self.notifications = notifications = Notifications(reactor, self._send, name)
-        self._sources = EventSources(notifications, registry, reactor, registry.check_of, listeners, troubles)
+        self._sources = EventSources(notifications, registry, reactor, registry.check_of, listeners, troubles, full)
         self._members = MemberEvents(notifications, core.members)
         self.listeners_changed = self._sources.listeners_changed
 

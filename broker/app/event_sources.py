@@ -4,6 +4,7 @@ Rules:
 - A service name is *gone* when its last live service has left, for the time ``settle``: a server that reconnects in
   between is no event. It is *back* when one is offered again after that.
 - The broker's own services are no events: listeners have their own.
+- A full listener is reported when it begins to be full, and again after it had room for a while.
 - A service is short of capacity once for each plan that finds it so and follows one that did not; for the first plan
   after a start, too.
 - Names that are gone are remembered, up to `MAX_GONE`; a name that is forgotten has no "back".
@@ -12,8 +13,9 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
+import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.interfaces import INotifications, IRegistry, IWait
@@ -24,7 +26,7 @@ MAX_GONE = 10_000
 """Names that are gone, or about to be: as many as a farm has. The oldest is forgotten."""
 
 EVERY = 5.0
-"""Seconds between two looks at the stores. Their failures are repeated with pauses of seconds, too."""
+"""Seconds between two looks at stores and full listeners. Both stay in their state for longer."""
 
 KINDS = (Kind.OFFERED, Kind.WITHDRAWN, Kind.CHECKED)
 
@@ -35,7 +37,7 @@ _BAD: dict[str, str] = {CheckState.DOUBTFUL: "service-doubtful", CheckState.FAIL
 
 class EventSources:
     """The sources. ``check_of`` returns the health check of a service; ``listeners`` the states of all listeners,
-    ``troubles`` the stores that cannot be written."""
+    ``troubles`` the stores that cannot be written, ``full`` the listeners without a free place."""
 
     def __init__(
         self,
@@ -45,13 +47,17 @@ class EventSources:
         check_of: Callable[[Service], Check | None],
         listeners: Callable[[], Iterable[Listening]],
         troubles: Callable[[], Iterable[NotReady]],
+        full: Callable[[], Iterable[NotReady]],
     ) -> None:
         self._notifications = notifications
         self._registry = registry
         self._clock = clock
         self._check_of = check_of
         self._listeners = listeners
-        self._troubles = troubles
+        self._looks = (
+            _Looks(troubles, "store-degraded", "store-restored"),
+            _Looks(full, "listener-full", "listener-has-room"),
+        )
         self.settle = 0.0
         """Seconds for which a service must be gone."""
         self._leaving: OrderedDict[str, tuple[float, str]] = OrderedDict()
@@ -60,7 +66,6 @@ class EventSources:
         self._failing: dict[tuple[int, str, str], str] = {}
         """The state of services that fail or are doubtful, as it was reported."""
         self._closed: dict[str, str] = {}
-        self._broken: dict[str, str] = {}
         self._watch: IWait | None = None
         self._settling: IDelayedCall | None = None
         self._looking: IDelayedCall | None = None
@@ -152,13 +157,28 @@ class EventSources:
 
     def _look(self) -> None:
         self._looking = self._clock.callLater(EVERY, self._look)
-        now = {each.what: each.reason for each in self._troubles()}
+        for each in self._looks:
+            each.look(self._notifications)
+
+
+@attrs.define
+class _Looks:
+    """Obstacles that are looked at from time to time, and the events of their beginning and end."""
+
+    obstacles: Callable[[], Iterable[NotReady]]
+    begins: str
+    ends: str
+    _before: Set[str] = frozenset()
+
+    def look(self, notifications: INotifications) -> None:
+        """Report what has changed since the last look."""
+        now = {each.what: each.reason for each in self.obstacles()}
         for what, reason in now.items():
-            if what not in self._broken:
-                self._notifications.event("store-degraded", what, {"reason": reason})
-        for what in self._broken.keys() - now.keys():
-            self._notifications.event("store-restored", what)
-        self._broken = now
+            if what not in self._before:
+                notifications.event(self.begins, what, {"reason": reason})
+        for what in sorted(self._before - now.keys()):
+            notifications.event(self.ends, what)
+        self._before = now.keys()
 
 
 def report_plan(notifications: INotifications, change: PlanChange) -> None:

@@ -7,7 +7,7 @@ concerns all brokers of a cluster alike, and a load balancer must not take all o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from broker.core.model import Listening, NotReady
 
@@ -45,6 +45,23 @@ def listeners(states: Callable[[], Iterable[Listening]]) -> Iterator[NotReady]:
     for each in states():
         if each.reason is not None:
             yield NotReady(f"listener {each.name}", each.reason)
+
+
+def refusing(places: Iterable[Mapping[str, object]]) -> Iterator[NotReady]:
+    """Yield the listeners that refuse new peers, since no peer gives way. ``places`` are rows of `OpenWire.places`."""
+    return _full(places, refuses=True)
+
+
+def crowded(places: Iterable[Mapping[str, object]]) -> Iterator[NotReady]:
+    """Yield the listeners whose idle peers give way to new ones. These are served: it is no obstacle."""
+    return _full(places, refuses=False)
+
+
+def _full(places: Iterable[Mapping[str, object]], refuses: bool) -> Iterator[NotReady]:
+    for each in places:
+        if "trouble" in each and each["refuses"] is refuses:
+            name = " ".join(dict.fromkeys(str(each[key]) for key in ("wire", "name") if each.get(key)))
+            yield NotReady(f"listener {name}", f"it is full: {each['trouble']}")
 
 
 def written(what: str, trouble: str) -> Iterator[NotReady]:

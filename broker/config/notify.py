@@ -23,6 +23,8 @@ EventName = Literal[
     "short-of-capacity",
     "listener-not-ready",
     "listener-ready",
+    "listener-full",
+    "listener-has-room",
     "store-degraded",
     "store-restored",
     "member-gone",
@@ -59,6 +61,7 @@ class NotifyRule:
         "service-failing",
         "short-of-capacity",
         "listener-not-ready",
+        "listener-full",
         "store-degraded",
         "member-gone",
     )

@@ -397,6 +397,8 @@ EVENTS = {
     "short-of-capacity": "a plan finds that a service has, or soon will have, too little capacity",
     "listener-not-ready": "a listener cannot be opened",
     "listener-ready": "a listener that could not be opened is open",
+    "listener-full": "all places of a listener are taken: idle peers give way to new ones, or these are refused",
+    "listener-has-room": "a listener that was full takes new peers again",
     "store-degraded": "the state or the journal cannot be written",
     "store-restored": "the state or the journal is written again",
     "member-gone": "a broker of the cluster has left, or its lease has ended",

@@ -1,70 +1,271 @@
-"""Table of subscribers' sessions in the store.
+"""The places of peers: one bounded table for each listener, over one pool of descriptors for all of them.
 
-A row that cannot be decoded costs that session only, which its peer can establish again: the row is deleted, and the
-log has the number of such rows. The wire that owns the sessions validates their content.
+Rules:
+- A peer takes a place after it has passed admission, and gives it back when its connection begins to close. A refused
+  peer has none.
+- Connections that are closing still have a descriptor, and get some time to read their last output. While places or
+  descriptors are scarce, at most `CLOSING` of a listener have that time: the oldest of more is aborted.
+- When the places of a listener, or the descriptors of the process, run out, a peer gives way to the newcomer: the
+  oldest one that has not authenticated, else the one that has been idle for the longest time, of those that offer
+  nothing and wait for nothing. If there is none, the newcomer is refused.
+- Each address has a share: of the candidates, one of the address with the most peers gives way. A newcomer whose
+  address has more peers than that is refused, so that a crowd behind one address replaces its own peers only. Among
+  virtual sessions of one address, those that one connection began in numbers give way first.
+- Each listener has a reserve of the pool, a part of an even share, which no other listener can take. The rest of the
+  pool goes to the listeners that need it. At the end of the pool, peers of listeners within their reserve are safe.
+
+All operations take constant time: a decision examines a bounded number of candidates.
 """
 
 from __future__ import annotations
 
-import json
-import sqlite3
-from collections.abc import Sequence
-from contextlib import suppress
-from math import isfinite
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import Protocol
 
-from twisted.logger import Logger
+from broker.core.errors import Reason, Refusal
 
-from broker.core.model import KnownSession
+RESERVE = 4
+"""The reserve of a listener is an even share of the pool divided by this number: so three quarters of the descriptors
+go to the listeners that need them."""
 
-TABLE = """
-CREATE TABLE session (
-    identity BLOB PRIMARY KEY, key TEXT NOT NULL, address TEXT NOT NULL, ttl REAL NOT NULL, version BLOB,
-    topics TEXT NOT NULL
-);
-"""
-"""``topics`` is an array in JSON, in which each character represents one byte."""
+LEAST = 8
+"""Descriptors of a reserve where they are few: some operators and a probe of readiness still come in."""
 
-_log = Logger()
+EXAMINED = 100
+"""Candidates that are compared for one decision. It costs some 20 µs, a fifth of an accept."""
 
+LOOKED_AT = 300
+"""Authenticated peers that are looked at for candidates: most of them offer something, and do not give way. The next
+decision looks at others."""
 
-def write(connection: sqlite3.Connection, rows: Sequence[KnownSession], gone: Sequence[bytes]) -> None:
-    """Store these sessions, and delete those with the identities ``gone``."""
-    connection.executemany(
-        "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?, ?, ?)",
-        [
-            (s.identity, s.key, s.address, s.ttl, s.version, json.dumps([t.decode("latin-1") for t in s.topics]))
-            for s in rows
-        ],
-    )
-    connection.executemany("DELETE FROM session WHERE identity = ?", [(identity,) for identity in gone])
+CLOSING = 32
+"""Connections of a listener that are closing while its table is full. The descriptors for them are not in the pool."""
+
+RECENT = 10.0
+"""Seconds for which a table that refused or replaced a peer is reported as full: longer than the period of a readiness
+probe."""
+
+GAVE_WAY = Refusal(Reason.TOO_MANY_CONNECTIONS, "all places are taken, and this connection gives way to a new one")
+NO_PLACE = Refusal(Reason.TOO_MANY_CONNECTIONS, "all places are taken by peers that need them: closing")
 
 
-def read(connection: sqlite3.Connection) -> tuple[KnownSession, ...]:
-    """Return all sessions, in the order in which they were stored."""
-    known: list[KnownSession] = []
-    malformed: list[int] = []
-    for id, *row in connection.execute(
-        "SELECT rowid, identity, key, address, ttl, version, topics FROM session ORDER BY rowid"
-    ).fetchall():
-        try:
-            known.append(_session(*row))
-        except (ValueError, TypeError, RecursionError):
-            malformed.append(id)
-    if malformed:
-        _log.warn("{count} stored sessions cannot be understood, and are not restored", count=len(malformed))
-        with suppress(sqlite3.Error):  # on a read-only or full disk the next start tries again
-            connection.executemany("DELETE FROM session WHERE rowid = ?", [(id,) for id in malformed])
-    return tuple(known)
+class Placed(Protocol):
+    """A peer with a place. It is hashed by identity."""
+
+    source: str
+    """The address for which it counts; empty if it counts for none."""
+    heard: float
+    """The time of its last whole message, or of its arrival, by the clock of the table."""
+
+    @property
+    def crowd(self) -> int:
+        """The number of virtual sessions that came the same way, for one that no connection carries now; else 0."""
+
+    @property
+    def needed(self) -> bool:
+        """True while it offers something, waits for something, or is being served."""
+
+    def give_way(self, refusal: Refusal) -> None:
+        """Close with that reason. Its place is free already."""
+
+    def abort(self) -> None:
+        """Close at once, without unsent output."""
 
 
-def _session(identity: Any, key: Any, address: Any, ttl: Any, version: Any, topics: Any) -> KnownSession:
-    """Decode a row. Raises a built-in exception for one that this module did not write."""
-    if not (isinstance(identity, bytes) and isinstance(key, str) and isinstance(address, str)):
-        raise TypeError
-    if not (isinstance(ttl, float) and isfinite(ttl) and ttl >= 0 and isinstance(version, bytes | None)):
-        raise TypeError
-    names = json.loads(topics)
-    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise TypeError
-    return KnownSession(identity, key, address, ttl, version, tuple(name.encode("latin-1") for name in names))
+class Pool:
+    """The descriptors of the process for connections, shared by the tables that were made with it. ``size`` None is no
+    limit."""
+
+    def __init__(self, size: int | None = None) -> None:
+        self.size = size
+        self.tables: list[SessionTable] = []
+
+    def reserve(self, table: SessionTable) -> int:
+        """Return the places of a table that no other table can take."""
+        assert self.size is not None
+        even = self.size // len(self.tables)
+        return min(table.limit, max(even // RESERVE, min(even, LEAST)))
+
+    def has_room(self, table: SessionTable) -> bool:
+        """Return True if that table may take another descriptor."""
+        if self.size is None or len(table) < self.reserve(table):
+            return True
+        return sum(max(each.descriptors, self.reserve(each)) for each in self.tables) < self.size
+
+    def beyond_reserve(self) -> list[SessionTable]:
+        """Return the tables that have taken more than their reserve, the one that has taken most first."""
+        beyond = [each for each in self.tables if len(each) > self.reserve(each)]
+        return sorted(beyond, key=lambda each: self.reserve(each) - len(each))
+
+
+class SessionTable:
+    """The places of one listener: ``limit`` peers, by the clock ``seconds``.
+
+    A table with a ``pool`` takes a descriptor for each place; one of virtual sessions, which have none, has no pool.
+    """
+
+    def __init__(self, limit: int, seconds: Callable[[], float], pool: Pool | None = None) -> None:
+        self.limit = limit
+        self.displaced = 0
+        """Peers that gave way."""
+        self.turned_away = 0
+        """Newcomers that were refused since nobody gave way."""
+        self._seconds = seconds
+        self._strangers: OrderedDict[Placed, None] = OrderedDict()
+        """Peers that have not authenticated, in the order of their arrival."""
+        self._known: OrderedDict[Placed, float] = OrderedDict()
+        """All others, with the time since which they were idle when they were last moved to the end."""
+        self._closing: OrderedDict[Placed, None] = OrderedDict()
+        self._by_address: dict[str, int] = {}
+        self._pool = pool
+        self._displaced_at = self._turned_away_at = -RECENT
+        if pool is not None:
+            pool.tables.append(self)
+
+    def __len__(self) -> int:
+        return len(self._strangers) + len(self._known)
+
+    @property
+    def descriptors(self) -> int:
+        """The descriptors that count for the pool: those of places, and of closing connections beyond `CLOSING`."""
+        return len(self) + max(0, len(self._closing) - CLOSING)
+
+    def of(self, source: str) -> int:
+        """Return the number of peers of an address."""
+        return self._by_address.get(source, 0)
+
+    @property
+    def full(self) -> bool:
+        """True if a newcomer gets a place only if another peer gives way."""
+        return len(self) >= self.limit or (self._pool is not None and not self._pool.has_room(self))
+
+    @property
+    def trouble(self) -> str:
+        """The state of a table that was full within the last `RECENT` seconds, for operators; empty otherwise."""
+        now = self._seconds()
+        if self.turns_away or now - self._displaced_at < RECENT:
+            happens = "new ones are refused" if self.turns_away else "peers that are idle give way to new ones"
+            return f"all places are taken ({len(self)} of {self.limit}): {happens}"
+        return ""
+
+    @property
+    def turns_away(self) -> bool:
+        """True if a newcomer was refused within the last `RECENT` seconds, since nobody gave way."""
+        return self._seconds() - self._turned_away_at < RECENT
+
+    def make_room(self, source: str) -> Refusal | None:
+        """Have a place for a newcomer of that address, if need be by displacing another peer. Returns the refusal of a
+        newcomer without one."""
+        if not self.full:
+            return None
+        self._hurry()
+        if not self.full:
+            return None
+        tables = [self] if len(self) >= self.limit or self._pool is None else self._pool.beyond_reserve()
+        found = self._to_displace(source, tables)
+        if found is None:
+            self.turned_away += 1
+            self._turned_away_at = self._seconds()
+            return NO_PLACE
+        table, placed = found
+        table.displaced += 1
+        self._displaced_at = table._displaced_at = self._seconds()
+        table.leave(placed)
+        placed.give_way(GAVE_WAY)
+        return None
+
+    def take(self, placed: Placed, authenticated: bool) -> None:
+        """Give a place to a peer that has just arrived."""
+        placed.heard = self._seconds()
+        if authenticated:
+            self._known[placed] = placed.heard
+        else:
+            self._strangers[placed] = None
+        if placed.source:
+            self._by_address[placed.source] = self._by_address.get(placed.source, 0) + 1
+
+    def authenticated(self, placed: Placed) -> None:
+        """Record that a peer has authenticated. No-op for one without a place."""
+        if placed in self._strangers:
+            del self._strangers[placed]
+            self._known[placed] = placed.heard
+
+    def refused(self, placed: Placed) -> None:
+        """Record a newcomer that was refused: it has no place, and is closing."""
+        self._close(placed)
+
+    def leave(self, placed: Placed) -> None:
+        """Free the place of a peer whose connection begins to close. Idempotent."""
+        if self._free(placed):
+            self._close(placed)
+
+    def gone(self, placed: Placed) -> None:
+        """Forget a peer whose connection is lost. Idempotent."""
+        self._free(placed)
+        self._closing.pop(placed, None)
+
+    # inside
+
+    def _close(self, placed: Placed) -> None:
+        self._closing[placed] = None
+        if self.full or len(self) + len(self._closing) > self.limit + CLOSING:
+            self._hurry()
+
+    def _hurry(self) -> None:
+        """Abort the oldest of too many closing connections."""
+        for table in [self] if self._pool is None else self._pool.tables:
+            while len(table._closing) > CLOSING:
+                table._closing.popitem(last=False)[0].abort()
+
+    def _free(self, placed: Placed) -> bool:
+        if placed in self._strangers:
+            del self._strangers[placed]
+        elif placed in self._known:
+            del self._known[placed]
+        else:
+            return False
+        source = placed.source
+        if source:
+            left = self._by_address[source] - 1
+            if left:
+                self._by_address[source] = left
+            else:
+                del self._by_address[source]
+        return True
+
+    def _to_displace(self, source: str, tables: Iterable[SessionTable]) -> tuple[SessionTable, Placed] | None:
+        """Return the peer that gives way to a newcomer of that address, and its table; None if the newcomer must."""
+        for candidates in (SessionTable._oldest_strangers, SessionTable._idle):
+            for table in tables:
+                # The first one of equals is the oldest.
+                found = max(candidates(table), key=lambda each: (table.of(each.source), each.crowd), default=None)
+                if found is not None:
+                    return None if table.of(found.source) < self.of(source) else (table, found)
+        return None
+
+    def _oldest_strangers(self) -> Iterator[Placed]:
+        """Yield the oldest peers that have not authenticated, and the youngest, among which a crowd that has just
+        arrived is."""
+        half = EXAMINED // 2
+        yield from islice(self._strangers, half)
+        yield from islice(reversed(self._strangers), min(half, max(0, len(self._strangers) - half)))
+
+    def _idle(self) -> Iterator[Placed]:
+        """Return peers that may give way, the longest idle first. Those that were active are moved to the end."""
+        active, idle = [], []
+        for placed, since in islice(self._known.items(), LOOKED_AT):
+            if placed.needed or placed.heard > since:
+                active.append(placed)
+            else:
+                idle.append(placed)
+                if len(idle) == EXAMINED:
+                    break
+        for placed in active:
+            self._known[placed] = placed.heard
+            self._known.move_to_end(placed)
+        if not idle:
+            # All that were looked at were active since the last time.
+            idle = sorted((each for each in active if not each.needed), key=lambda each: each.heard)
+        return chain(idle)

@@ -22,7 +22,7 @@ import attrs
 from zope.interface import implementer
 
 from broker.blocking import blocking
-from broker.core import session_table
+from broker.core import stored_sessions
 from broker.core.database import Database, Design, StateFull, StateInUse
 from broker.core.disk_reserve import DiskReserve, is_full
 from broker.core.interfaces import IStore
@@ -39,7 +39,7 @@ INSERT INTO counter VALUES (1, 1);
 CREATE TABLE provider (id INTEGER PRIMARY KEY, described TEXT NOT NULL);
 CREATE TABLE launcher (name TEXT PRIMARY KEY, switched_on INTEGER NOT NULL);
 """,
-    session_table.TABLE,
+    stored_sessions.TABLE,
     """
 CREATE TABLE cluster (identity TEXT PRIMARY KEY, memory TEXT NOT NULL);
 """,
@@ -120,7 +120,7 @@ class Store:
         def work(connection: sqlite3.Connection) -> None:
             connection.executemany("INSERT OR REPLACE INTO provider VALUES (?, ?)", described)
             connection.executemany("DELETE FROM provider WHERE id = ?", [(id,) for id in gone])
-            session_table.write(connection, sessions, sessions_gone)
+            stored_sessions.write(connection, sessions, sessions_gone)
             _raise_counter(connection, next_provider)
 
         self._write(work)
@@ -201,7 +201,7 @@ class Store:
         launchers = {name: bool(on) for name, on in connection.execute("SELECT name, switched_on FROM launcher")}
         # On a full disk a database of an older version is read without migration.
         (version,) = connection.execute("PRAGMA user_version").fetchone()
-        sessions = session_table.read(connection) if version >= SESSIONS_SINCE else ()
+        sessions = stored_sessions.read(connection) if version >= SESSIONS_SINCE else ()
         cluster = dict(connection.execute("SELECT identity, memory FROM cluster")) if version >= CLUSTER_SINCE else {}
         return Snapshot(counter[0], providers, launchers, sessions, cluster)
 

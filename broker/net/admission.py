@@ -1,8 +1,8 @@
 """Admission control for one listener: connection limits, accept rate limits, deadlines and orderly shutdown.
 
-Invariants: `ConnectionFactory.connections` holds each connected protocol. Each connection counts towards the limit of
-its address only if admission did not refuse it. At the connection limit the port stops accepting, and further peers
-wait in the kernel's accept queue.
+Invariants: `ConnectionFactory.connections` holds each connected protocol. A connection has a place in the listener's
+table (`broker.core.session_table`) only if admission did not refuse it, and until it begins to close. The port accepts
+at any time: without a place, a newcomer learns the reason.
 
 Read on in `broker.net.connection` (one connection) and `broker.net.rate_limits` (token buckets and deadlines).
 """
@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from operator import methodcaller
 from typing import Any
-from typing import Protocol as TypingProtocol
 
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.defer import Deferred, succeed
@@ -22,6 +21,7 @@ from twisted.internet.protocol import Factory, Protocol
 
 from broker.access.identity import is_local, network_of, plain
 from broker.core.errors import Reason, Refusal
+from broker.core.session_table import Pool, SessionTable
 from broker.net.connection import StreamConnection
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.rate_limits import Complaints, Deadlines, Rates
@@ -48,7 +48,8 @@ class ConnectionFactory(Factory):
     """One listener: its limits and its connections. A subclass creates the protocols.
 
     ``wire`` names the protocol in counters and the log. ``half_close`` is True if the transport can end its output
-    alone (TCP and Unix sockets can, TLS cannot).
+    alone (TCP and Unix sockets can, TLS cannot). ``pool`` has the descriptors of the process; without one, connections
+    are virtual, or there is no limit besides that of the listener.
     """
 
     noisy = False
@@ -61,6 +62,7 @@ class ConnectionFactory(Factory):
         complaints: Complaints,
         clock: IReactorTime,
         half_close: bool = True,
+        pool: Pool | None = None,
     ) -> None:
         self.wire = wire
         self.limits = limits
@@ -69,16 +71,14 @@ class ConnectionFactory(Factory):
         self.clock = clock
         self.half_close = half_close
         self.connections: set[StreamConnection] = set()
-        self.port: Accepting | None = None
+        self.table = SessionTable(limits.connections, clock.seconds, pool)
+        """The places of the connections."""
         self.logins: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("too_slow"))
         self.stalls: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("stalled"))
         self.closes: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("unclosed"))
         self.lingering: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("close"))
         self._rates: Rates[str] = Rates(clock)
-        # admitted connections by network; a network without connections has no entry
-        self._by_address: dict[str, int] = {}
         self.memory = turns.memory
-        self._full = False
         self.stopping = False
         self._tapped: tuple[Callable[[StreamConnection], bool], TapSeen] | None = None
         self.draining = False
@@ -92,49 +92,48 @@ class ConnectionFactory(Factory):
         raise NotImplementedError
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
-        host, port, local = _where(addr)
+        return self.accept(addr, self.admit(addr))
+
+    def admit(self, addr: IAddress | None) -> Refusal | None:
+        """Decide on a newcomer, and have a place for it. Returns the refusal, or None if it is admitted."""
+        host, _, local = _where(addr)
         network = network_of(host)
         limits = self.limits
-        turned_away = None
-        if self.draining:
-            turned_away = Refusal(Reason.DRAINING, DRAINING)
-        elif limits.connections_per_address and self._by_address.get(network, 0) >= limits.connections_per_address:
-            turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address has too many connections: closing")
-        elif not local and limits.rate and not self._rates.take(network, limits.rate, limits.burst):
-            turned_away = Refusal(Reason.TOO_MANY_CONNECTIONS, "this address connects too often: closing")
+        if self.draining or self.stopping:
+            return Refusal(Reason.DRAINING, DRAINING)
+        if limits.connections_per_address and self.table.of(network) >= limits.connections_per_address:
+            return Refusal(Reason.TOO_MANY_CONNECTIONS, "this address has too many connections: closing")
+        if not local and limits.rate and not self._rates.take(network, limits.rate, limits.burst):
+            return Refusal(Reason.TOO_MANY_CONNECTIONS, "this address connects too often: closing")
+        return self.seat(self.table, network)
+
+    def seat(self, table: SessionTable, network: str) -> Refusal | None:
+        """Have a place for a newcomer in a table of the listener. Returns the refusal of one without a place."""
+        if not table.full:
+            return None
+        refusal = table.make_room(network)
+        self.complaints.count(f"{self.wire}_accept", "displaced" if refusal is None else "refused")
+        return refusal
+
+    def accept(self, addr: IAddress | None, turned_away: Refusal | None) -> StreamConnection:
+        """Create the protocol of a newcomer, with the decision of `admit`."""
+        host, port, local = _where(addr)
         connection = self.make(host, port, local, turned_away)
         if turned_away is None:
-            connection.source = network
+            connection.source = network_of(host)
         return connection
 
     def connected(self, connection: StreamConnection, authenticated: bool = False) -> None:
-        """Register a connection, and stop accepting at the connection limit.
-
-        At the limit, the oldest connection that is closing is aborted first: otherwise a refused peer that does not
-        close would block peers of other addresses for the full close deadline.
-        """
+        """Register a connection, and give it its place if it was admitted."""
         self.connections.add(connection)
         if self._tapped is not None:
             self.consider_tap(connection)
-        if connection.source:
-            self._by_address[connection.source] = self._by_address.get(connection.source, 0) + 1
+        if connection.turned_away is None:
+            self.table.take(connection, authenticated)
+        else:
+            self.table.refused(connection)
         if self.limits.authenticate_within and not authenticated:
             self.logins.add(connection, self.limits.authenticate_within)
-        if len(self.connections) >= self.limits.connections and self.port is not None and not self._full:
-            closing = self.closes.first()
-            if closing is not None:
-                self.closes.discard(closing)
-                closing.abort()
-                return
-            self._full = True
-            self.complaints.count(f"{self.wire}_accept", "paused")
-            text = f"all {self.limits.connections} connections of the listener are taken: further ones wait"
-            self.complaints.add(self.wire, connection.host, Refusal(Reason.TOO_MANY_CONNECTIONS, text))
-            self.port.stopReading()
-
-    def room(self) -> int:
-        """Return the number of connections that may be accepted in one turn of the reactor, at least one."""
-        return max(1, self.limits.connections - len(self.connections))
 
     def tap(self, wanted: Callable[[StreamConnection], bool], seen: TapSeen) -> None:
         """Report the messages of the connections that ``wanted`` selects, present and later ones, until `untap`.
@@ -161,14 +160,11 @@ class ConnectionFactory(Factory):
                 connection.untap()
 
     def disconnected(self, connection: StreamConnection) -> None:
-        """Deregister a connection, and accept again if the limit allows."""
+        """Deregister a connection."""
         self.connections.discard(connection)
-        if connection.source:
-            self._left(connection.source)
+        self.table.gone(connection)
         for deadlines in (self.logins, self.stalls, self.closes, self.lingering):
             deadlines.discard(connection)
-        if self._full:
-            self._accept_again()
         if self._emptied is not None and not self.connections:
             if self._end_of_stop is not None:
                 self._end_of_stop.cancel()
@@ -176,22 +172,10 @@ class ConnectionFactory(Factory):
             emptied, self._emptied = self._emptied, None
             emptied.callback(None)
 
-    def _left(self, network: str) -> None:
-        remaining = self._by_address[network] - 1
-        if remaining:
-            self._by_address[network] = remaining
-        else:
-            del self._by_address[network]
-
     def limit(self, limits: ConnectionLimits) -> None:
-        """Apply new limits, and accept again if they allow."""
+        """Apply new limits. A lower limit of connections closes none."""
         self.limits = limits
-        self._accept_again()
-
-    def _accept_again(self) -> None:
-        if self._full and self.port is not None and len(self.connections) < self.limits.connections:
-            self._full = False
-            self.port.startReading()
+        self.table.limit = limits.connections
 
     def drain(self) -> None:
         """Refuse new connections, and close the present ones in order. Idempotent.
@@ -225,7 +209,6 @@ class ConnectionFactory(Factory):
     def close(self) -> Deferred[None]:
         """Close all connections in order. Fires when all are closed, after at most `STOP_WITHIN` seconds, or
         `SENT_WITHIN` where peers read what they are sent."""
-        self.port = None
         self.stopping = True
         if not self.connections:
             # Set before the connections close, so that sessions and WebSocket close frames report a shutdown.
@@ -245,13 +228,6 @@ class ConnectionFactory(Factory):
         for connection in list(self.connections):
             if over or connection.all_sent:
                 connection.abort()
-
-
-class Accepting(TypingProtocol):
-    """A listening port whose accepting can be paused."""
-
-    def stopReading(self) -> None: ...
-    def startReading(self) -> None: ...
 
 
 def _where(addr: IAddress | None) -> tuple[str, int, bool]:

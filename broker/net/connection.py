@@ -98,8 +98,10 @@ class StreamConnection(ConnectionOutput, Protocol):
     """Handler of one item. An exception costs this item alone: it is logged, and `refuse` is called."""
 
     source = ""
-    """The network that this connection counts for in the listener's limit, as known at accept time. It stays fixed,
+    """The network that this connection counts for in the listener's table, as known at accept time. It stays fixed,
     while ``host`` may become another name for the peer. Empty if the connection does not count."""
+    heard = 0.0
+    """The end of the quantum in which the last whole message was handled, or the time of the accept."""
 
     # Class attributes as defaults: an idle connection has no instance entries for them, which saves memory.
     reads: ReadState = STRANGER
@@ -146,6 +148,17 @@ class StreamConnection(ConnectionOutput, Protocol):
 
         With True the connection stays half-closed for at most `HALF_CLOSED` seconds; otherwise it is closed.
         """
+        return False
+
+    @property
+    def crowd(self) -> int:
+        """See `broker.core.session_table.Placed`: virtual transports have it."""
+        crowd: int = getattr(self.transport, "crowd", 0)
+        return crowd
+
+    @property
+    def needed(self) -> bool:
+        """True while the peer offers something or waits for something: then it gives way to no newcomer."""
         return False
 
     def lost(self) -> None:
@@ -282,6 +295,8 @@ class StreamConnection(ConnectionOutput, Protocol):
         else:
             self._rest = self.reader.feed(self._held) if self._held else None
             self._held = b""
+        if completed:
+            self.heard = turns.end
         self.quantum = self.quantum.on_end
         if self._out or turns.first:
             self.flush()
@@ -326,6 +341,7 @@ class StreamConnection(ConnectionOutput, Protocol):
             if self.life.closing:
                 return  # the flush included this connection's own output, and its transport gave up
         input_ended = self.life.input_ended
+        self.factory.table.leave(self)
         # The state changes before the last write, since the transport may abort within it.
         self.life = self.life.on_close
         self.quantum = self.quantum.on_stop
@@ -362,6 +378,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         `connectionMade`."""
         self.reads = self.reads.on_authenticate
         self.factory.logins.discard(self)
+        self.factory.table.authenticated(self)
         self.factory.consider_tap(self)  # a handshake may have replaced the reader
         if self._direct:
             self.transport.bufferSize = Connection.bufferSize
@@ -392,6 +409,10 @@ class StreamConnection(ConnectionOutput, Protocol):
     def trusted(self) -> bool:
         """See `broker.core.memory_budget.Consumer`."""
         return self.reads is not STRANGER
+
+    def give_way(self, refusal: Refusal) -> None:
+        """Refuse and close: the place is given to a newcomer."""
+        self.factory.send_away(self, refusal)
 
     def evict(self, refusal: Refusal) -> None:
         """Refuse the unfinished message, or disconnect the peer that does not read: see `MemoryBudget`."""

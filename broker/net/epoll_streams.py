@@ -181,13 +181,11 @@ class _Accepting:
         self.port = port
         self.fileno = port.fileno
         self.connectionLost = port.connectionLost
-        self._room: Callable[[], int] = getattr(port.factory, "room", lambda: ACCEPTS)
 
     def doRead(self) -> Any:
         port = self.port
-        # Twisted raises this number by 20 with each turn that reaches it. It cannot be lowered within a turn: a port
-        # that stops reading at the connection limit would go on accepting.
-        port.numberAccepts = min(port.numberAccepts, ACCEPTS, self._room())
+        # Twisted raises this number by 20 with each turn that reaches it.
+        port.numberAccepts = min(port.numberAccepts, ACCEPTS)
         return port.doRead()
 
 

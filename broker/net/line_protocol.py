@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.errors import Malformed, Reason, Refusal
+from broker.core.session_table import Pool
 from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
 from broker.net.connection_states import OPENING
@@ -68,6 +69,10 @@ class LineProtocol(StreamConnection):
 
     def input_ended(self) -> bool:
         return self._session.input_ended()
+
+    @property
+    def needed(self) -> bool:
+        return self._session.needed
 
     def lost(self) -> None:
         self._session.lost()
@@ -122,8 +127,9 @@ class LineFactory(ConnectionFactory):
         clock: IReactorTime,
         half_close: bool = True,
         guarded: bool = True,
+        pool: Pool | None = None,
     ) -> None:
-        super().__init__(wire, limits, turns, complaints, clock, half_close)
+        super().__init__(wire, limits, turns, complaints, clock, half_close, pool)
         self.converse = converse
         self.guarded = guarded
 

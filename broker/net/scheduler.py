@@ -133,7 +133,8 @@ class Scheduler:
         self._resetting = False
         self.given = 0.0
         """Seconds granted to the current quantum."""
-        self._end = 0.0
+        self.end = 0.0
+        """The time at which the current quantum ends, or the last one ended."""
 
     @property
     def conversation(self) -> str:
@@ -152,11 +153,11 @@ class Scheduler:
 
     def left(self) -> float:
         """Return the remaining seconds of the quantum; zero or less when it is over."""
-        return self._end - self._clock.seconds()
+        return self.end - self._clock.seconds()
 
     def over(self) -> bool:
         """Return True if the current quantum is over."""
-        return self._clock.seconds() >= self._end
+        return self._clock.seconds() >= self.end
 
     @property
     def busy(self) -> bool:
@@ -242,7 +243,7 @@ class Scheduler:
         now = self._clock.seconds
         start = now()
         self.given = seconds
-        self._end = start + seconds
+        self.end = start + seconds
         self._serving = connection
         spent = self._cpu() if connection.strikes else None
         more = None

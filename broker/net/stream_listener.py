@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import attrs
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IListeningPort
 
 from broker import pem
 from broker.config.endpoint import Endpoint
-from broker.net.admission import Accepting
+from broker.core.session_table import SessionTable
 from broker.net.endpoints import CannotListen, bound, listen
 from broker.net.line_protocol import LineFactory
 from broker.net.rate_limits import Complaints
@@ -24,7 +24,9 @@ from broker.net.tls import Certificates, TlsFactory
 class Carrier(Protocol):
     """A connection factory with the operations of a listener."""
 
-    port: Accepting | None
+    @property
+    def table(self) -> SessionTable:
+        """The places of the connections."""
 
     def limit(self, limits: Any) -> None:
         """Apply new limits."""
@@ -63,7 +65,6 @@ class StreamListener:
         if self.certificates is not None:
             factory = TlsFactory(factory, self.certificates, self.turns, self.complaints)
         self.port = listen(self.reactor, self.endpoint, factory)
-        self.carrier.port = cast(Accepting, self.port)
         return bound(self.port)
 
     def stop_listening(self) -> Deferred[Any]:

@@ -224,8 +224,6 @@ class TlsFactory(TLSMemoryBIOFactory):
         self.turns = turns
         self.complaints = complaints
         self._certificates = certificates
-        if hasattr(factory, "room"):
-            self.room = factory.room  # the connections that may be accepted in a turn are those of the listener
         certificates.changed.append(self._review)
 
     def _review(self) -> None:

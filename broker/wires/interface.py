@@ -36,6 +36,7 @@ from broker.core.cluster.interfaces import ILinks, IMembers, IQueueOwners
 from broker.core.cluster.single import SINGLE
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import NotReady, Service, Snapshot
+from broker.core.session_table import Pool
 from broker.core.silent_peers import EndAtOnce, Silence
 from broker.net.admission import ConnectionFactory
 from broker.net.outgoing import Outgoing
@@ -61,7 +62,7 @@ class Context:
     - ``recorder``: stores sessions that outlast a restart.
     - ``scheduler``, ``complaints``: fair scheduling of input; refusal counters and rate-limited refusal log.
     - ``clock``: the reactor, for time and sockets. ``in_thread``: calls a function in the thread of the disk.
-    - ``room``: the connection limit of each listener, derived from ``descriptors``, those of the process.
+    - ``pool``: the descriptors for the connections of all listeners; ``descriptors``: all those of the process.
     - ``checks``: the schedule of health checks, for servers that are not in the registry. ``outgoing``: the rule on
       outgoing connections to addresses that peers chose.
     - ``silence``: the rule for peers whose leases end.
@@ -89,7 +90,7 @@ class Context:
     complaints: Complaints
     clock: Any
     in_thread: Callable[..., Deferred[Any]]
-    room: int
+    pool: Pool
     descriptors: int
     checks: Schedule
     outgoing: Outgoing

@@ -35,8 +35,15 @@ class Farm:
         self.listeners: list[Listening] = []
         self.troubles: list[NotReady] = []
         self.events: list[tuple[str, str, dict[str, Any]]] = []
+        self.full: list[NotReady] = []
         self.sources = EventSources(
-            self, self.registry, self.clock, self.registry.check_of, lambda: self.listeners, lambda: self.troubles
+            self,
+            self.registry,
+            self.clock,
+            self.registry.check_of,
+            lambda: self.listeners,
+            lambda: self.troubles,
+            lambda: self.full,
         )
         self.sources.settle = SETTLE
         self.sources.start()
@@ -140,3 +147,12 @@ def test_a_service_that_a_new_plan_finds_short_is_an_event_once(tmp_path: Path) 
         plan.use(str(file))
         assert farm.advance(0) == events
     plan.stop()
+
+
+def test_a_full_listener_is_an_event_and_so_is_its_end() -> None:
+    farm = Farm()
+    farm.full.append(NotReady("listener elko main", "it is full"))
+    assert farm.advance(EVERY) == [("listener-full", "listener elko main", {"reason": "it is full"})]
+    assert farm.advance(EVERY) == []
+    farm.full.clear()
+    assert farm.advance(EVERY) == [("listener-has-room", "listener elko main", {})]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import ssl
@@ -9,13 +10,17 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
-from broker.app.descriptors import SPARE
 from tests.config.certificates import certificate
 from tests.integration.daemon import ROOT, Daemon, Peer, environment, twistd
+from tests.integration.mc0_clients import console
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("executed")
@@ -272,31 +277,31 @@ def over_tls(daemon: Daemon, trusted: Path) -> Peer:
     return Peer(context.wrap_socket(plain))
 
 
-def test_where_descriptors_are_few_connections_wait_instead_of_being_dropped(tmp_path: Path) -> None:
-    room = 20
-    with Daemon(
-        tmp_path,
-        "--mc0-port",
-        "off",
-        "--dbp-port",
-        "off",
-        "--mtl-port",
-        "off",
-        "--http-port",
-        "off",
-        descriptors=SPARE + room,
-    ) as running:
-        running.wait_for(f"'main' takes {room} connections")
-        peers = [running.connect() for _ in range(room)]
-        for peer in peers:
-            peer.done()
-        with running.connect() as late:
-            late.send(to="client", op="ping", tag="at last")
-            late.sock.settimeout(0.2)
-            with pytest.raises(TimeoutError):
-                late.receive()
-            late.sock.settimeout(PATIENCE)
-            peers.pop().sock.close()
-            assert late.receive()["tag"] == "at last"
-        for peer in peers:
-            peer.sock.close()
+def test_where_descriptors_are_few_listeners_share_them_and_refuse_with_a_reason(tmp_path: Path) -> None:
+    with Daemon(tmp_path, descriptors=700) as running, ExitStack() as held:
+        pool = int(running.wait_for(r"all listeners together take (\d+) connections").group(1))
+        listeners = len(running_listeners(running))
+        servers = []
+        while len(servers) <= pool:
+            server = held.enter_context(running.connect())
+            server.send(to="client", op="willserve", services=[{"service": "bank", "hostport": "h:1"}])
+            server.send(to="error", op="ping", tag="in")
+            answer = server.receive()
+            if "msg" in answer:
+                break
+            servers.append(server)
+        assert "all places are taken" in answer["msg"]
+        assert len(servers) > 2 * pool / listeners, "more than an even share"
+        assert "elkobroker" in console(running, "version"), "the console has its reserve"
+        try:
+            readiness = urlopen(f"http://127.0.0.1:{running.http_port()}/readyz", timeout=PATIENCE)
+        except HTTPError as error:
+            readiness = error
+        assert "listener elko main" in [each["what"] for each in json.load(readiness)["reasons"]]
+        for server in servers:
+            server.done()
+
+
+def running_listeners(daemon: Daemon) -> list[dict[str, Any]]:
+    """The listeners that are open."""
+    return list(json.loads(console(daemon, "status"))["listeners"])

@@ -18,6 +18,7 @@ from zope.interface.verify import verifyObject
 
 from broker.core.errors import Malformed, Reason
 from broker.core.memory_budget import BY_ADDRESS, SHORT
+from broker.core.session_table import RECENT
 from broker.net.admission import STOP_WITHIN
 from broker.net.connection import CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE
 from broker.net.connection_output import BATCH
@@ -715,46 +716,66 @@ def test_who_is_being_closed_is_not_too_slow() -> None:
 # how many, and how often
 
 
-def test_at_its_limit_of_connections_the_port_accepts_no_more() -> None:
-    hub = Hub(ConnectionLimits(connections=2))
+def test_at_the_limit_the_oldest_peer_that_has_not_authenticated_gives_way() -> None:
+    hub = Hub(ConnectionLimits(connections=3, authenticate_within=0))
+    known, oldest, younger = hub.connect(), hub.connect(), hub.connect()
+    known.send("hello")
+    newcomer = hub.connect()
+    assert oldest.take() == [b"<too-many-connections>"]
+    assert oldest.wire.half_closed
+    for link in (known, younger, newcomer):
+        link.send("say x")
+        assert link.take() == [b"x"]
+    assert hub.counters.get("test_accept", "displaced") == 1
+
+
+def test_of_peers_that_have_authenticated_the_longest_idle_one_that_waits_for_nothing_gives_way() -> None:
+    hub = Hub(ConnectionLimits(connections=4, authenticate_within=0))
+    links = [hub.connect() for _ in range(4)]
+    for link in links:
+        link.send("hello")
+    links[0].send("wait")
+    hub.pass_seconds(1)
+    links[1].send("say x")
+    hub.connect()
+    assert [link.wire.half_closed for link in links] == [False, False, True, False]
+
+
+def test_a_newcomer_is_refused_where_all_peers_are_needed() -> None:
+    hub = Hub(ConnectionLimits(connections=2, authenticate_within=0))
+    links = [hub.connect() for _ in range(2)]
+    for link in links:
+        link.send("hello", "wait")
+    newcomer = hub.connect(host="192.0.2.2")
+    assert newcomer.take() == [b"<too-many-connections>"]
+    assert newcomer.wire.half_closed
+    assert not any(link.wire.half_closed for link in links)
+    assert hub.counters.get("test_accept", "refused") == 1
+    assert "new ones are refused" in hub.factory.table.trouble
+    hub.pass_seconds(int(RECENT))
+    assert hub.factory.table.trouble == ""
+    links[0].lose()
+    assert not hub.connect(host="192.0.2.2").wire.half_closed
+
+
+def test_the_place_of_a_connection_that_closes_is_free_at_once() -> None:
+    hub = Hub(ConnectionLimits(connections=1))
     first = hub.connect()
-    assert hub.port.accepting
+    first.send("close")
     second = hub.connect()
-    assert not hub.port.accepting
-    assert hub.counters.get("test_accept", "paused") == 1
-    first.lose()
-    assert hub.port.accepting
-    third = hub.connect()
-    assert not hub.port.accepting
-    fourth = hub.connect()  # it was accepted in the same turn
-    fourth.lose()
-    assert not hub.port.accepting
-    second.lose()
-    third.lose()
-    assert hub.port.accepting
+    assert not second.wire.half_closed
+    assert hub.counters.get("test_accept", "displaced") == 0
 
 
 def test_a_limit_that_was_raised_counts() -> None:
-    hub = Hub(ConnectionLimits(connections=2))
-    first, _ = hub.connect(), hub.connect()
-    assert not hub.port.accepting
-    hub.factory.limit(ConnectionLimits(connections=10))
-    assert hub.port.accepting
-    first.lose()
-    assert hub.port.accepting
-
-
-def test_a_limit_that_was_lowered_counts() -> None:
-    hub = Hub(ConnectionLimits(connections=10))
-    links = [hub.connect() for _ in range(5)]
+    hub = Hub(ConnectionLimits(connections=1))
+    first = hub.connect()
     hub.factory.limit(ConnectionLimits(connections=2))
-    links.append(hub.connect())
-    assert not hub.port.accepting
-    for link in links[:4]:
-        link.lose()
-    assert not hub.port.accepting
-    links[4].lose()
-    assert hub.port.accepting
+    second = hub.connect()
+    assert not first.wire.half_closed
+    hub.factory.limit(ConnectionLimits(connections=1))
+    third = hub.connect()
+    assert [link.wire.half_closed for link in (first, second, third)] == [True, False, False]
 
 
 def test_an_address_that_connects_too_often_is_turned_away_and_told() -> None:
@@ -866,14 +887,6 @@ def test_a_peer_that_has_read_all_at_the_last_moment_has_no_more_time_than_the_o
     assert link.wire.aborted
     link.lose()
     assert len(done) == 1
-
-
-def test_a_port_that_is_closed_is_not_started_again() -> None:
-    hub = Hub(ConnectionLimits(connections=1))
-    link = hub.connect()
-    fired(hub.factory.close())
-    link.lose()
-    assert not hub.port.accepting
 
 
 def test_who_was_refused_something_waits_for_its_turn_until_that_is_forgiven(hub: Hub, link: Link) -> None:

@@ -109,6 +109,10 @@ class WordSession:
         self.ends += 1
         return self.expecting
 
+    @property
+    def needed(self) -> bool:
+        return self.expecting
+
     def lost(self) -> None:
         self.losses += 1
 
@@ -179,19 +183,6 @@ class Link:
         self.protocol.connectionLost(why)
 
 
-class Port:
-    """A listening port that keeps whether it accepts."""
-
-    def __init__(self) -> None:
-        self.accepting = True
-
-    def stopReading(self) -> None:
-        self.accepting = False
-
-    def startReading(self) -> None:
-        self.accepting = True
-
-
 class TickingClock(Clock):
     """A clock that goes on by ``tick`` seconds each time that it is looked at, so that work takes time."""
 
@@ -238,8 +229,6 @@ class Hub:
             self.clock,
             half_close,
         )
-        self.port = Port()
-        self.factory.port = self.port
 
     def connect(self, host: str = "192.0.2.1", port: int = 4000, address: IAddress | None = None) -> Link:
         """A peer connects from there."""

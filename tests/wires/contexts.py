@@ -21,6 +21,7 @@ from broker.core.liveness import Leases
 from broker.core.model import Provider, Snapshot
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
+from broker.core.session_table import Pool
 from broker.core.topics import Topics
 from broker.net.outgoing import Outgoing
 from broker.net.rate_limits import Complaints
@@ -41,7 +42,7 @@ class NoChecks:
         return False
 
 
-def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given: Any) -> Context:
+def context(clock: Any, known: Sequence[Provider] = (), **given: Any) -> Context:
     """A context on ``clock``, a reactor or a clock, whose store has the providers ``known``."""
     ids = count(1)
     leases = Leases(clock)
@@ -60,7 +61,7 @@ def context(clock: Any, known: Sequence[Provider] = (), room: int = 100, **given
         "complaints": Complaints(Counters(), clock),
         "clock": clock,
         "in_thread": None,
-        "room": room,
+        "pool": Pool(),
         "descriptors": 65_536,
         "control": None,
         "offer_own": lambda: None,

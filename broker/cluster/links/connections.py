@@ -33,6 +33,11 @@ class LinkPeer(RouterPeer):
     neighbour: Any = None
     attempt: Attempt | None = None
 
+    @property
+    def needed(self) -> bool:
+        """True for a connection of a known member."""
+        return self.neighbour is not None
+
     def authenticated(self) -> None:
         """Handshake of ZMTP complete. The peer remains a stranger until it is `introduced`."""
         self.factory.ends.opened(self)
@@ -159,6 +164,10 @@ class _Received:
 
     def closed(self, connection: int) -> None:
         """Do nothing: the connection reports its own end."""
+
+    def needs(self, connection: int) -> bool:
+        """Return False: only a connection that is not `introduced` is asked about, and it is no link yet."""
+        return False
 
     def room(self, identity: bytes) -> None:
         """Do nothing: nothing waits for room."""

@@ -29,6 +29,7 @@ from broker.cluster.links.settings import CONNECT_WITHIN, SILENCE, STEADY, WIRE,
 from broker.core.cluster.interfaces import IMembers, Member
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IWait
+from broker.core.session_table import Pool
 from broker.net.endpoints import CannotListen
 from broker.net.rate_limits import Complaints
 from broker.net.router.backlog import BacklogLimits
@@ -43,9 +44,9 @@ from broker.wires.common.router_listener import RouterListener, make_kind, make_
 
 @attrs.frozen(eq=False)
 class LinkContext:
-    """Environment of the links; see `broker.wires.interface.Context`. ``room`` is the limit of connections."""
+    """Environment of the links; see `broker.wires.interface.Context`. ``pool`` has the descriptors of connections."""
 
-    room: int
+    pool: Pool
     scheduler: Scheduler
     complaints: Complaints
     clock: Any
@@ -94,7 +95,7 @@ class Mesh:
             WIRE,
             self._no_mechanism,
             KeyGate(WIRE, None, context.complaints, context.clock),
-            settings.limits.connection_limits(context.room),
+            settings.limits.connection_limits(),
             self.frames,
             context.scheduler,
             context.complaints,

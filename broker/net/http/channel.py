@@ -32,6 +32,7 @@ from twisted.web.http import HTTPChannel
 from broker.access.identity import plain
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import SHORT, MemoryBudget, Share
+from broker.core.session_table import SessionTable
 from broker.net.connection import CLOSE_WITHIN, NOT_READING
 from broker.net.fast_write import plain_socket, push, unsent
 from broker.net.http.bounds import HttpDeadlines, RequestBounds
@@ -79,6 +80,10 @@ class HttpOwner(Protocol):
     clock: Any
     ids: RequestIds
 
+    @property
+    def table(self) -> SessionTable:
+        """The places of the connections."""
+
     def connected(self, connection: Any) -> None:
         """Register a connection."""
 
@@ -114,6 +119,13 @@ class HttpChannel(Scheduled, HTTPChannel):
     requestFactory = HttpRequest
     costly = COSTLY_REQUEST
     timeOut = None  # the deadlines of the listener replace the timer that Twisted has for each connection
+    turned_away: Refusal | None = None
+    """The refusal by admission, which is the only answer."""
+    source = ""
+    """The address that this connection counts for in the listener's table; see `StreamConnection.source`."""
+    crowd = 0
+    heard = 0.0
+    """The time of the last complete request, or of the accept."""
     received: Any = None
     """A complete request that is still to be served."""
     pieces: Iterator[bytes] | None = None
@@ -148,6 +160,9 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.factory.deadlines.wait(self)
         self.factory.connected(self)
         super().connectionMade()  # type: ignore[no-untyped-call]
+        if self.turned_away is not None:
+            self.refused(self.turned_away)
+            self.last_words(503, "Service Unavailable", self.turned_away.text)
 
     def dataReceived(self, data: bytes) -> None:
         if self.hanging_up:
@@ -201,6 +216,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.factory.deadlines.complete(self)
         self._batch += 1
         self._drips = 0
+        self.heard = self.factory.clock.seconds()
         self.received = request
 
     def go_on_writing(self, pieces: Iterator[bytes]) -> None:
@@ -377,6 +393,15 @@ class HttpChannel(Scheduled, HTTPChannel):
 
     # for requests, the listener, and the deadlines
 
+    @property
+    def needed(self) -> bool:
+        """True while a request is to be answered, or is being answered, and for a WebSocket."""
+        return self._answering or self.received is not None or self.upgraded is not None
+
+    def give_way(self, refusal: Refusal) -> None:
+        """Close without an answer, since there is no request: the place is given to a newcomer."""
+        self.hang_up()
+
     def last_words(self, status: int, phrase: str, text: str) -> None:
         """Answer an incomplete or malformed request with a sentence, and close."""
         if self.hanging_up:
@@ -434,6 +459,7 @@ class HttpChannel(Scheduled, HTTPChannel):
     def _leave(self, within: float) -> None:
         """Serve no further request, and close ``within`` so many seconds."""
         self.hanging_up = True
+        self.factory.table.leave(self)
         self.drop()
         self.received = None
         deadlines = self.factory.deadlines

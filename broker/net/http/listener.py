@@ -1,10 +1,8 @@
 """Listener of HTTP: it makes a `broker.web.messages.Request` of each request, and sends the answer of ``respond``.
 
 Rules:
-- At the connection limit, one connection is aborted: of those that are closing, else idle, else with an incomplete
-  request, the `EXAMINED` oldest are compared, and the address with the most connections loses one, the oldest of
-  equals. So neither idle nor slow peers lock others out. If the newcomer's address has more connections than that, the
-  newcomer is aborted: a crowd of a few addresses replaces its own connections, also while all of them are being served.
+- At the connection limit, a connection without a complete request gives way: the one whose last request is the longest
+  ago (`broker.core.session_table`). So neither idle nor slow peers lock others out.
 - Answers that wait are bounded, all together and for each address; further ones are refused by 503.
 - A request with a malformed target or query is a problem 400.
 - When the listener ends, requests that wait are answered by 503, and streams end.
@@ -21,6 +19,7 @@ from twisted.internet.defer import Deferred
 
 from broker.access.identity import network_of
 from broker.core.errors import Reason, Refusal
+from broker.core.session_table import Pool
 from broker.net.admission import DISCONNECTED, ConnectionFactory
 from broker.net.client_certificate import client_names
 from broker.net.connection import StreamConnection
@@ -41,9 +40,6 @@ from broker.web.request_ids import RequestIds
 MAX_PARAMETERS = 100
 """Parameters of a query: no endpoint has as many, and each costs some µs."""
 
-EXAMINED = 100
-"""Connections that are compared for an eviction. It costs some 20 µs, a fifth of an accept."""
-
 SINGLE = (b"Host", b"Authorization", b"Origin", b"Content-Type")
 """Header fields that may appear once only: two different values may be read differently by a proxy."""
 
@@ -51,8 +47,6 @@ SINGLE = (b"Host", b"Authorization", b"Origin", b"Content-Type")
 class Channel(HttpChannel):
     """A connection of a listener."""
 
-    source = ""
-    """The address that this connection counts for in the listener's limit; see `StreamConnection.source`."""
     requests_served = 0
     answering: Answering | None = None
     """The answer that waits or is being sent."""
@@ -66,12 +60,6 @@ class Channel(HttpChannel):
         self.turned_away = turned_away
         self.certificate: tuple[str, ...] | None = None
         self.secure = False
-
-    def connectionMade(self) -> None:
-        super().connectionMade()
-        if self.turned_away is not None:
-            self.refused(self.turned_away)
-            self.last_words(503, "Service Unavailable", self.turned_away.text)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the peer's verified certificate; none without TLS, and none without a certificate."""
@@ -133,13 +121,13 @@ class HttpFactory(ConnectionFactory):
         complaints: Complaints,
         clock: Any,
         ids: RequestIds,
+        pool: Pool | None = None,
     ) -> None:
-        super().__init__(wire, limits.connections, turns, complaints, clock, half_close=False)
+        super().__init__(wire, limits.connections, turns, complaints, clock, half_close=False, pool=pool)
         self.http = limits
         self.deadlines = HttpDeadlines(clock, self._bounds)
         self.pings: Deadlines[WebSocket] = Deadlines(clock, WebSocket.ping)
         self.served = 0
-        self.evicted = 0
         self.waiting: Counter[str] = Counter()
         """Answers that wait, by address."""
         self.respond = respond
@@ -161,19 +149,13 @@ class HttpFactory(ConnectionFactory):
         return bool(found)
 
     def use(self, limits: HttpLimits) -> None:
-        """Apply new limits, and accept again if they allow."""
+        """Apply new limits."""
         self.http = limits
         self.limit(limits.connections)
 
     def connected(self, connection: StreamConnection, authenticated: bool = False) -> None:
-        evicted = None
-        if connection.turned_away is None and len(self.connections) + 1 >= self.limits.connections:
-            evicted = self._to_evict(connection)
         # There is no deadline for a login: each request has its own credentials.
         super().connected(connection, authenticated=True)
-        if evicted is not None:
-            self.evicted += 1
-            evicted.abort()
 
     def log(self, request: HttpRequest) -> None:
         """Write no access log. Twisted calls this after each answer."""
@@ -221,23 +203,6 @@ class HttpFactory(ConnectionFactory):
 
     def _bounds(self) -> RequestBounds:
         return self.http.requests
-
-    def _to_evict(self, newcomer: StreamConnection) -> Any:
-        """Return the connection that makes room: another one, the newcomer, or None if all others are being served."""
-        deadlines = self.deadlines
-        for each in (deadlines.leaving, deadlines.idle, deadlines.arriving):
-            oldest = [connection for connection in each.oldest(EXAMINED) if connection is not newcomer]
-            if oldest:
-                evicted = max(oldest, key=self._crowd)
-                if each is not deadlines.leaving and self._crowd(evicted) < self._crowd(newcomer):
-                    return newcomer
-                each.discard(evicted)  # it is lost in a later turn, and further peers may be accepted before
-                return evicted
-        return None
-
-    def _crowd(self, connection: Any) -> int:
-        """Return the number of connections of the same address. A newcomer is not counted yet."""
-        return self._by_address.get(connection.source, 0)
 
 
 def _asked(channel: Channel, request: HttpRequest) -> Request:

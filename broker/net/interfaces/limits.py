@@ -11,11 +11,7 @@ limits are enforced in `broker.net.admission` and `broker.net.router`.
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import attrs
-
-L = TypeVar("L", bound="ConnectionLimits")
 
 
 @attrs.frozen
@@ -23,7 +19,7 @@ class ConnectionLimits:
     """Limits on the peers of one listener. Sizes in bytes, times in seconds."""
 
     connections: int = 20_000
-    """Open connections. At the limit, new connections wait in the kernel's accept queue."""
+    """Open connections. At the limit, a peer that has not authenticated, or is idle, gives way to a new one."""
     connections_per_address: int = 0
     """Open connections of one address; over HTTP and RTCP, its sessions. 0 is no limit. Addresses of this machine count
     as well, and all peers of a unix socket are one address."""
@@ -38,10 +34,6 @@ class ConnectionLimits:
     stalled_after: float = 30.0
     """Time for which output may be pending while the peer reads none of it."""
 
-    def fitting(self: L, room: int) -> L:
-        """Return the same limits with at most ``room`` connections, the file descriptors that the listener may use."""
-        return attrs.evolve(self, connections=min(self.connections, room))
-
 
 @attrs.frozen
 class RouterLimits:
@@ -53,7 +45,8 @@ class RouterLimits:
     stalled_after: float = 30.0
     """Time within which an incomplete message must continue."""
     connections: int = 20_000
-    """Open connections of each socket. At the limit, new connections wait in the kernel's accept queue."""
+    """Open connections of each socket. At the limit, a peer without a handshake, or one that is idle, gives way to a
+    new one."""
     connections_per_address: int = 10_000
     """Open connections of one address; further ones are closed. Loopback addresses count, and all peers of a unix
     socket are one address. 0 is no limit."""
@@ -63,11 +56,11 @@ class RouterLimits:
     """Size of one frame of a message. All its frames together may have 512 KiB more. A peer that sends more is
     disconnected."""
 
-    def connection_limits(self, room: int) -> ConnectionLimits:
-        """Return the limits of the listener, with at most ``room`` connections."""
+    def connection_limits(self) -> ConnectionLimits:
+        """Return the limits of the listener."""
         return ConnectionLimits(
             # A peer of a ROUTER authenticates in its handshake, so both have one time limit.
-            connections=min(self.connections, room),
+            connections=self.connections,
             connections_per_address=self.connections_per_address,
             authenticate_within=self.handshake,
             stalled_after=self.stalled_after,

@@ -71,6 +71,10 @@ class MessageReader(Protocol):
 class PeerSession(Protocol):
     """State of one peer's conversation."""
 
+    @property
+    def needed(self) -> bool:
+        """True while the peer offers something, or waits for something: then it gives way to no newcomer."""
+
     def receive(self, message: Any) -> None:
         """Process one message."""
 

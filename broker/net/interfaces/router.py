@@ -77,6 +77,10 @@ class Conversation(Protocol):
         When another connection takes over an identity, this is called before the first message of the new one.
         """
 
+    def needs(self, connection: int) -> bool:
+        """Return True while the peer of a connection offers something, or waits for something: then it gives way to no
+        newcomer."""
+
     def room(self, identity: bytes) -> None:
         """Process the end of backpressure: a peer for which a send returned `Sent.FULL` has room again."""
 

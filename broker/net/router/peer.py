@@ -107,6 +107,11 @@ class RouterPeer(StreamConnection):
         self.factory.complaints.count(f"{self.factory.wire}_connections", "accepted")
         self.write_now(self.machine.begin())
 
+    @property
+    def needed(self) -> bool:
+        """See `StreamConnection`."""
+        return bool(self.number) and self.factory.conversation.needs(self.number)
+
     def lost(self) -> None:
         """Connection lost or about to close."""
         self.machine.fail()
@@ -179,6 +184,8 @@ class RouterPeer(StreamConnection):
             self._rest = None
             self._malformed(error)
         factory.current = None
+        if completed:
+            self.heard = turns.end
         pending = self.reader.pending
         if pending or self.unfinished:
             self._watch(pending, completed)

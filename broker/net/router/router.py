@@ -19,6 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.errors import Reason, Refusal
+from broker.core.session_table import Pool
 from broker.net.admission import DISCONNECTED, ConnectionFactory, TapSeen
 from broker.net.connection import StreamConnection
 from broker.net.connection_states import BLOCKED
@@ -56,6 +57,10 @@ class Silence:
     def closed(self, connection: int) -> None:
         """See `Conversation`."""
 
+    def needs(self, connection: int) -> bool:
+        """See `Conversation`."""
+        return False
+
     def room(self, identity: bytes) -> None:
         """See `Conversation`."""
 
@@ -83,8 +88,9 @@ class Router(ConnectionFactory):
         clock: IReactorTime,
         backlog: BacklogLimits | None = None,
         sealing: Sealing | None = None,
+        pool: Pool | None = None,
     ) -> None:
-        super().__init__(wire, limits, turns, complaints, clock)
+        super().__init__(wire, limits, turns, complaints, clock, pool=pool)
         self._mechanism = mechanism
         self._gate = gate
         self._zmtp = zmtp
@@ -253,9 +259,9 @@ class Router(ConnectionFactory):
         self.order.flush()
         return super().close()
 
-    def use(self, limits: RouterLimits, room: int) -> None:
-        """Apply other limits, with at most ``room`` connections; ``max_message`` holds for new connections."""
-        self.limit(limits.connection_limits(room))
+    def use(self, limits: RouterLimits) -> None:
+        """Apply other limits; ``max_message`` holds for new connections."""
+        self.limit(limits.connection_limits())
         self._zmtp = FrameLimits.of_frame(limits.max_message)
         self._high_water = limits.high_water
         self._backlog.limits = attrs.evolve(self._backlog.limits, messages=limits.high_water)

@@ -9,6 +9,6 @@ def connection_counters(wire: str) -> tuple[Counter, ...]:
     """Return the counters of the connections of ``wire``, a wire's name."""
     return (
         Counter(f"{wire}_connections", "Connections by event: accepted, closed", "connections"),
-        Counter(f"{wire}_accept", "Times that accepting was paused because the listener was full", "times"),
+        Counter(f"{wire}_accept", "Newcomers to a full listener: refused, or displaced another peer", "peers"),
         Counter(f"{wire}_refused", "Connections and messages that were refused, by reason", "refusals"),
     )

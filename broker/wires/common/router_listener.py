@@ -19,6 +19,7 @@ from twisted.logger import Logger
 
 from broker import curve
 from broker.config.zmq_endpoint import ZEndpoint
+from broker.core.session_table import Pool
 from broker.net.endpoints import bound, close_now, listen
 from broker.net.interfaces.limits import RouterLimits
 from broker.net.rate_limits import Complaints
@@ -53,7 +54,7 @@ class RouterContext(Protocol):
     """The environment of a ROUTER, a part of `broker.wires.interface.Context`."""
 
     @property
-    def room(self) -> int: ...
+    def pool(self) -> Pool: ...
     @property
     def scheduler(self) -> Scheduler: ...
     @property
@@ -65,7 +66,7 @@ class RouterContext(Protocol):
 def make_router(
     wire: str, limits: RouterLimits, secret_key: str | None, keys: ClientKeys | None, context: RouterContext
 ) -> Router:
-    """Return a ROUTER for as many connections as the context has room for. Connections of revoked keys are closed.
+    """Return a ROUTER, whose connections take descriptors of the context's pool. Those of revoked keys are closed.
 
     ``secret_key`` (Z85) is the key of the mechanism CURVE; None selects the mechanism NULL. ``keys`` are the allowed
     client keys; None allows any. Raises OSError if the implementation of CURVE's encryption that the environment
@@ -95,13 +96,14 @@ def make_kind(
         wire,
         mechanism,
         KeyGate(wire, keys, context.complaints, context.clock),
-        limits.connection_limits(context.room),
+        limits.connection_limits(),
         FrameLimits.of_frame(limits.max_message),
         context.scheduler,
         context.complaints,
         context.clock,
         BacklogLimits(messages=limits.high_water),
         sealing,
+        context.pool,
     )
     if keys is not None:
         keys.changed.append(router.revoke)
@@ -139,7 +141,7 @@ class RouterListener:
         """Listen at ``where``. Returns the address, such as ``tcp://127.0.0.1:61616``. Raises `CannotListen`."""
         shown = where.where if where.kind == "systemd" else f"{where.kind}://{where.where}"
         port: Any = listen(self.reactor, where.stream, self.router, shown)
-        self.port = self.router.port = port
+        self.port = port
         order = self.router.order
         # Only the broker's own reactor can run calls at the end of an iteration.
         order.at_end = getattr(port.reactor, "at_end", order.at_end)
@@ -149,13 +151,18 @@ class RouterListener:
     def place(self, wire: str, name: str | None = None) -> Mapping[str, object]:
         """Return its row of `broker.wires.interface.OpenWire.places`."""
         named = {} if name is None else {"name": name}
-        return {"wire": wire, **named, "address": self.address, **occupied(self.router)}
+        return {
+            "wire": wire,
+            **named,
+            "address": self.address,
+            **occupied(self.router),
+        }
 
     def unbind(self) -> None:
         """Stop listening; connections remain."""
         if self.port is not None:
             close_now(self.port)
-        self.port = self.router.port = None
+        self.port = None
         self.address = ""
 
     def close(self) -> Deferred[None]:

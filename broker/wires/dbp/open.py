@@ -56,7 +56,6 @@ class OpenDbp(PlainWire):
     outbound: DbpOutbound
     clock: Any
     listener: RouterListener
-    room: int
     udp: UdpSocket
     probes: Probes
     catalogue: Catalogue
@@ -131,7 +130,7 @@ class OpenDbp(PlainWire):
         """Apply new terms and limits."""
         self.terms = config
         self.review()
-        self.listener.router.use(config, self.room)
+        self.listener.router.use(config)
         self.outbound.name = _name(broker)
         if self.beacon is not None:
             self.beacon.name = self.outbound.name
@@ -238,7 +237,6 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
         outbound,
         clock,
         listener,
-        context.room,
         udp,
         probes,
         catalogue,

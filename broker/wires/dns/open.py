@@ -83,13 +83,12 @@ class DnsConnection(StreamConnection):
 
 
 class DnsFactory(ConnectionFactory):
-    """The TCP listener. The deadlines of logins are those of idle connections here, the longest idle one first."""
+    """The TCP listener. The deadlines of logins are those of idle connections here."""
 
     def __init__(self, responder: Responder, limits: ConnectionLimits, context: Context) -> None:
-        super().__init__(WIRE, limits, context.scheduler, context.complaints, context.clock)
+        super().__init__(WIRE, limits, context.scheduler, context.complaints, context.clock, pool=context.pool)
         self.responder = responder
         self.queries = 0
-        self.evicted = 0
 
     def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> DnsConnection:
         return DnsConnection(self, host, port, local, turned_away)
@@ -100,14 +99,9 @@ class DnsFactory(ConnectionFactory):
         self.logins.add(connection, self.limits.authenticate_within)
 
     def connected(self, connection: StreamConnection, authenticated: bool = False) -> None:
-        """One more. It gets the last place by the end of the connection that is idle for the longest time: so idle
-        connections lock no client out."""
-        if connection.turned_away is None and len(self.connections) + 1 >= self.limits.connections:
-            idle = self.logins.first()
-            if idle is not None:
-                self.evicted += 1
-                idle.close()
+        """Register a connection. DNS has no authentication: the one that is idle for the longest time gives way."""
         super().connected(connection, authenticated)
+        self.table.authenticated(connection)
 
 
 @attrs.define(eq=False)
@@ -144,7 +138,7 @@ class OpenDns(PlainWire):
                 self.udp.close()
                 if not left:
                     raise
-        self.port = self.factory.port = port
+        self.port = port
         self.address = bound(port)
         self.log.info("dns on {where} (udp and tcp)", where=self.address)
         return self.address
@@ -153,14 +147,20 @@ class OpenDns(PlainWire):
         """Return the listener."""
         if self.port is None:
             return []
-        return [{"wire": WIRE, "name": WIRE, "address": self.address, **occupied(self.factory)}]
+        return [
+            {
+                "wire": WIRE,
+                "name": WIRE,
+                "address": self.address,
+                **occupied(self.factory),
+            }
+        ]
 
     def counts(self) -> Mapping[str, int]:
         """Return what the sessions and the sockets count."""
         counts = {
             "dns_queries.tcp": self.factory.queries,
             "dns_connections.open": len(self.factory.connections),
-            "dns_connections.evicted": self.factory.evicted,
             "dns_names.known": len(self.names),
         }
         for each in (self.responder, self.limit, self.datagrams, self.udp):
@@ -195,7 +195,7 @@ class OpenDns(PlainWire):
         self.config = attrs.evolve(config, endpoint=self.config.endpoint)
         self.responder.terms = _terms(self.config)
         self.limit.rates = _rates(config)
-        self.factory.limit(_limits(config, self.context.room))
+        self.factory.limit(_limits(config))
 
     def stop_listening(self) -> Deferred[Any]:
         """Close both sockets."""
@@ -216,7 +216,7 @@ class OpenDns(PlainWire):
         self.udp.close()
         if self.port is not None:
             close_now(self.port)
-            self.port = self.factory.port = None
+            self.port = None
             self.address = ""
 
 
@@ -232,7 +232,7 @@ def open_dns(config: Dns, context: Context) -> OpenDns:
     limit = ResponseLimit(Rates(clock), Rates(clock), _rates(config))
     udp = UdpSocket(clock, context.scheduler, WIRE, MAX_QUERY)
     datagrams = Datagrams(responder, limit, udp, context.complaints)
-    factory = DnsFactory(responder, _limits(config, context.room), context)
+    factory = DnsFactory(responder, _limits(config), context)
     return OpenDns(config, context, names, responder, limit, udp, datagrams, factory)
 
 
@@ -247,9 +247,9 @@ def _rates(config: Dns) -> ResponseRates:
     return ResponseRates(config.response_rate, config.response_burst, config.limit_loopback)
 
 
-def _limits(config: Dns, room: int) -> ConnectionLimits:
+def _limits(config: Dns) -> ConnectionLimits:
     return ConnectionLimits(
-        connections=min(config.connections, room),
+        connections=config.connections,
         connections_per_address=config.connections_per_address,
         authenticate_within=config.idle,
         stalled_after=config.stalled_after,

@@ -11,7 +11,6 @@ from broker.wires.interface import Wire
 COUNTERS = (
     *connection_counters("dns"),
     Counter("dns_connections.open", "Open connections", "connections", gauge=True),
-    Counter("dns_connections.evicted", "Idle connections that were closed to make room for others", "connections"),
     Counter("dns_queries", "Messages by UDP and by TCP that were taken for queries", "queries"),
     Counter("dns_responses", "Responses by kind; those with TC count as truncated, too", "responses"),
     Counter("dns_limited", "Queries over the rate limit: dropped, or slipped (answered by TC alone)", "queries"),

@@ -189,9 +189,9 @@ def base_policy(listener: BrokerListener | DirectorListener, diagnostics: bool) 
     )
 
 
-def net_limits(listener: BrokerListener | DirectorListener, room: int) -> TransportLimits:
-    """Return the limits of a listener that has file descriptors for ``room`` connections."""
-    limits: TransportLimits = listener.limits.fitting(room)
+def net_limits(listener: BrokerListener | DirectorListener) -> TransportLimits:
+    """Return the limits of a listener."""
+    limits: TransportLimits = listener.limits
     if listener.allow_before_auth:
         # As in the original, a peer may use such a listener without `auth`, for any time.
         return attrs.evolve(limits, authenticate_within=0.0)
@@ -221,10 +221,12 @@ def _carrier(
         context.clock,
         half_close=endpoint.kind != "tls",
         guarded=listener.transport == "tcp",
+        # Sessions over HTTP and RTCP are virtual; their connections take descriptors.
+        pool=None if listener.transport in ("http", "rtcp") else context.pool,
     )
     if listener.transport == "http":
-        return LongPollFactory(lines, limits, path, origins, RequestIds.fresh()), lines
-    return RtcpFactory(lines, limits) if listener.transport == "rtcp" else lines, lines
+        return LongPollFactory(lines, limits, path, origins, RequestIds.fresh(), context.pool), lines
+    return RtcpFactory(lines, limits, context.pool) if listener.transport == "rtcp" else lines, lines
 
 
 def _protocol(listener: ElkoListener, endpoint: Endpoint) -> str:

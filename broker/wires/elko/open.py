@@ -28,7 +28,6 @@ from broker.wires.elko.listeners import ElkoListeners, base_policy, net_limits
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
 from broker.wires.elko.sessions.change_notices import ChangeNotices
-from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.validation import effective_offer
 from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView
@@ -46,19 +45,10 @@ class OpenElko(PlainWire):
         self._broker = context.broker
         self._access = context.access
         self._audit = context.audit
-        self._room = context.room
         registry = context.registry
         self.wiring = BrokerWiring(registry, ChangeNotices(registry), context.launchers, context.control)
-        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, self._limits_of)
+        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, net_limits)
         self.listeners.make()
-        for listener in config.listeners:
-            if context.room < listener.limits.connections:
-                self.log.info(
-                    "elko listener {name!r} takes {room} connections, since the system allows {most} file descriptors",
-                    name=listener.name,
-                    room=context.room,
-                    most=context.descriptors,
-                )
 
     def bind(self, title: str) -> str:
         """Open the listener."""
@@ -127,9 +117,6 @@ class OpenElko(PlainWire):
         rights = Rights(effective_offer(listener), listener.limits.services)
         policy = base_policy(listener, self._broker.diagnostics)
         return attrs.evolve(policy, rights=rights, waits=listener.limits.waits)
-
-    def _limits_of(self, listener: BrokerListener) -> TransportLimits:
-        return net_limits(listener, self._room)
 
     def _converse(self, access: AccessControl, peer: Peer) -> tuple[MessageReader, PeerSession]:
         return blocks.BlockReader(VOCABULARY), BrokerSession(self.wiring, access, peer)

@@ -38,7 +38,6 @@ from broker.wires.elko.section import title
 from broker.wires.elko.server_checks import ServerChecks
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.director import DirectorSession, DirectorWiring
-from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView
 
@@ -75,7 +74,7 @@ class OpenDirector(PlainWire):
             self._director.keep_record(context.clock, context.in_thread, path, within)
         self._closing: list[Deferred[Any]] = []
         self.wiring = DirectorWiring.of(self._director, self, context.clock, self._server_checks)
-        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, self._limits)
+        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, net_limits)
         self.listeners.make()
 
     def bind(self, title: str) -> str:
@@ -178,9 +177,6 @@ class OpenDirector(PlainWire):
         limits = listener.limits
         policy = base_policy(listener, self._broker.diagnostics)
         return attrs.evolve(policy, waits=limits.watches, reservations=limits.reservations)
-
-    def _limits(self, listener: DirectorListener) -> TransportLimits:
-        return net_limits(listener, self._context.room)
 
     def _converse(self, access: AccessControl, peer: Peer) -> tuple[MessageReader, PeerSession]:
         return blocks.BlockReader(VOCABULARY), DirectorSession(self.wiring, access, peer)

@@ -70,7 +70,6 @@ class OpenHttp(PlainWire):
         return {
             "http_requests": factory.served,
             "http_connections.open": len(factory.connections),
-            "http_connections.evicted": factory.evicted,
             "http_waiting.now": factory.waiting.total(),
             "http_instances.now": len(self.instances),
             **{f"http_services.{event}": count for event, count in self.instances.counts.items()},
@@ -114,7 +113,7 @@ class OpenHttp(PlainWire):
         self.config = attrs.evolve(config, endpoint=self.config.endpoint, auth=self.config.auth)
         self.instances.limits = _instance_limits(self.config)
         self.dispatch.hosts = frozenset(config.hosts)
-        self.factory.use(_limits(config, self.context.room))
+        self.factory.use(_limits(config))
 
     def stop_listening(self) -> Deferred[Any]:
         """Accept no more connections."""
@@ -157,9 +156,9 @@ def open_http(config: Http, context: Context) -> OpenHttp:
         context.audit,
         context.logins.requests,
     )
-    limits = _limits(config, context.room)
+    limits = _limits(config)
     ids = RequestIds.fresh()
-    factory: Any = HttpFactory(WIRE, dispatch.answer, limits, context.scheduler, complaints, clock, ids)
+    factory: Any = HttpFactory(WIRE, dispatch.answer, limits, context.scheduler, complaints, clock, ids, context.pool)
     listener = StreamListener(clock, parse(config.endpoint), factory, factory, context.scheduler, complaints, WIRE)
     return OpenHttp(config, context, instances, dispatch, factory, listener, own)
 
@@ -168,10 +167,10 @@ def _instance_limits(config: Http) -> InstanceLimits:
     return InstanceLimits(effective_offer(config), config.services, config.services_per_user)
 
 
-def _limits(config: Http, room: int) -> HttpLimits:
+def _limits(config: Http) -> HttpLimits:
     return HttpLimits(
         ConnectionLimits(
-            connections=min(config.connections, room),
+            connections=config.connections,
             connections_per_address=config.connections_per_address,
             rate=config.rate,
             burst=config.burst,

@@ -12,7 +12,6 @@ COUNTERS = (
     *connection_counters("http"),
     Counter("http_requests", "Complete requests", "requests"),
     Counter("http_connections.open", "Open connections", "connections", gauge=True),
-    Counter("http_connections.evicted", "Idle or slow connections that were closed to make room", "connections"),
     Counter("http_waiting.now", "Answers that wait: finds with wait, streams, WebSockets", "answers", gauge=True),
     Counter("http_waiting", "Answers refused since too many waited, by event", "answers"),
     Counter("http_instances.now", "Instances registered by HTTP", "instances", gauge=True),

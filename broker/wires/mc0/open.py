@@ -41,7 +41,6 @@ class OpenMc0(PlainWire):
 
     config: Mc0
     listener: RouterListener
-    room: int
     keys: KnownKeys | None
     sessions: Mc0Conversation
     admission: Admission
@@ -90,7 +89,7 @@ class OpenMc0(PlainWire):
         """Apply new rules and limits, and read the directory of client keys."""
         self.admission.use(_rules(config))
         self.sessions.use(config.sessions, config.subscriptions)
-        self.listener.router.use(config, self.room)
+        self.listener.router.use(config)
         if self.keys is not None:
             self.keys.refresh()
 
@@ -152,7 +151,7 @@ def _make(config: Mc0, context: Context) -> OpenMc0:
     access.changed.append(sessions.review)
     sessions.restore(context.known.sessions, curve)
     listener = RouterListener(router, context.clock)
-    return OpenMc0(config, listener, context.room, keys, sessions, admission, context.topics, context.leases)
+    return OpenMc0(config, listener, keys, sessions, admission, context.topics, context.leases)
 
 
 def _rules(config: Mc0) -> list[TopicRule]:

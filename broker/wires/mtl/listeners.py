@@ -86,10 +86,10 @@ class MtlListeners:
         data = [] if self.shared else [self.data.place(WIRE, "data")]
         return [self.control.place(WIRE), *data]
 
-    def limit(self, config: Mtl, room: int) -> None:
+    def limit(self, config: Mtl) -> None:
         """Apply other limits of connections."""
         for listener in self.all:
-            listener.router.use(config, room)
+            listener.router.use(config)
 
     def close(self) -> Deferred[Any]:
         """Close the listeners and all connections. Fires when they are closed."""

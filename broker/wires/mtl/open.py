@@ -135,7 +135,7 @@ class OpenMtl(PlainWire):
         # After the policy and the settings: it compares the permissions of sessions with the present rules.
         self.control.review()
         self.queues.queues.use(queue_rules(config))
-        self.listeners.limit(config, self.context.room)
+        self.listeners.limit(config)
         self.profiles.queue.window_bytes = self.profiles.service.window_bytes = config.window_bytes
         self.identities.refresh()
 

@@ -23,6 +23,7 @@ from broker.core.counters import Counters
 from broker.core.interfaces import IWait
 from broker.core.liveness import Leases
 from broker.core.model import NotReady
+from broker.core.session_table import Pool
 from broker.net.interfaces.limits import RouterLimits
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
@@ -187,7 +188,7 @@ class LinksRig(TestCase):
         counters = Counters()
         leases = Leases(lifetime)
         context = LinkContext(
-            200, Scheduler(reactor, leases.look), Complaints(counters, reactor), reactor, leases, Random(name)
+            Pool(200), Scheduler(reactor, leases.look), Complaints(counters, reactor), reactor, leases, Random(name)
         )
         links = Links(LinkSettings(zmq_endpoint.parse(endpoint), secret, limits, QUICK), context)
         where = links.bind()

@@ -17,7 +17,6 @@ from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.scheduler import QUANTUM
 from broker.web.messages import Request, Response
 from tests.net.http.http_peers import Site
-from tests.net.words import Port
 
 
 def test_a_request_is_a_value_and_its_answer_a_response() -> None:
@@ -243,15 +242,18 @@ def test_a_peer_that_reads_nothing_is_disconnected() -> None:
     assert site.refused(Reason.NOT_READING) == 1
 
 
-def test_at_the_limit_the_longest_idle_connection_makes_room() -> None:
-    site = Site(connections=ConnectionLimits(connections=3))
-    site.factory.port = Port()
-    slow, idle, busy = site.connect(), site.connect(), site.connect()
-    del busy
-    slow.send(b"GET")
+def test_at_the_limit_the_connection_makes_room_whose_request_is_the_longest_ago() -> None:
+    site = Site(
+        lambda request: Deferred() if request.path == "/wait" else Response(),
+        connections=ConnectionLimits(connections=3),
+    )
+    waiting, idle, recent = site.connect(), site.connect(), site.connect()
+    waiting.ask("GET /wait")
+    site.clock.advance(1)
+    recent.ask("GET /")
     newcomer = site.connect()
-    assert idle.wire.aborted
-    assert site.factory.evicted >= 1
+    assert [link.closed for link in (waiting, idle, recent)] == [False, True, False]
+    assert site.factory.table.displaced == 1
     newcomer.ask("GET /")
     assert newcomer.answer().status == 200
 
@@ -261,7 +263,7 @@ def test_a_crowd_of_one_address_makes_room_by_its_own_connections() -> None:
     good = site.connect("192.0.2.2")
     crowd = [site.connect("198.51.100.1") for _ in range(100)]
     assert not good.wire.aborted
-    assert crowd[0].wire.aborted
+    assert crowd[0].closed
     good.ask("GET /good")
     assert good.answer().status == 200
 
@@ -273,7 +275,7 @@ def test_a_crowd_that_is_being_served_makes_room_by_its_newcomers() -> None:
     good = site.connect("192.0.2.2")
     for _ in range(100):
         site.connect("198.51.100.1").ask("GET /wait")
-    assert site.factory.evicted >= 80
+    assert site.factory.table.turned_away >= 80
     assert not good.wire.aborted
     good.ask("GET /good")
     assert good.answer().status == 200
@@ -281,12 +283,11 @@ def test_a_crowd_that_is_being_served_makes_room_by_its_newcomers() -> None:
 
 def test_slow_connections_make_room_where_none_is_idle() -> None:
     site = Site(connections=ConnectionLimits(connections=3))
-    site.factory.port = Port()
-    slow = [site.connect() for _ in range(2)]
+    slow = [site.connect() for _ in range(3)]
     for link in slow:
         link.send(b"GET")
     newcomer = site.connect()
-    assert [link.wire.aborted for link in slow] == [True, False]
+    assert [link.closed for link in slow] == [True, False, False]
     newcomer.ask("GET /")
     assert newcomer.answer().status == 200
 

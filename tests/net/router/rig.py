@@ -96,12 +96,13 @@ class Server:
 
     ``told`` has it all in order: ``(identity, frames, connection)`` for a message, a number for a connection that
     ended, and bytes for a peer that has room again. ``react`` is called with each message, ``ended`` with each end, and
-    ``roomy`` with each identity that has room.
+    ``roomy`` with each identity that has room. With ``needy``, all peers need their connections.
     """
 
     def __init__(self, router: Router, clock: Any) -> None:
         self.router = router
         self.told: list[Any] = []
+        self.needy = False
         self.react: Callable[[bytes, list[bytes], int], object] = _ignore
         self.ended: Callable[[int], object] = _ignore
         self.roomy: Callable[[bytes], object] = _ignore
@@ -117,6 +118,10 @@ class Server:
         """See `broker.net.interfaces.router.Conversation`."""
         self.told.append(connection)
         self.ended(connection)
+
+    def needs(self, connection: int) -> bool:
+        """See `broker.net.interfaces.router.Conversation`."""
+        return self.needy
 
     def room(self, identity: bytes) -> None:
         """See `broker.net.interfaces.router.Conversation`."""

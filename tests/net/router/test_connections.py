@@ -7,6 +7,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
+from broker.core.session_table import CLOSING
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.router import Sender, Sent
 from tests.net.router.rig import OWN, Allowed, Pair, Rig, To, numbers
@@ -146,28 +147,34 @@ class Connections(Rig):
         await self.known(server)
 
         server = self.serve(limits=ConnectionLimits(connections=3))
+        strangers = [self.raw(server) for _ in range(5)]
         peers = [await self.known(server) for _ in range(3)]
-        waits = self.speaker(server)  # in the kernel's queue
-        for peer in peers:
+        for stranger in strangers:
+            await stranger.wait_closed()
+        await self.known(server)  # the longest idle one gives way
+        await until(lambda: server.ends == [1])
+        server.needy = True
+        refused = self.raw(server)
+        await refused.wait_closed()
+        for peer in peers[1:]:
             peer.send(b"x")
-        await until(there_are(3, server.told))
-        self.assertEqual((len(waits.raw.look()), server.open), (0, 3))
-        peers.pop().close()
-        await waits.shake()
+        await until(lambda: len(server.messages) == 2)
+        server.needy = False
+        await self.known(server)
 
     async def test_peers_that_are_turned_away_and_do_not_close_keep_no_other_address_out(self) -> None:
         # By this clock no deadline of a close is ever over.
         server = self.serve(limits=ConnectionLimits(connections=6, connections_per_address=3), clock=Clock())
         for number in range(3):
             await self.known(server, b"peer %d" % number)
-        for _ in range(20):
+        for _ in range(20 + CLOSING):
             self.raw(server)
         other = await self.speaker(server, b"other", source="127.0.0.2").shake()
         other.send(b"hello")
         await until(lambda: server.messages)
         self.assertEqual(server.heard, [(b"other", [b"hello"])])
-        await until(lambda: self.refusals(Reason.TOO_MANY_CONNECTIONS) == 20)
-        await until(lambda: server.open <= 6)
+        await until(lambda: self.refusals(Reason.TOO_MANY_CONNECTIONS) == 20 + CLOSING)
+        await until(lambda: server.open <= 6 + CLOSING)
         self.assertEqual(server.ends, [])
 
     async def test_a_peer_of_libzmq_comes_in_by_itself_once_there_is_room(self) -> None:

@@ -44,6 +44,9 @@ class Conversation:
     def closed(self, connection: int) -> None:
         raise AssertionError("no peer completes its handshake")
 
+    def needs(self, connection: int) -> bool:
+        raise AssertionError("no peer completes its handshake")
+
     def room(self, identity: bytes) -> None:
         raise AssertionError("no peer completes its handshake")
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
 from broker.access.login_gate import LoginGate
@@ -71,8 +70,6 @@ def test_what_a_descriptor_says_of_a_listener(
     opened = open_one(name="one", endpoint=endpoints[kind], transport=transport)
     assert (opened.name, opened.protocol) == ("one", protocol)
     assert (opened.certificates is not None) is (kind == "tls")
-    port: Any = opened.carrier.port
-    assert port is opened.port
     closed: list[object] = []
     opened.carrier.limit(TransportLimits(connections=1))
     opened.carrier.close().addCallback(closed.append)
@@ -96,12 +93,10 @@ def test_a_certificate_that_cannot_be_used_is_told(open_one: Open, tmp_path: Pat
     assert str(cert) in str(refused.value)
 
 
-def test_a_listener_passes_its_limits_to_the_network_within_its_room() -> None:
+def test_a_listener_passes_its_limits_to_the_network() -> None:
     limits = BrokerLimits(connections=7, rtcp_backlog=5_000)
-    listener = BrokerListener(limits=limits)
-    assert net_limits(listener, room=10**9) == limits
-    assert net_limits(listener, room=5) == attrs.evolve(limits, connections=5)
+    assert net_limits(BrokerListener(limits=limits)) == limits
 
 
 def test_a_listener_without_required_authentication_sets_no_deadline_for_it() -> None:
-    assert net_limits(BrokerListener(allow_before_auth=True), room=10).authenticate_within == 0
+    assert net_limits(BrokerListener(allow_before_auth=True)).authenticate_within == 0

@@ -65,7 +65,9 @@ def _listeners(status: Mapping[str, object]) -> Iterator[Metric]:
         "elkobroker_listener_connections", "Connections of the listener now.", labels=["wire", "listener"]
     )
     full = GaugeMetricFamily(
-        "elkobroker_listener_full", "1 if the listener takes no more connections now.", labels=["wire", "listener"]
+        "elkobroker_listener_full",
+        "1 if a new connection gets a place only if another one gives way.",
+        labels=["wire", "listener"],
     )
     listeners = status.get("listeners")
     for each in listeners if isinstance(listeners, list) else ():

@@ -133,6 +133,11 @@ class CommandHandler:
         if connection is not None:
             connection.release()
 
+    def needs(self, number: int) -> bool:
+        """Return True while a service is bound to the connection."""
+        connection = self._connections.get(number)
+        return connection is not None and connection.entry is not None
+
     def room(self, identity: bytes) -> None:
         """Do nothing: a dropped heartbeat is due again by itself, and a dropped answer is lost."""
 

@@ -49,5 +49,10 @@ class StreamSession:
         """Return False: all queries were answered when they came."""
         return False
 
+    @property
+    def needed(self) -> bool:
+        """False: no query waits."""
+        return False
+
     def lost(self) -> None:
         """Nothing is kept for the peer."""

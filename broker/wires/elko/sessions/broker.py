@@ -120,6 +120,13 @@ class BrokerSession(ElkoSession):
         self._ended = True
         return bool(self._waits)
 
+    @property
+    def needed(self) -> bool:
+        """True while the peer has services, a find that waits, or a watch."""
+        provider = None if self._provider is None else self._wiring.registry.provider(self._provider)
+        offers = provider is not None and bool(provider.services)
+        return offers or bool(self._waits) or self._wiring.notices.watched_by(self)
+
     def lost(self) -> None:
         """Handle the end of the connection."""
         self._wiring.sessions.pop(self, None)

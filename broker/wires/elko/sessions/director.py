@@ -114,6 +114,11 @@ class DirectorSession(ElkoSession):
         self._ended = True
         return self._outbox is not None and self._outbox.asked > 0
 
+    @property
+    def needed(self) -> bool:
+        """True for a Context Server, and while the peer has a watch or awaits a long answer."""
+        return self._server is not None or bool(self._watched) or (self._outbox is not None and self._outbox.asked > 0)
+
     def lost(self) -> None:
         """Handle the end of the connection."""
         self._give_up_login()

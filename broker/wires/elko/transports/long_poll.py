@@ -14,10 +14,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 
+from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.memory_budget import MemoryBudget
+from broker.core.session_table import Pool
 from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.channel import HttpChannel, plain_sentence
 from broker.net.http.request import HttpRequest
@@ -46,6 +48,8 @@ METHODS = "GET, POST, OPTIONS"
 
 class LongPollRequest(HttpRequest):
     """One request. `LongPollFactory` and the session answer it."""
+
+    channel: LongPollChannel
 
     @property
     def request_id(self) -> str:
@@ -78,22 +82,29 @@ class LongPollChannel(HttpChannel):
     """One HTTP connection."""
 
     requestFactory = LongPollRequest
+    begun = 0
+    """Sessions that were begun over this connection."""
 
 
 class LongPollFactory(Listener, Factory):
     """One HTTP listener: its connections, and its sessions. Each session is a connection of ``lines``."""
 
     noisy = False
-    protocol = LongPollChannel
 
     def __init__(
-        self, lines: LineFactory, limits: LongPollLimits, root: str, origins: Origins, ids: RequestIds
+        self,
+        lines: LineFactory,
+        limits: LongPollLimits,
+        root: str,
+        origins: Origins,
+        ids: RequestIds,
+        pool: Pool | None = None,
     ) -> None:
         self.lines = lines
         self.clock = lines.clock
         self.origins = origins
         self.sessions: dict[str, LongPollSession] = {}
-        self.sockets = Sockets(lines)
+        self.sockets = Sockets(lines, pool)
         self.deadlines = HttpDeadlines(lines.clock, self._bounds)
         self.sentence = plain_sentence
         self.ids = ids
@@ -109,6 +120,12 @@ class LongPollFactory(Listener, Factory):
     def memory(self) -> MemoryBudget:
         """The account of what connections and sessions hold."""
         return self.lines.memory
+
+    def buildProtocol(self, addr: IAddress | None) -> LongPollChannel:
+        channel = LongPollChannel()  # type: ignore[no-untyped-call]
+        channel.factory = self
+        self.sockets.admit(channel, addr)
+        return channel
 
     def connected(self, connection: LongPollChannel) -> None:
         """Register a connection."""
@@ -142,11 +159,15 @@ class LongPollFactory(Listener, Factory):
             self._serve_session(request, asked)
 
     def _connect(self, request: LongPollRequest) -> None:
-        lines = self.lines
-        if len(lines.connections) >= lines.limits.connections or lines.stopping:
-            self._refuse(request, 503, Refusal(Reason.LIMIT, "http: there is no room for another session"))
+        # Admission comes first: a refused session has no place, and no id.
+        refusal = self.lines.admit(request.client)
+        if refusal is not None:
+            self._refuse(request, 503, refusal)
             return
-        session = LongPollSession(lines, self._clocks, str(secrets.randbits(ID_BITS)), self._forget)
+        request.channel.begun += 1
+        session = LongPollSession(
+            self.lines, self._clocks, str(secrets.randbits(ID_BITS)), self._forget, request.channel
+        )
         self.sessions[session.id] = session
         request.answer(wire.connected(session.id))
         session.begin(request.client)

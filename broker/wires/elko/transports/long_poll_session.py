@@ -48,6 +48,13 @@ class PendingRequest(Protocol):
         """Fires when it is answered, or fails when its connection is lost."""
 
 
+class Origin(Protocol):
+    """A connection that begins sessions."""
+
+    begun: int
+    """Their number."""
+
+
 class Clocks:
     """The deadlines of a listener's sessions, and their limits."""
 
@@ -58,10 +65,13 @@ class Clocks:
 
 
 class LongPollSession(VirtualTransport):
-    """One session. ``forget`` is called when its ID becomes invalid."""
+    """One session. ``forget`` is called when its ID becomes invalid. ``origin`` is the connection that began it."""
 
-    def __init__(self, lines: LineFactory, clocks: Clocks, id: str, forget: Callable[[LongPollSession], None]) -> None:
+    def __init__(
+        self, lines: LineFactory, clocks: Clocks, id: str, forget: Callable[[LongPollSession], None], origin: Origin
+    ) -> None:
         super().__init__(lines)
+        self._origin: Origin | None = origin  # until the first request with the ID
         self.id = id
         self.request_id = ""
         """The id of the request whose messages are being handled, for log lines and the audit log."""
@@ -78,10 +88,19 @@ class LongPollSession(VirtualTransport):
         self._held: tuple[PendingRequest, bytes] | None = None
         self._note()
 
+    @property
+    def crowd(self) -> int:
+        """0 while a request is pending; otherwise 1, or the number of sessions that began as this one, if its ID was
+        never used."""
+        if self._select is not None or self._held is not None:
+            return 0
+        return 1 if self._origin is None else self._origin.begun
+
     # from its requests
 
     def xmit(self, exchange: PendingRequest, number: int, blocks: bytes) -> None:
         """Handle a request with messages of the peer."""
+        self._origin = None
         if number != self._next_xmit or self._held is not None or self._closing:
             self._out_of_sequence(exchange, f"xmit {number}, not {self._next_xmit}")
         elif self.reading:
@@ -92,6 +111,7 @@ class LongPollSession(VirtualTransport):
 
     def select(self, exchange: PendingRequest, number: int) -> None:
         """Handle a request for output."""
+        self._origin = None
         if number != self._next_select:
             self._out_of_sequence(exchange, f"select {number}, not {self._next_select}")
             self._note()

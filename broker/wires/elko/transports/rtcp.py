@@ -32,6 +32,7 @@ from zope.interface import implementer
 from broker.access.identity import plain
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.memory_budget import SHORT, Share
+from broker.core.session_table import Pool
 from broker.net.connection import CLOSE_WITHIN
 from broker.net.fast_write import plain_socket, send_now, unsent
 from broker.net.line_protocol import LineFactory
@@ -67,6 +68,11 @@ class RtcpSession(VirtualTransport):
         """The size of a single message beyond the backlog limit, which is exempt from it: otherwise it could never be
         sent."""
         self._long_number = 0
+
+    @property
+    def crowd(self) -> int:
+        """1 for a session without a connection, which gives way before others."""
+        return int(self._socket is None)
 
     # from its connections
 
@@ -195,6 +201,10 @@ class RtcpSocket(Scheduled, Protocol):
 
     factory: RtcpFactory
     transport: Any
+    turned_away: Refusal | None = None
+    source = ""
+    crowd = 0
+    heard = 0.0
 
     def __init__(self, factory: RtcpFactory, address: IAddress | None) -> None:
         self.factory = factory
@@ -214,12 +224,15 @@ class RtcpSocket(Scheduled, Protocol):
         self.transport.registerProducer(self, True)
         self.factory.sockets.add(self)
         self.factory.idle.add(self, FIRST_REQUEST)
+        if self.turned_away is not None:
+            self.give_way(self.turned_away)
 
     def dataReceived(self, data: bytes) -> None:
         if self._closing:
             return
         if self.session is not None:
             self.session.heard()
+            self.heard = self.factory.lines.clock.seconds()
         self.take(data, self._refusals.untouched())
 
     # for the scheduler
@@ -293,6 +306,7 @@ class RtcpSocket(Scheduled, Protocol):
         if self._closing:
             return
         self._closing = True
+        self.factory.table.leave(self)
         self._reader = wire.RtcpReader()
         self.drop()
         self.factory.lines.memory.forget(self)
@@ -330,6 +344,18 @@ class RtcpSocket(Scheduled, Protocol):
 
     def hang_up(self) -> None:
         """Close in a shutdown."""
+        self.close()
+
+    @property
+    def needed(self) -> bool:
+        """True while the session offers something or waits for something."""
+        return self.session is not None and not self.session.over and self.session.line.needed
+
+    def give_way(self, refusal: Refusal) -> None:
+        """Refuse and close. A session outlasts its connection."""
+        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        self.write(wire.error(wire.TOO_MANY))
+        self._detach()
         self.close()
 
     def evict(self, refusal: Refusal) -> None:
@@ -382,11 +408,12 @@ class RtcpSocket(Scheduled, Protocol):
                 session.end_of_input()
 
     def _start(self) -> None:
-        session = self.factory.start()
-        if session is None:
-            self._error(wire.TOO_MANY)
-            self.close()
+        # Admission comes first: a refused session has no place, and no id.
+        refusal = self.factory.lines.admit(self._address)
+        if refusal is not None:
+            self.give_way(refusal)
             return
+        session = self.factory.start()
         self._use(session, wire.started(session.id))
         session.begin(self._address)
 
@@ -403,6 +430,8 @@ class RtcpSocket(Scheduled, Protocol):
 
     def _use(self, session: RtcpSession, data: bytes) -> None:
         self.session = session
+        self.heard = self.factory.turns.end
+        self.factory.table.authenticated(self)
         self.factory.idle.discard(self)
         session.attach(self)
         session.say(data)
@@ -438,10 +467,10 @@ class RtcpFactory(Listener, Factory):
 
     noisy = False
 
-    def __init__(self, lines: LineFactory, limits: RtcpLimits) -> None:
+    def __init__(self, lines: LineFactory, limits: RtcpLimits, pool: Pool | None = None) -> None:
         self.lines = lines
         self.limits: RtcpLimits = limits
-        self.sockets = Sockets(lines)
+        self.sockets = Sockets(lines, pool)
         self.sessions: dict[str, RtcpSession] = {}
         self.idle: Deadlines[RtcpSocket] = Deadlines(lines.clock, RtcpSocket.close)
         self.closes: Deadlines[RtcpSocket] = Deadlines(lines.clock, RtcpSocket.abort)
@@ -455,12 +484,12 @@ class RtcpFactory(Listener, Factory):
         super().limit(limits)
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
-        return RtcpSocket(self, addr)
+        socket = RtcpSocket(self, addr)
+        self.sockets.admit(socket, addr)
+        return socket
 
-    def start(self) -> RtcpSession | None:
-        """Create a session. Returns None at the connection limit or in a shutdown."""
-        if len(self.lines.connections) >= self.lines.limits.connections or self.lines.stopping:
-            return None
+    def start(self) -> RtcpSession:
+        """Create a session."""
         session = RtcpSession(self, str(secrets.randbits(ID_BITS)))
         self.sessions[session.id] = session
         return session

@@ -18,7 +18,10 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IAddress, IDelayedCall
 from twisted.internet.protocol import connectionDone
 
-from broker.net.admission import STOP_WITHIN, Accepting
+from broker.access.identity import network_of
+from broker.core.errors import Refusal
+from broker.core.session_table import Placed, Pool, SessionTable
+from broker.net.admission import STOP_WITHIN
 from broker.net.connection import CLOSE_WITHIN
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Complaints, Deadlines
@@ -44,8 +47,8 @@ class VirtualTransport:
         self._patience: IDelayedCall | None = None
 
     def begin(self, address: IAddress | None) -> None:
-        """Connect the `LineProtocol`, with the peer's address. It may refuse at once."""
-        line: Any = self.lines.buildProtocol(address)
+        """Connect the `LineProtocol`, with the peer's address, which was admitted."""
+        line: Any = self.lines.accept(address, None)
         self.line = line
         line.makeConnection(self)
 
@@ -114,58 +117,57 @@ class VirtualTransport:
         del self.line  # it refers to this object: without the cycle, no garbage collection is needed
 
 
-class CountedConnection(TypingProtocol):
+class CountedConnection(Placed, TypingProtocol):
     """A connection counted by `Sockets`."""
+
+    turned_away: Refusal | None
+    """The refusal by admission, or None."""
 
     def hang_up(self) -> None:
         """Close it when all output is sent."""
-
-    def abort(self) -> None:
-        """Close it at once."""
 
 
 class Sockets:
     """The TCP connections of one listener. Each may carry any session, or none yet.
 
-    At the connection limit, accepting pauses, and further peers wait in the kernel's accept queue.
+    They have places of their own, and take descriptors of ``pool``; the sessions have those of ``lines``.
     """
 
-    def __init__(self, lines: LineFactory) -> None:
+    def __init__(self, lines: LineFactory, pool: Pool | None = None) -> None:
         self._lines = lines
-        self.port: Accepting | None = None
         self.open: set[CountedConnection] = set()
-        self._full = False
+        self.table = SessionTable(lines.limits.connections, lines.clock.seconds, pool)
         self._closes: Deadlines[Any] = Deadlines(lines.clock, lambda socket: socket.abort())
         self._closed: Deferred[None] | None = None
 
+    def admit(self, socket: CountedConnection, address: IAddress | None) -> None:
+        """Decide on a new connection: it has a place to take, or is turned away."""
+        network = network_of(getattr(address, "host", "unix"))
+        socket.turned_away = self._lines.seat(self.table, network)
+        if socket.turned_away is None:
+            socket.source = network
+
     def add(self, socket: CountedConnection) -> None:
-        """Count a connection, and stop accepting at the limit."""
+        """Count a connection, and give it its place if it was admitted."""
         self.open.add(socket)
+        if socket.turned_away is None:
+            self.table.take(socket, authenticated=False)
+        else:
+            self.table.refused(socket)
         if self._closed is not None:
             self._close_one(socket)
-        elif len(self.open) >= self._lines.limits.connections and self.port is not None and not self._full:
-            self._full = True
-            self._lines.complaints.count(f"{self._lines.wire}_accept", "paused")
-            self.port.stopReading()
 
     def discard(self, socket: CountedConnection) -> None:
-        """Discount a connection, and accept again if the limit allows."""
+        """Discount a connection."""
         self.open.discard(socket)
+        self.table.gone(socket)
         self._closes.discard(socket)
-        self.accept()
         if self._closed is not None and not self.open:
             self._closed.callback(None)
             self._closed = None
 
-    def accept(self) -> None:
-        """Accept again if the limit allows."""
-        if self._full and self.port is not None and len(self.open) < self._lines.limits.connections:
-            self._full = False
-            self.port.startReading()
-
     def close(self, _: object = None) -> Deferred[None]:
         """Close all connections. Fires when they are closed, after at most `STOP_WITHIN` seconds."""
-        self.port = None
         if not self.open:
             return succeed(None)
         closed: Deferred[None] = Deferred()
@@ -201,18 +203,14 @@ class Listener:
         return self.lines.wire
 
     @property
-    def port(self) -> Accepting | None:
-        """The listening port."""
-        return self.sockets.port
-
-    @port.setter
-    def port(self, port: Accepting | None) -> None:
-        self.sockets.port = port
+    def table(self) -> SessionTable:
+        """The places of the connections."""
+        return self.sockets.table
 
     def limit(self, limits: TransportLimits) -> None:
-        """Apply new limits, and accept again if they allow."""
+        """Apply new limits."""
         self.lines.limit(limits)
-        self.sockets.accept()
+        self.sockets.table.limit = limits.connections
 
     def close(self) -> Deferred[None]:
         """Close all sessions and connections in order. Fires when they are closed."""

@@ -183,6 +183,11 @@ class WebSocket:
         """Handle an end of input without a close frame."""
         return self._session is not None and self._session.input_ended()
 
+    @property
+    def needed(self) -> bool:
+        """See `PeerSession`."""
+        return self._session is not None and self._session.needed
+
     def lost(self) -> None:
         """Connection lost or about to close. The close frame is the last output."""
         self._shared.pings.discard(self)

@@ -106,6 +106,11 @@ class Mc0Conversation:
         """Process the end of a connection."""
         self._table.detach(connection)
 
+    def needs(self, connection: int) -> bool:
+        """Return True while the session of a connection has subscriptions."""
+        session = self._table.of(connection)
+        return session is not None and bool(session.requested)
+
     def room(self, identity: bytes) -> None:
         """Process the end of backpressure: the peer with that identity reads again."""
         session = self._table.get(identity)

@@ -107,6 +107,10 @@ class SessionTable:
         """Return the session of an identity."""
         return self._sessions.get(identity)
 
+    def of(self, connection: int) -> Mc0Session | None:
+        """Return the session of a connection."""
+        return self._connections.get(connection)
+
     # identities and connections
 
     def claim(self, identity: bytes, sender: Sender) -> bool:

@@ -154,6 +154,10 @@ class ControlFlow:
         """End the sessions of a connection that closed."""
         self._sessions.closed(connection)
 
+    def needs(self, connection: int) -> bool:
+        """Return True while a session of the connection has data leases."""
+        return any(self._data_leases.held(session) for session in self._sessions.of(connection))
+
     def room(self, identity: bytes) -> None:
         """No-op: the control flow sends replies only, which wait in the transport."""
 

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -270,6 +270,10 @@ class SessionTable:
         finally:
             if there:
                 self._tier(session)[session.key] = session
+
+    def of(self, connection: int) -> Collection[ControlSession]:
+        """Return the sessions of a connection."""
+        return self._of_connection.get(connection, {}).values()
 
     def closed(self, connection: int) -> None:
         """End all sessions of a connection that closed."""

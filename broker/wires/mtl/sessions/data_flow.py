@@ -126,6 +126,10 @@ class DataFlow:
         if client is not None:
             self._end(client, "closed")
 
+    def needs(self, connection: int) -> bool:
+        """Return True while the connection has a flow."""
+        return connection in self._clients
+
     def room(self, identity: bytes) -> None:
         """Resume sending to a peer that has room again after a refusal."""
         self._outbound.room(identity)

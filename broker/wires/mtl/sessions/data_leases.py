@@ -56,6 +56,10 @@ class DataLeases:
     def __len__(self) -> int:
         return len(self._by_token)
 
+    def held(self, session: Hashable) -> bool:
+        """Return True while leases count for that session."""
+        return self._of_session[session] > 0
+
     @property
     def unused(self) -> int:
         """Number of unused leases."""

@@ -23,6 +23,10 @@ class SharedSocket:
         self._data.closed(connection)
         self._control.closed(connection)
 
+    def needs(self, connection: int) -> bool:
+        """Return True while either flow needs the connection."""
+        return self._data.needs(connection) or self._control.needs(connection)
+
     def room(self, identity: bytes) -> None:
         """Report room to the data flow: only Contents and Pings are refused for lack of room."""
         self._data.room(identity)

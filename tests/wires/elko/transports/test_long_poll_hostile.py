@@ -12,7 +12,7 @@ from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import KEPT_OPEN, MAX_BODY, REQUEST_WITHIN
 from broker.wires.elko.transports.long_poll_session import FULL
 from tests.net.holders import Holding, fill
-from tests.net.words import COST, Port
+from tests.net.words import COST
 from tests.wires.elko.transports.long_poll_peers import Web
 from tests.wires.elko.transports.virtual_links import CarriedLink
 
@@ -158,39 +158,58 @@ def test_a_request_must_come_in_time(web: Web) -> None:
     assert idle.wire.disconnecting
 
 
-def test_there_is_room_for_so_many_sessions() -> None:
+def test_the_oldest_session_that_has_not_authenticated_gives_way() -> None:
     web = Web(TransportLimits(connections=2))
-    peer = web.start()
-    web.start()
+    web.factory.sockets.table.limit = 100
+    known = web.start()
+    known.say("hello", "wait")
+    stranger = web.start()
+    newcomer = web.start()
+    assert "<too-many-connections>" in stranger.wait().responses()[0][1]
+    assert known.say("say x") == newcomer.say("hello", "wait") | {"seqnum": "3"}
     link = web.connect()
     link.request("/connect")
-    assert link.responses() == [(503, "http: there is no room for another session\n")]
-    assert peer.link.get(f"/disconnect/{peer.session}") == {}
-    web.hub.later()
+    [(status, text)] = link.responses()
+    assert (status, "all places are taken" in text) == (503, True)
+    assert len(web.factory.sessions) == 3, "a refused session has no id; the one that gave way has its last words"
+    assert known.link.get(f"/disconnect/{known.session}") == {}
+    web.hub.pass_seconds(3)
     assert "sessionid" in link.get("/connect")
 
 
-def test_there_is_room_for_so_many_connections() -> None:
-    web = Web(TransportLimits(connections=2))
-    port = Port()
-    web.factory.port = port
-    first, _ = web.connect(), web.connect()
-    assert not port.accepting
-    first.lose()
-    assert port.accepting
-    web.connect()
-    assert not port.accepting
-    web.factory.limit(TransportLimits(connections=9))
-    assert port.accepting
+def test_a_crowd_of_sessions_ends_no_session_of_another_address() -> None:
+    web = Web(TransportLimits(connections=20, rate=0))
+    honest = web.start()
+    link = CarriedLink(web.factory, "198.51.100.1")
+    for _ in range(200):
+        assert "sessionid" in link.get("/connect")
+    assert honest.say("say x") == {"seqnum": "2"}
+    assert "x" in honest.wait().responses()[0][1]
+    link.lose()
+
+
+def test_an_idle_connection_gives_way_and_one_that_awaits_its_answer_does_not() -> None:
+    web = Web(TransportLimits(connections=3))
+    peer = web.start()
+    waiting = peer.wait()
+    idle = web.connect()
+    newcomer = web.connect()
+    assert peer.link.wire.disconnecting, "the oldest one without a request"
+    assert not idle.wire.disconnecting
+    assert "sessionid" in newcomer.get("/connect")
+    assert waiting.responses() == []
+    assert not waiting.wire.disconnecting
 
 
 def test_sessions_that_begin_too_often_are_refused() -> None:
     web = Web(TransportLimits(rate=1, burst=2))
     web.start()
     web.start()
-    peer = web.start()
-    link = peer.wait()
-    assert "<too-many-connections>" in link.responses()[0][1]
+    link = web.connect()
+    link.request("/connect")
+    [(status, text)] = link.responses()
+    assert (status, text) == (503, "this address connects too often: closing\n")
+    assert len(web.factory.sessions) == 2
     assert web.hub.refused(Reason.TOO_MANY_CONNECTIONS) == 1
 
 

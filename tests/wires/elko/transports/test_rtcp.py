@@ -23,7 +23,7 @@ from broker.wires.elko.transports.rtcp import FIRST_REQUEST, RtcpFactory, RtcpSe
 from broker.wires.elko.transports.virtual_transport import ID_BITS
 from tests.net.holders import Holding, fill
 from tests.net.test_line_protocol_sockets import Server
-from tests.net.words import COST, Port
+from tests.net.words import COST
 from tests.wires.elko.transports.virtual_links import CarriedLink, WordHub, garbage
 
 
@@ -453,32 +453,33 @@ def test_a_connection_is_not_read_while_its_session_has_enough(rtcp: Rtcp) -> No
     assert len(rtcp.hub.words()) == 2_000
 
 
-def test_there_is_room_for_so_many_sessions() -> None:
+def test_the_oldest_session_that_has_not_authenticated_gives_way() -> None:
     rtcp = Rtcp(TransportLimits(connections=2))
+    rtcp.factory.sockets.table.limit = 100
     link, _ = rtcp.start()
-    rtcp.start()
+    link.send("1 0\nhello\nwait\n\n")
+    stranger, _ = rtcp.start()
+    newcomer, _ = rtcp.start()
+    assert "<too-many-connections>" in stranger.said()
+    assert stranger.wire.half_closed
+    assert not link.wire.half_closed
+    newcomer.send("1 0\nhello\nwait\n\n")
     third = rtcp.connect()
-    assert third.ask("start\n") == "error tooManySessions\n"
+    assert third.said() + third.ask("start\n") == "error tooManySessions\n"
     assert third.wire.half_closed
-    link.send("end 0\n")
     rtcp.hub.later()
-    assert rtcp.connect().ask("start\n").startswith("start ")
+    assert len(rtcp.factory.sessions) == 2
 
 
-def test_there_is_room_for_so_many_connections() -> None:
+def test_a_connection_without_a_session_gives_way() -> None:
     rtcp = Rtcp(TransportLimits(connections=2))
-    port = Port()
-    rtcp.factory.port = port
-    first, second = rtcp.connect(), rtcp.connect()
-    assert not port.accepting
-    assert rtcp.hub.counters.get("test_accept", "paused") == 1
-    first.lose()
-    assert port.accepting
-    rtcp.connect()
-    assert not port.accepting
-    rtcp.factory.limit(TransportLimits(connections=3))
-    assert port.accepting
-    second.lose()
+    first, _ = rtcp.start()
+    second = rtcp.connect()
+    third, _ = rtcp.start()
+    assert second.wire.half_closed
+    assert second.said() == "error tooManySessions\n"
+    assert not first.wire.half_closed
+    assert not third.wire.half_closed
 
 
 def test_sessions_that_begin_too_often_are_refused() -> None:
@@ -486,8 +487,10 @@ def test_sessions_that_begin_too_often_are_refused() -> None:
     rtcp.start()
     rtcp.start()
     link = rtcp.connect()
-    assert link.ask("start\n").endswith("\n1 0\n<too-many-connections>\n\n")
+    assert link.ask("start\n") == "error tooManySessions\n"
     assert link.wire.half_closed
+    assert len(rtcp.factory.sessions) == 2
+    assert rtcp.hub.refused(Reason.TOO_MANY_CONNECTIONS) == 1
 
 
 def test_little_is_read_at_a_time_from_a_socket(rtcp: Rtcp) -> None:

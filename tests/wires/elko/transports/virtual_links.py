@@ -65,7 +65,6 @@ class WordHub(Hub):
     def __init__(self, limits: TransportLimits | None = None, half_close: bool = True) -> None:
         self.limits = TransportLimits(authenticate_within=0) if limits is None else limits
         super().__init__(self.limits, half_close, self.speak)
-        self.factory.port = None  # a carrier keeps the port
 
     def speak(self, peer: Peer) -> tuple[MessageReader, PeerSession]:
         """The reader and the session of a new peer."""

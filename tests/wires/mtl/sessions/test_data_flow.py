@@ -169,12 +169,16 @@ class Heard:
         self.messages: list[tuple[bytes, list[bytes], int]] = []
         self.ended: list[int] = []
         self.rooms: list[bytes] = []
+        self.needed: set[int] = set()
 
     def receive(self, identity: bytes, frames: list[bytes], connection: int) -> None:
         self.messages.append((identity, frames, connection))
 
     def closed(self, connection: int) -> None:
         self.ended.append(connection)
+
+    def needs(self, connection: int) -> bool:
+        return connection in self.needed
 
     def room(self, identity: bytes) -> None:
         self.rooms.append(identity)
