@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import select
 import socket
 import time
 
@@ -34,23 +35,25 @@ def main() -> None:
             op="willserve", services=[{"type": "servicedesc", "service": options.service, "hostport": options.hostport}]
         )
         print(f"offering {options.service} at {options.hostport}", flush=True)
-        broker.settimeout(options.every)
         due = time.monotonic()
         received = b""
         while True:
             if time.monotonic() >= due:
                 send(op="load", factor=options.load)
                 due += options.every
-            try:
-                data = broker.recv(65536)
-            except TimeoutError:
+            if not select.select([broker], [], [], max(0.0, due - time.monotonic()))[0]:
                 continue
+            data = broker.recv(65536)
             if not data:
                 print("the broker closed the connection", flush=True)
                 return
             *lines, received = (received + data).split(b"\n")
-            for line in filter(None, lines):
-                print(f"the broker says: {line.decode()}", flush=True)
+            for message in map(json.loads, filter(None, lines)):
+                if message["op"] == "ping":
+                    tag = {"tag": message["tag"]} if "tag" in message else {}
+                    send(op="pong", **tag)
+                else:
+                    print(f"the broker says: {json.dumps(message)}", flush=True)
 
 
 if __name__ == "__main__":
