@@ -35,9 +35,10 @@ from broker.access.logins import Logins
 from broker.access.password_verifiers import PasswordVerifier
 from broker.access.principal import Method, Principal
 from broker.core.errors import Reason, Refusal
+from broker.wall_clock import wall
 
-LONGEST = 86_400.0
-"""Seconds of the longest timer for the expiry of a token: the clock may be set meanwhile."""
+LONGEST = 60.0
+"""Seconds of the longest timer for the expiry of a token: the time of day may be set meanwhile."""
 
 Count = Callable[[str, str], object]
 """Raises a counter, by family and reason."""
@@ -74,6 +75,8 @@ class UsersAccess:
             tokens=len(self.directory.tokens),
             path=path,
         )
+        self._looked = 0.0
+        """The time of day at the last look for tokens that have expired."""
         self._await_expiry()
 
     @property
@@ -114,7 +117,7 @@ class UsersAccess:
         found = self.directory.tokens.get(hash)
         if found is None or len(token) > tokens.MAX_TOKEN:
             raise self._refused("the token is unknown or revoked")
-        if found.expires <= self._clock.seconds():
+        if found.expires <= wall(self._clock):
             raise self._refused(f"the token {found.label!r} of {found.user} has expired")
         return self._known(Principal(found.user, Method.TOKEN, address, token_credential(hash)))
 
@@ -182,7 +185,7 @@ class UsersAccess:
         if principal.method is not Method.TOKEN:
             return True
         token = self.directory.tokens[principal.credential.removeprefix("token:")]
-        return token.expires > self._clock.seconds()
+        return token.expires > wall(self._clock)
 
     # changes
 
@@ -221,15 +224,17 @@ class UsersAccess:
 
     def _await_expiry(self) -> None:
         self._cancel()
-        now = self._clock.seconds()
+        now = self._looked = wall(self._clock)
         due = min((each.expires for each in self.directory.tokens.values() if each.expires > now), default=math.inf)
         if due < math.inf:
-            self._timer = self._clock.callLater(min(due - now, LONGEST), self._expired)
+            self._timer = self._clock.callLater(min(due - now, LONGEST), self._look)
 
-    def _expired(self) -> None:
+    def _look(self) -> None:
         self._timer = None
+        before = self._looked
         self._await_expiry()
-        self._changed()
+        if any(before < each.expires <= self._looked for each in self.directory.tokens.values()):
+            self._changed()
 
     def _cancel(self) -> None:
         if self._timer is not None and self._timer.active():

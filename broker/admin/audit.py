@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 
 from broker.access.acts import Act
 from broker.blocking import blocking
+from broker.wall_clock import wall
 
 FILE = "audit.jsonl"
 """Name of the file in the state directory, unless the configuration has another."""
@@ -115,7 +116,7 @@ class AuditLog:
             **({"request_id": principal.request_id} if principal.request_id else {}),
         )
         record = AuditRecord(
-            time=datetime.fromtimestamp(self._clock.seconds(), UTC).isoformat(timespec="milliseconds"),
+            time=datetime.fromtimestamp(wall(self._clock), UTC).isoformat(timespec="milliseconds"),
             user=principal.name,
             method=principal.method.value,
             address=principal.address,

@@ -10,6 +10,7 @@ from typing import Protocol
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from broker.wall_clock import wall
 from broker.wires.views import AnyView, Column, Row, View
 
 SOON = 14 * 86_400.0
@@ -70,7 +71,7 @@ def certificates(shown: Certificates, clock: IReactorTime) -> AnyView:
 
 
 def _certificate(clock: IReactorTime, certificate: Certificate) -> Row:
-    now = clock.seconds()
+    now = wall(clock)
     return {
         "certificate": certificate.path,
         "names": " ".join(certificate.names),
@@ -105,7 +106,7 @@ class CertificateWatch:
 
     def check(self) -> Sequence[str]:
         """Log warnings that are due. Returns them."""
-        now = self._clock.seconds()
+        now = wall(self._clock)
         found = []
         for each in self._shown():
             key = (each.path, each.expires, state(each, now))

@@ -9,6 +9,7 @@ from functools import partial
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.plan import IPlan, Plan, PlannedService
+from broker.wall_clock import wall
 from broker.wires.views import AnyView, Column, Row, View
 
 PLAN = "/plan"
@@ -54,7 +55,7 @@ def plan_view(plan: IPlan, clock: IReactorTime) -> AnyView:
 
 def _row(clock: IReactorTime, item: tuple[Plan, PlannedService]) -> Row:
     plan, service = item
-    now = clock.seconds()
+    now = wall(clock)
     days = service.days_until_short(now)
     row: dict[str, object | None] = {
         "name": service.name,

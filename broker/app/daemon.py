@@ -74,6 +74,7 @@ from broker.net.listener_retry import Openings
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.tls import Certificates
 from broker.net.traces import Traces
+from broker.wall_clock import wall
 from broker.web.endpoint import Endpoint
 from broker.wires.counter import Documentation
 from broker.wires.interface import Context
@@ -374,7 +375,7 @@ class Daemon(TwistedService):
         yield from self._unwritten()
         yield from readiness.loop(self.lag.recent)
         yield from readiness.certificates(
-            ((each.path, each.expires) for each in self._certificates()), self._reactor.seconds()
+            ((each.path, each.expires) for each in self._certificates()), wall(self._reactor)
         )
         yield from readiness.written("users file", "; ".join(self._access.access.problems))
         yield from readiness.draining(self.draining.state)

@@ -144,7 +144,7 @@ class EventSources:
         now = self._clock.seconds()
         while self._leaving:
             name, (left, why) = next(iter(self._leaving.items()))
-            # The reactor's clock is wall-clock time, and may be set back: then the wait begins again.
+            # The clock of another reactor is the time of day, and may be set back: then the wait begins again.
             wait = self.settle - (now - left)
             if wait > 0:
                 self._settling = self._clock.callLater(min(wait, self.settle), self._settle)

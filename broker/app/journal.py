@@ -21,6 +21,7 @@ from broker.export.feed import FullLoads, JournalFeed
 from broker.export.journal import Journal
 from broker.export.records import boot_name
 from broker.export.segments import JournalLimits, Segments
+from broker.wall_clock import wall
 
 DIRECTORY = "journal"
 """The default directory, below the state directory."""
@@ -68,7 +69,7 @@ def open_journal(config: values.Journal, state: str, registry: IRegistry, reacto
     """Open the journal. ``host`` is its name unless the configuration has one. Raises OSError, with nothing held."""
     where = os.path.join(state, DIRECTORY) if config.directory is None else config.directory
     name = effective_journal_name(config, host)
-    boot = boot_name(reactor.seconds(), os.urandom(SALT))
+    boot = boot_name(wall(reactor), os.urandom(SALT))
     # A thread of its own: sealing a segment takes seconds, for which the store must not wait.
     threads = Worker(reactor, "journal")
     segments = Segments(where, name, boot, _limits(config))

@@ -29,6 +29,7 @@ from broker.core.backoff import Backoff
 from broker.core.interfaces import INotifications
 from broker.core.model import EVENTS
 from broker.net.rate_limits import Bucket
+from broker.wall_clock import wall
 from broker.wires.views import AnyView, Column, Row, View
 
 MAX_WAITING = 100
@@ -104,7 +105,7 @@ class Notifications:
         if not wanted:
             return
         self._number += 1
-        now = datetime.fromtimestamp(self._clock.seconds(), UTC).isoformat(timespec="milliseconds")
+        now = datetime.fromtimestamp(wall(self._clock), UTC).isoformat(timespec="milliseconds")
         message = {
             "id": self._number,
             "event": kind,

@@ -27,6 +27,7 @@ from broker.blocking import blocking
 from broker.core.file_watch import FileWatch
 from broker.core.interfaces import IWait
 from broker.core.plan import BadPlan, IPlan, Plan, PlanChange, Verdict, changes
+from broker.wall_clock import wall
 
 PAUSE = 30.0
 """Seconds between checks of the file: the jobs write it once an hour at most, and a check costs one system call."""
@@ -154,10 +155,10 @@ class PlanFile:
         return self._problem
 
     def age(self) -> float | None:
-        return None if self._plan is None else self._clock.seconds() - self._plan.made
+        return None if self._plan is None else wall(self._clock) - self._plan.made
 
     def days_until_short(self) -> Mapping[str, float]:
-        now = self._clock.seconds()
+        now = wall(self._clock)
         services = () if self._plan is None else self._plan.services.values()
         days = ((service.name, service.days_until_short(now)) for service in services)
         return {name: left for name, left in days if left is not None}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from itertools import takewhile
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
@@ -20,6 +21,7 @@ from zope.interface import implementer
 from broker.core.interfaces import IWait
 from broker.core.model import Change, Kind, Load, LoadDetails, Service
 from broker.core.notifier import Notifier
+from broker.wall_clock import wall
 
 RING = 4_096
 """Capacity of each ring, in entries: a few megabytes at most. Loads have a ring of their own, because a busy farm
@@ -120,7 +122,7 @@ class Watches:
 
     def __init__(self, notifier: Notifier, clock: IReactorTime) -> None:
         self.revision = 0
-        self._seconds = clock.seconds
+        self._seconds = partial(wall, clock)
         self._notifier = notifier
         self._watchers: dict[Kind, tuple[Watch, ...]] = dict.fromkeys(Kind, ())
         """Few, and rarely changed. Tuples: a queued notification keeps the watchers of its time."""

@@ -39,6 +39,7 @@ from broker.export.pauses import pause
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
 from broker.export.segments import Segments
 from broker.export.timers import Timers
+from broker.wall_clock import wall
 
 FLUSH_SECONDS = 1.0
 """Seconds for which records are collected before they are appended: a kill of the broker loses no more than these."""
@@ -136,7 +137,7 @@ class Journal:
 
     def now(self) -> int:
         """Return the ``ts`` of a record that is created now."""
-        now = self._clock.seconds()
+        now = wall(self._clock)
         if now < self._heard_at:
             self._notice(self._heard_at - now)
         self._heard_at = now
@@ -183,7 +184,7 @@ class Journal:
                 raise
         self._change(JournalEvent.START)
         self._queue.insert(0, self._alive("start"))
-        self._synced_at = self._clock.seconds()
+        self._synced_at = wall(self._clock)
         self._timers.after(FLUSH_SECONDS, self._flush)
         self._timers.after(ALIVE_SECONDS, self._tell_alive)
         self._timers.after(RETAIN_SECONDS, self._retain)
@@ -273,7 +274,7 @@ class Journal:
         # Writing comes first: records wait in a bounded queue, and sealed files can wait.
         if JournalWork.WRITE in self._due:
             self._due.discard(JournalWork.WRITE)
-            if self._queue or self._untold or self._segments.unsynced or self._segments.due(self._clock.seconds()):
+            if self._queue or self._untold or self._segments.unsynced or self._segments.due(wall(self._clock)):
                 return self._write
             self._timers.after(FLUSH_SECONDS, self._flush)
         if self._is_seal_due():
@@ -326,7 +327,7 @@ class Journal:
 
     def _write(self) -> None:
         """Hand over the queue."""
-        now = self._clock.seconds()
+        now = wall(self._clock)
         stopping = self._state is JournalState.LAST_WRITE
         # Records that found the queue full have numbers behind it: then the record of the stop is in the next write.
         last = stopping and not self._turned_away
@@ -424,7 +425,7 @@ class Journal:
             self._due.discard(JournalWork.DELETE)
             self._retaining.add(failure)
 
-        self._run(done, failed, self._segments.retain_piece, self._clock.seconds())
+        self._run(done, failed, self._segments.retain_piece, wall(self._clock))
 
     # stop
 

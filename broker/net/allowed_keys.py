@@ -32,7 +32,7 @@ SHARE = 10
 """Pause after a pass, as a multiple of its duration: a directory of any size costs at most a tenth of a thread."""
 
 REST_MOST = 60.0
-"""Upper bound of the pause in seconds: the reactor's clock is wall-clock time, and may jump forward during a pass."""
+"""Upper bound of the pause in seconds: the clock of another reactor may jump forward during a pass."""
 
 
 class AllowedKeys:

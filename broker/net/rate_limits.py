@@ -1,7 +1,7 @@
 """Rate limits, deadlines and the refusal log. All tables are bounded, independent of the peers' behaviour.
 
-Invariants: a table has at most `ADDRESSES` entries and evicts the least recently used one; the clock is wall-clock
-time, so that each computation tolerates a clock that is set back.
+Invariants: a table has at most `ADDRESSES` entries and evicts the least recently used one; each computation
+tolerates a clock that is set back, as that of another reactor than the broker's own may be.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Bucket:
 
     def take(self, rate: float, burst: float, now: float) -> bool:
         """Take a token. Returns False if the rate is exceeded."""
-        passed = max(0.0, now - self._at)  # the reactor's clock is wall-clock time, and may be set back
+        passed = max(0.0, now - self._at)  # the clock of another reactor may be set back
         self._tokens = min(burst, self._tokens + passed * rate)
         self._at = now
         if self._tokens < 1:

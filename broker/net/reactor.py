@@ -1,5 +1,7 @@
 """The reactor of the broker: Twisted's for epoll, which calls ports and accepted connections directly.
 
+Its clock is monotonic: a step of the time of day delays no timer, and calls none early.
+
 All other descriptors (clients, processes, UDP, wake-ups) are served by Twisted's own method, in a context for the log.
 Every outgoing connection gets the options of `broker.net.silent_hosts`.
 """
@@ -7,6 +9,7 @@ Every outgoing connection gets the options of `broker.net.silent_hosts`.
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 from twisted.internet.main import installReactor
@@ -41,9 +44,17 @@ if EPollReactor is not None:
     class Reactor(EPollReactor):
         """`EPollReactor` with `Streams` in its epoll set."""
 
+        wall = staticmethod(time.time)
+        """The time of day: see `broker.wall_clock`."""
+
         def __init__(self) -> None:
+            self._origin = time.time() - time.monotonic()
             super().__init__()  # type: ignore[no-untyped-call]
             self.streams = Streams(self._poller, self.callLater)
+
+        def seconds(self) -> float:
+            """Return the time of day at the start of the process, and the monotonic time since then."""
+            return self._origin + time.monotonic()
 
         def connectTCP(self, *args: Any, **kwargs: Any) -> Any:
             """Begin to connect. All clients pass here: Twisted's endpoints and agents, links, probes and checks."""

@@ -38,7 +38,7 @@ class SchedulerProbe:
     def serve(self) -> bool:
         """Report the delay."""
         if self._queued is not None:
-            # The reactor's clock is wall-clock time, and may be set back.
+            # The clock of another reactor is the time of day, and may be set back.
             self._delay(max(0.0, self._clock.seconds() - self._queued))
             self._queued = None
         return False

@@ -9,6 +9,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.web.client import Agent, HTTPConnectionPool
 
+from broker.wall_clock import wall
+
 MAX_ANSWER = 64 * 1024
 """Bytes of an answer that are read and discarded; a longer one ends the connection."""
 
@@ -32,7 +34,7 @@ class Webhooks:
         """
         headers: dict[bytes | str, bytes | str] = {"Content-Type": "application/json", "User-Agent": "elkobroker"}
         if secret is not None:
-            stamp = str(int(self._reactor.seconds()))
+            stamp = str(int(wall(self._reactor)))
             headers |= {"X-Elkobroker-Timestamp": stamp, "X-Elkobroker-Signature": signature(secret, stamp, body)}
         request: Deferred[Any] = Deferred.fromCoroutine(self._post(url, body, headers))
         request.addTimeout(seconds, self._reactor)

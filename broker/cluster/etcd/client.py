@@ -35,6 +35,7 @@ from broker.cluster.etcd.interface import (
     Watcher,
 )
 from broker.cluster.etcd.watching import Watch
+from broker.wall_clock import wall
 
 CALLS = 6
 """Calls at a time: Twisted opens a connection for each, and etcd answers no more of them in a second than of six."""
@@ -78,7 +79,9 @@ def connect(
     secure: Tls | None = None
     if any(each.startswith("https:") for each in urls):
         # The threads in which names are resolved.
-        secure = Tls(tls or TlsFiles(), reactor.seconds, partial(deferToThreadPool, reactor, reactor.getThreadPool()))
+        secure = Tls(
+            tls or TlsFiles(), partial(wall, reactor), partial(deferToThreadPool, reactor, reactor.getThreadPool())
+        )
     if secure is None and tls is not None and tls != TlsFiles():
         raise ValueError("certificates for etcd are given, but no endpoint is https")
     first = (rng or random).randrange(len(urls))

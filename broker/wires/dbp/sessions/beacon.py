@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from broker.wall_clock import wall
 from broker.wires.dbp.codec import datagrams
 from broker.wires.dbp.sessions.outbound import Udp
 
@@ -59,7 +60,7 @@ class Beacon:
 
     def _broadcast(self) -> None:
         self._timer = self._clock.callLater(EVERY, self._broadcast)
-        heartbeat = datagrams.heartbeat(self._clock.seconds(), self.name)
+        heartbeat = datagrams.heartbeat(wall(self._clock), self.name)
         for address in self._addresses:
             self._udp.send(self._beacon, (address, self._beacon_port))
             self._udp.send(heartbeat, (address, self._udp_port))

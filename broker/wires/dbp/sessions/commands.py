@@ -28,6 +28,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.interfaces import ILeases
 from broker.net.interfaces.router import Complaints, Part, Router, Sent
+from broker.wall_clock import wall
 from broker.wires.dbp.codec import messages, replies
 from broker.wires.dbp.codec.info import ERROR
 from broker.wires.dbp.codec.listings import listing
@@ -115,7 +116,7 @@ class CommandHandler:
                 body = listing((), NOT_PERMITTED)
             else:
                 body = self._listing.named(names) if names else self._listing.all()
-            sent = self._router.reply(identity, replies.reply(message.form, self._clock.seconds(), body))
+            sent = self._router.reply(identity, replies.reply(message.form, wall(self._clock), body))
             self.requests += 1
             if sent is not Sent.SENT:
                 self._complaints.count("dbp_dropped", sent.value)
@@ -157,10 +158,10 @@ class CommandHandler:
         elif message.question == SERVICE_QUESTION:
             code = "200" if self._listing.has(message.name) else "404"
         body = listing((), {message.question: code})
-        self._outbound.answer(connection, replies.reply(message.form, self._clock.seconds(), body))
+        self._outbound.answer(connection, replies.reply(message.form, wall(self._clock), body))
 
     def _ping(self, connection: RouterConnection, message: messages.Ping) -> None:
-        self._outbound.answer(connection, replies.pong(message.form, self._clock.seconds(), self._outbound.name))
+        self._outbound.answer(connection, replies.pong(message.form, wall(self._clock), self._outbound.name))
 
     # services
 
@@ -177,7 +178,7 @@ class CommandHandler:
         connection.registered = True
         self._keep(connection)
         agreed = replies.agreement(round(entry.interval * 1000), entry.liveness)
-        approved = replies.approved(message.form, self._clock.seconds(), connection.hermes, agreed)
+        approved = replies.approved(message.form, wall(self._clock), connection.hermes, agreed)
         self._outbound.answer(connection, approved)
 
     def _update(self, connection: RouterConnection, message: messages.Update) -> None:
@@ -195,7 +196,7 @@ class CommandHandler:
             return
         entry.form = message.form
         self._adopt(connection, entry)
-        self._outbound.answer(connection, replies.ack(message.form, self._clock.seconds(), connection.hermes))
+        self._outbound.answer(connection, replies.ack(message.form, wall(self._clock), connection.hermes))
 
     def _beat(self, connection: RouterConnection, message: messages.Beat) -> None:
         entry = self._named(connection, message.name)
@@ -207,7 +208,7 @@ class CommandHandler:
             self._adopt(connection, entry)
             self._catalogue.beat(entry, None, message.form, message.sent)
             if connection.req:
-                self._outbound.answer(connection, replies.ack(message.form, self._clock.seconds(), connection.hermes))
+                self._outbound.answer(connection, replies.ack(message.form, wall(self._clock), connection.hermes))
             elif entry.connection is connection:
                 entry.beaten = True
 
@@ -217,7 +218,7 @@ class CommandHandler:
         try:
             if elsewhere is not None and elsewhere.beat(message.name, source, message.form, message.sent):
                 if connection.req:
-                    ack = replies.ack(message.form, self._clock.seconds(), connection.hermes)
+                    ack = replies.ack(message.form, wall(self._clock), connection.hermes)
                     self._outbound.answer(connection, ack)
                 return
         except Refusal as refusal:
@@ -274,19 +275,19 @@ class CommandHandler:
         elif isinstance(malformed, messages.BadRequest):
             self._alive(connection, malformed.form)
             body = listing((), malformed.error)
-            self._outbound.answer(connection, replies.reply(malformed.form, self._clock.seconds(), body))
+            self._outbound.answer(connection, replies.reply(malformed.form, wall(self._clock), body))
         else:
             self._end(connection)
 
     def _deny(self, connection: RouterConnection, reason: str, hermes: bool) -> None:
-        self._outbound.answer(connection, replies.denied(connection.form, self._clock.seconds(), reason, hermes))
+        self._outbound.answer(connection, replies.denied(connection.form, wall(self._clock), reason, hermes))
 
     def _part(self, connection: RouterConnection, why: str) -> None:
         """Answer a valid but unexpected message by a DISCONNECT. The service stays registered until it expires."""
         if connection.entry is not None:
             connection.entry.parted = True
         self._complain(connection, Refusal(Reason.UNEXPECTED, why))
-        self._outbound.answer(connection, replies.disconnect(connection.form, self._clock.seconds(), connection.hermes))
+        self._outbound.answer(connection, replies.disconnect(connection.form, wall(self._clock), connection.hermes))
         self._end(connection)
 
     def _end(self, connection: RouterConnection) -> None:

@@ -23,6 +23,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker.access.identity import is_local, network_of
 from broker.core.interfaces import ILeases
 from broker.net.interfaces.router import Complaints, Router, Sent
+from broker.wall_clock import wall
 from broker.wires.dbp.codec import datagrams, replies
 from broker.wires.dbp.codec.times import Form
 from broker.wires.dbp.sessions.addresses import probed
@@ -139,7 +140,7 @@ class DbpOutbound:
         if self._sources.take(source, SOURCE_RATE, SOURCE_BURST) and self._addresses.take(
             network_of(source[0]), ADDRESS_RATE, ADDRESS_BURST
         ):
-            self.send(datagrams.disconnect(self.clock.seconds()), source)
+            self.send(datagrams.disconnect(wall(self.clock)), source)
 
     def hush(self, source: Source) -> None:
         """Suppress the next DISCONNECT to a source that has just sent one: its late heartbeats need no answer."""
@@ -149,7 +150,7 @@ class DbpOutbound:
         """Send a service the broker's heartbeat."""
         if entry.parted:
             return
-        now = self.clock.seconds()
+        now = wall(self.clock)
         if entry.source is not None:
             self.send(datagrams.heartbeat(now, self.name), entry.source)
         connection = entry.connection
@@ -160,7 +161,7 @@ class DbpOutbound:
 
     def part(self, entry: ServiceEntry) -> None:
         """Send a service a DISCONNECT, over each transport by which it can be sent one."""
-        now = self.clock.seconds()
+        now = wall(self.clock)
         if entry.source is not None:
             self.send(datagrams.disconnect(now), entry.source)
         connection = entry.connection
@@ -179,7 +180,7 @@ class DbpOutbound:
             self._asking.discard(place)
             answered(alive)
 
-        now = self.clock.seconds()
+        now = wall(self.clock)
         if entry.details.hermes:
             frames = replies.ping(Form.FLOAT32, now)
         else:

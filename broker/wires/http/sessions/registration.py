@@ -12,6 +12,7 @@ from msgspec import Meta
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.model import MAX_COUNT, LoadDetails, load_details
+from broker.wall_clock import wall
 from broker.web.endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.web.routes import path_of
@@ -163,7 +164,7 @@ class RegistrationEndpoints:
         return Response(204)
 
     def _terms(self, known: Instance) -> tuple[int, float, str]:
-        ends = datetime.fromtimestamp(self._clock.seconds() + self._instances.left(known), UTC)
+        ends = datetime.fromtimestamp(wall(self._clock) + self._instances.left(known), UTC)
         return known.provider, known.offer.ttl, ends.isoformat(timespec="seconds")
 
 
