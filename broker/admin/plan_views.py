@@ -8,7 +8,7 @@ from functools import partial
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.plan import IPlan, Plan, PlannedService
+from broker.core.plan import IPlan, Plan, PlannedService, Verdict
 from broker.wall_clock import wall
 from broker.wires.views import AnyView, Column, Row, View
 
@@ -20,13 +20,14 @@ REPORT = f"{PLAN}/report.html"
 
 COLUMNS = (
     Column("name", "Name of the service"),
-    Column("verdict", "short now, short in the horizon, short by the trend, enough, or unknown without a full load"),
+    Column("verdict", f"State of the service: {', '.join(verdict.value for verdict in Verdict)}"),
     Column("days_until_short", "Time until there are too few providers, 0 if there are too few already", "days"),
     Column("short_at", "Time from which there are too few providers"),
     Column("add", "Providers that are missing in the horizon", "providers"),
+    Column("free", "Providers that may go", "providers"),
     Column("has", "Providers at the time of the plan", "providers"),
-    Column("need_now", "Providers needed for the bound of the hour that begins then, spare ones included", "providers"),
-    Column("need", "Providers needed for the bound of the horizon, spare ones included", "providers"),
+    Column("need_now", "Providers needed for the bound of the hour that begins then, by the policy", "providers"),
+    Column("need", "Providers needed for the bound of the horizon, by the policy", "providers"),
     Column("missed", "Past moments at which the bound behind the need was exceeded", "moments"),
     Column("trials", "Past moments at which the bound was tried", "moments"),
     Column("miss_at_most", "Highest rate of misses that this leaves possible, with 95 % confidence; a share"),
@@ -63,6 +64,7 @@ def _row(clock: IReactorTime, item: tuple[Plan, PlannedService]) -> Row:
         "days_until_short": None if days is None else round(days, 2),
         "short_at": None if service.short_at is None else _text(service.short_at),
         "add": service.add,
+        "free": service.free or None,
         "has": service.has,
         "need_now": service.need_now,
         "need": service.need,

@@ -3,10 +3,13 @@
 docs/plan.schema.json defines the file, and `broker.export.plan_document` decodes it.
 
 Rules:
-- The plan is made for a moment, ``made``: the end of the last full hour that the jobs knew. A service is short from the
-  first hour on that needs more providers than there are now. If only the highest peak of the horizon does, at no
-  certain hour, that may be any hour, and so the first one. Beyond the horizon, the trend of the weekly peaks counts.
-- Nothing is claimed of a service without a full load.
+- The plan is made for a moment, ``made``: the end of the last full hour that the jobs knew. What was measured comes
+  before what is foreseen: a service that is overloaded, or that one failure overloads, is short now. By its policy a
+  service is short from the first hour on that needs more providers than there are now. If only the highest peak of the
+  horizon does, at no certain hour, that may be any hour, and so the first one. Beyond the horizon, the trend of the
+  weekly peaks counts.
+- Nothing is claimed of a service without a full load, and of one with less than a day of history only what was
+  measured.
 """
 
 from __future__ import annotations
@@ -30,24 +33,33 @@ class BadPlan(ValueError):
 class Verdict(enum.StrEnum):
     """State of a service in the plan, the worst first."""
 
-    SHORT = "short now"
-    SOON = "short in the horizon"
+    OVERLOADED = "overloaded"
+    NO_SPARE = "no N+1"
+    BELOW = "below policy"
     LATER = "short by the trend"
+    FREE = "can free"
     ENOUGH = "enough"
+    TOO_LITTLE = "too little history"
     UNKNOWN = "unknown"
 
     @property
     def is_short(self) -> bool:
         """True if providers are missing now or in the horizon."""
-        return self in (Verdict.SHORT, Verdict.SOON)
+        return self.is_urgent or self is Verdict.BELOW
+
+    @property
+    def is_urgent(self) -> bool:
+        """True if the measured load overloads the providers, or does so after one failure."""
+        return self in (Verdict.OVERLOADED, Verdict.NO_SPARE)
 
 
 @attrs.frozen
 class PlannedService:
-    """The plan of one service. Numbers of providers include the spare ones; None is unknown.
+    """The plan of one service. Numbers of providers are those that its policy wants; None is unknown.
 
     ``has`` is the number of providers at the time of the plan; ``need_now`` are needed for the bound of the hour that
-    begins then, ``need`` for that of the horizon, of which ``add`` are missing. From ``short_at`` on there are too few,
+    begins then, ``need`` for that of the horizon, of which ``add`` are missing, or ``free`` too many. From ``short_at``
+    on there are too few,
     in seconds of the epoch; None if that is not foreseen. The bound behind ``need`` would have been missed at
     ``missed`` of ``trials`` past moments; with 95 % confidence its rate of misses is at most ``miss_at_most``, a share.
     ``note`` is a sentence. ``report`` is the path of its section or page in the report, relative to the file of the
@@ -66,6 +78,7 @@ class PlannedService:
     miss_at_most: float | None = None
     note: str = ""
     report: str = ""
+    free: int = 0
 
     def days_until_short(self, now: float) -> float | None:
         """Return the days from ``now``, in seconds of the epoch, until there are too few providers: 0 if there are too
@@ -90,9 +103,12 @@ class PlanChange:
 
     @property
     def is_alarm(self) -> bool:
-        """True if the service is short, and was not, or only in the horizon, in the plan before."""
+        """True if the service is overloaded, or one failure overloads it, and the plan before had no such verdict.
+
+        A service below its policy is no alarm: nothing has happened yet.
+        """
         now = self.service.verdict
-        return now.is_short and (self.before is None or not self.before.is_short or now is Verdict.SHORT)
+        return now.is_urgent and (self.before is None or not self.before.is_urgent or now is Verdict.OVERLOADED)
 
 
 class IPlan(Interface):

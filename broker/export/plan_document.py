@@ -39,6 +39,9 @@ class _Service(msgspec.Struct, frozen=True):
     need_horizon: int | None
     add: int | None
     short_from: datetime | None
+    state: str | None = None
+    """None in a plan of an older version of the jobs."""
+    free: int | None = None
     short_by_trend: datetime | None = None
     bound: _Bound = _Bound()
     note: str | None = None
@@ -110,7 +113,7 @@ def _check_version(text: bytes) -> None:
 def _planned(row: _Service, made: float) -> PlannedService:
     if len(row.service) > MAX_TEXT or len(row.note or "") > MAX_TEXT:
         raise BadPlan(f"the plan has a text of more than {MAX_TEXT} characters")
-    numbers = (row.providers_now, row.need_now, row.need_horizon, row.add)
+    numbers = (row.providers_now, row.need_now, row.need_horizon, row.add, row.free)
     if any(number is not None and number < 0 for number in numbers):
         raise BadPlan(f"the plan of {row.service!r} has a negative number of providers")
     verdict, short_at = _judged(row, made)
@@ -127,22 +130,34 @@ def _planned(row: _Service, made: float) -> PlannedService:
         row.bound.miss_at_most,
         row.note or "",
         row.report if row.report is not None and _REPORT.fullmatch(row.report) else "",
+        row.free or 0,
     )
 
 
 def _judged(row: _Service, made: float) -> tuple[Verdict, float | None]:
     """Return the verdict on a service, and the time from which it is short."""
-    if row.add is None:
-        return Verdict.UNKNOWN, None
-    if row.need_now is not None and row.need_now > row.providers_now:
-        return Verdict.SHORT, made
-    if row.short_from is not None:
-        return Verdict.SOON, _seconds(row.short_from)
-    if row.add > 0:
-        return Verdict.SOON, made
-    if row.short_by_trend is not None:
+    verdict = _STATES.get(row.state) if row.state is not None else _derived(row)
+    if verdict is None:
+        return Verdict.UNKNOWN, None  # a state of a later version
+    if verdict.is_urgent:
+        return verdict, made
+    if verdict is Verdict.BELOW:
+        return verdict, made if row.short_from is None else _seconds(row.short_from)
+    if verdict in (Verdict.ENOUGH, Verdict.FREE) and row.short_by_trend is not None:
         return Verdict.LATER, _seconds(row.short_by_trend)
-    return Verdict.ENOUGH, None
+    return verdict, None
+
+
+_STATES = {verdict.value: verdict for verdict in Verdict if verdict is not Verdict.LATER}
+"""States of the document by name."""
+
+
+def _derived(row: _Service) -> Verdict:
+    """Return the verdict of a plan without states."""
+    if row.add is None:
+        return Verdict.UNKNOWN
+    short = row.add > 0 or (row.need_now is not None and row.need_now > row.providers_now)
+    return Verdict.BELOW if short or row.short_from is not None else Verdict.ENOUGH
 
 
 _ORDER = {verdict: number for number, verdict in enumerate(Verdict)}

@@ -26,7 +26,8 @@ from spark.capacity.last_run import same_plan
 from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
 from spark.capacity.planning import what_if
 from spark.capacity.planning.forecast import HORIZON, LONGEST_HORIZON
-from spark.capacity.planning.plan import TARGET, Options
+from spark.capacity.planning.plan import Options
+from spark.capacity.planning.policy import Assumptions, PolicyError, read_assumptions
 from spark.capacity.planning.what_if import QuestionError
 from spark.capacity.progress import Progress
 from spark.capacity.session import MEMORY, NoJavaError, open_session
@@ -35,6 +36,9 @@ from spark.capacity.tables.object_store import ObjectFolder, Place, StoreError, 
 from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, Table
 from spark.capacity.tables.store import OutError, Tables
 from spark.capacity.tables.working_copy import LAKE, fill, is_newest, refresh
+
+SAID = (JournalError, NoJavaError, NoRecordsError, OutError, PolicyError, QuestionError, StoreError, TraceError)
+"""Errors whose text is the sentence for the user."""
 
 DEMO_DAYS = 30
 """A month has enough weeks for a weekly season to be believed."""
@@ -104,8 +108,7 @@ def parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--memory", default=MEMORY, help=f"heap of Spark on this machine ({MEMORY})")
         command.add_argument("--horizon", type=hours, default=HORIZON, help=f"hours to forecast ({HORIZON})")
-        command.add_argument("--cost", type=factor, help="of a provider, for plan.json")
-        command.add_argument("--target", type=share, default=TARGET, help=f"how full a provider should be ({TARGET})")
+        command.add_argument("--policy", type=folder, help="policies, known events and exclusions: a plan.toml")
         return command
 
     run = planning("run", "make the tables, the plan and the report of a journal")
@@ -132,7 +135,7 @@ def parser() -> argparse.ArgumentParser:
     asked.add_argument("--out", type=place, required=True, help="the --out of a run")
     asked.add_argument("--growth", type=factor, default=1.0, help="the demand is so many times as high (1.3)")
     asked.add_argument("--full-load", type=factor, help="the load at which a provider is full")
-    asked.add_argument("--target", type=share, default=TARGET, help=f"how full a provider should be ({TARGET})")
+    asked.add_argument("--target", type=share, help="part of its full load that a provider may carry (the policy's)")
     asked.add_argument(
         "--without",
         action="append",
@@ -141,7 +144,7 @@ def parser() -> argparse.ArgumentParser:
         help="without endpoint=, host= or label=; repeatable",
     )
     asked.add_argument("--calendar", type=Path, help="known events as CSV: from,to,factor,service")
-    asked.add_argument("--cost", type=factor, help="of a provider")
+    asked.add_argument("--cost", type=factor, help="of a provider (the policy's)")
     made = commands.add_parser("generate", help="make a journal of a farm that never was")
     made.add_argument("--journal", type=folder, required=True, help="the folder to write it to")
     made.add_argument("--days", type=float, default=DEMO_DAYS, help=f"days ({DEMO_DAYS})")
@@ -159,6 +162,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run_jobs(arguments: argparse.Namespace, progress: Progress, *journals: Place) -> None:
     """Run all jobs on the journals of a farm."""
+    assumed = read_assumptions(arguments.policy) if arguments.policy else Assumptions()
     for journal in journals:
         need_journal(journal)
     out: Place = arguments.out
@@ -174,8 +178,7 @@ def run_jobs(arguments: argparse.Namespace, progress: Progress, *journals: Place
         now=getattr(arguments, "now", None),
         since=getattr(arguments, "date_from", None),
         horizon=arguments.horizon,
-        options=Options(target=arguments.target),
-        cost=arguments.cost,
+        options=Options(assumed),
     )
     if (issued := last_plan(settings, work)) is not None:
         with progress.job("ingest") as step:
@@ -343,7 +346,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     try:
         commands[arguments.command]()
-    except (JournalError, NoJavaError, NoRecordsError, OutError, QuestionError, StoreError, TraceError) as error:
+    except SAID as error:
         print(f"capacity: {error}", file=sys.stderr)
         return 1
     except DeltaError as error:

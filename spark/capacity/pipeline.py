@@ -25,6 +25,7 @@ from spark.capacity.last_run import Inputs, jobs_digest, note_begin, note_end
 from spark.capacity.planning.evaluation import evaluate
 from spark.capacity.planning.forecast import HORIZON, forecast, full_hour
 from spark.capacity.planning.plan import PLAIN, Options, plan
+from spark.capacity.planning.state import State as PlanState
 from spark.capacity.progress import Progress
 from spark.capacity.report import page, plan_json, service_section
 from spark.capacity.report.rows_by_service import RowsByService
@@ -92,8 +93,6 @@ class Settings:
     since: date | None = None
     horizon: int = HORIZON
     options: Options = PLAIN
-    cost: float | None = None
-    """Of a provider, in any unit."""
 
     @property
     def named(self) -> str:
@@ -109,7 +108,6 @@ class Settings:
             "now": None if self.now is None else full_hour(self.now).isoformat(),
             "horizon": str(self.horizon),
             "options": str(self.options),
-            "cost": str(self.cost),
         }
 
     @property
@@ -257,16 +255,20 @@ class Pipeline:
     def _forecast(self, now: datetime, changed: Sequence[date]) -> None:
         tables, settings = self._tables, self._settings
         known = [day for day in tables.dates(GOLD_SERVICE_1H) if day >= (now - HISTORY).date()]
+        assumed = settings.options.assumed
+        if assumed.named:
+            columns = [tables.rows_of(GOLD_SERVICE_1H, day)["service"] for day in known]
+            assumed.need_services({name for column in columns for name in pc.unique(column).to_pylist()})
         load = tables.read(GOLD_SERVICE_1H, known).persist()
         with self._progress.job("forecast") as step:
-            self._keep(GOLD_FORECAST, forecast(load, now, settings.horizon), now)
+            self._keep(GOLD_FORECAST, forecast(load, now, settings.horizon, assumed), now)
             services = len(pc.unique(tables.rows_of(GOLD_FORECAST, now.date())["service"]))
             step(1.0, f"{services:,} services   {settings.horizon} hours from {now:%Y-%m-%d %H:%M} UTC")
         with self._progress.job("plan") as step:
             forecasts = tables.read(GOLD_FORECAST, [now.date()])
             self._keep(GOLD_PLAN, plan(load, forecasts, now, settings.options, self._shared()), now)
-            short = sum(bool(row["add"]) for row in self._issued(GOLD_PLAN, now))
-            step(1.0, f"{short:,} services need more providers within {settings.horizon} hours")
+            states = Counter(row["state"] for row in self._issued(GOLD_PLAN, now))
+            step(1.0, ", ".join(f"{states[state]:,} {state}" for state in PlanState if states[state]) or "no service")
         with self._progress.job("evaluate") as step:
             # An older forecast is over, and none of its hours has changed.
             ahead = timedelta(hours=max(settings.horizon, HORIZON)) + DAY
@@ -299,10 +301,9 @@ class Pipeline:
             "records_lost": sum(row["records"] for row in rows[LOSS.name]),
             "damaged_segments": sum(not row["records"] and bool(row["quarantined"]) for row in rows[LEDGER.name]),
             "horizon_h": self._settings.horizon,
-            "target_utilisation": self._settings.options.target,
         }
         plans, forecasts = rows[GOLD_PLAN.name], rows[GOLD_FORECAST.name]
-        return plan_json.document(plans, forecasts, inputs, self._settings.cost, page.links_of(rows))
+        return plan_json.document(plans, forecasts, inputs, page.links_of(rows))
 
     def _report(self, now: datetime) -> list[Path]:
         tables = self._tables

@@ -32,7 +32,7 @@ def test_the_worst_service_is_first_with_its_verdict_and_the_age_of_the_plan(tmp
     operator.read()
     [shop, bank] = json.loads(operator.type("broker plan"))
     assert shop == {
-        "name": "shop", "verdict": "short in the horizon", "days_until_short": 0.5, "short_at": "2026-03-06T22:00:00Z",
+        "name": "shop", "verdict": "below policy", "days_until_short": 0.5, "short_at": "2026-03-06T22:00:00Z",
         "add": 2, "has": 4, "need_now": 3, "need": 6, "missed": 0, "trials": 16, "miss_at_most": 0.17,
         "note": "grows", "report": "/plan/report.html#s1", "age": 43_200,
     }  # fmt: skip

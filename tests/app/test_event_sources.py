@@ -134,8 +134,8 @@ def test_a_service_that_a_new_plan_finds_short_is_an_event_once(tmp_path: Path) 
     farm, file = Farm(), tmp_path / "plan.json"
     plan = PlanFile(str(file), farm.clock, lambda function, *arguments: succeed(function(*arguments)), parse)
     plan.watch(partial(report_plan, farm))  # type: ignore[arg-type]
-    short = service("bank", add=2, need_now=6, need_horizon=6)
-    about = {"verdict": "short now", "has": 4, "needs": 6, "add": 2, "short_at": MADE}
+    short = service("bank", state="overloaded", add=2, need_now=6, need_horizon=6)
+    about = {"verdict": "overloaded", "has": 4, "needs": 6, "add": 2, "short_at": MADE}
     for services, events in (
         ((service("bank"), service("shop")), []),
         ((short, service("shop")), [("short-of-capacity", "bank", about)]),

@@ -69,7 +69,7 @@ def test_a_change_of_a_verdict_is_reported_once(farm: Farm) -> None:
     farm.write(SHORT)
     farm.write(FINE)
     farm.clock.advance(PAUSE)
-    assert farm.told == [("bank", None, Verdict.SHORT), ("bank", Verdict.SHORT, Verdict.ENOUGH)]
+    assert farm.told == [("bank", None, Verdict.BELOW), ("bank", Verdict.BELOW, Verdict.ENOUGH)]
     farm.watch.cancel()
     farm.watch.cancel()
     farm.write(SHORT)
@@ -95,7 +95,7 @@ def test_a_bad_file_keeps_the_last_good_plan_until_a_good_one_comes(farm: Farm, 
     assert farm.plan.counts()["plan_readings.failed"] == 2, "the first reading, and this one"
     farm.write(FINE)
     assert farm.plan.problem() is None
-    assert farm.told == [("bank", None, Verdict.SHORT), ("bank", Verdict.SHORT, Verdict.ENOUGH)]
+    assert farm.told == [("bank", None, Verdict.BELOW), ("bank", Verdict.BELOW, Verdict.ENOUGH)]
 
 
 def test_a_file_that_goes_keeps_the_plan(farm: Farm) -> None:
@@ -123,7 +123,7 @@ def test_a_file_of_any_size_is_read_to_a_bound_only(farm: Farm) -> None:
 def test_counters_have_the_services_by_verdict(farm: Farm) -> None:
     farm.write(SHORT)
     counts = farm.plan.counts()
-    assert (counts["plan_services.short"], counts["plan_services.enough"], counts["plan_services.soon"]) == (1, 1, 0)
+    assert (counts["plan_services.below"], counts["plan_services.enough"], counts["plan_services.free"]) == (1, 1, 0)
 
 
 def test_another_file_takes_over_and_none_ends_the_plan(farm: Farm, tmp_path: Path) -> None:
@@ -155,4 +155,4 @@ def test_a_watcher_that_fails_stops_no_other(farm: Farm) -> None:
     farm.plan.watch(fail)
     farm.plan.watch(farm._tell)
     farm.write(SHORT)
-    assert farm.told == [("bank", None, Verdict.SHORT)]
+    assert farm.told == [("bank", None, Verdict.BELOW)]

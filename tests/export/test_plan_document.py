@@ -21,11 +21,15 @@ UNKNOWN: dict[str, Any] = {"need_now": None, "need_horizon": None, "add": None, 
     ("members", "verdict", "days"),
     [
         ({}, Verdict.ENOUGH, None),
-        ({"need_now": 5, "add": 1}, Verdict.SHORT, 0.0),
-        ({"need_horizon": 6, "add": 2, "short_from": TOMORROW}, Verdict.SOON, 1.0),
-        ({"need_horizon": 6, "add": 2}, Verdict.SOON, 0.0),
+        ({"state": "overloaded", "need_now": 5, "add": 1, "short_from": TOMORROW}, Verdict.OVERLOADED, 0.0),
+        ({"state": "no N+1"}, Verdict.NO_SPARE, 0.0),
+        ({"state": "below policy", "need_horizon": 6, "add": 2, "short_from": TOMORROW}, Verdict.BELOW, 1.0),
+        ({"state": "below policy", "need_horizon": 6, "add": 2}, Verdict.BELOW, 0.0),
+        ({"state": "can free", "free": 2}, Verdict.FREE, None),
+        ({"state": "can free", "free": 2, "short_by_trend": "2026-04-02T22:00:00Z"}, Verdict.LATER, 28.0),
+        ({"state": "too little history", "need_horizon": 6, "add": 2}, Verdict.TOO_LITTLE, None),
         ({"short_by_trend": "2026-04-02T22:00:00Z"}, Verdict.LATER, 28.0),
-        ({"short_by_trend": TOMORROW, "need_now": 5, "add": 1}, Verdict.SHORT, 0.0),
+        ({"short_by_trend": TOMORROW, "need_now": 5, "add": 1}, Verdict.BELOW, 0.0),
         (UNKNOWN, Verdict.UNKNOWN, None),
     ],
 )
@@ -33,6 +37,29 @@ def test_a_verdict_has_a_time(members: dict[str, Any], verdict: Verdict, days: f
     plan = parse(document(service("bank", **members)))
     bank = plan.services["bank"]
     assert (plan.made, bank.verdict, bank.days_until_short(MADE)) == (MADE, verdict, days)
+
+
+@pytest.mark.parametrize(
+    ("members", "verdict", "days"),
+    [
+        ({}, Verdict.ENOUGH, None),
+        ({"need_now": 5, "add": 1}, Verdict.BELOW, 0.0),
+        ({"need_horizon": 6, "add": 2, "short_from": TOMORROW}, Verdict.BELOW, 1.0),
+        (UNKNOWN, Verdict.UNKNOWN, None),
+    ],
+)
+def test_a_plan_without_states_is_read(members: dict[str, Any], verdict: Verdict, days: float | None) -> None:
+    """It is of an older version of the jobs."""
+    made = json.loads(document(service("bank", **members)))
+    for name in ("state", "free", "policy"):
+        del made["services"][0][name]
+    bank = parse(json.dumps(made).encode()).services["bank"]
+    assert (bank.verdict, bank.days_until_short(MADE)) == (verdict, days)
+
+
+def test_a_state_of_a_later_version_is_unknown() -> None:
+    text = document(service("bank", add=2)).replace(b'"below policy"', b'"of a later version"')
+    assert parse(text).services["bank"].verdict is Verdict.UNKNOWN
 
 
 def test_days_run_down_with_the_clock_to_nothing() -> None:
@@ -48,11 +75,12 @@ def test_the_worst_service_is_first() -> None:
             service("trend", short_by_trend="2026-04-02T22:00:00Z"),
             service("later", add=1, short_from="2026-03-07T22:00:00Z"),
             service("soon", add=1, short_from=TOMORROW),
-            service("more", add=3, need_now=6),
-            service("now", add=1, need_now=5),
+            service("more", add=3, state="no N+1"),
+            service("now", add=1, state="no N+1"),
+            service("hot", add=1, state="overloaded"),
         )
     )
-    assert list(plan.services) == ["more", "now", "soon", "later", "trend", "fine", "free"]
+    assert list(plan.services) == ["hot", "more", "now", "soon", "later", "trend", "fine", "free"]
 
 
 def test_numbers_and_odds_are_those_of_the_file() -> None:
@@ -78,18 +106,20 @@ def test_changes_are_those_of_verdicts_and_of_new_services_that_are_short() -> N
     ]
     assert [change.service.name for change in changes(None, before)] == ["shop"]
     assert [(c.service.verdict, c.before) for c in changes(now, before) if c.service.name == "bank"] == [
-        (Verdict.ENOUGH, Verdict.SHORT)
+        (Verdict.ENOUGH, Verdict.BELOW)
     ]
 
 
 @pytest.mark.parametrize(
     ("before", "now", "alarm"),
     [
-        ({}, {"add": 1, "need_now": 5}, True),
-        ({}, {"add": 1, "short_from": TOMORROW}, True),
-        ({"add": 1, "short_from": TOMORROW}, {"add": 1, "need_now": 5}, True),
-        ({"add": 1, "need_now": 5}, {"add": 1, "short_from": TOMORROW}, False),
-        ({"add": 1, "need_now": 5}, {}, False),
+        ({}, {"state": "overloaded"}, True),
+        ({}, {"state": "no N+1"}, True),
+        ({"state": "no N+1"}, {"state": "overloaded"}, True),
+        ({"state": "overloaded"}, {"state": "no N+1"}, False),
+        ({"state": "overloaded"}, {}, False),
+        # What the policy wants is no alarm.
+        ({}, {"state": "below policy", "add": 1}, False),
         ({}, {"short_by_trend": TOMORROW}, False),
     ],
 )

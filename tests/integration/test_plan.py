@@ -24,12 +24,12 @@ def test_a_plan_is_shown_and_outlives_a_bad_file(tmp_path: Path) -> None:
     config.write_text(f'{off}[plan]\nfile = "plan.json"\n[[elko.listeners]]\nendpoint = "tcp:0:interface=127.0.0.1"\n')
     with Daemon(tmp_path, "--config", str(config)) as daemon:
         until(lambda: ask(daemon, "status")["plan"].get("problem") == "No such file or directory")
-        file.write_bytes(document(service("bank"), service("shop", add=2, need_now=6)))
+        file.write_bytes(document(service("bank"), service("shop", state="no N+1", add=2, need_now=6)))
         daemon.process.send_signal(signal.SIGHUP)
         until(lambda: [row["name"] for row in ask(daemon, "broker plan")] == ["shop", "bank"])
         [shop] = ask(daemon, "broker plan shop")
-        assert (shop["verdict"], shop["days_until_short"], shop["add"]) == ("short now", 0.0, 2)
-        assert counters(daemon)["plan_services.short"] == 1
+        assert (shop["verdict"], shop["days_until_short"], shop["add"]) == ("no N+1", 0.0, 2)
+        assert counters(daemon)["plan_services.no_spare"] == 1
 
         aside = tmp_path / "aside"
         aside.write_text("[")

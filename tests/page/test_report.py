@@ -54,7 +54,7 @@ def daemon(folder: Path, config: str) -> Iterator[Farm]:
             service("shop", report="report.html#s1", add=2, need_now=6),
             service("post", report="services/s1.html"),
             service("inn"),
-            service("mail", add=2, need_horizon=6, short_from="2026-03-06T22:00:00Z"),
+            service("mail", short_by_trend="2026-04-02T22:00:00Z"),
         )
     )
     put(folder / "users.toml", USERS)
@@ -113,7 +113,7 @@ def test_each_service_has_a_link_to_its_part_of_the_report(open_farm: Farm, tabs
 @pytest.mark.parametrize("size", [WIDE, PHONE])
 def test_the_longest_verdict_is_not_cut(open_farm: Farm, tabs: Tabs, size: tuple[int, int]) -> None:
     page = tabs(open_farm.url("plan"), size)
-    mark = page.get_by_role("row").filter(has_text="mail").get_by_text("short in the horizon")
+    mark = page.get_by_role("row").filter(has_text="mail").get_by_text("short by the trend")
     expect(mark).to_be_visible()
     assert mark.evaluate("mark => mark.closest('td').scrollWidth <= mark.closest('td').clientWidth")
 

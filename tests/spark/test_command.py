@@ -30,13 +30,21 @@ def test_a_missing_java_is_one_sentence(
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["fly"], ["run"], ["demo", "--horizon", "0"], ["demo", "--target", "1.5"], ["demo", "--horizon", "x"]],
+    [[], ["fly"], ["run"], ["demo", "--horizon", "0"], ["demo", "--target", "0.5"], ["demo", "--horizon", "x"]],
 )
 def test_wrong_arguments_end_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
     assert "usage:" in capsys.readouterr().err
+
+
+def test_a_wrong_policy_is_said_before_java_is_looked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = tmp_path / "plan.toml"
+    policy.write_text("[[policy]]\ntarget = 2\n")
+    assert main(["run", "--journal", str(tmp_path), "--out", str(tmp_path / "out"), "--policy", str(policy)]) == 1
+    reason = "target is a number above 0 and at most 1, not 2"
+    assert capsys.readouterr().err == f"capacity: {policy}, line 2: {reason}\n"
 
 
 @pytest.mark.parametrize("option", ["--journal", "--out"])

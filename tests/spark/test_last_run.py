@@ -87,14 +87,14 @@ def test_a_run_without_news_ends_at_once_and_changes_nothing(command: Command) -
     "options",
     [
         ("--horizon", "25"),
-        ("--target", "0.7"),
-        ("--cost", "3"),
+        ("--policy", "{journal}/../plan.toml"),
         ("--now", "2026-03-02T13:00"),
         ("--journal", "{journal}/../other"),
     ],
 )
 def test_another_input_of_the_plan_makes_it_a_run(command: Command, tmp_path: Path, options: tuple[str, str]) -> None:
     segment(command.journal.with_name("other"), "b-one-1", b"")
+    command.journal.with_name("plan.toml").write_text("[[policy]]\ntarget = 0.7\n")
     assert not command.ends_early(*(option.format(journal=command.journal) for option in options))
 
 

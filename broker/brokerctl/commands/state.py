@@ -105,6 +105,7 @@ PLAN = [
     Column("days_until_short"),
     Column("short_at"),
     Column("add"),
+    Column("free"),
     Column("has"),
     Column("need_now"),
     Column("need"),
@@ -129,7 +130,7 @@ def plan(context: click.Context, /, check: bool, **options: Any) -> int:
     if output.for_people and unplanned:
         problem = answer.get("problem")
         output.note(f"plan.json: {problem}" if problem else "plan.file of the configuration names none")
-    short = any(row.get("days_until_short") is not None or "short" in str(row.get("verdict")) for row in found)
+    short = any(row.get("days_until_short") is not None for row in found)
     return Exit.FAILED if check and (short or not found) else Exit.OK
 
 

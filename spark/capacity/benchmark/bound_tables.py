@@ -21,14 +21,13 @@ from spark.capacity.benchmark.back_test import HELD_OUT, SEEN, Step
 from spark.capacity.benchmark.rival_rules import RULES
 from spark.capacity.planning.needs import Needs
 from spark.capacity.planning.peak_bound import upper_limit
-from spark.capacity.planning.plan import TARGET
 
 MOST = 10.0
 
 FARM = 10
 """Full loads of the peak for which the whole cost is shown: spares cost small services more."""
 
-NEEDS = Needs(TARGET)
+NEEDS = Needs(1.0)
 """Of a service whose providers are full at a load of 1."""
 
 PRINTED = ((0.0, 0.2), (0.2, 0.35), (0.35, 0.6), (0.6, 0.999), (0.999, 1.0))

@@ -4,6 +4,7 @@ Rules:
 - The history of a service is `demand_mean` of its hours before ``now``, from the first to the last full hour, and for
   the peak bound the finest peak of the same hours (`PEAKS`). An hour without a row, or without a demand in it, is
   unknown, not zero.
+- Hours of an exclusion (`policy`) are no peaks: they are unknown to the peak bound. Its headroom is that of the policy.
 - The forecast begins with the hour ``now`` and has a row for each hour of the horizon.
 - A service that has not been seen for `HISTORY_DAYS` days has no history left, and no forecast.
 - Nothing depends on the wall clock: the same rows and the same ``now`` give the same forecast.
@@ -22,7 +23,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark.capacity.planning import models, peak_bound
+from spark.capacity.planning.policy import Assumptions
 from spark.capacity.tables.schema import GOLD_FORECAST, PEAKS
+
+PLAIN = Assumptions()
 
 HORIZON = 168
 """Hours that are forecast: a week shows every peak that a week has, and leaves time to buy a machine."""
@@ -40,7 +44,7 @@ def full_hour(now: datetime) -> datetime:
     return moment.replace(minute=0, second=0, microsecond=0)
 
 
-def forecast(load: DataFrame, now: datetime, horizon: int = HORIZON) -> DataFrame:
+def forecast(load: DataFrame, now: datetime, horizon: int = HORIZON, assumed: Assumptions = PLAIN) -> DataFrame:
     """Return the rows of gold_forecast that are issued at ``now``, from gold_service_1h."""
     if not 1 <= horizon <= LONGEST_HORIZON:
         raise ValueError(f"a horizon of {horizon} hours is not between 1 and {LONGEST_HORIZON}")
@@ -48,30 +52,35 @@ def forecast(load: DataFrame, now: datetime, horizon: int = HORIZON) -> DataFram
     since = F.lit(issued) - F.expr(f"INTERVAL {models.HISTORY_DAYS} DAYS")
     known = load.where((F.col("h") < F.lit(issued)) & (F.col("h") >= since))
     history = known.select("service", "h", *PEAKS)
-    return history.groupBy("service").applyInPandas(_for_service(issued, horizon), GOLD_FORECAST.schema)
+    return history.groupBy("service").applyInPandas(_for_service(issued, horizon, assumed), GOLD_FORECAST.schema)
 
 
-def _for_service(issued: datetime, horizon: int) -> Callable[[pd.DataFrame], pd.DataFrame]:
+def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callable[[pd.DataFrame], pd.DataFrame]:
     """Return the function that forecasts one service."""
     start = pd.Timestamp(issued).tz_localize(None)
 
     def rows(hours: pd.DataFrame) -> pd.DataFrame:
         series = hourly(hours["h"], hours["demand_mean"], start)
         told = models.forecast(series, horizon)
+        service = hours["service"].iloc[0]
         highest = hours[list(PEAKS)].astype("float64").bfill(axis="columns")[PEAKS[0]]
+        if assumed.exclusions:
+            out = [assumed.excluded(service, at.replace(tzinfo=UTC)) for at in pd.to_datetime(hours["h"])]
+            highest = highest.mask(pd.Series(out, highest.index))
+        headroom = assumed.of(service).headroom
         peaks = models.recent(hourly(hours["h"], highest, start))
-        record = peak_bound.record(peaks, horizon)
-        bound = max(peak_bound.bound(peaks), float(told.p50.max()))
+        record = peak_bound.record(peaks, horizon, headroom=headroom)
+        bound = max(peak_bound.bound(peaks, headroom=headroom), float(told.p50.max()))
         return pd.DataFrame(
             {
                 "date": issued.date(),
-                "service": hours["service"].iloc[0],
+                "service": service,
                 "issued": start,
                 "h": pd.date_range(start, periods=horizon, freq="h"),
                 "model": told.model,
                 "p50": told.p50,
                 "p95": told.p95,
-                "hour_bound": np.maximum(peak_bound.by_hour(peaks, horizon), told.p50),
+                "hour_bound": np.maximum(peak_bound.by_hour(peaks, horizon, headroom=headroom), told.p50),
                 "peak_bound": bound,
                 "mase": _or_none(told.mase, horizon),
                 "mase_naive": _or_none(told.mase_naive, horizon),

@@ -3,100 +3,162 @@ horizon.
 
 Rules:
 - Nothing is claimed about capacity where nothing says when a provider is full: no `full_load`, no number.
-- Providers for a load = load / (`full_load` * target utilisation), rounded up, and never less than one.
+- A load *keeps busy* load / `full_load` providers, rounded up. With fewer they are overloaded.
+- The policy wants more: load / (`full_load` * target utilisation), rounded up, and its spares on top; those that are
+  kept busy, and `n_plus` that may fail; and no fewer than its least.
 - Where providers report requests and their latency, or requests in flight, Erlang's formula says how many providers,
   each of which handles one request at a time, keep all but `WAIT_SHARE` of them from waiting; the larger number is
   taken. The traffic of a load is that of the last full hour, in proportion to the load. If more requests are in service
   than there are providers, they handle several at a time, and the formula says nothing.
-- Spare providers come on top: `SPARE`, or `SPARE_SHARE` of those needed if that is more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from typing import Any
 
 import attrs
 
 from spark.capacity.planning import erlang
 from spark.capacity.planning.erlang import MOST_ERLANGS, WAIT_SHARE
+from spark.capacity.planning.policy import DEFAULT, Policy
 
-SPARE = 2
-"""One may be down and another be restarted at the same time, and demand is still met."""
-
-SPARE_SHARE = 0.05
-"""Of a large farm more than two are down at a time."""
+ROUNDING = 1e-9
+"""Part of a provider that is no provider: 0.8 * 50 * 3 is a little more than 120."""
 
 
 @attrs.frozen
 class Needs:
-    """The needs of a service.
+    """The needs of a service by its policy.
 
-    ``per_provider`` is the load that a provider should carry, None without a full load. With a load of ``mean`` so many
+    ``full_load`` is the load at which a provider is full, None where that is not known. With a load of ``mean`` so many
     requests were in service, ``erlangs``: None where providers do not report them, or handle several at a time.
     """
 
-    per_provider: float | None
+    full_load: float | None
+    policy: Policy = DEFAULT
     erlangs: float | None = None
     mean: float | None = None
 
     def busy(self, load: float) -> int | None:
-        """Return the providers that a load keeps busy; None where nothing is known."""
-        waits = None if self.erlangs is None else erlang.providers_for(self._traffic(self.erlangs, load))
-        known = [number for number in (self._for_load(load), waits) if number is not None]
-        return max(1, *known) if known else None
+        """Return the providers that a load keeps busy: with fewer they are overloaded. None where nothing is known."""
+        known = [number for number in (self._for_load(load, 1.0), self._not_stuck(load)) if number is not None]
+        return max(known) if known else None
 
     def of(self, load: float) -> int | None:
-        """Return the providers that must be there for a load, spares included; None where nothing is known."""
-        busy = self.busy(load)
-        return None if busy is None else with_spare(busy)
+        """Return the providers that the policy wants for a load; None where nothing is known."""
+        wanted = self._wanted(load)
+        if not wanted:
+            return None
+        most = self.policy.most
+        need = max(wanted.values())
+        return need if most is None else min(need, most)
 
     def exceed(self, load: float, providers: int) -> bool:
         """Return True if a load needs more than so many providers; False where nothing is known."""
         needed = self.of(load)
         return needed is not None and needed > providers
 
+    def overloads(self, load: float | None, providers: int) -> bool:
+        """Return True if a load keeps more than so many providers busy; False where nothing is known."""
+        busy = None if load is None else self.busy(load)
+        return busy is not None and busy > providers
+
     def carried(self, providers: int) -> float | None:
-        """Return the highest load for which so many providers are enough, spares included; 0 if they are all spares."""
-        busy = next((busy for busy in range(providers - SPARE, 0, -1) if with_spare(busy) <= providers), 0)
-        limits = [busy * self.per_provider] if self.per_provider else []
+        """Return the highest load for which so many providers are enough, infinite if any is; None where nothing is
+        known."""
+        policy = self.policy
+        if not self._wanted(0.0):
+            return None
+        if policy.most is not None and providers >= policy.most:
+            return inf
+        if providers < max(policy.least, 1):
+            return 0.0
+        apart, left = max(providers - policy.spares, 0), max(providers - policy.n_plus, 0)
+        limits = [min(apart * self.full_load * policy.target, left * self.full_load)] if self.full_load else []
         # Without a load in proportion to which the traffic grows, no load is the limit.
         if self.erlangs and self.mean:
-            limits.append(erlang.most_traffic(busy) / self.erlangs * self.mean)
-        return min(limits, default=None)
+            # Less than `left` erlangs: with as many, requests pile up.
+            traffic = min(erlang.most_traffic(apart), left * (1.0 - ROUNDING))
+            limits.append(traffic / self.erlangs * self.mean)
+        return min(limits, default=inf)
 
-    def rule(self, load: float, target: float) -> str:
+    def rule(self, load: float) -> str:
         """Name the rule that decides on the need of a load."""
-        busy, by_load = self.busy(load), self._for_load(load)
-        if busy is None:
+        wanted, most = self._wanted(load), self.policy.most
+        if not wanted:
             return "none"
-        waits = by_load is None or busy > by_load
-        spare = f" + {SPARE_SHARE:.0%} spare" if ceil(busy * SPARE_SHARE) > SPARE else f" + {SPARE} spare"
-        return (f"at most {WAIT_SHARE:.0%} wait" if waits else f"peak bound at {target:.0%} load") + spare
+        if most is not None and max(wanted.values()) > most:
+            return f"at most {most}"
+        return max(wanted, key=lambda name: wanted[name])
 
-    def _for_load(self, load: float) -> int | None:
-        return max(1, ceil(load / self.per_provider)) if self.per_provider else None
+    def _wanted(self, load: float) -> dict[str, int]:
+        """Return the providers that each rule of the policy wants, by its name; the first of equal ones decides."""
+        policy, busy = self.policy, self.busy(load)
+        if busy is None:
+            return {}
+        spares = f" + {policy.spares} spare" if policy.spares else ""
+        wanted = {}
+        if (by_load := self._for_load(load, policy.target)) is not None:
+            wanted[f"peak bound at {policy.target:.0%} load{spares}"] = by_load + policy.spares
+        if self.erlangs is not None:
+            waits = erlang.providers_for(self._traffic(self.erlangs, load))
+            wanted[f"at most {WAIT_SHARE:.0%} wait{spares}"] = waits + policy.spares
+        if policy.n_plus and busy:
+            wanted[f"N+{policy.n_plus}"] = busy + policy.n_plus
+        wanted[f"at least {max(policy.least, 1)}"] = max(policy.least, 1)
+        return wanted
+
+    def _for_load(self, load: float, target: float) -> int | None:
+        return max(0, ceil(load / (self.full_load * target) - ROUNDING)) if self.full_load else None
+
+    def _not_stuck(self, load: float) -> int | None:
+        """Return the providers with which requests do not pile up."""
+        if self.erlangs is None:
+            return None
+        traffic = self._traffic(self.erlangs, load)
+        return int(traffic) + 1 if traffic else 0
 
     def _traffic(self, erlangs: float, load: float) -> float:
         return min(MOST_ERLANGS, erlangs * max(0.0, load) / self.mean) if self.mean else erlangs
 
 
 def service_needs(
-    full_load: float | None, target: float | None, erlangs: float | None, providers: float | None, mean: float | None
+    full_load: float | None, policy: Policy, erlangs: float | None, providers: float | None, mean: float | None
 ) -> Needs:
     """Return the needs of a service whose ``providers`` had so many requests in service, with a load of ``mean``."""
-    return Needs(
-        full_load * target if full_load and target else None,
-        None if erlangs is None or several(erlangs, providers or 0.0) else erlangs,
-        mean,
-    )
+    handled = None if erlangs is None or several(erlangs, providers or 0.0) else erlangs
+    return Needs(full_load or None, policy, handled, mean)
 
 
 def needs_of(row: Mapping[str, Any]) -> Needs:
     """Return the needs of a service, from its row of gold_plan."""
-    names = ("full_load", "target_utilisation", "erlangs", "providers_now", "demand_mean")
-    return service_needs(*(_finite(row.get(name)) for name in names))
+    full_load, erlangs, providers, mean = (
+        _finite(row.get(name)) for name in ("full_load", "erlangs", "providers_now", "demand_mean")
+    )
+    return service_needs(full_load, policy_of(row), erlangs, providers, mean)
+
+
+def policy_of(row: Mapping[str, Any]) -> Policy:
+    """Return the policy of a service, from its row of gold_plan; members that it does not have are the defaults."""
+    given: dict[str, Any] = {"services": str(row.get("policy") or "*")}
+    for name, column in POLICY_COLUMNS.items():
+        if (value := _finite(row.get(column))) is not None:
+            given[name] = int(value) if name in ("spares", "n_plus", "least", "most") else value
+    return Policy(**given)
+
+
+POLICY_COLUMNS = {
+    "headroom": "headroom",
+    "target": "target_utilisation",
+    "spares": "spares",
+    "n_plus": "n_plus",
+    "least": "providers_least",
+    "most": "providers_most",
+    "cost": "cost",
+}
+"""Columns of gold_plan that hold the policy, by the member of `Policy`."""
 
 
 def _finite(value: float | None) -> float | None:
@@ -106,8 +168,3 @@ def _finite(value: float | None) -> float | None:
 def several(erlangs: float, providers: float) -> bool:
     """Return True if so many providers with so many requests in service must handle several at a time."""
     return 0 < providers < erlangs
-
-
-def with_spare(busy: int) -> int:
-    """Return the providers that must be there for so many to be busy."""
-    return busy + max(SPARE, ceil(busy * SPARE_SHARE))

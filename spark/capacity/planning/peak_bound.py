@@ -4,8 +4,9 @@ Peaks are maxima of minutes, or of five where no minutes are known: one value fo
 it), oldest first; NaN where nothing is known. Pure numpy: no Spark in here.
 
 Rules:
-- The bound of a horizon is the highest peak of the last `SPAN_DAYS` days times `HEADROOM`. Nothing in it is fitted to
-  a service, so its past misses are those of a rule that did not see them.
+- The bound of a horizon is the highest peak of the last `SPAN_DAYS` days times a headroom, `HEADROOM` unless the policy
+  of the service has another. Nothing in it is fitted to a service, so its past misses are those of a rule that did not
+  see them.
 - The bound of an hour is made in the same way of the peaks of that hour of the week (of the day, while there are less
   than three weeks) and of the hours beside it. It serves schedules and dates, and is never above the bound.
 - The record of a service: the same rule at past moments, one horizon apart, each given only the data known then. With
@@ -66,30 +67,30 @@ def highest(peaks: Floats, day: int = DAY) -> float:
     return float(known.max()) if len(known) else math.nan
 
 
-def _raised(value: Floats | float) -> Floats:
-    return np.asarray(value + (HEADROOM - 1.0) * np.abs(value))
+def _raised(value: Floats | float, headroom: float) -> Floats:
+    return np.asarray(value + (headroom - 1.0) * np.abs(value))
 
 
-def bound(peaks: Floats, day: int = DAY) -> float:
+def bound(peaks: Floats, day: int = DAY, headroom: float = HEADROOM) -> float:
     """Return the bound of any horizon that begins where the peaks end; 0 where nothing is known."""
     top = highest(peaks, day)
-    return 0.0 if math.isnan(top) else float(_raised(top))
+    return 0.0 if math.isnan(top) else float(_raised(top, headroom))
 
 
-def by_hour(peaks: Floats, horizon: int, day: int = DAY) -> Floats:
+def by_hour(peaks: Floats, horizon: int, day: int = DAY, headroom: float = HEADROOM) -> Floats:
     """Return the bound of each step of the horizon."""
-    season, most = season_of(len(peaks), day), bound(peaks, day)
+    season, most = season_of(len(peaks), day), bound(peaks, day, headroom)
     recent = peaks[-SPAN_DAYS * day :]
     ahead = -(-len(recent) // season) * season - len(recent)
     seasons = np.concatenate([np.full(ahead, np.nan), recent]).reshape(-1, season)
     slots = np.fmax.reduce(seasons, axis=0, initial=np.nan)
     near = np.fmax(np.fmax(np.roll(slots, 1), np.roll(slots, -1)), slots)
-    raised = np.where(np.isnan(near), most, np.minimum(_raised(near), most))
+    raised = np.where(np.isnan(near), most, np.minimum(_raised(near, headroom), most))
     # The history ends with the last slot of a season.
     return np.resize(raised, horizon)
 
 
-def record(peaks: Floats, horizon: int, day: int = DAY) -> Record:
+def record(peaks: Floats, horizon: int, day: int = DAY, headroom: float = HEADROOM) -> Record:
     """Look back: how often would the bound have been missed?"""
     ahead = horizon if len(peaks) >= (FIRST + 1) * horizon else day
     missed, ratios = [], []
@@ -97,7 +98,7 @@ def record(peaks: Floats, horizon: int, day: int = DAY) -> Record:
         came, before = peaks[origin : origin + ahead], peaks[:origin]
         if np.isnan(came).all() or np.isnan(before).all():
             continue
-        peak, said = float(np.nanmax(came)), bound(before, day)
+        peak, said = float(np.nanmax(came)), bound(before, day, headroom)
         missed.append(said < peak)
         if peak > 0.0:
             ratios.append(said / peak)

@@ -3,6 +3,8 @@
 Rules:
 - One rule (`needs`) makes all needs: that of the horizon from the peak bound, that of an hour from the bound of the
   hour. The need of now is that of the hour ``now``, with which the horizon begins.
+- The policy of a service (`policy`) decides on its needs; its state (`state`) keeps apart what was measured and what is
+  bound. An hour of an exclusion is no peak.
 - The providers run out in the first hour whose need is more than there are now: at the earliest by the bound of that
   hour, as expected by its p50. So a service is short by its need of now just where that first hour is ``now``.
 - An instance that offers several services lends its full load to each of them. Such needs do not add up; the plan says
@@ -14,7 +16,8 @@ A service's plan is plain Python on a few hundred numbers; Spark only brings the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from math import isfinite
 from typing import Any
 
@@ -26,13 +29,10 @@ from pyspark.sql import functions as F
 from spark.capacity.planning.erlang import MOST_ERLANGS
 from spark.capacity.planning.forecast import full_hour
 from spark.capacity.planning.growth import WEEK, WEEKS, Growth, finest, growth, weekly_peaks, whole_weeks
-from spark.capacity.planning.needs import Needs, service_needs, several
-from spark.capacity.planning.peak_bound import HEADROOM
+from spark.capacity.planning.needs import POLICY_COLUMNS, Needs, service_needs, several
+from spark.capacity.planning.policy import Assumptions, Event, Policy
+from spark.capacity.planning.state import State, state_of
 from spark.capacity.tables.schema import GOLD_PLAN, PEAKS
-
-TARGET = 0.8
-"""Target utilisation of a provider in the busiest minute, as far as the journal tells minutes: the rest is for shorter
-bursts, and for load that is unevenly spread over the providers."""
 
 HOUR = 3600.0
 """Seconds of an hour, for rows of older tables, which do not tell how much of it was observed."""
@@ -44,42 +44,38 @@ SEVERAL = "providers handle several requests at a time: Erlang's formula is not 
 
 
 @attrs.frozen
-class Event:
-    """A known event: from ``begin`` until ``end`` the demand of a service (None: of all) is ``factor`` fold."""
-
-    begin: datetime
-    end: datetime
-    factor: float
-    service: str | None = None
-
-
-@attrs.frozen
 class Options:
-    """Parameters of a plan; all but the target is for what-if questions.
+    """Parameters of a plan: the policy file, and the rest for what-if questions.
 
-    ``growth`` multiplies the demand, ``full_load`` replaces the load that a provider carries, ``without`` takes so many
-    providers away, by service, and ``events`` are known beforehand.
+    ``growth`` multiplies the demand, ``full_load`` and ``target`` replace the load that a provider carries and the part
+    of it that it may, ``without`` takes so many providers away, by service, and ``events`` are known besides.
     """
 
-    target: float = attrs.field(default=TARGET)
+    assumed: Assumptions = attrs.field(factory=Assumptions)
     growth: float = 1.0
     full_load: float | None = None
+    target: float | None = None
     without: Mapping[str, int] = attrs.field(factory=dict)
     events: tuple[Event, ...] = ()
 
-    def factor(self, service: str, hour: datetime | None = None) -> float:
-        """Return the factor of the demand: in an hour, or where none is given without any event."""
+    @property
+    def grown(self) -> float:
+        """The factor of the demand without any event."""
+        return self.growth * self.assumed.growth
+
+    def factor(self, service: str, hour: datetime) -> float:
+        """Return the factor of the demand in an hour."""
         mine = [
             event.factor
-            for event in self.events
-            if hour is not None and event.service in (None, service) and event.begin <= hour < event.end
+            for event in (*self.assumed.events, *self.events)
+            if event.begin <= hour < event.end and fnmatchcase(service, event.services)
         ]
-        return self.growth * max(mine, default=1.0)
+        return self.grown * max(mine, default=1.0)
 
-    @target.validator
-    def _possible(self, attribute: object, value: float) -> None:
-        if not 0.0 < value <= 1.0:
-            raise ValueError(f"a target utilisation of {value} is not above 0 and at most 1")
+    def policy(self, service: str) -> Policy:
+        """Return the policy of a service."""
+        policy = self.assumed.of(service)
+        return policy if self.target is None else attrs.evolve(policy, target=self.target)
 
 
 PLAIN = Options()
@@ -124,19 +120,26 @@ def plan_service(
 ) -> dict[str, Any]:
     """Plan for one service: ``steps`` are the rows of its forecast, ``hours`` those of its past, both in order."""
     first = steps[0]
+    service = first["service"]
+    policy = options.policy(service)
     last = hours[-1] if hours and hours[-1]["h"] == issued - timedelta(hours=1) else {}
     full_load = options.full_load or next((row["full_load"] for row in reversed(hours) if row["full_load"]), None)
     there = round(last.get("providers_mean") or 0)
-    providers = max(0, there - options.without.get(first["service"], 0))
-    demand = options.growth * (finest(last) or 0.0)
+    providers = max(0, there - options.without.get(service, 0))
+    demand = options.grown * (finest(last) or 0.0)
+    day = [finest(row) for row in hours if row["h"] >= issued - timedelta(days=1)]
+    highest = max((options.grown * peak for peak in day if peak is not None), default=None)
     # In an event the whole week may be as high as its highest peak: nothing is known of when in it that comes.
-    bound = first["peak_bound"] * max(options.factor(first["service"], row["h"]) for row in steps)
+    bound = first["peak_bound"] * max(options.factor(service, _utc(row["h"])) for row in steps)
     erlangs = _erlangs(last)
-    needs = service_needs(full_load, options.target, erlangs, there, last.get("demand_mean"))
-    peaks = weekly_peaks(hours, issued)
-    trend = growth(peaks, whole_weeks(hours, issued))
-    need_now = needs.of(first["hour_bound"] * options.factor(first["service"], first["h"]))
+    needs = service_needs(full_load, policy, erlangs, there, last.get("demand_mean"))
+    usual = [row for row in hours if not options.assumed.excluded(service, _utc(row["h"]))]
+    peaks = weekly_peaks(usual, issued)
+    trend = growth(peaks, whole_weeks(usual, issued))
+    need_now = needs.of(first["hour_bound"] * options.factor(service, _utc(first["h"])))
     busy, need = needs.busy(bound), needs.of(bound)
+    known = sum(finest(row) is not None for row in hours)
+    state = state_of(needs, providers, demand if last else None, highest, bound, known)
     notes = [
         NO_FULL_LOAD if full_load is None else None,
         GONE if not providers else None,
@@ -146,30 +149,39 @@ def plan_service(
     ]
     return {
         "date": issued.date(),
-        "service": first["service"],
+        "service": service,
         "issued": issued,
+        "state": state.value,
         "providers_now": providers,
         "need_now": need_now,
         "need_horizon": need,
         "add": None if need is None else max(0, need - providers),
-        "spare": None if need is None or busy is None else need - busy,
-        "rule": needs.rule(bound, options.target),
+        "free": providers - need if need is not None and state is State.FREE else 0,
+        "spare": None if need is None or busy is None else max(0, need - busy),
+        "rule": needs.rule(bound),
         "exhaust_p50": _short_from(steps, "p50", needs, providers, options),
         "exhaust_bound": _short_from(steps, "hour_bound", needs, providers, options),
         "growth_per_week": None if trend is None else trend.share,
         "weekly_peaks": peaks,
         "trend_level": None if trend is None else trend.level,
-        "exhaust_trend": _short_week(trend, needs, providers, issued, options.growth),
+        "exhaust_trend": _short_week(trend, needs, providers, issued, options.grown),
         "demand_now": demand,
+        "demand_day": highest,
         "demand_mean": last.get("demand_mean"),
         "peak_bound": bound,
+        "known_hours": known,
         "full_load": full_load,
-        "target_utilisation": options.target,
+        "policy": policy.services,
+        **{column: getattr(policy, name) for name, column in POLICY_COLUMNS.items()},
         "erlangs": erlangs,
         "service_s": last.get("service_s"),
         **{name: first[name] for name in ("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h")},
         "note": "; ".join(note for note in notes if note),
     }
+
+
+def _utc(hour: datetime) -> datetime:
+    return hour.replace(tzinfo=UTC) if hour.tzinfo is None else hour
 
 
 def _erlangs(last: Mapping[str, Any]) -> float | None:
@@ -189,15 +201,17 @@ def _short_from(
     steps: Sequence[Mapping[str, Any]], of: str, needs: Needs, providers: int, options: Options
 ) -> datetime | None:
     """Return the first hour of which the need is more than there are providers."""
-    short = (row["h"] for row in steps if needs.exceed(row[of] * options.factor(row["service"], row["h"]), providers))
-    return next(short, None)
+    for row in steps:
+        if needs.exceed(row[of] * options.factor(row["service"], _utc(row["h"])), providers):
+            hour: datetime = row["h"]
+            return hour
+    return None
 
 
 def _short_week(trend: Growth | None, needs: Needs, providers: int, issued: datetime, factor: float) -> datetime | None:
     """Return the first week whose peak by the trend, with its headroom, needs more than there are providers."""
     if trend is None or trend.slope <= 0.0:
         return None
-    short = (
-        number for number in range(1, WEEKS + 1) if needs.exceed(factor * HEADROOM * trend.in_weeks(number), providers)
-    )
+    raised = factor * needs.policy.headroom
+    short = (number for number in range(1, WEEKS + 1) if needs.exceed(raised * trend.in_weeks(number), providers))
     return next((issued + (number - 1) * WEEK for number in short), None)

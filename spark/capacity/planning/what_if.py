@@ -13,14 +13,18 @@ import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from glob import escape
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pyarrow.compute as pc
 import pyarrow.parquet
 
 from spark.capacity.planning.forecast import full_hour
-from spark.capacity.planning.plan import Event, Options, plan_service
+from spark.capacity.planning.needs import policy_of
+from spark.capacity.planning.plan import Options, plan_service
+from spark.capacity.planning.policy import Event
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     GOLD_FORECAST,
@@ -56,7 +60,7 @@ def read_calendar(path: Path) -> tuple[Event, ...]:
                     raise QuestionError(f"{path}, line {number}: from, to and factor are needed") from error
                 if begin >= end or not 0.0 <= factor < float("inf"):
                     raise QuestionError(f"{path}, line {number}: it ends before it begins, or its factor is no factor")
-                events.append(Event(begin, end, factor, row.get("service") or None))
+                events.append(Event(begin, end, factor, escape(row["service"]) if row.get("service") else "*"))
     except (OSError, UnicodeError) as error:
         raise QuestionError(f"{path} cannot be read") from error
     return tuple(events)
@@ -118,10 +122,16 @@ def answer(tables: Tables, options: Options) -> list[tuple[Row, Row]]:
     steps = _by_service(row for row in told if row["issued"] == issued)
     hours = _by_service(_hours(tables, issued))
     return [
-        (row, plan_service(steps[row["service"]], hours.get(row["service"], []), issued, options))
+        (row, plan_service(steps[row["service"]], hours.get(row["service"], []), issued, _with_policy(options, row)))
         for row in sorted(plans, key=lambda row: str(row["service"]))
         if row["issued"] == issued and row["service"] in steps
     ]
+
+
+def _with_policy(options: Options, row: Row) -> Options:
+    """Return the options with the policy of a plan: a question is about other assumptions, not another policy."""
+    policy = attrs.evolve(policy_of(row), services="*")
+    return attrs.evolve(options, assumed=attrs.evolve(options.assumed, policies=(policy,)))
 
 
 def last_hour(issued: datetime) -> datetime:
@@ -156,7 +166,8 @@ def _by_service(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def table(answers: Sequence[tuple[Row, Row]], cost: float | None = None) -> str:
     """Return the answer as text: a line for each service, those first that are short."""
     heads = ("service", "providers", "needed", "to add", "what if: providers", "needed", "to add", "short from")
-    lines: list[tuple[str, ...]] = [heads if cost is None else (*heads, "cost of the needed")]
+    priced = cost is not None or any(other["cost"] is not None for _, other in answers)
+    lines: list[tuple[str, ...]] = [(*heads, "cost of the needed") if priced else heads]
     for plan, other in sorted(answers, key=lambda pair: (-(pair[1]["add"] or 0), str(pair[1]["service"]))):
         line = (
             str(plan["service"]),
@@ -164,14 +175,16 @@ def table(answers: Sequence[tuple[Row, Row]], cost: float | None = None) -> str:
             *(_said(other[name]) for name in ("providers_now", "need_horizon", "add")),
             f"{other['exhaust_bound']:%Y-%m-%d %H:%M}" if other["exhaust_bound"] else "-",
         )
-        lines.append(line if cost is None else (*line, _costs(cost, other["need_horizon"])))
+        lines.append(
+            (*line, _costs(other["cost"] if cost is None else cost, other["need_horizon"])) if priced else line
+        )
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
     padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
     return "\n".join(padded)
 
 
-def _costs(cost: float, number: int | None) -> str:
-    return "-" if number is None else f"{cost * number:,.2f}"
+def _costs(cost: float | None, number: int | None) -> str:
+    return "-" if cost is None or number is None else f"{cost * number:,.2f}"
 
 
 def _said(number: float | None) -> str:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import attrs
 
+from spark.capacity.planning.state import State
 from spark.capacity.report.row_values import number_of, time_of
 from spark.capacity.report.service_rows import (
     Misses,
@@ -23,18 +24,38 @@ SPAN_OF_ROW = timedelta(hours=1)
 
 
 @attrs.frozen
-class Verdict:
-    """The sentence to act on: `short` of all services have too few providers, `first` before the others.
+class StateCount:
+    """The services of a state: their number, their providers, those to add and to free, and the cost of those there.
 
-    Of `unknown` ones nothing is claimed. `days` is the number of days from the plan to the shortage of the first.
+    `cost` is None where a service of the state has no cost.
     """
 
-    short: int
-    unknown: int
+    state: State
+    services: int
+    now: float
+    add: float
+    free: float
+    cost: float | None
+
+
+@attrs.frozen
+class Verdict:
+    """The sentence to act on: the worst service, its state, and the missing or spare providers.
+
+    `days` is the number of days from the plan to the shortage of a service that is below its policy.
+    """
+
+    states: Sequence[StateCount]
     first: str = ""
+    state: State | None = None
     since: Shortage | None = None
     days: int | None = None
     add: float | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of services in the worst state."""
+        return sum(one.services for one in self.states if one.state is self.state)
 
 
 @attrs.frozen
@@ -54,7 +75,10 @@ class GlanceRow:
 
     name: str
     link: str
+    state: State
+    cost: float | None
     add: float | None
+    free: float
     since: Shortage
     expected: Shortage
     now: float | None
@@ -83,27 +107,48 @@ def head(
     return Head(len(services), len(planned), measured, max(issued, default=None), verdict(planned))
 
 
-def urgency(service: ServiceRows) -> tuple[int, float, float, str]:
-    """Return a key that puts the worst service first: short now, then by the date, then by how many are missing."""
-    plan = service.plan
-    add = number_of(plan, "add")
-    if not add:
-        return (2 if add is None else 3, 0.0, 0.0, service.name)
-    since = shortage(plan)
-    if since.kind == "now":
-        return (0, 0.0, -add, service.name)
-    return (1, since.at.timestamp() if since.at else float("inf"), -add, service.name)
+def urgency(service: ServiceRows) -> tuple[int, float, float, float, str]:
+    """Return a key that puts the worst service first: by its state, the date, the missing providers, and the cost."""
+    since, plan = shortage(service.plan), service.plan
+    at = {"now": 0.0, "date": since.at.timestamp() if since.at else 0.0}.get(since.kind, float("inf"))
+    missing = (number_of(plan, "add") or 0) + (number_of(plan, "free") or 0)
+    return (_WORST[service.state], at, -missing, -(_cost(service) or 0.0), service.name)
+
+
+_WORST = {state: number for number, state in enumerate(State)}
+
+
+def _cost(service: ServiceRows) -> float | None:
+    """Return the cost of the providers of a service."""
+    cost, now = number_of(service.plan, "cost"), number_of(service.plan, "providers_now")
+    return None if cost is None or now is None else cost * now
+
+
+def counts(services: Sequence[ServiceRows]) -> list[StateCount]:
+    """Return the states that services have, the worst first."""
+    made = []
+    for state in State:
+        mine = [service for service in services if service.state is state]
+        if mine:
+            now, add, free = (
+                sum(number_of(service.plan, name) or 0 for service in mine) for name in ("providers_now", "add", "free")
+            )
+            costs = [_cost(service) for service in mine]
+            known = [cost for cost in costs if cost is not None]
+            made.append(StateCount(state, len(mine), now, add, free, sum(known) if len(known) == len(mine) else None))
+    return made
 
 
 def verdict(services: Sequence[ServiceRows]) -> Verdict:
-    short = sorted((service for service in services if number_of(service.plan, "add")), key=urgency)
-    unknown = sum(number_of(service.plan, "add") is None for service in services)
+    """Return the sentence to act on."""
+    states = counts(services)
+    short = [service for service in services if service.state.is_short]
     if not short:
-        return Verdict(0, unknown)
-    plan = short[0].plan
-    since, issued = shortage(plan), time_of(plan, "issued")
+        return Verdict(states)
+    first = min(short, key=urgency)
+    since, issued = shortage(first.plan), time_of(first.plan, "issued")
     days = (since.at.date() - issued.date()).days if since.at and issued else None
-    return Verdict(len(short), unknown, short[0].name, since, days, number_of(plan, "add"))
+    return Verdict(states, first.name, first.state, since, days, number_of(first.plan, "add"))
 
 
 def glance(services: Sequence[ServiceRows], pages: bool = False) -> list[GlanceRow]:
@@ -112,7 +157,10 @@ def glance(services: Sequence[ServiceRows], pages: bool = False) -> list[GlanceR
         GlanceRow(
             service.name,
             service.page if pages else service.section,
+            service.state,
+            _cost(service),
             number_of(service.plan, "add"),
+            number_of(service.plan, "free") or 0,
             service.shortage,
             shortage_by_p50(service.plan),
             number_of(service.plan, "providers_now"),

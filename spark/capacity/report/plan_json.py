@@ -10,16 +10,18 @@ Rules:
 
 | member of a service | meaning |
 |---|---|
+| `state` | `overloaded`, `no N+1`, `below policy`, `can free`, `enough`, `too little history` or `unknown` |
 | `providers_now` | providers of the last full hour |
 | `need_now`, `need_horizon` | providers needed for the bound of the hour `issued`, and for the peak bound |
-| `add` | providers missing in the horizon |
+| `add`, `free` | providers missing in the horizon; providers that may go, where the state is `can free` |
 | `short_from` | first hour whose need, by its bound, is more than there are: `issued` if `need_now` already is |
 | `short_from_p50` | the same by p50: as expected, and not at the earliest |
 | `growth_per_week`, `short_by_trend` | weekly growth of the peaks, as a share; the week from which they are too few |
 | `demand_now`, `peak_bound` | highest load of the last full hour, by the minute or five, and the bound of the horizon |
 | `bound` | `missed` of `trials` past moments, `hours_ahead` of them; with 95 % confidence at most `miss_at_most` |
 | `shared_providers` | providers that offer other services as well: such needs do not add up |
-| `cost_now`, `cost_needed` | of `providers_now` and `need_horizon`, where a cost per provider was given |
+| `policy` | the policy that decided: its pattern, headroom, target, spares, failures, limits and cost of a provider |
+| `cost_now`, `cost_needed` | of `providers_now` and `need_horizon`, where the policy has a cost |
 | `report` | the section or page of the report on the service: a path relative to this file |
 """
 
@@ -35,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from spark.capacity.planning.needs import needs_of
+from spark.capacity.planning.state import State
 from spark.capacity.report.files import FORMULA, replace
 from spark.capacity.report.rows_by_service import RowsByService
 from spark.capacity.report.service_rows import by_service
@@ -50,7 +53,6 @@ def document(
     plans: Iterable[Row],
     forecasts: Sequence[Row] | RowsByService,
     inputs: Mapping[str, Any],
-    cost: float | None = None,
     links: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the plan as values of JSON, from the rows of gold_plan and gold_forecast of one run.
@@ -59,27 +61,55 @@ def document(
     """
     links = links or {}
     steps = by_service(forecasts)
-    plans = sorted(plans, key=lambda row: (-(row["add"] or 0), str(row["service"])))
+    worst = list(State)
+    plans = sorted(plans, key=lambda row: (worst.index(State(row["state"])), -(row["add"] or 0), str(row["service"])))
     return {
         "version": VERSION,
         "issued": _time(plans[0]["issued"]) if plans else None,
         "inputs": dict(inputs),
-        "short": sum(bool(row["add"]) for row in plans),
+        "short": sum(State(row["state"]).is_short for row in plans),
+        "totals": totals(plans),
         # The last member: `text_of` writes its elements line by line.
-        "services": [_service(row, steps.get(row["service"], ()), cost, links.get(row["service"])) for row in plans],
+        "services": [_service(row, steps.get(row["service"], ()), links.get(row["service"])) for row in plans],
     }
 
 
-def _service(row: Row, steps: Sequence[Row], cost: float | None, report: str | None) -> dict[str, Any]:
+def totals(plans: Iterable[Row]) -> dict[str, dict[str, Any]]:
+    """Return for each state the number of services, of providers there, to add and to free, and the cost per state of
+    what is there; a cost is null where a service of the state has none."""
+    made: dict[str, dict[str, Any]] = {}
+    for state in State:
+        mine = [row for row in plans if row["state"] == state]
+        costs = [None if row["cost"] is None else row["cost"] * row["providers_now"] for row in mine]
+        made[state.value] = {
+            "services": len(mine),
+            "providers_now": sum(row["providers_now"] for row in mine),
+            "add": sum(row["add"] or 0 for row in mine),
+            "free": sum(row["free"] or 0 for row in mine),
+            "cost_now": None if not mine or None in costs else sum(cost for cost in costs if cost is not None),
+        }
+    return made
+
+
+SERVICE = ("service", "state", "providers_now", "need_now", "need_horizon", "add", "free", "spare", "rule")
+
+
+def _service(row: Row, steps: Sequence[Row], report: str | None) -> dict[str, Any]:
+    cost = row["cost"]
     return {
-        **{
-            name: row[name] for name in ("service", "providers_now", "need_now", "need_horizon", "add", "spare", "rule")
-        },
+        **{name: row[name] for name in SERVICE},
         "short_from": _time(row["exhaust_bound"]),
         "short_from_p50": _time(row["exhaust_p50"]),
         "growth_per_week": _number(row["growth_per_week"]),
         "short_by_trend": _time(row["exhaust_trend"]),
-        **{name: _number(row[name]) for name in ("demand_now", "peak_bound", "full_load", "target_utilisation")},
+        **{name: _number(row[name]) for name in ("demand_now", "demand_day", "peak_bound", "full_load")},
+        "known_hours": row["known_hours"],
+        "policy": {
+            "services": row["policy"],
+            **{name: _number(row[name]) for name in ("headroom", "target_utilisation")},
+            **{name: row[name] for name in ("spares", "n_plus", "providers_least", "providers_most")},
+            "cost": _number(cost),
+        },
         "bound": {
             "trials": row["bound_trials"],
             "missed": row["bound_missed"],

@@ -9,7 +9,8 @@ from typing import Literal
 
 import attrs
 
-from spark.capacity.report.row_values import Row, Tables, number_of, time_of, utc
+from spark.capacity.planning.state import State
+from spark.capacity.report.row_values import Row, Tables, number_of, text_of, time_of, utc
 from spark.capacity.report.rows_by_service import RowsByService
 
 
@@ -88,6 +89,11 @@ class ServiceRows:
         """The last known capacity."""
         known = (number_of(row, "capacity") for row in reversed(self.history))
         return next((value for value in known if value is not None), None)
+
+    @property
+    def state(self) -> State:
+        """The state of the service in the plan; unknown without one."""
+        return State(text_of(self.plan, "state") or State.UNKNOWN)
 
     @property
     def shortage(self) -> Shortage:

@@ -8,6 +8,9 @@ from datetime import timedelta
 import attrs
 
 from spark.capacity.planning.erlang import MOST_ERLANGS, WAIT_SHARE, providers_for
+from spark.capacity.planning.needs import policy_of
+from spark.capacity.planning.policy import Policy
+from spark.capacity.planning.state import State
 from spark.capacity.report.chart import Band, Drawing, Line, Mark, chart
 from spark.capacity.report.row_values import Row, highest_of, mean_of, number_of, text_of, time_of, utc
 from spark.capacity.report.service_rows import (
@@ -53,6 +56,12 @@ class PlanFacts:
     since_p50: Shortage
     misses: Misses | None
     requests: Requests
+    state: State
+    free: float
+    demand_day: float | None
+    full_load: float | None
+    limit: float | None
+    policy: Policy
     shared: float
     """Providers that offer other services as well."""
     note: str | None
@@ -128,20 +137,15 @@ def _drawing(service: ServiceRows) -> Drawing | None:
             found.append((at, number_of(row, name)))
         return found
 
-    capacity = points(history, "capacity")
-    if service.capacity is not None and service.forecast:
-        # The capacity of the providers of today, as far as the forecast goes.
-        capacity += [(utc(row["h"]).timestamp(), service.capacity) for row in service.forecast]
     lines = [
         Line("demand", "demand", points(history, "demand_mean")),
         Line("forecast (p50)", "p50", points(service.forecast, "p50")),
         Line("bound of the hour", "bound", points(service.forecast, "hour_bound")),
-        Line("capacity", "capacity", capacity),
     ]
     if limit is not None:
-        # The plan says that the providers are too few just where the bound or p50 is above it.
-        carried = [(utc(row["h"]).timestamp(), limit) for row in service.forecast]
-        lines.append(Line("the providers carry, spares apart", "target", carried))
+        # The plan says that the providers are too few just where a bound is above it.
+        times = [utc(row["h"]).timestamp() for row in (*history, *service.forecast)]
+        lines.append(Line("limit of the providers now", "capacity", [(at, limit) for at in times]))
     band = [
         (utc(row["h"]).timestamp(), low, max(low, high))
         for row in service.forecast
@@ -173,6 +177,12 @@ def _plan_facts(service: ServiceRows) -> PlanFacts:
         shortage_by_p50(plan),
         missed_before(plan),
         _requests(service),
+        service.state,
+        number_of(plan, "free") or 0,
+        number_of(plan, "demand_day"),
+        number_of(plan, "full_load"),
+        limit_of(plan),
+        policy_of(plan),
         number_of(plan, "shared_providers") or 0,
         text_of(plan, "note"),
     )

@@ -7,13 +7,13 @@ the plan agree. A week is drawn at its begin.
 from __future__ import annotations
 
 from datetime import datetime
+from math import isinf
 from typing import Literal
 
 import attrs
 
 from spark.capacity.planning.growth import FEWEST, WEEK, WEEKS, Growth
-from spark.capacity.planning.needs import needs_of
-from spark.capacity.planning.peak_bound import HEADROOM
+from spark.capacity.planning.needs import needs_of, policy_of
 from spark.capacity.report.chart import Drawing, Line, Mark, chart
 from spark.capacity.report.row_values import Row, number_of, time_of
 
@@ -50,6 +50,7 @@ def trend_of(plan: Row) -> Trend | None:
         return Trend(None, None, outlook(plan))
     began = next(number for number, peak in enumerate(peaks, -WEEKS) if peak is not None)
     # Week 0 is the first of the coming ones; the level of the trend is that of the week before it.
+    headroom = policy_of(plan).headroom
     drawn = [(_begin(issued, week), trend.in_weeks(week + 1)) for week in range(began, WEEKS)]
     lines = [
         Line(
@@ -59,11 +60,13 @@ def trend_of(plan: Row) -> Trend | None:
         ),
         Line("trend", "p50", drawn),
         Line(
-            f"trend x {HEADROOM}", "bound", [(at, HEADROOM * value) for at, value in drawn if at >= issued.timestamp()]
+            f"trend x {headroom:g}",
+            "bound",
+            [(at, headroom * value) for at, value in drawn if at >= issued.timestamp()],
         ),
     ]
     if limit := limit_of(plan):
-        lines.append(Line("the providers carry", "capacity", [(drawn[0][0], limit), (drawn[-1][0], limit)]))
+        lines.append(Line("limit of the providers now", "capacity", [(drawn[0][0], limit), (drawn[-1][0], limit)]))
     marks = [("now", "now", issued), ("too few by the trend", "crossed", time_of(plan, "exhaust_trend"))]
     drawing = chart(lines, marks=[Mark(label, kind, at.timestamp()) for label, kind, at in marks if at])
     return Trend(number_of(plan, "growth_per_week"), drawing, outlook(plan))
@@ -79,9 +82,10 @@ def _begin(issued: datetime, week: int) -> float:
 
 
 def limit_of(plan: Row) -> float | None:
-    """Return the load up to which the providers of now are enough, spares included."""
+    """Return the load up to which the providers of now are enough by the policy; None where there is no such load."""
     providers = number_of(plan, "providers_now")
-    return None if providers is None else needs_of(plan).carried(int(providers))
+    limit = None if providers is None else needs_of(plan).carried(int(providers))
+    return None if limit is None or isinf(limit) else limit
 
 
 def outlook(plan: Row) -> Outlook:

@@ -375,10 +375,12 @@ GOLD_PLAN = Table(
         date="date",
         service="string",
         issued="timestamp",
+        state="string",
         providers_now="long",
         need_now="long",
         need_horizon="long",
         add="long",
+        free="long",
         spare="long",
         rule="string",
         exhaust_p50="timestamp",
@@ -388,10 +390,19 @@ GOLD_PLAN = Table(
         trend_level="double",
         exhaust_trend="timestamp",
         demand_now="double",
+        demand_day="double",
         demand_mean="double",
         peak_bound="double",
+        known_hours="long",
         full_load="double",
+        policy="string",
+        headroom="double",
         target_utilisation="double",
+        spares="long",
+        n_plus="long",
+        providers_least="long",
+        providers_most="long",
+        cost="double",
         erlangs="double",
         service_s="double",
         bound_trials="long",
@@ -406,11 +417,14 @@ GOLD_PLAN = Table(
 """Number of providers that a service needs, spares included, the rule that decided, and the time from which on those of
 now are too few.
 
-`add` is the number of missing providers. `growth_per_week` is that of the weekly peaks, as a share of them, from
-`trend_level` on, and `exhaust_trend` the week in which it makes the providers of now too few, within 13. `weekly_peaks`
-are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest minute of the last full
-hour, `demand_mean` its mean. `erlangs` is the mean number of requests in service in that hour, where providers report
-requests. So many `shared_providers` offer other services as well: their full load counts in each, and needs do not add
+`state` is one of `planning/state.py`. `add` is the number of missing providers, `free` the number that may go. The
+members from `policy`, the pattern of the policy, to `cost` are the policy that decided. `demand_day` is the highest
+load of the last day, and the load of `known_hours` hours is known. `growth_per_week` is that of the weekly peaks, as a
+share of them, from `trend_level` on, and `exhaust_trend` the week in which it makes the providers of now too few,
+within 13. `weekly_peaks` are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest minute of
+the last full hour, `demand_mean` its mean. `erlangs` is the mean number of requests in service in that hour, where
+providers report requests. So many `shared_providers` offer other services as well: their full load counts in each, and
+needs do not add
 up."""
 
 EVALUATION = Table(

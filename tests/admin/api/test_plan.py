@@ -47,7 +47,7 @@ class Current:
 
 
 def short(farm: ApiFarm, name: str, days: float | None) -> PlannedService:
-    verdict = Verdict.ENOUGH if days is None else Verdict.SOON
+    verdict = Verdict.ENOUGH if days is None else Verdict.BELOW
     return PlannedService(name, verdict, 2, 2, 3, 1, None if days is None else farm.clock.seconds() + days * DAY)
 
 
@@ -79,3 +79,18 @@ def test_services_that_are_short_first_are_metrics() -> None:
     days = {name: value for name, value in found.items() if name.startswith("elkobroker_plan_days_until_short")}
     assert len(days) == plan_metrics.SERVICES
     assert max(days.values()) == plan_metrics.SERVICES - 1
+    assert not [name for name in found if name.startswith("elkobroker_plan_urgent")]
+
+
+def test_services_that_are_overloaded_are_metrics_by_their_state() -> None:
+    farm = ApiFarm()
+    verdicts = {"hot": Verdict.OVERLOADED, "alone": Verdict.NO_SPARE, "below": Verdict.BELOW}
+    found = samples(
+        plan_metrics.collect(
+            Current(farm, *(PlannedService(name, each, 2, 2, 3, 1, None) for name, each in verdicts.items()))
+        )
+    )
+    assert {name: value for name, value in found.items() if name.startswith("elkobroker_plan_urgent")} == {
+        f"elkobroker_plan_urgent{[('service', name), ('state', state)]}": 1
+        for name, state in (("hot", "overloaded"), ("alone", "no N+1"))
+    }

@@ -1,33 +1,73 @@
 """Needs: one rule for now, each hour and the horizon."""
 
 from datetime import timedelta
+from math import inf
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark.capacity.planning.needs import Needs, needs_of
 from spark.capacity.planning.plan import PLAIN, Options, plan_service
+from spark.capacity.planning.policy import Policy
 from tests.spark.hours import hour
 
 NOW = 10
 
-BY_LOAD = Needs(35.0)
 BY_WAITING = Needs(None, erlangs=10.0, mean=100.0)
 
+POLICIES = [
+    Policy(),
+    Policy(target=0.7, spares=2, n_plus=0),
+    Policy(target=1.0, n_plus=0),
+    Policy(n_plus=2),
+    Policy(least=3),
+]
 
-@pytest.mark.parametrize("needs", [BY_LOAD, BY_WAITING, Needs(35.0, erlangs=10.0, mean=100.0)])
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("needs", [Needs(50.0), BY_WAITING, Needs(50.0, erlangs=10.0, mean=100.0)])
 @pytest.mark.parametrize("providers", [0, 1, 2, 3, 4, 40, 42, 43, 100])
-def test_the_load_that_providers_carry_is_the_highest_that_needs_no_more(needs, providers):
+def test_the_load_that_providers_carry_is_the_highest_that_needs_no_more(needs, policy, providers):
+    needs = attrs.evolve(needs, policy=policy)
     most = needs.carried(providers)
-    assert (most > 0.0) == (providers > 2)
     if most:
-        assert needs.of(most) <= providers < needs.of(most + 0.1)
+        assert needs.of(most * (1 - 1e-12)) <= providers < needs.of(most + 0.1)
+    else:
+        assert needs.of(0.1) > providers
+
+
+def test_no_load_needs_more_than_the_largest_number():
+    limited = Needs(50.0, Policy(most=4))
+    assert (limited.of(1e9), limited.rule(1e9), limited.carried(4)) == (4, "at most 4", inf)
+    assert limited.rule(10.0) == "N+1"
+
+
+@pytest.mark.parametrize(
+    ("policy", "need", "rule"),
+    [
+        # 804 of 14 providers of 100: the bound is 1,045.
+        (Policy(), 14, "peak bound at 80% load"),
+        (Policy(target=1.0), 12, "N+1"),
+        (Policy(target=1.0, n_plus=0), 11, "peak bound at 100% load"),
+        (Policy(spares=2), 16, "peak bound at 80% load + 2 spare"),
+        (Policy(least=20), 20, "at least 20"),
+    ],
+)
+def test_the_rules_of_a_policy_do_not_add_up(policy, need, rule):
+    needs = Needs(100.0, policy)
+    assert (needs.of(1_045.0), needs.rule(1_045.0), needs.busy(1_045.0)) == (need, rule, 11)
+
+
+def test_a_service_without_load_needs_its_least():
+    assert Needs(100.0).of(0.0) == 1
+    assert Needs(100.0, Policy(least=0)).of(0.0) == 1
 
 
 def test_traffic_grows_and_falls_with_the_load():
     # 5, 10 and 20 erlangs need 10, 17 and 29 for one in twenty to wait.
-    assert [BY_WAITING.of(load) for load in (50.0, 100.0, 200.0)] == [12, 19, 31]
+    assert [BY_WAITING.of(load) for load in (50.0, 100.0, 200.0)] == [10, 17, 29]
 
 
 def test_nothing_is_known_without_a_full_load_and_requests():
@@ -63,13 +103,13 @@ def test_a_service_is_short_now_just_where_its_first_hour_is(bounds, providers, 
 
 
 def test_dates_are_those_of_waiting_requests_where_they_decide():
-    # Ten erlangs at a mean of 80: the third hour has 25 of them, which need 35 and the spares, the load 5 and two.
+    # Ten erlangs at a mean of 80: the third hour has 25 of them, which need 35; the load needs 5.
     row = planned([80.0, 80.0, 200.0], 20, in_flight=10.0, demand_max=80.0)
-    assert (row["need_now"], row["need_horizon"], row["exhaust_bound"]) == (19, 37, hour(NOW) + timedelta(hours=2))
-    assert needs_of(row).of(200.0) == 37
+    assert (row["need_now"], row["need_horizon"], row["exhaust_bound"]) == (17, 35, hour(NOW) + timedelta(hours=2))
+    assert needs_of(row).of(200.0) == 35
 
 
 def test_providers_that_are_taken_away_do_not_lower_the_need():
     row = planned([80.0], 12, in_flight=10.0)
     other = planned([80.0], 12, Options(without={"s": 5}), in_flight=10.0)
-    assert (row["need_now"], other["need_now"], other["providers_now"]) == (19, 19, 7)
+    assert (row["need_now"], other["need_now"], other["providers_now"]) == (17, 17, 7)

@@ -2,15 +2,19 @@
 
 from datetime import datetime
 
+import attrs
 import pytest
 
 from spark.capacity.planning.plan import GONE, NO_FULL_LOAD, RUNS_OUT, SEVERAL, Options, plan
+from spark.capacity.planning.policy import Assumptions, Policy
 from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN
 from tests.spark.hours import hour, row, table
 
 NOW = 10
 
-AT = Options(target=0.7)
+POLICY = Policy(target=0.7, spares=2, n_plus=0)
+
+AT = Options(Assumptions((POLICY,)))
 
 
 def told(service: str, bounds: list[float], **members):
@@ -95,7 +99,7 @@ def utc(number: int) -> datetime:
 def test_the_bound_at_the_target_and_two_spare(plans):
     web = plans["web"]
     # The bound of the hour 100 / 35, that of the horizon 300 / 35, rounded up, and two.
-    assert (web["providers_now"], web["need_now"], web["need_horizon"], web["spare"]) == (4, 5, 11, 2)
+    assert (web["providers_now"], web["need_now"], web["need_horizon"], web["spare"]) == (4, 5, 11, 5)
     assert (web["add"], web["rule"]) == (7, "peak bound at 70% load + 2 spare")
     assert (web["demand_now"], web["peak_bound"], web["full_load"], web["target_utilisation"]) == (120, 300, 50, 0.7)
     record = ("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h")
@@ -130,10 +134,22 @@ def test_shared_providers_are_counted(plans):
     assert (plans["big"]["shared_providers"], plans["web"]["shared_providers"]) == (7, 0)
 
 
-def test_a_large_farm_has_a_twentieth_spare(plans):
-    # 3500 / 35 = 100; one in twenty is five.
-    assert (plans["big"]["need_horizon"], plans["big"]["spare"]) == (105, 5)
-    assert plans["big"]["rule"] == "peak bound at 70% load + 5% spare"
+def test_the_policy_stands_in_the_plan(plans):
+    row_ = plans["big"]
+    assert (row_["policy"], row_["target_utilisation"], row_["spares"], row_["n_plus"]) == ("*", 0.7, 2, 0)
+    assert (row_["headroom"], row_["providers_least"], row_["providers_most"], row_["cost"]) == (1.3, 1, None, None)
+
+
+def test_what_is_measured_comes_before_what_is_bound(plans):
+    # Of one hour of history nothing else is claimed.
+    states = {service: plans[service]["state"] for service in ("big", "spared", "several", "idle", "free")}
+    assert states == {
+        "big": "too little history",
+        "spared": "too little history",
+        "several": "too little history",
+        "idle": "too little history",
+        "free": "unknown",
+    }
 
 
 @pytest.mark.parametrize("service", ["free", "zero-full"])
@@ -152,8 +168,8 @@ def test_a_service_whose_providers_are_gone_still_needs_some(plans):
     assert gone["note"] == f"{GONE}; old"
 
 
-def test_no_demand_needs_one_and_its_spare(plans):
-    assert (plans["idle"]["need_now"], plans["idle"]["need_horizon"]) == (3, 3)
+def test_no_demand_needs_the_spares_alone(plans):
+    assert (plans["idle"]["need_now"], plans["idle"]["need_horizon"]) == (2, 2)
 
 
 @pytest.mark.parametrize("service", ["rpc", "rpc-part", "in flight"])
@@ -185,7 +201,7 @@ def test_requests_alone_are_enough_for_a_number_and_a_date(plans):
 
 
 def test_what_if_the_demand_grows_the_providers_differ_or_some_go(spark):
-    web = planned(spark, Options(target=0.7, growth=1.3, full_load=100.0, without={"web": 3}))["web"]
+    web = planned(spark, attrs.evolve(AT, growth=1.3, full_load=100.0, without={"web": 3}))["web"]
     # 130 / 70 and 390 / 70, rounded up, and two.
     assert (web["need_now"], web["need_horizon"], web["providers_now"], web["add"]) == (4, 8, 1, 7)
 
@@ -193,4 +209,4 @@ def test_what_if_the_demand_grows_the_providers_differ_or_some_go(spark):
 @pytest.mark.parametrize("target", [0.0, -0.1, 1.01, float("nan")])
 def test_an_absurd_target_is_an_error(target):
     with pytest.raises(ValueError, match="target"):
-        Options(target=target)
+        Policy(target=target)

@@ -44,21 +44,23 @@ def tables(tmp_path):
 
 def asked(tables, **members):
     [(plan, other)] = what_if.answer(tables, Options(**members))
-    assert (plan["providers_now"], plan["need_horizon"], plan["add"]) == (4, 6, 2)
+    assert (plan["providers_now"], plan["need_horizon"], plan["add"]) == (4, 4, 0)
     return other
 
 
 def test_other_assumptions_give_another_plan_and_none_the_same(tables):
-    assert asked(tables)["need_horizon"] == 6
-    assert asked(tables, growth=1.3)["need_horizon"] == 5 + 2
-    assert asked(tables, full_load=100.0)["need_horizon"] == 2 + 2
+    # 130 / 40; with a growth 169 / 40; of a full load of 100, 130 / 80 or 130 / 100 and one.
+    assert asked(tables)["need_horizon"] == 4
+    assert asked(tables, growth=1.3)["need_horizon"] == 5
+    assert asked(tables, full_load=100.0)["need_horizon"] == 3
+    assert asked(tables, target=0.5)["need_horizon"] == 6
 
 
 def test_a_host_that_goes_takes_its_providers_along(tables):
     without = what_if.removed(tables, hour(NOW), ["host=10.0.0.1", "endpoint=10.0.0.2:80"])
     assert without == {"web": 2}
     other = asked(tables, without=without)
-    assert (other["providers_now"], other["add"]) == (2, 4)
+    assert (other["providers_now"], other["add"], other["state"]) == (2, 2, "no N+1")
     with pytest.raises(what_if.QuestionError, match="named by endpoint, host, label"):
         what_if.removed(tables, hour(NOW), ["name=x"])
 
@@ -83,7 +85,7 @@ def test_a_known_event_raises_its_hours(tables, tmp_path):
     calendar = tmp_path / "events.csv"
     calendar.write_text(f"from,to,factor,service\n{hour(NOW + 5)},{hour(NOW + 6)},3,web\n2030-01-01,2030-01-02,9,\n")
     other = asked(tables, events=what_if.read_calendar(calendar))
-    assert other["need_horizon"] == 10 + 2
+    assert other["need_horizon"] == 10
     assert asked(tables, events=what_if.read_calendar(calendar), full_load=100.0)["exhaust_bound"] == hour(NOW + 5)
 
 
@@ -100,9 +102,10 @@ def test_the_command_prints_both_plans(tables, capsys):
     assert main(["what-if", "--out", str(tables.out), *question]) == 0
     heads, line = capsys.readouterr().out.splitlines()
     assert heads.split("  ")[0] == "service"
-    assert line.split() == ["web", "4", "6", "2", "3", "9", "6", "2026-03-03", "10:00", "45.00"]
+    assert line.split() == ["web", "4", "4", "0", "3", "7", "4", "2026-03-03", "10:00", "35.00"]
     # An unknown need has no cost.
-    unknown = {"service": "free", "providers_now": 3, "need_horizon": None, "add": None, "exhaust_bound": None}
+    unknown = {"service": "free", "providers_now": 3, "cost": 1.0}
+    unknown |= dict.fromkeys(("need_horizon", "add", "exhaust_bound"))
     assert what_if.table([(unknown, unknown)], 5.0).splitlines()[1].split() == ["free", "3", *"--3----"]
     assert main(["what-if", "--out", str(tables.out / "nothing")]) == 1
     assert "has no plan yet" in capsys.readouterr().err

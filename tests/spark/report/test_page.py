@@ -78,12 +78,16 @@ def plan(service: str, **members) -> Record:
         "exhaust_bound": CROSSED,
         "add": 3,
         "peak_bound": 460.0,
+        "policy": "*",
         "target_utilisation": 0.7,
+        "spares": 2,
+        "n_plus": 0,
         "bound_trials": 12,
         "bound_missed": 1,
         "bound_miss_most": 0.339,
         "bound_ahead_h": 168,
         "note": "",
+        "state": {0: "enough", None: "unknown"}.get(members.get("add", 3), "below policy"),
     } | members
 
 
@@ -311,7 +315,7 @@ def test_the_first_screen_claims_no_more_of_the_trend_than_the_figure(full_load,
     one = trended(full_load=full_load, exhaust_trend=None)
     glance = section(parsed(render({"gold_service_1h": hours("a", 2), "gold_plan": [one]})), "At a glance")
     [row] = [row for row in glance.iter("tr") if text(row[0]) == "a"]
-    assert text(row[7]) == said
+    assert text(row[8]) == said
 
 
 def test_a_trend_of_too_few_weeks_is_not_drawn():
@@ -355,7 +359,7 @@ def test_need_rule_and_the_achieved_rates_stand_together(page):
         assert said in own
     [auth] = [row for row in section(page, "At a glance").iter("tr") if text(row).startswith("auth")]
     cells = [text(cell) for cell in auth]
-    assert (cells[1], cells[4:7]) == ("+3", ["8", "7", "11"])
+    assert (cells[1:3], cells[5:8]) == (["below policy", "+3"], ["8", "7", "11"])
     # Both needs are marked by what there is, spares included.
     assert [one.get("class") for one in auth.iter("strong")] == ["good", "bad"]
 
@@ -369,11 +373,47 @@ def test_promises_stand_beside_what_came_true(page):
 
 def test_the_first_sentence_says_what_to_do(page):
     said = text(next(one for one in page.iter("p") if one.get("class") == "verdict"))
-    assert "2 of 3 services are short of providers" in said
-    assert said.endswith("Thursday, 2026-06-04 05:00 UTC: add 3. Of 1 service nothing is claimed: " + CLAIMED)
+    assert said.startswith("2 of 3 services are below policy; ")
+    assert said.endswith("Thursday, 2026-06-04 05:00 UTC: add 3.")
+    states = next(one for one in page.iter("ul") if one.get("class") == "states")
+    assert [text(one) for one in states] == ["2 services below policy, 6 to add", "1 service unknown"]
 
 
-CLAIMED = "without a full load."
+def test_states_have_their_totals_and_cost():
+    plans = [
+        plan("a", state="overloaded", cost=2.5),
+        plan("b", state="no N+1"),
+        plan("c", state="can free", add=0, free=3, cost=1.0),
+        plan("d", state="can free", add=0, free=1, cost=1.0),
+    ]
+    found = parsed(render({"gold_plan": plans}))
+    said = text(next(one for one in found.iter("p") if one.get("class") == "verdict"))
+    assert said == "1 of 4 services is overloaded; a first: add 3."
+    states = next(one for one in found.iter("ul") if one.get("class") == "states")
+    assert [text(one) for one in states] == [
+        "1 service overloaded, 3 to add, cost 20",
+        "1 service no N+1, 3 to add",
+        "2 services can free, 4 providers may go, cost 16",
+    ]
+    rows = [[text(cell) for cell in row][:3] for row in section(found, "At a glance").iter("tr")]
+    assert rows[1:] == [
+        ["a", "overloaded", "+3"],
+        ["b", "no N+1", "+3"],
+        ["c", "can free", "\N{MINUS SIGN}3"],
+        ["d", "can free", "\N{MINUS SIGN}1"],
+    ]
+
+
+def test_a_failure_that_overloads_is_said():
+    found = parsed(render({"gold_plan": [plan("a", state="no N+1")]}))
+    said = text(next(one for one in found.iter("p") if one.get("class") == "verdict"))
+    assert said == "One failure overloads 1 of 1 service; a first: add 3."
+
+
+def test_the_policy_stands_with_its_limit():
+    own = section(parsed(render({"gold_plan": [plan("a", full_load=100.0, providers_most=20)]})), "Service a")
+    assert "highest peak x 1.3; at most 70 % of the full load of 100, and 2 spares; at least 1, at most 20" in text(own)
+    assert "Limit of the providers now420 (load)" in text(own)
 
 
 @pytest.mark.parametrize(
@@ -381,7 +421,7 @@ CLAIMED = "without a full load."
     [
         (
             {"exhaust_bound": NOW + timedelta(hours=16)},
-            "1 of 1 service is short of providers; a first, today 16:00 UTC",
+            "1 of 1 service is below policy; a first, today 16:00 UTC",
         ),
         ({"exhaust_bound": NOW + timedelta(hours=40)}, "a first, tomorrow 16:00 UTC: add 3."),
         ({"exhaust_bound": NOW}, "a first, already now: add 3."),
@@ -397,7 +437,7 @@ def test_the_verdict_has_a_date_in_words(members, said):
 def test_services_are_counted_as_the_plan_counts_them():
     """A service without a plan is no service that has enough, for the broker's log counts the plan's."""
     found = parsed(render({"gold_plan": [plan("a"), plan("b", add=0)], "gold_service_1h": hours("lost", 2)}))
-    assert "1 of 2 services is short" in text(found)
+    assert "1 of 2 services is below policy" in text(found)
     assert "3 services, 2 with a plan." in text(found)
 
 
@@ -421,9 +461,9 @@ def test_a_shortage_of_now_has_one_wording():
     one = trended(need_now=9, exhaust_bound=NOW, exhaust_p50=NOW, exhaust_trend=NOW)
     found = parsed(render({"gold_service_1h": hours("a", 2), "gold_plan": [one]}))
     [row] = [row for row in section(found, "At a glance").iter("tr") if text(row[0]) == "a"]
-    assert [text(row[place]) for place in (2, 3, 7)] == ["already now", "already now", "this week"]
+    assert [text(row[place]) for place in (3, 4, 8)] == ["already now", "already now", "this week"]
     # The need stands beside it that makes it so.
-    assert (text(row[4]), text(row[5])) == ("8", "9")
+    assert (text(row[5]), text(row[6])) == ("8", "9")
     own = text(section(found, "Service a"))
     for said in ("at the earliestalready now", "as expectedalready now", "at the earliest: already now."):
         assert said in own
@@ -437,7 +477,7 @@ def test_the_providers_are_too_few_where_the_bound_is_above_the_load_that_they_c
     one = plan("a", full_load=100.0, exhaust_bound=steps[21]["h"])
     page = parsed(render({"gold_service_1h": hours("a", 48), "gold_forecast": steps, "gold_plan": [one]}))
     [chart_, *_] = charts(section(page, "Service a"))
-    bound, [(_, limit), _] = ends(chart_, "bound"), ends(chart_, "target")[:2]
+    bound, [(_, limit), _] = ends(chart_, "bound"), ends(chart_, "capacity")[:2]
     first = next(x for x, y in bound if y < limit)
     [crossed] = [one.get("d", "") for one in chart_.iter("path") if one.get("class") == "crossed"]
     assert crossed.startswith(f"M{first} ")
@@ -447,7 +487,7 @@ def test_the_first_screen_has_the_earliest_and_the_expected_time():
     one = plan("a", exhaust_p50=CROSSED + timedelta(days=2))
     glance = section(parsed(render({"gold_plan": [one]})), "At a glance")
     [row] = [row for row in glance.iter("tr") if text(row[0]) == "a"]
-    assert (text(row[2]), text(row[3])) == ("2026-06-04 05:00 UTC", "2026-06-06 05:00 UTC")
+    assert (text(row[3]), text(row[4])) == ("2026-06-04 05:00 UTC", "2026-06-06 05:00 UTC")
 
 
 @pytest.mark.parametrize(("hours_ahead", "said"), [(24, "a day"), (168, "a week"), (48, "48 hours"), (1, "1 hour")])
@@ -476,7 +516,7 @@ def test_the_worst_service_stands_first():
     ]
     page = parsed(render({"gold_plan": plans}))
     rows = [text(row[0]) for row in section(page, "At a glance").iter("tr")]
-    assert rows[1:] == ["now", "soon", "late", "unclaimed", "fine"]
+    assert rows[1:] == ["now", "soon", "late", "fine", "unclaimed"]
 
 
 def test_many_services_have_a_page_each(tmp_path):

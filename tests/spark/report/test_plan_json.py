@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 
 from broker.core.plan import Verdict
 from broker.export.plan_document import parse
+from spark.capacity.planning.state import State
 from spark.capacity.report import plan_json
 from spark.capacity.report.files import replace
 from spark.capacity.tables.schema import GOLD_PLAN
@@ -22,6 +23,8 @@ SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "plan.schema.json").re
 def plan(service, **members):
     known = {"service": service, "issued": NOW, "providers_now": 4, "need_now": 3, "need_horizon": 6, "add": 2}
     known |= {"full_load": 50.0, "target_utilisation": 0.8, "peak_bound": 120.0, "note": "", "exhaust_bound": NOW}
+    known |= {"policy": "*", "headroom": 1.3, "spares": 2, "n_plus": 0, "providers_least": 1, "free": 0}
+    known |= {"known_hours": 100, "state": {0: "enough", None: "unknown"}.get(members.get("add", 2), "below policy")}
     return {name: (known | members).get(name) for name in GOLD_PLAN.schema.names}
 
 
@@ -29,11 +32,11 @@ def steps(service, bounds):
     return [{"service": service, "h": NOW + timedelta(hours=i), "hour_bound": bound} for i, bound in enumerate(bounds)]
 
 
-def made(**members):
+def made(cost=None, **members):
     plans = [
-        plan("fine", add=0, need_horizon=4, exhaust_bound=None),
-        plan("short"),
-        plan("free", full_load=None, add=None, need_now=None, need_horizon=None, erlangs=float("nan")),
+        plan("fine", add=0, need_horizon=4, exhaust_bound=None, cost=cost),
+        plan("short", cost=cost),
+        plan("free", full_load=None, add=None, need_now=None, need_horizon=None, erlangs=float("nan"), cost=cost),
     ]
     return plan_json.document(plans, [*steps("short", [10.0, 50.0, 130.0]), *steps("free", [1.0])], {"x": 1}, **members)
 
@@ -60,8 +63,29 @@ def test_every_document_is_what_its_schema_permits_and_the_broker_reads():
             name: one.need for name, one in read.services.items()
         }
     fine, short, free = (parse(json.dumps(made()).encode()).services[name] for name in ("fine", "short", "free"))
-    assert [one.verdict for one in (fine, short, free)] == [Verdict.ENOUGH, Verdict.SOON, Verdict.UNKNOWN]
+    assert [one.verdict for one in (fine, short, free)] == [Verdict.ENOUGH, Verdict.BELOW, Verdict.UNKNOWN]
     schema.validate(plan_json.document([], [], {}))
+
+
+@pytest.mark.parametrize("state", State)
+def test_the_broker_has_a_verdict_for_each_state(state):
+    told = plan_json.document([plan("a", state=state.value, exhaust_bound=None)], [], {})
+    Draft202012Validator(SCHEMA).validate(told)
+    read = parse(json.dumps(told).encode()).services["a"]
+    assert (read.verdict.value, read.verdict.is_short) == (state.value, state.is_short)
+    assert told["short"] == state.is_short
+    assert [name for name, one in told["totals"].items() if one["services"]] == [state.value]
+
+
+def test_totals_have_the_cost_of_each_state():
+    plans = [
+        plan("a", state="can free", free=3, cost=2.0, add=0),
+        plan("b", state="can free", free=1, cost=1.0, add=0),
+        plan("c", state="overloaded", add=2),
+    ]
+    told = plan_json.document(plans, [], {})["totals"]
+    assert told["can free"] == {"services": 2, "providers_now": 8, "add": 0, "free": 4, "cost_now": 12.0}
+    assert told["overloaded"] == {"services": 1, "providers_now": 4, "add": 2, "free": 0, "cost_now": None}
 
 
 def test_each_service_has_its_place_in_the_report_where_there_is_one():
@@ -74,7 +98,7 @@ def test_each_service_has_its_place_in_the_report_where_there_is_one():
 def test_the_schedule_has_the_hours_of_the_week_and_null_beyond_the_horizon():
     short, fine, free = (one["schedule"] for one in made()["services"])
     assert len(short) == 168
-    # Thursday 22:00 and 23:00, Friday 00:00: 1, 2 and 4 busy ones, and two spare.
+    # Thursday 22:00 and 23:00, Friday 00:00: 1, 2 and 4 of them, and two spare.
     assert {place: number for place, number in enumerate(short) if number is not None} == {94: 3, 95: 4, 96: 6}
     assert set(fine) == set(free) == {None}
 

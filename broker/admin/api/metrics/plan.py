@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import nsmallest
+from itertools import islice, takewhile
 from operator import itemgetter
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -36,6 +37,17 @@ def collect(plan: IPlan) -> Iterator[Metric | None]:
     for name, left in first:
         samples.add_metric([name], left)
     yield samples
+    current = plan.current()
+    urgent = GaugeMetricFamily(
+        "elkobroker_plan_urgent",
+        f"1 for each of {SERVICES} services at most that are overloaded, or that one failure overloads, as measured.",
+        labels=["service", "state"],
+    )
+    # The worst stand first.
+    services = () if current is None else current.services.values()
+    for service in islice(takewhile(lambda service: service.verdict.is_urgent, services), SERVICES):
+        urgent.add_metric([service.name, service.verdict.value], 1)
+    yield urgent
     yield GaugeMetricFamily(
         "elkobroker_plan_short_services", "Services that are foreseen to have too few providers.", len(days)
     )

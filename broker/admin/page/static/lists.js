@@ -13,11 +13,11 @@ export function checkMark(check) {
   return h("span", { class: `mark ${kind}` }, shown(check));
 }
 
-const VERDICTS = { "short now": "bad", "short in the horizon": "warn", enough: "good" };
+const VERDICTS = { overloaded: "bad", "no N+1": "bad", "below policy": "warn", "can free": "good", enough: "good" };
 
-/** Return true if the plan says that providers are missing, now or in its horizon. */
+/** Return true if the plan says that providers are missing, as measured or by the policy. */
 export function isShort(row) {
-  return row.verdict === "short now" || row.verdict === "short in the horizon";
+  return VERDICTS[row.verdict] === "bad" || VERDICTS[row.verdict] === "warn";
 }
 
 function daysText(days) {
@@ -158,6 +158,7 @@ export const LISTS = {
         draw: (row) => (typeof row.days_until_short === "number" ? daysText(row.days_until_short) : ""),
       },
       { name: "add", title: "To add", number: true },
+      { name: "free", title: "May go", number: true },
       { name: "has", title: "Providers now", number: true, width: "minmax(7.5rem, 1fr)" },
       { name: "need_now", title: "Needed now", number: true, width: "minmax(7rem, 1fr)" },
       { name: "need", title: "Needed in the horizon", number: true, width: "minmax(11rem, 1fr)" },

@@ -1,0 +1,273 @@
+"""Policies: the providers that operators want for a service, and what a run knows of the farm beside its journal.
+
+They stand in a TOML file, ``plan.toml``::
+
+    growth = 1.0                        # the demand will be so many times as high
+
+    [[policy]]                          # the first whose pattern matches a service counts
+    services = "chat-*"
+    headroom = 1.3                      # the bound, over the highest peak
+    target = 0.8                        # part of its full load that a provider may carry
+    spares = 0                          # providers beyond those
+    n_plus = 1                          # so many may fail without an overload
+    min = 1
+    max = 40
+    cost = 12.5                         # of a provider, in any unit
+
+    [[event]]                           # known demand to come
+    services = "*"
+    from = 2026-12-24T18:00:00Z
+    to = 2026-12-25T00:00:00Z
+    factor = 2.0
+
+    [[exclude]]                         # an incident: its hours are no peaks of the service
+    services = "chat-*"
+    from = 2026-11-03T10:00:00Z
+    to = 2026-11-03T12:00:00Z
+
+Every key but ``services``, ``from``, ``to`` and ``factor`` may be left out; the values above are the defaults of a
+policy, but for `max` and `cost`, which have none. Patterns are those of a shell, and match a whole name. A time without
+a zone is one of UTC. A pattern that matches no service of the journal is an error: it would look like an answer.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from spark.capacity.planning.peak_bound import HEADROOM
+
+TARGET = 0.8
+"""Target utilisation of a provider in the busiest minute, as far as the journal tells minutes: the rest is for shorter
+bursts, and for load that is unevenly spread over the providers."""
+
+MOST_PROVIDERS = 1_000_000
+"""A larger number in a policy is a mistake."""
+
+
+class PolicyError(Exception):
+    """A policy file cannot be used; the message has the file, the line, the key and the reason."""
+
+
+@attrs.frozen
+class Policy:
+    """The providers that are wanted for services whose names match a pattern.
+
+    - ``headroom``: factor of the bound over the highest peak.
+    - ``target``: part of its full load that a provider may carry at the bound.
+    - ``spares``: providers beyond those; ``n_plus``: providers that may fail at the bound without an overload.
+    - ``least``, ``most``: limits of the need; None is no limit.
+    - ``cost``: of a provider, in any unit.
+    """
+
+    services: str = "*"
+    headroom: float = HEADROOM
+    target: float = attrs.field(default=TARGET)
+    spares: int = 0
+    n_plus: int = 1
+    least: int = 1
+    most: int | None = None
+    cost: float | None = None
+
+    @target.validator
+    def _possible(self, attribute: object, value: float) -> None:
+        if not 0.0 < value <= 1.0:
+            raise ValueError(f"a target utilisation of {value} is not above 0 and at most 1")
+
+
+@attrs.frozen
+class Event:
+    """A known event: from ``begin`` until ``end`` the demand of the services that match is ``factor`` fold."""
+
+    begin: datetime
+    end: datetime
+    factor: float
+    services: str = "*"
+
+
+@attrs.frozen
+class Exclusion:
+    """A time whose hours are no peaks of the services that match."""
+
+    begin: datetime
+    end: datetime
+    services: str = "*"
+
+
+@attrs.frozen
+class Assumptions:
+    """A policy file: all that a run knows of the farm beside its journal."""
+
+    policies: tuple[Policy, ...] = ()
+    events: tuple[Event, ...] = ()
+    exclusions: tuple[Exclusion, ...] = ()
+    growth: float = 1.0
+    named: tuple[tuple[str, str], ...] = ()
+    """Each pattern with its place in the file, for `unmatched`."""
+
+    def of(self, service: str) -> Policy:
+        """Return the policy of a service."""
+        return next((one for one in self.policies if fnmatchcase(service, one.services)), DEFAULT)
+
+    def excluded(self, service: str, hour: datetime) -> bool:
+        """Return True if an hour of a service is no peak of it."""
+        return any(one.begin <= hour < one.end and fnmatchcase(service, one.services) for one in self.exclusions)
+
+    def need_services(self, known: Iterable[str]) -> None:
+        """Raise `PolicyError` for the first pattern that matches none of the services."""
+        known = list(known)
+        for pattern, place in self.named:
+            if not any(fnmatchcase(service, pattern) for service in known):
+                raise PolicyError(f"{place}: services = {pattern!r} matches no service of the journal")
+
+
+DEFAULT = Policy()
+
+
+def read_assumptions(path: Path) -> Assumptions:
+    """Read a policy file. Raises `PolicyError`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
+    except (OSError, UnicodeError) as error:
+        raise PolicyError(f"{path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise PolicyError(f"{path} is no TOML: {error}") from error
+    return _Reader(path, text).assumptions(document)
+
+
+def _share(value: Any) -> bool:
+    return _number(value) and 0.0 < value <= 1.0
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_PROVIDERS
+
+
+def _positive(value: Any) -> bool:
+    return _number(value) and value > 0
+
+
+def _factor(value: Any) -> bool:
+    return _number(value) and value >= 0
+
+
+def _pattern(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _moment(value: Any) -> bool:
+    return isinstance(value, datetime)
+
+
+Rule = tuple[Callable[[Any], bool], str]
+
+_PATTERN: Rule = (_pattern, "a pattern of service names, as text")
+_MOMENT: Rule = (_moment, "a date with a time, such as 2026-12-24T18:00:00Z")
+_COUNT: Rule = (_count, f"a whole number from 0 to {MOST_PROVIDERS}")
+_POSITIVE: Rule = (_positive, "a number above 0")
+
+POLICY: Mapping[str, Rule] = {
+    "services": _PATTERN,
+    "headroom": (lambda value: _number(value) and value >= 1.0, "a number of 1 or more"),
+    "target": (_share, "a number above 0 and at most 1"),
+    "spares": _COUNT,
+    "n_plus": _COUNT,
+    "min": _COUNT,
+    "max": _COUNT,
+    "cost": (_factor, "a number of 0 or more"),
+}
+EXCLUDE: Mapping[str, Rule] = {"services": _PATTERN, "from": _MOMENT, "to": _MOMENT}
+EVENT: Mapping[str, Rule] = {**EXCLUDE, "factor": (_factor, "a number of 0 or more")}
+TOP = {"growth": _POSITIVE}
+
+NAMES = {"min": "least", "max": "most", "from": "begin", "to": "end"}
+"""Members of the values, where they differ from the keys: some of these are words of Python."""
+
+
+class _Reader:
+    """Checks a document, and finds the lines of its keys."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path = path
+        self._lines = text.splitlines()
+
+    def assumptions(self, document: Mapping[str, Any]) -> Assumptions:
+        tables = {"policy": POLICY, "event": EVENT, "exclude": EXCLUDE}
+        for key, value in document.items():
+            if key in tables:
+                if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+                    raise self._error(key, -1, "", f"[[{key}]] is a table with two brackets")
+            elif key not in TOP:
+                known = ", ".join(["growth", *(f"[[{name}]]" for name in tables)])
+                raise self._error("", -1, key, f"there is no key {key}: known are {known}")
+            elif not TOP[key][0](value):
+                raise self._error("", -1, key, f"{key} is {TOP[key][1]}")
+        checked = {
+            table: [self._checked(table, number, one, rules) for number, one in enumerate(document.get(table, ()))]
+            for table, rules in tables.items()
+        }
+        named = [
+            (one["services"], self._place(table, number, "services"))
+            for table, ones in checked.items()
+            for number, one in enumerate(ones)
+            if one.get("services", "*") != "*"
+        ]
+        return Assumptions(
+            tuple(Policy(**one) for one in checked["policy"]),
+            tuple(Event(**one) for one in checked["event"]),
+            tuple(Exclusion(**one) for one in checked["exclude"]),
+            float(document.get("growth", 1.0)),
+            tuple(named),
+        )
+
+    def _checked(self, table: str, number: int, given: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, Any]:
+        for key, value in given.items():
+            if key not in rules:
+                raise self._error(table, number, key, f"[[{table}]] has no key {key}: known are {', '.join(rules)}")
+            if not rules[key][0](value):
+                raise self._error(table, number, key, f"{key} is {rules[key][1]}, not {value!r}"[:300])
+        for key in ("from", "to", "factor"):
+            if key in rules and key not in given:
+                raise self._error(table, number, "", f"[[{table}]] needs the key {key}")
+        made = {NAMES.get(key, key): _in_utc(value) for key, value in given.items()}
+        if "begin" in made and made["begin"] >= made["end"]:
+            raise self._error(table, number, "to", f"[[{table}]] ends before it begins")
+        if made.get("most") is not None and made.get("least", 1) > made["most"]:
+            raise self._error(table, number, "max", "max is less than min")
+        return made
+
+    def _error(self, table: str, number: int, key: str, text: str) -> PolicyError:
+        return PolicyError(f"{self._place(table, number, key)}: {text}")
+
+    def _place(self, table: str, number: int, key: str) -> str:
+        """Return the file and the line of a key in the table of that number, or of the table's head."""
+        head_of = re.compile(rf"\s*\[+\s*{table}\s*\]+") if table else re.compile(r"(?!)")
+        heads = [at for at, line in enumerate(self._lines) if head_of.match(line)]
+        head = heads[number] if 0 <= number < len(heads) else (heads[0] if heads else None)
+        if key:
+            begin = 0 if head is None else head + 1
+            for at in range(begin, len(self._lines)):
+                if head is not None and self._lines[at].lstrip().startswith("["):
+                    break
+                if re.match(rf"""\s*["']?{re.escape(key)}["']?\s*=""", self._lines[at]):
+                    return f"{self._path}, line {at + 1}"
+        return f"{self._path}" if head is None else f"{self._path}, line {head + 1}"
+
+
+def _in_utc(value: Any) -> Any:
+    if not isinstance(value, datetime):
+        return value
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
