@@ -80,7 +80,6 @@ class Conversations(RuleBasedStateMachine):
         self.stack.enter_context(nothing_fails())
         self.farm = DbpFarm(beacon=["127.255.255.255"])
         self.peers: list[DbpPeer] = []
-        self.deaf: set[bytes] = set()
         self.faithful = self.farm.dealer("192.0.2.99", b"faithful")
         """One that beats in time, whatever the others do. Nobody else has its address."""
 
@@ -103,7 +102,7 @@ class Conversations(RuleBasedStateMachine):
     def say(self, number: int, *frames: Any, raw: bool = False) -> None:
         peer = self.peers[number]
         self.look_at_replies()
-        if peer.identity not in self.farm.open or (peer.identity in self.deaf and not raw):
+        if peer.identity not in self.farm.open:
             self.connect_again(number)
         if raw:
             peer.send_raw(*frames)
@@ -180,7 +179,6 @@ class Conversations(RuleBasedStateMachine):
         self.look_at_replies()
         peer = self.peers[number]
         peer.close()
-        self.deaf.discard(peer.identity)
 
     @rule(number=peers)
     def connect_again(self, number: int) -> None:
@@ -188,7 +186,6 @@ class Conversations(RuleBasedStateMachine):
         self.look_at_replies()
         peer = self.peers[number]
         peer.connect()
-        self.deaf.discard(peer.identity)
 
     @rule(number=peers, entirely=st.booleans())
     def stop_reading(self, number: int, entirely: bool) -> None:
@@ -234,13 +231,8 @@ class Conversations(RuleBasedStateMachine):
             unasked = peer.take_raw() if peer.identity in self.farm.open else []
             if peer.socket_type == "REQ":
                 assert unasked == []
-            if peer.identity in self.deaf:
-                assert unasked == []
             for frames in unasked:
                 assert frames[0] == b""
-            connection = self.farm.commands.connections().get(peer.number)
-            if connection is not None and connection.ended:
-                self.deaf.add(peer.identity)
 
     @invariant()
     def peers_get_nothing_that_they_may_not(self) -> None:
@@ -278,7 +270,6 @@ class Conversations(RuleBasedStateMachine):
             connection = entry.connection
             if connection is not None:
                 assert connection.entry is entry
-                assert not connection.ended
                 assert known[connection.number] is connection
         for number, connection in known.items():
             assert number == connection.number == farm.open[connection.identity]

@@ -93,6 +93,8 @@ class RecordingRouter:
         owner: Callable[[Sender], str] = lambda sender: owner_of("", sender.address, sender.key),
     ) -> None:
         self.lines: dict[bytes, Line] = {}
+        self.ended: dict[int, Line] = {}
+        """The connections that the sessions closed, by number: their peers can read what was sent before."""
         self.refused = 0
         self.claim = claim
         self.owner = owner
@@ -103,8 +105,9 @@ class RecordingRouter:
         self._numbers = count(1)
         self._sender: Sender | None = None
 
-    def serve(self, conversation: Conversation) -> None:
-        """Pass the ends of connections, and new room, to that conversation from now on."""
+    def serve(self, conversation: Conversation, claim: Callable[[bytes, Sender], bool] = lambda *_: True) -> None:
+        """Pass the ends of connections, and new room, to that conversation from now on. The claims are those of the
+        constructor."""
         self._conversation = conversation
 
     # connections
@@ -146,6 +149,12 @@ class RecordingRouter:
             self._sender = None
 
     # what sessions call
+
+    def end(self, identity: bytes, number: int) -> None:
+        line = self.lines.get(identity)
+        if line is not None and line.number == number:
+            self.ended[number] = self.lines.pop(identity)
+            self._conversation.closed(number)
 
     def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
         message = self._checked(frames)

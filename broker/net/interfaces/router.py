@@ -100,6 +100,9 @@ class Router(Protocol):
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
         """Fan out one message, and set ``sent`` of its receivers. Returns the failed ones, each with its outcome."""
 
+    def end(self, identity: bytes, number: int) -> None:
+        """Close the connection of that identity and number in order, after its queued output. No-op if it is gone."""
+
     def sender(self) -> Sender:
         """Return the origin of the message that is being received. Raises AssertionError at any other time."""
 

@@ -1,8 +1,8 @@
 """Identity table of a ROUTER: connections by identity, and the takeover rule.
 
 Rules:
-- An identity belongs to one connection at a time. A peer without one gets five octets with a leading zero, which no
-  peer may choose itself (`broker.net.zmtp.machine`).
+- An identity belongs to one connection at a time. A peer without one gets five octets with a leading zero. Such
+  identities are reserved (RFC 28): one that a peer chooses is replaced.
 - A new connection takes an identity over if it has the same owner (`broker.access.identity`): the user or name of its
   CURVE key, the key itself if it has none, the host without keys. The older connection is closed.
 - Any other new connection is refused until the owner is gone: otherwise a stranger would receive its messages.

@@ -48,6 +48,9 @@ LONG_PIECES = 2_048
 _REASONS = {Fault.TOO_LARGE: Reason.TOO_LARGE, Fault.FRAME: Reason.SYNTAX}
 """The refusal reasons of faults outside the handshake."""
 
+UNTYPED = b"DEALER"
+"""The socket type of a peer that names none: it is served as the most general one."""
+
 PIECE = 2 * BATCH
 """Bytes of a join of queued pieces."""
 
@@ -220,7 +223,7 @@ class RouterPeer(StreamConnection):
     def _take_claim(self, event: Claim) -> None:
         """Decide on the claim of the peer."""
         self.key = curve.encode(event.key) if event.key else ""
-        self.socket_type = event.properties[metadata.SOCKET_TYPE].decode()
+        self.socket_type = event.properties.get(metadata.SOCKET_TYPE, UNTYPED).decode()
         if self.factory.let_in(self, event.properties.get(metadata.IDENTITY, b"")):
             # READY goes out before any message of the traffic, so that it is queued first.
             self.factory.answer(self, self.machine.accept())

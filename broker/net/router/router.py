@@ -30,7 +30,7 @@ from broker.net.router.backlog import ANSWERS, LARGE, Backlog, BacklogLimits
 from broker.net.router.fan_out import FanOut
 from broker.net.router.flush_order import FlushOrder
 from broker.net.router.gate import KeyGate
-from broker.net.router.identities import Identities
+from broker.net.router.identities import GENERATED, Identities
 from broker.net.router.idle_check import IdleCheck
 from broker.net.router.output_tap import tap_output, untap_output
 from broker.net.router.peer import APART, RouterPeer
@@ -129,7 +129,7 @@ class Router(ConnectionFactory):
         if not self._gate.admits(peer.key, peer.host):
             return False
         peer.owner = self._gate.owner(peer.key, peer.host)
-        if not identity:
+        if not identity or identity.startswith(GENERATED):
             identity = self._peers.generate()
         elif not self._peers.may_take(identity, peer) or (
             identity not in self._peers and not self._claim(identity, peer.sender)
@@ -238,6 +238,12 @@ class Router(ConnectionFactory):
     ) -> list[tuple[N, Sent]]:
         """See `broker.net.interfaces.router.NumberingRouter`."""
         return self._fan_out.send_each(receivers, before, after, body, now)
+
+    def end(self, identity: bytes, number: int) -> None:
+        """See `broker.net.interfaces.router.Router`."""
+        peer = self._peers.get(identity)
+        if peer is not None and peer.number == number:
+            peer.close()
 
     def sender(self) -> Sender:
         """See `broker.net.interfaces.router.Router`."""

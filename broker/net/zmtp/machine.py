@@ -267,15 +267,14 @@ class Machine:
         return Claim({metadata.SOCKET_TYPE: socket_type, metadata.IDENTITY: held[3 : 3 + held[2]]})
 
     def _check(self, properties: Mapping[str, bytes]) -> None:
-        """Refuse an incompatible socket type, and an invalid identity."""
-        socket_type = properties.get(metadata.SOCKET_TYPE, b"")
-        if self._peers is not None and socket_type not in self._peers:
-            raise self._refusal(f"a {self._socket_type} does not talk to {_shown(socket_type)}")
+        """Refuse an incompatible socket type, and an identity that is too long. A missing type is compatible, as in
+        libzmq."""
+        socket_type = properties.get(metadata.SOCKET_TYPE)
+        if self._peers is not None and socket_type is not None and socket_type not in self._peers:
+            raise self._refusal(f"a {self._socket_type} does not talk to {repr(socket_type[:20])[1:]}")
         identity = properties.get(metadata.IDENTITY, b"")
         if len(identity) > MAX_IDENTITY:
             raise self._refusal(f"an identity of {len(identity)} bytes; {MAX_IDENTITY} are allowed")
-        if identity.startswith(b"\0"):
-            raise self._refusal("an identity that begins with a zero octet")
 
     def _refusal(self, text: str) -> ZmtpError:
         return ZmtpError(Fault.HANDSHAKE, text, error(text) if self.version == 3 else b"")
@@ -305,7 +304,3 @@ def error(reason: str) -> bytes:
     """Return the octets of an ERROR in the handshake."""
     said = reason.encode("ascii", "replace")[:MAX_REASON]
     return command(ERROR, bytes((len(said),)) + said)
-
-
-def _shown(socket_type: bytes) -> str:
-    return repr(socket_type[:20])[1:] if socket_type else "a socket without a type"

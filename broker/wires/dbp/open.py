@@ -27,8 +27,10 @@ from broker.net.probes import Probes
 from broker.net.rate_limits import Rates
 from broker.net.udp import UdpSocket
 from broker.wires.common.router_listener import RouterListener, make_router
+from broker.wires.common.routes import Routes
 from broker.wires.dbp import views
 from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
+from broker.wires.dbp.codec.messages import begins
 from broker.wires.dbp.config import Dbp
 from broker.wires.dbp.sessions.beacon import Beacon
 from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue, DbpTerms
@@ -207,8 +209,9 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     router = make_router(WIRE, config, None, None, context)
     udp = UdpSocket(clock, context.scheduler, WIRE, MAX_DATAGRAM)
     probes = Probes(clock, clock, context.scheduler, complaints, context.outgoing, WIRE)
+    routes = Routes(router, WIRE, begins, complaints)
     outbound = DbpOutbound(
-        router,
+        routes,
         udp,
         probes,
         leases,
@@ -225,9 +228,9 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     catalogue = Catalogue(context.registry, leases, outbound, complaints, _terms(config, grants()), context.silence)
     listing = Listing(context.registry, clock)
     may_find = (lambda name: grants().may("find", name)) if access.users else None
-    commands = CommandHandler(router, catalogue, listing, outbound, leases, clock, complaints, may_find)
+    commands = CommandHandler(routes, catalogue, listing, outbound, leases, clock, complaints, may_find)
     datagrams = DatagramHandler(catalogue, outbound, complaints)
-    router.serve(commands)
+    routes.serve(commands)
     if context.members.clustered:
         catalogue.elsewhere = RemoteServices(context.registry, context.links, catalogue, complaints, Rates(clock))
     catalogue.restore(context.known.providers)

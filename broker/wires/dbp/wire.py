@@ -19,7 +19,6 @@ def _descriptors(config: Dbp, every: int) -> int:
 COUNTERS = (
     *connection_counters("dbp"),
     Counter("dbp_requests", "Requests answered", "requests"),
-    Counter("dbp_messages", "Messages ignored on connections that DBP has ended", "messages"),
     Counter("dbp_dropped", "Answers and notices dropped, by reason", "messages"),
     Counter("dbp_services", "Services registered and removed, by event", "services"),
     Counter("dbp_heartbeats", "Heartbeats of services, by transport", "heartbeats"),

@@ -20,9 +20,11 @@ from broker.net.allowed_keys import AllowedKeys
 from broker.net.endpoints import CannotListen
 from broker.wires.common.known_keys import KnownKeys
 from broker.wires.common.router_listener import RouterListener, make_router
+from broker.wires.common.routes import Routes
 from broker.wires.common.topic_rules import TopicRule
 from broker.wires.interface import Context, PlainWire
 from broker.wires.mc0 import views
+from broker.wires.mc0.codec.messages import begins
 from broker.wires.mc0.config import Mc0
 from broker.wires.mc0.sessions.admission import Admission
 from broker.wires.mc0.sessions.conversation import Mc0Conversation
@@ -132,8 +134,9 @@ def _make(config: Mc0, context: Context) -> OpenMc0:
         grants=(lambda name: access.grants(Principal(name), WIRE)) if access.users else None,
     )
     router = make_router(WIRE, config, config.secret_key if curve else None, keys, context)
+    routes = Routes(router, WIRE, begins, context.complaints)
     sessions = Mc0Conversation(
-        router,
+        routes,
         context.topics,
         context.leases,
         admission,
@@ -143,7 +146,7 @@ def _make(config: Mc0, context: Context) -> OpenMc0:
         config.subscriptions,
         context.silence,
     )
-    router.serve(sessions, sessions.claim)
+    routes.serve(sessions, sessions.claim)
     if keys is not None:
         # First in the list: sessions end as "revoked" before the ROUTER closes their connections, which would end
         # those without a TTL as "gone".

@@ -20,7 +20,9 @@ from broker.core.registry import Registry
 from broker.net.interfaces.router import Part, Sender
 from broker.net.outgoing import Outgoing
 from broker.net.rate_limits import Rates
+from broker.wires.common.routes import Routes
 from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
+from broker.wires.dbp.codec.messages import begins
 from broker.wires.dbp.sessions.beacon import Beacon
 from broker.wires.dbp.sessions.catalogue import Catalogue, DbpTerms
 from broker.wires.dbp.sessions.commands import CommandHandler
@@ -119,12 +121,13 @@ class DbpFarm(CoreFarm):
         super().__init__(clock)
         self.registry = registry or registry_at(self.clock)
         self.router = RecordingRouter()
+        self.routes = routes = Routes(self.router, "dbp", begins, self.complaints)
         self.udp = RecordingUdp()
         self.probes = RecordingProbes(self.clock)
         self.sources: Rates[Hashable] = Rates(self.clock)
         self.addresses: Rates[Hashable] = Rates(self.clock)
         self.outbound = DbpOutbound(
-            self.router,
+            routes,
             self.udp,
             self.probes,
             self.leases,
@@ -141,11 +144,11 @@ class DbpFarm(CoreFarm):
         )
         self.listing = Listing(self.registry, self.clock)
         self.commands = CommandHandler(
-            self.router, self.catalogue, self.listing, self.outbound, self.leases, self.clock, self.complaints
+            routes, self.catalogue, self.listing, self.outbound, self.leases, self.clock, self.complaints
         )
         self.datagrams = DatagramHandler(self.catalogue, self.outbound, self.complaints)
         self.beacon = Beacon(self.udp, self.clock, beacon, BEACON_PORT, 5246, 5246, NAME)
-        self.router.serve(self.commands)
+        routes.serve(self.commands)
         self.catalogue.restore(known)
         self.beacon.start()
         self._identities = count(1)
@@ -230,9 +233,11 @@ class DbpPeer:
     def send_raw(self, *frames: Part) -> None:
         """Send just these frames."""
         farm = self.farm
+        if self.closed:
+            return  # the peer writes to a connection that the broker has closed
         farm.leases.look()  # as the scheduler does
         with farm.router.receiving(Sender(self.address, "", self.socket_type)):
-            farm.commands.receive(self.identity, list(frames), self.number)
+            farm.routes.receive(self.identity, list(frames), self.number)
 
     def stop_reading(self, answers: bool = True) -> None:
         """Have no room from now on: neither for messages nor, without ``answers``, for the answers to requests."""
@@ -247,7 +252,13 @@ class DbpPeer:
 
     def take_raw(self) -> list[list[bytes]]:
         """The messages that came since the last call, whole."""
-        return self.farm.router.lines[self.identity].take()
+        ended = self.farm.router.ended.get(self.number)
+        return (self.farm.router.lines[self.identity] if ended is None else ended).take()
+
+    @property
+    def closed(self) -> bool:
+        """True if the broker has closed its connection."""
+        return self.number in self.farm.router.ended
 
     def take(self) -> list[list[bytes]]:
         """The messages that came since the last call, without their empty frames."""

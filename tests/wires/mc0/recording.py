@@ -14,7 +14,9 @@ from broker.core.registry import Registry
 from broker.core.topics import Topics, TopicsBounds
 from broker.net.interfaces.router import Part, Sender
 from broker.wires.common.registry_topics import RegistryTopics
+from broker.wires.common.routes import Routes
 from broker.wires.common.topic_rules import TopicRule
+from broker.wires.mc0.codec.messages import begins
 from broker.wires.mc0.sessions.admission import Admission
 from broker.wires.mc0.sessions.conversation import Mc0Conversation
 from broker.wires.mc0.sessions.session import Mc0Session
@@ -102,8 +104,9 @@ class Mc0Farm(CoreFarm):
         self.record = SessionRecord()
         self.silence = self.make_silence(registry, self.leases, self.clock)
         self.admission = Admission(None if self._any_key else self.keys.get, self._rules)
+        self.routes = Routes(self.router, "mc0", begins, self.complaints)
         self.wire = Mc0Conversation(
-            self.router,
+            self.routes,
             self.topics,
             self.leases,
             self.admission,
@@ -112,7 +115,7 @@ class Mc0Farm(CoreFarm):
             *self._limits,
             self.silence,
         )
-        self.router.serve(self.wire)
+        self.routes.serve(self.wire)
 
     # from the operator
 
@@ -195,7 +198,7 @@ class Mc0Peer:
         assert self.connected
         self._farm.leases.look()  # as the scheduler does
         with self._farm.router.receiving(self.sender):
-            self._farm.wire.receive(self.identity, list(frames), self.line.number)
+            self._farm.routes.receive(self.identity, list(frames), self.line.number)
 
     def ask(self, line: str) -> list[str]:
         """Send one message. Returns the answers, and all messages before them."""

@@ -104,7 +104,7 @@ class Ping(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unexpected(msgspec.Struct, frozen=True, gc=False):
-    """A command that only a broker sends. It is answered by "</3", and the connection is not used any more."""
+    """A command that only a broker sends. It is answered by "</3", and the connection is closed."""
 
     form: Form
     sent: float | None
@@ -115,7 +115,7 @@ Message = Request | Question | Registration | Update | Beat | Bye | Ack | Ping |
 
 
 class Invalid(Malformed):
-    """An invalid message. It is dropped without an answer, and its connection is not read any more."""
+    """An invalid message. It is dropped without an answer, and its connection is closed."""
 
 
 class Denied(Malformed):
@@ -134,6 +134,11 @@ class BadRequest(Malformed):
         super().__init__(Reason.PARAMETER, text, "u_U")
         self.form = form
         self.error: dict[str, str | float] = {"Error": text}
+
+
+def begins(frames: Sequence[bytes]) -> bool:
+    """Return True if these frames are a message, valid or not, and not one behind an envelope."""
+    return not _READERS.keys().isdisjoint(frames[:2])
 
 
 def parse(frames: Sequence[bytes]) -> Message:

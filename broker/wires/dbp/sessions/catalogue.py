@@ -247,7 +247,7 @@ class Catalogue:
         if entry.source is not None:
             self._outbound.hush(entry.source)
         if entry.connection is not None and not entry.connection.req:
-            entry.connection.ended = True
+            self._outbound.end(entry.connection)
         self.remove(entry, "disconnected")
 
     def give_up(self, entry: ServiceEntry) -> None:

@@ -8,9 +8,8 @@ Rules (of the document, and where it is silent, of the real nodes):
 - A connection is identified by its number. State exists only for connections that registered, are bound to a service or
   violated the protocol, and only until they end. So the table needs no limit of its own besides the transport's.
 - Valid but unexpected: commands that only a broker sends; a second registration on one connection; a heartbeat or an
-  acknowledgement without a known service. The answer is one DISCONNECT, and the connection is *ended*: until it closes,
-  no message from it is read, and none is sent to it.
-- Invalid: frames that are no message. They are dropped without an answer, and the connection is ended.
+  acknowledgement without a known service. The answer is one DISCONNECT, and the connection is closed.
+- Invalid: frames that are no message. They are dropped without an answer, and the connection is closed.
 - An update of a service that is not registered is denied: that is the purpose of DENIED.
 - Any message of a service over its connection is a sign of life.
 
@@ -69,7 +68,6 @@ class CommandHandler:
         self._may_find = may_find
         """Permits requests about a name, or with an empty name about all; None permits all requests."""
         self.requests = 0
-        self.ignored = 0
         self._connections: dict[int, RouterConnection] = {}
         """Connections with state, by number."""
         self._commands: dict[type, Callable[[RouterConnection, Any], None]] = {
@@ -92,16 +90,15 @@ class CommandHandler:
 
     def counts(self) -> dict[str, int]:
         """Return the counters of the conversations, by name."""
-        return {"dbp_requests.answered": self.requests, "dbp_messages.ignored": self.ignored}
+        return {"dbp_requests.answered": self.requests}
 
     # calls of the ROUTER
 
     def receive(self, identity: bytes, frames: list[Part], number: int) -> None:
         """Process one message: the frames after the identity, and the number of its connection."""
+        if frames == [b""]:
+            return  # the empty message of ZMQ_PROBE_ROUTER
         connection = self._connections.get(number)
-        if connection is not None and connection.ended:
-            self.ignored += 1
-            return
         try:
             message = messages.parse(frames)
         except Malformed as malformed:
@@ -291,11 +288,9 @@ class CommandHandler:
         self._end(connection)
 
     def _end(self, connection: RouterConnection) -> None:
-        """End a connection: it is neither read nor written until the peer closes it."""
+        """Unbind a connection, and close it after its output."""
         connection.release()
-        connection.ended = True
-        # Its state must stay in the table, or the next message would count as that of a new connection.
-        self._keep(connection)
+        self._outbound.end(connection)
 
     def _complain(self, connection: RouterConnection, refusal: Refusal) -> None:
         self._complaints.add(WIRE, connection.address, refusal)

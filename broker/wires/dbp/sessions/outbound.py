@@ -129,6 +129,10 @@ class DbpOutbound:
         else:
             self._complaints.count("dbp_dropped", sent.value)
 
+    def end(self, connection: RouterConnection) -> None:
+        """Close a connection after its output."""
+        self._router.end(connection.identity, connection.number)
+
     def send(self, data: bytes, to: Source) -> None:
         """Send a datagram, unless to the port of the beacon."""
         if to[1] != self._beacon_port:
@@ -160,14 +164,14 @@ class DbpOutbound:
             self._send_unsolicited(connection, replies.heartbeat(connection.form, now, self.name))
 
     def part(self, entry: ServiceEntry) -> None:
-        """Send a service a DISCONNECT, over each transport by which it can be sent one."""
+        """Send a service a DISCONNECT, over each transport by which it can be sent one, and close its connection."""
         now = wall(self.clock)
         if entry.source is not None:
             self.send(datagrams.disconnect(now), entry.source)
         connection = entry.connection
         if connection is not None and not connection.req:
             self._send_unsolicited(connection, replies.disconnect(connection.form, now, connection.hermes))
-            connection.ended = True
+            self.end(connection)
 
     def probe(self, entry: ServiceEntry, seconds: float, answered: Callable[[bool | None], object]) -> bool:
         """Probe a service. Returns False, without a probe, if that is not possible now. Raises `Refusal` if its

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from broker.core.interfaces import ILease
+from broker.net.interfaces.envelopes import REQ
 from broker.net.interfaces.router import Sender
 from broker.wires.dbp.codec.details import Details
 from broker.wires.dbp.codec.times import Form
@@ -16,29 +17,25 @@ from broker.wires.dbp.codec.times import Form
 Source = tuple[str, int]
 """Source of datagrams: an address and a port."""
 
-_REQ = "REQ"
-
 
 class RouterConnection:
     """One connection to the ROUTER, from a message that needs state until its end.
 
     ``number`` is the ROUTER's. ``form`` is the form of the peer's last time. ``entry`` is the service that is bound to
-    it. ``registered`` is true after a registration through it, which permits no second one. ``ended`` is true after a
-    DISCONNECT or an invalid message: then it is neither read nor written. ``last_sent`` is the time of the last message
-    to it, on the clock of the leases.
+    it. ``registered`` is true after a registration through it, which permits no second one. ``last_sent`` is the time
+    of the last message to it, on the clock of the leases.
     """
 
-    __slots__ = ("address", "ended", "entry", "form", "identity", "last_sent", "number", "registered", "req")
+    __slots__ = ("address", "entry", "form", "identity", "last_sent", "number", "registered", "req")
 
     def __init__(self, identity: bytes, number: int, sender: Sender) -> None:
         self.identity = identity
         self.number = number
         self.address = sender.address
-        self.req = sender.socket_type == _REQ
+        self.req = sender.socket_type == REQ
         self.form = Form.TEXT
         self.entry: ServiceEntry | None = None
         self.registered = False
-        self.ended = False
         self.last_sent = 0.0
 
     @property

@@ -2,7 +2,7 @@
 
 Rules (from the original broker and the real connector, MCollective's ZeroMQ plugin; mc0 0.3 leaves them open):
 - A message is a delimiter, a verb, headers, and a body: ``"" VERB [KEY VALUE]... ["" FRAME...]``. The delimiter is
-  skipped whatever its content. Verbs and keys are exact bytes.
+  skipped whatever its content (`begins`). Verbs and keys are exact bytes.
 - Headers come in pairs. The first empty key ends them; an empty frame in the position of a value is a value.
 - Of a repeated key, the last value counts, in the position of the first. A verb ignores keys unknown to it, but PUT
   forwards them.
@@ -107,6 +107,11 @@ class TooShort(BadMessage):
 
     def __init__(self) -> None:
         super().__init__(Reason.SYNTAX, "the message has no verb")
+
+
+def begins(frames: Sequence[bytes]) -> bool:
+    """Return True if these frames are a message with a delimiter, and not one behind an envelope."""
+    return len(frames) > 1 and frames[1] in _READERS
 
 
 def parse(frames: Sequence[bytes]) -> Message:

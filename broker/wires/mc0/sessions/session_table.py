@@ -156,7 +156,10 @@ class SessionTable:
             return  # no message arrived through it, or the session has ended
         session.connection = 0
         session.slow = False
-        if not session.ttl:
+        if connection < 0:
+            # A client behind a proxy (`broker.wires.common.routes`), whose identity goes with the proxy's connection.
+            self.end(session, "gone")
+        elif not session.ttl:
             if session.requested:
                 self.schedule(session)
             else:

@@ -42,6 +42,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal
+from broker.net.interfaces.envelopes import size
 from broker.net.interfaces.router import Part, Router
 from broker.net.interfaces.router import Sent as Outcome
 from broker.wires.mtl.codec import control as wire
@@ -129,7 +130,7 @@ class ControlFlow:
         """Process one message: the frames after the identity, and the number of its connection."""
         sender = self._router.sender()
         try:
-            request = split(frames)
+            request = split(frames, size(frames))
             asked = self._decoded(request.command, request.body)
         except IllFormed as fault:
             self._complaints.count("mtl_ill_formed", fault.fault.value)

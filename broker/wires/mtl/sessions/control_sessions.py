@@ -14,9 +14,8 @@ States of a session, and the events that change them. An event that is not in th
     REAUTHENTICATING  as AUTHORIZED, with an exchange in progress   ended: AUTHORIZED; lost: OPENED
 
 Invariants:
-- The key of a session is the number of its connection with the routing frames of the request, so that each client
-  behind a proxy has a session. Routing frames of a REQ socket are left out: a REQ socket connects directly, and what it
-  may put there is the number of its request.
+- The key of a session is the number of its connection with the route of the request
+  (`broker.net.interfaces.envelopes`), so that each client behind a proxy has a session.
 - A session ends with its connection. Connection numbers are never reused, so no peer can take over a session by its
   identity.
 - RFC 11 has no request that ends a session, and a proxy does not report which of its clients left. So the number of
@@ -29,7 +28,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -38,6 +37,7 @@ from twisted.internet.defer import Deferred
 
 from broker.access.identity import is_local
 from broker.core.interfaces import ILease
+from broker.net.interfaces.envelopes import Envelope, joined, route
 from broker.net.interfaces.router import Sender
 from broker.wires.mtl.codec import control as wire
 from broker.wires.mtl.sessions.principals import Principal
@@ -51,14 +51,10 @@ MAX_KEY = 128
 """Bytes of a key that is stored as it is; a longer key is stored as its digest. Real keys have 8 to 40 bytes. The
 longest that a peer may send have over 1,000, and would double the size of its session."""
 
-_REQ = "REQ"
 
-
-def key_of(connection: int, envelope: Sequence[bytes], sender: Sender) -> bytes:
+def key_of(connection: int, envelope: Envelope, sender: Sender) -> bytes:
     """Return the key of the session of that connection, for a request with these routing frames."""
-    routing = () if sender.socket_type == _REQ else envelope
-    # Each frame with its length: otherwise "ab", "c" and "a", "bc" would share a session.
-    key = connection.to_bytes(8) + b"".join([len(part).to_bytes(4) + part for part in routing if part])
+    key = connection.to_bytes(8) + joined(route(envelope, sender.socket_type))
     # No plain key begins with this byte: it would belong to a connection number above 2^63.
     return key if len(key) <= MAX_KEY else b"\xff" + blake2b(key, digest_size=32).digest()
 
@@ -140,7 +136,7 @@ class ReplyPath:
     """Return path of a reply: the identity of the peer, and the routing frames of the request."""
 
     identity: bytes
-    envelope: tuple[bytes, ...]
+    envelope: Envelope
 
 
 @attrs.define(eq=False)

@@ -538,7 +538,6 @@ def test_d30_no_further_commands_by_udp_either(farm: DbpFarm) -> None:
         (b"", b"<3", T, b"\xff"),
         (b"x", b"u_U", T, b""),
         (b"u_U", T, b""),
-        (b"",),
         (),
     ],
 )

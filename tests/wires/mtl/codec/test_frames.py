@@ -7,10 +7,16 @@ from collections.abc import Sequence
 import pytest
 
 from broker.core.errors import Reason
+from broker.net.interfaces.envelopes import MAX_ENVELOPE, MAX_HOPS, size
 from broker.wires.mtl.codec.faults import Fault, IllFormed
-from broker.wires.mtl.codec.frames import MAX_ENVELOPE, MAX_HOPS, RequestFrames, is_data, split
+from broker.wires.mtl.codec.frames import RequestFrames, is_data
+from broker.wires.mtl.codec.frames import split as split_at
 
 COMMAND, BODY = b"Connection.Open", b"{}"
+
+
+def split(frames: Sequence[bytes]) -> RequestFrames:
+    return split_at(frames, size(frames))
 
 
 def fault_of(frames: Sequence[bytes]) -> Fault:

@@ -1,0 +1,203 @@
+"""Routes: the clients behind proxies as peers of their own, for wires that know connections only.
+
+Between a ROUTER and the sessions of a wire. The sessions get each message with one empty frame in front, whatever its
+envelope was (`broker.net.interfaces.envelopes`), and send theirs so; the envelope is kept here, and put before each
+answer.
+
+Rules:
+- A client behind a proxy is a *route* of the proxy's connection. It has an identity and a connection number of its own:
+  the identity is derived from the connection and the envelope, and begins with a zero octet, as those that the ROUTER
+  generates; the number is negative.
+- It passes for a REQ socket: it is answered at each request, and whether it could take anything else is unknown. A
+  message to it is sent all the same where the protocol of the wire has it subscribe to messages.
+- A route ends with its connection, by `Routes.end`, or if its connection has `MAX_ROUTES` others that were used since:
+  a proxy does not report that one of its clients has left.
+- Of a REQ socket that numbers its requests, the number goes back with the answer.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from hashlib import blake2b
+from itertools import count
+from typing import Protocol
+
+import attrs
+
+from broker.core.errors import Reason, Refusal
+from broker.net.interfaces import envelopes
+from broker.net.interfaces.envelopes import Envelope
+from broker.net.interfaces.router import Complaints, Conversation, Part, R, Router, Sender, Sent
+
+MAX_ROUTES = 500
+"""Routes of one connection: the clients of one proxy. Each takes about a kilobyte here, and a session of the wire."""
+
+
+@attrs.frozen(eq=False)
+class Route:
+    """One client behind a proxy: ``peer`` is the identity of the proxy's connection, ``envelope`` has the routing
+    frames."""
+
+    identity: bytes
+    number: int
+    peer: bytes
+    envelope: Envelope
+
+
+class Socket(Router, Protocol):
+    """The ROUTER."""
+
+    def serve(self, conversation: Conversation, claim: Callable[[bytes, Sender], bool] = ...) -> None:
+        """Pass messages to ``conversation`` from now on; ``claim`` decides on identities without a connection."""
+
+
+class Routes:
+    """The routes of a ROUTER: a `Router` for the sessions, and the `Conversation` of the ROUTER.
+
+    ``begins`` returns True for a message that has no envelope although its first frame is not empty, as some wires
+    permit. ``wire`` names the wire in counters and logs.
+    """
+
+    def __init__(
+        self, router: Socket, wire: str, begins: Callable[[Sequence[Part]], bool], complaints: Complaints
+    ) -> None:
+        self._router = router
+        self._wire = wire
+        self._begins = begins
+        self._complaints = complaints
+        self._inner: Conversation
+        self._of_connection: dict[int, OrderedDict[Envelope, Route]] = {}
+        """By the number of the connection, then by envelope; the least recently used one first."""
+        self._connections: dict[bytes, int] = {}
+        """The numbers of these connections, by identity."""
+        self._routes: dict[bytes, Route] = {}
+        """By identity."""
+        self._numbers = count(-1, -1)
+        self._current: Route | None = None
+        """The route of the message in progress."""
+        self._correlated: tuple[bytes, Envelope] = (b"", ())
+        """The peer of the request in progress, and its number, of a REQ socket that numbers them."""
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def serve(
+        self, conversation: Conversation, claim: Callable[[bytes, Sender], bool] = lambda identity, sender: True
+    ) -> None:
+        """Pass messages to ``conversation`` from now on; ``claim`` as in the ROUTER."""
+        self._inner = conversation
+        self._router.serve(self, claim)
+
+    # calls of the ROUTER
+
+    def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
+        """Process one message: the frames after the identity, and the number of its connection."""
+        if not frames or not frames[0] or self._begins(frames):
+            self._inner.receive(identity, frames, connection)
+            return
+        length = envelopes.size(frames)
+        if length is None:
+            self._complaints.add(self._wire, self.sender().address, Refusal(Reason.PARAMETER, envelopes.TOO_LONG))
+            return
+        if not length:
+            self._inner.receive(identity, frames, connection)
+            return
+        envelope, rest = tuple(frames[: length - 1]), frames[length - 1 :]
+        if envelopes.route((*envelope, b""), self._router.sender().socket_type):
+            self._current = self._route(identity, connection, envelope)
+            identity, connection = self._current.identity, self._current.number
+        else:
+            self._correlated = identity, envelope
+        try:
+            self._inner.receive(identity, rest, connection)
+        finally:
+            self._current, self._correlated = None, (b"", ())
+
+    def closed(self, connection: int) -> None:
+        """Process the end of a connection, and of all its routes."""
+        for route in list(self._of_connection.get(connection, {}).values()):
+            self._close(connection, route)
+        self._inner.closed(connection)
+
+    def room(self, identity: bytes) -> None:
+        """Process the end of backpressure of a connection, and so of all its routes."""
+        self._inner.room(identity)
+        for route in list(self._of_connection.get(self._connections.get(identity, 0), {}).values()):
+            self._inner.room(route.identity)
+
+    # calls of the sessions
+
+    def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
+        """See `broker.net.interfaces.router.Router`."""
+        route = self._routes.get(identity)
+        if route is None:
+            return self._router.send(identity, frames)
+        return self._router.send(route.peer, (*route.envelope, *frames))
+
+    def reply(self, identity: bytes, frames: Sequence[Part]) -> Sent:
+        """See `broker.net.interfaces.router.Router`."""
+        route = self._routes.get(identity)
+        if route is not None:
+            return self._router.reply(route.peer, (*route.envelope, *frames))
+        peer, number = self._correlated
+        return self._router.reply(identity, (*number, *frames) if peer == identity else frames)
+
+    def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
+        """See `broker.net.interfaces.router.Router`."""
+        routes = self._routes
+        if not routes:
+            return self._router.send_all(receivers, frames, now)
+        failed = self._router.send_all([each for each in receivers if each.identity not in routes], frames, now)
+        for receiver in receivers:
+            if receiver.identity in routes:
+                sent = self.send(receiver.identity, frames)
+                if sent is Sent.SENT:
+                    receiver.sent = now
+                else:
+                    failed.append((receiver, sent))
+        return failed
+
+    def sender(self) -> Sender:
+        """See `broker.net.interfaces.router.Router`."""
+        sender = self._router.sender()
+        return sender if self._current is None else attrs.evolve(sender, socket_type=envelopes.REQ)
+
+    def key(self) -> str:
+        """See `broker.net.interfaces.router.Router`."""
+        return self._router.key()
+
+    def end(self, identity: bytes, number: int) -> None:
+        """See `broker.net.interfaces.router.Router`: of a route, only that."""
+        route = self._routes.get(identity)
+        if route is None:
+            self._router.end(identity, number)
+        elif route.number == number:
+            self._close(self._connections[route.peer], route)
+
+    # routes
+
+    def _route(self, peer: bytes, connection: int, envelope: Envelope) -> Route:
+        """Return the route of an envelope, which may be new, and mark it as used now."""
+        routes = self._of_connection.setdefault(connection, OrderedDict())
+        route = routes.get(envelope)
+        if route is not None:
+            routes.move_to_end(envelope)
+            return route
+        if len(routes) >= MAX_ROUTES:
+            self._close(connection, next(iter(routes.values())))
+        about = connection.to_bytes(8) + envelopes.joined(envelope)
+        route = Route(b"\0" + blake2b(about, digest_size=16).digest(), next(self._numbers), peer, envelope)
+        # Again, since the last route of a connection takes the table with it.
+        self._of_connection.setdefault(connection, routes)[envelope] = route
+        self._connections[peer] = connection
+        self._routes[route.identity] = route
+        return route
+
+    def _close(self, connection: int, route: Route) -> None:
+        routes = self._of_connection[connection]
+        del routes[route.envelope], self._routes[route.identity]
+        if not routes:
+            del self._of_connection[connection]
+            self._connections.pop(route.peer, None)
+        self._inner.closed(route.number)
