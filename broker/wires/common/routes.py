@@ -120,6 +120,11 @@ class Routes:
             self._close(connection, route)
         self._inner.closed(connection)
 
+    def needs(self, connection: int) -> bool:
+        """Return True while the peer of a connection, or a client behind it, offers or waits for something."""
+        routes = self._of_connection.get(connection, {})
+        return self._inner.needs(connection) or any(self._inner.needs(route.number) for route in routes.values())
+
     def room(self, identity: bytes) -> None:
         """Process the end of backpressure of a connection, and so of all its routes."""
         self._inner.room(identity)

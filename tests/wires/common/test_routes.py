@@ -23,6 +23,7 @@ class Echo:
         self.received: list[tuple[bytes, int, list[Part], str]] = []
         self.ended: list[int] = []
         self.roomy: list[bytes] = []
+        self.needed: set[int] = set()
 
     def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
         self.received.append((identity, connection, frames, self._routes.sender().socket_type))
@@ -30,6 +31,9 @@ class Echo:
 
     def closed(self, connection: int) -> None:
         self.ended.append(connection)
+
+    def needs(self, connection: int) -> bool:
+        return connection in self.needed
 
     def room(self, identity: bytes) -> None:
         self.roomy.append(identity)
@@ -178,3 +182,13 @@ def test_room_is_reported_to_each_route(farm: Farm) -> None:
     assert farm.routes.send(identity, [b"", b"news"]) is Sent.FULL
     farm.router.read(PROXY)
     assert farm.wire.roomy == [PROXY, identity]
+
+
+def test_a_proxy_is_needed_while_one_of_its_clients_is(farm: Farm) -> None:
+    farm.say(b"a", b"", b"1")
+    farm.say(b"b", b"", b"1")
+    assert not farm.routes.needs(1)
+    for number in (1, farm.wire.received[1][1]):
+        farm.wire.needed = {number}
+        assert farm.routes.needs(1)
+        assert not farm.routes.needs(2)
