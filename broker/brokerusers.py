@@ -66,7 +66,7 @@ def add(path: str, name: str, password: Callable[[], str], force: bool) -> str:
         if known:
             lines = [line if _is_of(old, name) else old for old in lines]
         else:
-            lines.append(line)
+            lines = [*(old for old in lines if old.strip() != users_file.NOBODY), line]
         replace(path, _joined(lines))
     return f"{name} has another password" if known else f"{name} is a user"
 
@@ -74,9 +74,12 @@ def add(path: str, name: str, password: Callable[[], str], force: bool) -> str:
 def remove(path: str, name: str) -> str:
     """Remove a user from the file. Returns a sentence. Raises `Failed` or `BadUsers`."""
     with alone(path) as path:
-        if name not in users(path):
+        known = users(path)
+        if name not in known:
             raise Failed(f"there is no user {name!r} in {path}")
-        replace(path, _joined([line for line in _lines(path) if not _is_of(line, name)]))
+        lines = [line for line in _lines(path) if not _is_of(line, name)]
+        # A file that does not say so would be taken for a write that failed.
+        replace(path, _joined([*lines, *([users_file.NOBODY] if len(known) == 1 else [])]))
     return f"{name} is removed"
 
 

@@ -202,6 +202,15 @@ def test_comments_and_other_users_stay_as_they_are(file: Path) -> None:
     assert file.read_text().split("\n") == [*before[:2], *before[3:], ""]
 
 
+def test_the_file_says_that_there_is_nobody_while_it_is_so(file: Path) -> None:
+    add(str(file), "anna", lambda: "pencil", force=False)
+    remove(str(file), "anna")
+    assert file.read_text() == "nobody\n"
+    add(str(file), "bert", lambda: "pencil", force=False)
+    assert file.read_text().startswith("bert ")
+    assert file.read_text().count("\n") == 1
+
+
 @pytest.mark.parametrize("permissions", [0o600, 0o640, 0o400])
 def test_a_file_keeps_its_mode_and_a_new_one_is_its_owners(file: Path, permissions: int) -> None:
     before = os.umask(0)

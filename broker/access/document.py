@@ -64,6 +64,8 @@ class UserEntry:
 class UsersDocument:
     """The users file as it is written."""
 
+    nobody: bool = False
+    """True if the file has no users on purpose: without it, no such file replaces one with users."""
     users: tuple[UserEntry, ...] = ()
     rights: tuple[Right, ...] = ()
 
@@ -98,6 +100,8 @@ class UserDirectory:
     keys: Mapping[str, str] = attrs.field(factory=dict)
     """User of each CURVE key."""
     rights: tuple[Right, ...] = ()
+    nobody: bool = False
+    """True if the file says that it has no users."""
     verifiers: Mapping[str, PasswordVerifier] = attrs.field(init=False, eq=False, repr=False)
     """The first password verifier of each user who has one."""
     shapes: tuple[tuple[int, int], ...] = attrs.field(init=False, eq=False, repr=False)
@@ -179,7 +183,12 @@ def _directory(document: UsersDocument) -> UserDirectory:
             )
         )
         users[entry.name] = User(entry.name, passwords, credentials)
-    return UserDirectory(users, found, certificates, keys, document.rights)
+    return UserDirectory(users, found, certificates, keys, document.rights, document.nobody)
+
+
+def empties(before: UserDirectory, after: UserDirectory) -> bool:
+    """See `broker.access.guarded_file.Empties`."""
+    return bool(before.users) and not after.users and not after.nobody
 
 
 Problem = tuple[str, str]
@@ -188,6 +197,8 @@ Problem = tuple[str, str]
 
 def _problems(document: UsersDocument) -> Iterator[Problem]:
     taken: dict[tuple[str, str], str] = {}
+    if document.nobody and document.users:
+        yield "nobody", "is true, and there are users"
     for index, entry in enumerate(document.users):
         here = f"users[{index}]"
         if not is_user(entry.name):

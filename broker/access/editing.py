@@ -30,6 +30,9 @@ from broker.config.toml_lines import lines
 
 DAY = 86_400.0
 
+NOBODY = "nobody = true"
+"""The line of a file without users."""
+
 TOKEN_DAYS = 365.0
 """Days after which a token expires, unless told otherwise."""
 
@@ -42,6 +45,7 @@ def add_user(path: str, name: str) -> None:
     def change(file: _File) -> None:
         if file.index(name) is not None:
             raise EditFailed(f"{name} is a user already")
+        file.say_nobody(False)
         file.append(["[[users]]", f"name = {_text(name)}"])
 
     _change(path, change, create=True)
@@ -49,7 +53,13 @@ def add_user(path: str, name: str) -> None:
 
 def remove_user(path: str, name: str) -> None:
     """Remove a user with all credentials. Rights that name the user stay."""
-    _change(path, lambda file: file.remove_block(file.known(name)))
+
+    def change(file: _File) -> None:
+        file.remove_block(file.known(name))
+        if len(file.users) == 1:
+            file.say_nobody(True)
+
+    _change(path, change)
 
 
 def set_password(path: str, name: str, password: str, keep: bool = False) -> None:
@@ -196,6 +206,13 @@ class _File:
     def append(self, block: Sequence[str]) -> None:
         """Append a table."""
         self.lines += [*([""] if self.lines else []), *block]
+
+    def say_nobody(self, nobody: bool) -> None:
+        """Say that the file has no users on purpose, or no longer."""
+        if nobody:
+            self.lines[:0] = [NOBODY]
+        elif "nobody" in self._where:
+            del self.lines[self._where["nobody"] - 1]
 
     def set(self, index: int, key: str, values: Sequence[str]) -> None:
         """Set an array of a user; an empty one is removed."""

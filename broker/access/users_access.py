@@ -68,7 +68,9 @@ class UsersAccess:
         self._count = count
         self._grants: dict[tuple[str, str], Grants] = {}
         self._timer: IDelayedCall | None = None
-        self._file: GuardedFile[UserDirectory] = GuardedFile(path, document.parse, clock, in_thread, self._take)
+        self._file: GuardedFile[UserDirectory] = GuardedFile(
+            path, document.parse, document.empties, clock, in_thread, self._take
+        )
         self.log.info(
             "{users} users with {tokens} tokens are in {path}",
             users=len(self.directory.users),

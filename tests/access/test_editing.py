@@ -88,6 +88,20 @@ def test_a_user_goes_with_all_credentials_and_the_next_one_stays(path: str) -> N
     assert len(found.rights) == 3
 
 
+def test_the_file_says_that_there_is_nobody_while_it_is_so(path: str) -> None:
+    for name in ("ann", "bob"):
+        assert not directory(path).nobody
+        editing.remove_user(path, name)
+    assert directory(path).nobody
+    assert not directory(path).users
+    editing.add_user(path, "carl")
+    assert not directory(path).nobody
+    assert set(directory(path).users) == {"carl"}
+    put(Path(path), "nobody = true\n" + FILE)
+    with pytest.raises(BadUsers, match="line 1: nobody is true, and there are users"):
+        directory(path)
+
+
 def test_an_array_over_several_lines_is_replaced_as_a_whole(path: str) -> None:
     put(Path(path), FILE.replace(f'keys = ["{KEY}"]', f'keys = [\n  # the laptop\n  "{KEY}",\n]'))
     editing.add_key(path, "ann", OTHER)

@@ -280,7 +280,7 @@ def test_rights_change_with_the_file(rig: Rig) -> None:
 
 def test_a_removed_user_has_no_rights(rig: Rig) -> None:
     (ann,) = rig.login("ann", "pencil")
-    rig.change("[[rights]]\nusers = ['*']\noperations = ['*']\n")
+    rig.change("nobody = true\n[[rights]]\nusers = ['*']\noperations = ['*']\n")
     assert not rig.access.allows(ann, "http", "find", "x")
     # A name that a wire knows by its own keys or passwords.
     assert rig.access.allows(Principal("node-1"), "mc0", "find", "x")
@@ -295,6 +295,20 @@ def test_a_bad_file_changes_nothing_and_is_a_problem(rig: Rig, text: str, mode: 
     assert rig.access.problems
     rig.change(FILE)
     assert not rig.access.problems
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# nobody\n", '[[rights]]\nusers = ["*"]\noperations = ["*"]\n'])
+def test_a_file_without_users_replaces_none_with_users(rig: Rig, text: str) -> None:
+    (ann,) = rig.login("ann", "pencil")
+    rig.change(text)
+    assert rig.access.stands(ann)
+    assert rig.changes == 0
+    assert "has no users any more, and does not say that there is nobody" in rig.access.problems[0]
+    rig.change("nobody = true\n" + text)
+    assert not rig.access.stands(ann)
+    assert rig.access.problems == ()
+    rig.change("")  # there is nobody to lock out
+    assert rig.access.problems == ()
 
 
 def test_another_file_takes_the_place_of_the_first(rig: Rig, tmp_path: Path) -> None:

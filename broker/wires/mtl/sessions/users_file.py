@@ -1,7 +1,8 @@
 """MTL's own users and their password verifiers, read from a file at the start and whenever it changes.
 
 Each line has a user: the name, blanks, and the verifier (`broker.access.password_verifiers`). Empty lines, and those
-that begin with ``#``, are comments. `broker.access.guarded_file` watches the file.
+that begin with ``#``, are comments. A file without users has the line `NOBODY`, if it is so on purpose.
+`broker.access.guarded_file` watches the file.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ MAX_PROBLEMS = 20
 """Mistakes in a file that are reported: a wrong file must not fill the log."""
 
 
+NOBODY = "nobody"
+"""The line that says that the file has no users on purpose; no user has a line of one word."""
+
+
 def parse(text: str) -> dict[str, PasswordVerifier]:
     """Return the users in the text of a file. Raises `BadUsers`, whose sentences begin with the numbers of lines."""
     users: dict[str, PasswordVerifier] = {}
     lines: dict[str, int] = {}
     problems: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
-        if is_comment(line):
+        if is_comment(line) or line.strip() == NOBODY:
             continue
         try:
             name, kept = _user(line)
@@ -88,6 +93,8 @@ class UserTable:
     """The users in a file. Equal if the users are: ``shapes`` follow from them."""
 
     users: Mapping[str, PasswordVerifier]
+    nobody: bool = False
+    """True if the file says that it has no users."""
     shapes: tuple[tuple[int, int], ...] = attrs.field(init=False, eq=False)
     """See `broker.wires.mtl.sessions.sasl.Users`."""
     work: int = attrs.field(init=False, eq=False)
@@ -103,7 +110,11 @@ class UserTable:
 
 
 def _table(path: str, text: str) -> UserTable:
-    return UserTable(parsed(path, text))
+    return UserTable(parsed(path, text), any(line.strip() == NOBODY for line in text.split("\n")))
+
+
+def _empties(before: UserTable, after: UserTable) -> bool:
+    return bool(before.users) and not after.users and not after.nobody
 
 
 def first(path: str) -> FileCheck[UserTable]:
@@ -113,7 +124,7 @@ def first(path: str) -> FileCheck[UserTable]:
 
 def look(path: str, before: FileCheck[UserTable], now: bool) -> FileCheck[UserTable]:
     """Check the file again. With ``now`` it is read whatever its stamp is."""
-    return guarded_file.look(path, _table, before, now)
+    return guarded_file.look(path, _table, _empties, before, now)
 
 
 class UsersFile:
@@ -129,7 +140,7 @@ class UsersFile:
         self.path = path
         self.changed: list[Callable[[frozenset[str]], object]] = []
         """Called after a change, with the names of users who were removed or have another password."""
-        self._file = GuardedFile(path, _table, clock, in_thread, self._take)
+        self._file = GuardedFile(path, _table, _empties, clock, in_thread, self._take)
         self.log.info("{count} users are in {path}", count=len(self), path=path)
 
     def find(self, name: str) -> PasswordVerifier | None:

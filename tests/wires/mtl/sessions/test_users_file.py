@@ -414,3 +414,15 @@ def test_one_who_is_told_and_fails_keeps_nothing_from_the_others(path: Path) -> 
     put(path, text(bert=B))
     noticed.check(3)
     assert noticed.users() == {"bert": B}
+
+
+@pytest.mark.parametrize("emptied", ["", "# all of them moved\n"])
+def test_a_file_without_users_replaces_one_with_users_only_if_it_says_so(path: Path, emptied: str) -> None:
+    noticed = Noticed(path)
+    path.write_text(emptied)
+    noticed.check(3)
+    assert noticed.users() == {"anna": A, "bert": B}
+    path.write_text(emptied + "nobody\n")
+    noticed.check(3)
+    assert noticed.users() == {}
+    assert noticed.gone == [frozenset({"anna", "bert"})]
