@@ -35,6 +35,7 @@ def checks_view(targets: Callable[[], Iterable[TargetInfo]], clock: IReactorTime
         targets,
         partial(_target, clock),
         lambda info: (*info.subjects, info.question.hostport, info.check.state.value, info.question.wire),
+        shown=lambda reading, info: all(map(reading.shows, info.subjects)),
     )
 
 

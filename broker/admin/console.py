@@ -26,6 +26,7 @@ from twisted.internet.defer import Deferred
 from broker.access.everyone import Everyone
 from broker.access.login_gate import LoginGate
 from broker.access.principal import Access, Principal
+from broker.access.registry_reading import RegistryReading
 from broker.access.request_limits import RequestLimits, unlimited
 from broker.admin.console_control import WORDS as CONTROL
 from broker.admin.console_control import ControlWords
@@ -233,7 +234,8 @@ class ConsoleSession:
         view = self._shown.views.get(" ".join((word, *arguments[:1])))
         if view is not None:
             self.permit("view")
-            self._reading.begin(view, " ".join(arguments[1:]) if arguments[1:] else "*")
+            reading = RegistryReading.of(self._access.grants(self.principal, LISTENER))
+            self._reading.begin(view, " ".join(arguments[1:]) if arguments[1:] else "*", reading)
         elif word == "help":
             self._print(self._help(arguments))
         elif self._shown.control is not None and word in CONTROL and (arguments or word not in self._unprefixed_ops()):

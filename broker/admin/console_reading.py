@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from twisted.internet.defer import Deferred
 
+from broker.access.registry_reading import RegistryReading
 from broker.core.errors import Reason, Refusal
 from broker.wires.view_scan import Scan, Selection
 from broker.wires.views import MAX_ROWS, AnyView, Row
@@ -52,9 +53,9 @@ class ConsoleReading:
             raise Refusal(Reason.LIMIT, f"a command is being carried out, and {MAX_HELD} wait already")
         self._held.append(line)
 
-    def begin(self, view: AnyView, pattern: str) -> None:
-        """Read the first rows that a pattern selects."""
-        self._pieces, self._rows = iter(Scan(view, Selection(pattern))), []
+    def begin(self, view: AnyView, pattern: str, reading: RegistryReading) -> None:
+        """Read the first rows that a pattern selects, of those that ``reading`` shows."""
+        self._pieces, self._rows = iter(Scan(view, Selection(pattern), reading)), []
         self._step()
 
     def wait(self, answer: Deferred[str], show: Callable[[str], object]) -> None:

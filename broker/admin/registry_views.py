@@ -9,6 +9,7 @@ from itertools import chain
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
+from broker.access.registry_reading import RegistryReading
 from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, CheckState, Provider, Service
 from broker.wires.views import AnyView, Column, Row, View
@@ -63,6 +64,7 @@ def views(registry: IRegistry, clock: IReactorTime, here: str = "") -> list[AnyV
             partial(present_providers, registry),
             partial(provider_row, registry, clock, here=here),
             lambda provider: (provider.label, provider.address, provider.wire),
+            shown=shows_provider,
         ),
         View(
             "broker services",
@@ -72,6 +74,7 @@ def views(registry: IRegistry, clock: IReactorTime, here: str = "") -> list[AnyV
             partial(service_row, registry, here=here),
             _names,
             tagged=True,
+            shown=lambda reading, service: reading.shows(service.name),
         ),
         View(
             "broker loads",
@@ -82,6 +85,7 @@ def views(registry: IRegistry, clock: IReactorTime, here: str = "") -> list[AnyV
             partial(_load, here=here),
             lambda provider: (provider.label, provider.wire),
             tagged=True,
+            shown=shows_provider,
         ),
     ]
 
@@ -94,6 +98,11 @@ def present_providers(registry: IRegistry) -> Iterator[Provider]:
 def _services(registry: IRegistry) -> Iterator[Service]:
     """Yield the services of the present providers, and of the broker itself, as `present_providers`."""
     return (service for id in chain((BROKER,), registry.ids()) for service in registry.services_of(id))
+
+
+def shows_provider(reading: RegistryReading, provider: Provider) -> bool:
+    """Return True if a provider is shown to a user with that reading."""
+    return reading.shows_any(service.name for service in provider.services)
 
 
 def _names(service: Service) -> Iterator[str]:

@@ -307,10 +307,12 @@ class PublishedHeaders(tuple[bytes, ...]):
     """Headers of a message of a topic, names and values alternating, with a second form of them.
 
     ``tail`` is the form for subscribers of the publisher's own wire, which may say more; empty without one. The core
-    does not interpret it, and passes it on to other brokers.
+    does not interpret it, and passes it on to other brokers. ``about`` are the services that a message of the broker
+    itself concerns: it is for subscribers who may find one of them; None for messages that are for all.
     """
 
     tail: bytes = b""
+    about: Sequence[Service] | None = None
 
 
 def checked_load(load: float) -> float:

@@ -17,6 +17,7 @@ from typing import Any
 import attrs
 import msgspec
 
+from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
 from broker.core.errors import Reason, Refusal
 from broker.wires.views import MAX_ROWS, AnyView, Row
 
@@ -50,13 +51,14 @@ class Selection:
 
 
 class Scan:
-    """One scan of a view. Iteration yields sequences of rows, empty ones for work without a result.
+    """One scan of a view, of the rows that ``reading`` shows. Iteration yields sequences of rows, empty ones for work
+    without a result.
 
     ``total`` is the number of rows that the selection has on all pages, valid at the end of the iteration. Raises
     `Refusal` PARAMETER for a column that the view does not have. A scan is iterated over once.
     """
 
-    def __init__(self, view: AnyView, selection: Selection) -> None:
+    def __init__(self, view: AnyView, selection: Selection, reading: RegistryReading) -> None:
         known = {column.name for column in view.columns}
         sort = selection.sort or view.order
         self._column = sort.removeprefix("-")
@@ -67,6 +69,7 @@ class Scan:
         self.total = 0
         self._view = view
         self._selection = selection
+        self._reading = reading
         self._end = selection.offset + min(selection.limit, MAX_ROWS)
         # Here, not at the first piece: the snapshot is that of the moment at which the scan begins.
         self._items: Iterator[Any] = iter(view.items())
@@ -137,12 +140,15 @@ class Scan:
 
     def _matching(self) -> Iterator[list[Any]]:
         """Yield the items that are selected, in lists of at most `ITEMS`."""
-        where, row = self._selection.where, self._view.row
-        keys = self._view.keys
+        view = self._view
+        where, row, keys = self._selection.where, view.row, view.keys
         matches = matcher(self._selection.pattern)
+        shown = None if self._reading.every else view.shown
         items = self._items
         size = ROWS if where else ITEMS
         while some := list(islice(items, size)):
+            if shown is not None:
+                some = [item for item in some if shown(self._reading, item)]
             if matches is not None:
                 some = [item for item in some if any(map(matches, keys(item)))]
             if where:
@@ -160,8 +166,9 @@ def matcher(pattern: str) -> Callable[[str], object] | None:
 
 
 def page(view: AnyView, pattern: str = "*", offset: int = 0, limit: int = MAX_ROWS) -> list[Row]:
-    """Return one page in the view's own order, at once."""
-    return [row for rows in Scan(view, Selection(pattern, offset=offset, limit=limit)) for row in rows]
+    """Return one page in the view's own order, at once, of all rows."""
+    selection = Selection(pattern, offset=offset, limit=limit)
+    return [row for rows in Scan(view, selection, EVERY_ENTRY) for row in rows]
 
 
 def text_of(value: object) -> str:

@@ -13,6 +13,8 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
+from broker.access.registry_reading import RegistryReading
+
 MAX_ROWS = 1_000
 """Rows of one page: more than a person reads, and a few milliseconds of the reactor's time."""
 
@@ -42,6 +44,8 @@ class View(Generic[Item]):
     - ``order``: the column by which rows are sorted unless another one is asked for; "" for the order of the items.
     - ``sums``: columns whose sum over all rows is a metric.
     - ``tagged``: True if the rows change with the registry's revision only.
+    - ``shown``: True if an item is shown to a user with that reading of the registry; None for tables that show nothing
+      of the registry.
     - ``title``: its name as a heading, with the wire as people write it: ``DBP services``. By default the name with a
       capital letter.
     """
@@ -55,6 +59,7 @@ class View(Generic[Item]):
     order: str = ""
     sums: Sequence[str] = ()
     tagged: bool = False
+    shown: Callable[[RegistryReading, Item], bool] | None = attrs.field(default=None, kw_only=True)
     title: str = attrs.field(
         default=attrs.Factory(lambda view: view.name[:1].upper() + view.name[1:], takes_self=True), kw_only=True
     )
@@ -85,4 +90,5 @@ def join(name: str, help: str, views: Sequence[AnyView]) -> View[tuple[AnyView, 
         lambda: ((view, item) for view in views for item in view.items()),
         lambda pair: {"wire": pair[0].wire, **pair[0].row(pair[1])},
         lambda pair: pair[0].keys(pair[1]),
+        shown=lambda reading, pair: pair[0].shown is None or pair[0].shown(reading, pair[1]),
     )

@@ -109,9 +109,9 @@ class House:
 
 
 @contextmanager
-def open_house(directory: Path) -> Iterator[House]:
+def open_house(directory: Path, users: str = USERS) -> Iterator[House]:
     """Run the daemon, which must have no defect in the end."""
-    put(directory / "users.toml", USERS)
+    put(directory / "users.toml", users)
     (directory / "x.toml").write_text(CONFIG)
     with Daemon(directory, "--config", "x.toml") as daemon:
         with peers_of(daemon) as mtl:

@@ -19,7 +19,7 @@ from tests.integration.mc0_clients import Clients, brokerkeys
 from tests.integration.mtl_peers import peers_of
 from tests.integration.test_access import TOKEN, USERS
 from tests.integration.test_mc0_curve import keys_in
-from tests.patience import PATIENCE, written
+from tests.patience import PATIENCE, until, written
 
 HTTP = """\
 [http]
@@ -108,7 +108,9 @@ def test_services_are_withdrawn_by_the_right_to_their_names(tmp_path: Path) -> N
         assert withdraw("robot-bank", **bob) == 200
         assert withdraw(None, **ann) == 200
         assert ask(daemon, "GET", "/v1/services/robot-bank", **ann)[1]["services"] == []
-        acts = [json.loads(line) for line in written(tmp_path / "state" / "audit.jsonl").splitlines()]
+        log = tmp_path / "state" / "audit.jsonl"
+        until(lambda: written(log).count("\n") == 5)
+    acts = [json.loads(line) for line in log.read_text().splitlines()]
     refused = "refused: forbidden"
     assert [(act["user"], act["result"]) for act in acts] == [
         ("bob", refused), ("bob", refused), ("robot", refused), ("bob", "done"), ("ann", "done"),
@@ -180,6 +182,18 @@ keys = ["{web2}"]
 users = ["web*"]
 operations = ["publish", "subscribe"]
 names = ["{{user}}.*", "all"]
+[[rights]]
+users = ["web*"]
+operations = ["subscribe"]
+names = ["elkobroker.services"]
+[[rights]]
+users = ["web1"]
+operations = ["find"]
+names = ["web1-*"]
+[[rights]]
+users = [""]
+operations = ["find", "offer"]
+listeners = ["elko*"]
 """
 
 
@@ -199,6 +213,26 @@ def test_a_curve_key_is_a_user_with_topics_and_is_cut_off_when_it_is_revoked(tmp
         put(tmp_path / "users.toml", users.replace(publics["web1"], STRANGER))
         one.cut_off()
         assert other.ask("SUB|ID|3||all") == "OK|ID|3"
+
+
+def test_the_topics_of_the_registry_show_what_a_key_may_find(tmp_path: Path) -> None:
+    for name in ("broker", "web1", "web2"):
+        brokerkeys("new", name, "--dir", tmp_path / "keys")
+    pairs = {name: keys_in(tmp_path, name) for name in ("web1", "web2")}
+    users = NODES.format(**{name: pair.public.decode() for name, pair in pairs.items()})
+    with running(tmp_path, MC0, users) as daemon, Clients(f"tcp://127.0.0.1:{_mc0_port(daemon)}") as clients:
+        one = clients.subscribed(b"one", "elkobroker.services", keys=pairs["web1"])
+        other = clients.subscribed(b"other", "all", keys=pairs["web2"])
+        assert other.ask("SUB|ID|1||elkobroker.services").startswith("ERROR")
+        with daemon.connect() as server:
+            for name in ("web2-shop", "web1-shop"):
+                server.send(to="client", op="willserve", services=[{"service": name, "hostport": "h:1"}])
+            assert '"service":"web1-shop"' in one.hear()
+            put(tmp_path / "users.toml", users.replace('"web1-*"', '"web3-*"'))
+            daemon.wait_for("the users file changed")
+            for name in ("web1-bank", "web3-bank"):
+                server.send(to="client", op="willserve", services=[{"service": name, "hostport": "h:1"}])
+            assert '"service":"web3-bank"' in one.hear()
 
 
 def _mc0_port(daemon: Daemon) -> int:

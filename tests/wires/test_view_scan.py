@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.access.registry_reading import EVERY_ENTRY
 from broker.core.errors import Refusal
 from broker.wires.view_scan import ITEMS, ROWS, Scan, Selection, page
 from broker.wires.views import Column, Row, View, join
@@ -29,7 +30,7 @@ def view(things: Sequence[Thing], name: str = "zoo animals", **more: Any) -> Vie
 
 
 def rows(view: View[Any], **selection: Any) -> list[Row]:
-    return [row for rows in Scan(view, Selection(**selection)) for row in rows]
+    return [row for rows in Scan(view, Selection(**selection), EVERY_ENTRY) for row in rows]
 
 
 ANIMALS: list[Thing] = [
@@ -88,7 +89,7 @@ def test_all_conditions_hold_at_once() -> None:
 @pytest.mark.parametrize("selection", [{"sort": "weight"}, {"sort": "-weight"}, {"where": [("weight", "1")]}])
 def test_an_unknown_column_is_refused_before_any_work(selection: dict[str, Any]) -> None:
     with pytest.raises(Refusal, match="no column 'weight'"):
-        Scan(view(ANIMALS), Selection(**selection))
+        Scan(view(ANIMALS), Selection(**selection), EVERY_ENTRY)
 
 
 @given(
@@ -104,7 +105,7 @@ def test_a_page_of_a_sort_is_the_page_of_the_whole_sort(
     sort = "-size" if descending else "size"
     whole = rows(view(things), sort=sort)
     assert sorted(map(str, names(whole))) == sorted(str(n) for n in range(len(sizes)))
-    scan = Scan(view(things), Selection(sort=sort, offset=offset, limit=limit))
+    scan = Scan(view(things), Selection(sort=sort, offset=offset, limit=limit), EVERY_ENTRY)
     assert [row for some in scan for row in some] == whole[offset : offset + limit]
     assert scan.total == len(things)
 
@@ -118,7 +119,7 @@ def test_a_large_table_is_sorted_in_small_pieces() -> None:
         return {"name": str(item), "size": (item * 7919) % count}
 
     large: View[int] = View("zoo ants", "", (Column("size", ""),), lambda: range(count), row, lambda item: (str(item),))
-    scan = Scan(large, Selection(sort="size", offset=2 * ITEMS, limit=250))
+    scan = Scan(large, Selection(sort="size", offset=2 * ITEMS, limit=250), EVERY_ENTRY)
     found: list[Row] = []
     for some in scan:
         assert made <= ROWS
@@ -130,7 +131,7 @@ def test_a_large_table_is_sorted_in_small_pieces() -> None:
 
 def test_a_long_page_without_a_sort_comes_in_small_pieces() -> None:
     things: list[Thing] = [{"name": str(n)} for n in range(3 * ITEMS)]
-    scan = Scan(view(things), Selection(offset=ITEMS - 50, limit=ITEMS))
+    scan = Scan(view(things), Selection(offset=ITEMS - 50, limit=ITEMS), EVERY_ENTRY)
     pieces = list(scan)
     assert max(map(len, pieces)) == ROWS
     assert names([row for some in pieces for row in some]) == [str(n) for n in range(ITEMS - 50, 2 * ITEMS - 50)]
@@ -159,6 +160,8 @@ def test_the_items_are_read_lazily() -> None:
         for seen in range(1, 3 * ITEMS + 1):
             yield {"name": str(seen)}
 
-    scan = iter(Scan(View("zoo ants", "", (), items, dict, lambda thing: (thing["name"],)), Selection(limit=1)))
+    scan = iter(
+        Scan(View("zoo ants", "", (), items, dict, lambda thing: (thing["name"],)), Selection(limit=1), EVERY_ENTRY)
+    )
     next(scan)
     assert seen == ITEMS

@@ -14,6 +14,7 @@ import attrs
 import msgspec
 from msgspec import Meta
 
+from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
 from broker.admin.api.lists import MAX_TEXT, MOST, PAGE
 from broker.admin.api.pieces import array, members, moment, streamed
 from broker.core.errors import Reason, Refusal
@@ -77,22 +78,34 @@ class Events:
 
 @attrs.frozen
 class Filter:
-    """A selection of events. Equal ones share encoded events."""
+    """A selection of events, and what its user is shown of the registry. Equal ones share encoded events."""
 
     kinds: frozenset[Kind] = frozenset(Kind)
     pattern: str = "*"
+    reading: RegistryReading = EVERY_ENTRY
 
-    def matching(self) -> Callable[[Change], bool]:
-        """Return the test of a change."""
-        kinds, matches = self.kinds, matcher(self.pattern)
-        if matches is None:
-            return lambda change: change.kind in kinds
-        return lambda change: change.kind in kinds and matches(_name(change)) is not None
+    def matching(self, registry: IRegistry) -> Callable[[Change], bool]:
+        """Return the test of a change of that registry."""
+        kinds, matches, reading = self.kinds, matcher(self.pattern), self.reading
+
+        def chosen(change: Change) -> bool:
+            return change.kind in kinds and (matches is None or matches(_name(change)) is not None)
+
+        if reading.every:
+            return chosen
+        return lambda change: chosen(change) and _is_shown(change, reading, registry)
 
 
-def filter_of(kinds: Collection[str], pattern: str) -> Filter:
+def filter_of(kinds: Collection[str], pattern: str, reading: RegistryReading) -> Filter:
     """Return the filter of a query: no kinds are all kinds."""
-    return Filter(frozenset(map(Kind, kinds)) or frozenset(Kind), pattern)
+    return Filter(frozenset(map(Kind, kinds)) or frozenset(Kind), pattern, reading)
+
+
+def _is_shown(change: Change, reading: RegistryReading, registry: IRegistry) -> bool:
+    """Return True if a change is shown: of a provider by the services that it has now."""
+    if isinstance(change.subject, Service):
+        return reading.shows(change.subject.name)
+    return reading.shows_any(service.name for service in registry.services_of(change.provider))
 
 
 def event(change: Change) -> dict[str, object]:
@@ -142,7 +155,7 @@ def endpoints(registry: IRegistry) -> list[Endpoint]:
 
     def handle(call: Call) -> Response:
         query: EventsQuery = call.query
-        chosen = filter_of(query.kinds, query.pattern)
+        chosen = filter_of(query.kinds, query.pattern, RegistryReading.of(call.grants))
         return streamed(_body(registry, chosen, place_of(query.since) if query.since else None, query.limit))
 
     return [
@@ -160,12 +173,12 @@ def endpoints(registry: IRegistry) -> list[Endpoint]:
 
 
 def _body(registry: IRegistry, chosen: Filter, since: EventPosition | None, limit: int) -> Iterator[bytes]:
-    matches = chosen.matching()
+    matches = chosen.matching(registry)
     found: list[Change] = []
     lost = False
     if since is None:
         revision = registry.revision
-        searched = limit if chosen.pattern == "*" else SEARCHED
+        searched = limit if chosen.pattern == "*" and chosen.reading.every else SEARCHED
         recent = registry.recent(chosen.kinds, searched)
         for begin in range(0, len(recent), PIECE):
             found += filter(matches, recent[begin : begin + PIECE])

@@ -9,7 +9,7 @@ import attrs
 from msgspec import Meta
 
 from broker.admin.api.lists import ListQuery, listing
-from broker.admin.registry_views import present_providers
+from broker.admin.registry_views import present_providers, shows_provider
 from broker.core.interfaces import IRegistry
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Provider
@@ -89,4 +89,5 @@ def _view(history: LoadHistory, providers: Callable[[], Iterable[Provider]]) -> 
         providers,
         row,
         lambda provider: (provider.label, provider.wire),
+        shown=shows_provider,
     )

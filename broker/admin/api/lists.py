@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import attrs
 from msgspec import Meta
 
+from broker.access.registry_reading import RegistryReading
 from broker.admin.api.pieces import array, members, streamed
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
@@ -68,7 +69,8 @@ def listing(call: Call, view: AnyView, registry: IRegistry, more: Mapping[str, o
     """Return a page of a view as the query of the call selects it; ``more`` are other members of the answer."""
     query: ListQuery = call.query
     conditions = tuple(map(_condition, query.where))
-    scan = Scan(view, Selection(query.pattern, query.sort, conditions, query.offset, query.limit))
+    reading = RegistryReading.of(call.grants)
+    scan = Scan(view, Selection(query.pattern, query.sort, conditions, query.offset, query.limit), reading)
     about = {
         "offset": query.offset,
         "limit": query.limit,
@@ -76,7 +78,8 @@ def listing(call: Call, view: AnyView, registry: IRegistry, more: Mapping[str, o
         "revision": registry.revision,
         **(more or {}),
     }
-    tag = entity_tag(registry.epoch, registry.revision) if view.tagged else None
+    # The tag is that of the registry, not that of what a user is shown of it.
+    tag = entity_tag(registry.epoch, registry.revision) if view.tagged and reading.every else None
     if tag is not None and is_current(call.request, tag):
         return not_modified(tag)
     return streamed(_body(scan, about), tag)

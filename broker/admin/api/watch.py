@@ -10,6 +10,7 @@ from typing import Annotated
 import attrs
 from msgspec import Meta
 
+from broker.access.registry_reading import RegistryReading
 from broker.admin.api.events import EventPosition, KindName, filter_of, place_of
 from broker.admin.api.lists import MAX_TEXT
 from broker.admin.api.watch_hub import ServerSentEvents, WatchHub, WebSocketMessages
@@ -44,7 +45,9 @@ def endpoints(hub: WatchHub) -> list[Endpoint]:
         if hub.full:
             raise Problem(503, f"there are {hub.most} watchers already", Reason.LIMIT, [("Retry-After", "10")])
         form = WEBSOCKET if call.request.headers.get("upgrade", "").lower() == "websocket" else SSE
-        chosen, since = filter_of(query.kinds, query.pattern), _since(call.request, query)
+        # The stream ends when the rights of its user change.
+        chosen = filter_of(query.kinds, query.pattern, RegistryReading.of(call.grants))
+        since = _since(call.request, query)
 
         def begin(outlet: Outlet) -> Callable[[], None]:
             return partial(hub.remove, hub.add(outlet, chosen, form, since))

@@ -205,7 +205,7 @@ class WatchHub:
             if events and watcher.revision == base and not watcher.outlet.behind:
                 key = (watcher.chosen, watcher.form)
                 if key not in texts:
-                    matches = watcher.chosen.matching()
+                    matches = watcher.chosen.matching(self._registry)
                     chosen = [(change.revision, data) for change, data in events if matches(change)]
                     texts[key] = watcher.form.events(self._registry.epoch, target, chosen) if chosen else b""
                     yield
@@ -218,7 +218,7 @@ class WatchHub:
     def _catch_up(self, watcher: StreamWatcher, target: int) -> Iterator[None]:
         """Send a watcher that lacks more than the others what the ring still has, or a resync."""
         registry = self._registry
-        matches = watcher.chosen.matching()
+        matches = watcher.chosen.matching(registry)
         while watcher.revision < target and watcher in self._watchers and not watcher.outlet.behind:
             changes = registry.changes_since(registry.epoch, watcher.revision, watcher.chosen.kinds, PIECE)
             if changes is None:

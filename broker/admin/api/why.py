@@ -10,8 +10,9 @@ import attrs
 from msgspec import Meta
 from twisted.internet.interfaces import IReactorTime
 
+from broker.access.registry_reading import RegistryReading
 from broker.admin.api.pieces import array, members, moment, streamed
-from broker.admin.registry_views import provider_row, service_row
+from broker.admin.registry_views import provider_row, service_row, shows_provider
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
 from broker.core.load_history import STEP, LoadHistory
@@ -190,15 +191,20 @@ def endpoints(
 
     def why(call: Call) -> Response:
         name = call.path["name"]
+        if not RegistryReading.of(call.grants).shows(name):
+            raise Problem(403, "this user may not find services of that name", Reason.FORBIDDEN)
         if not registry.protocols(name, restored=True):
             raise Problem(404, f"there is no service {name[:80]!r}", Reason.NO_SUCH_SERVICE)
         return streamed(_object({"name": name}, "entries", explainer.entries(name)))
 
     def provider(call: Call) -> Response:
         found = registry.provider(_number(call.path["provider"]))
-        if found is None:
+        reading = RegistryReading.of(call.grants)
+        if found is None or not (reading.every or shows_provider(reading, found)):
             raise Problem(404, "there is no such provider: ids are not used again", Reason.UNKNOWN_TARGET)
         row = provider_row(registry, clock, found, here)
+        if not reading.every:
+            found = attrs.evolve(found, services=tuple(each for each in found.services if reading.shows(each.name)))
         about = {"provider": row, "step": STEP, "loads": history.of(found.id)}
         return streamed(_provider(about, found, registry, explainer))
 

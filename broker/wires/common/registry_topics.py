@@ -1,16 +1,21 @@
 """Publication of registry changes on the broker's own topics.
 
 The registry is watched only while a topic has subscribers, and each change is encoded once. Subscribers may use any
-wire with topics. `broker.wires.common.registry_events` has the formats.
+wire with topics, which gives each of them the changes of the services that it may find (`readers`).
+`broker.wires.common.registry_events` has the formats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
 
+from broker.access.registry_reading import RegistryReading
 from broker.core.interfaces import ILeases, IRegistry, ITopics, IWait
-from broker.core.model import NO_DETAILS, Change, Kind, Load, Service
+from broker.core.model import NO_DETAILS, Change, Kind, Load, PublishedHeaders, Service
 from broker.wires.common import registry_events
+
+S = TypeVar("S")
 
 
 class RegistryTopics:
@@ -45,7 +50,7 @@ class RegistryTopics:
             provider=service.provider,
             label=service.label,
         )
-        self._publish(registry_events.SERVICES, notice)
+        self._publish(registry_events.SERVICES, notice, (service,))
 
     def _load_changed(self, change: Change) -> None:
         load = change.subject
@@ -61,10 +66,25 @@ class RegistryTopics:
             told.in_flight,
             told.latency_ms,
         )
-        self._publish(registry_events.LOAD, notice)
+        self._publish(registry_events.LOAD, notice, self._registry.services_of(load.provider))
 
-    def _publish(self, topic: bytes, notice: registry_events.ServiceChange | registry_events.LoadChange) -> None:
+    def _publish(
+        self, topic: bytes, notice: registry_events.ServiceChange | registry_events.LoadChange, about: Sequence[Service]
+    ) -> None:
         # A change may come from outside of a quantum, as the end of a provider's connection does. The lifetime clock
         # is read first, so that the deliveries are not dated back to the last quantum.
         self._leases.look()
-        self._topics.publish(topic, (), (registry_events.encode(notice),))
+        headers = PublishedHeaders()
+        headers.about = about
+        self._topics.publish(topic, headers, (registry_events.encode(notice),))
+
+
+def readers(
+    subscribers: Collection[S], headers: Sequence[Any], reading: Callable[[S], RegistryReading]
+) -> Collection[S]:
+    """Return those subscribers that a published message is for. ``reading`` gives what each may read."""
+    about = headers.about if isinstance(headers, PublishedHeaders) else None
+    if about is None:
+        return subscribers
+    names = [service.name for service in about]
+    return [each for each in subscribers if reading(each).shows_any(names)]

@@ -5,7 +5,8 @@ Rules:
 - A topic pattern is a topic, or a prefix that ends with ``*``; ``{key}`` in it stands for the key's name. A pattern
   with ``{key}`` matches nothing where there is no key.
 - With rules, a topic that no rule allows is refused. Without rules, every topic is allowed.
-- The broker's own topics (``elkobroker.``) may be subscribed to as any other. No peer may publish on them.
+- The broker's own topics (``elkobroker.``) may be subscribed to as any other, by peers who may find any service: they
+  have changes of the registry (`broker.access.registry_reading`). No peer may publish on them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fnmatch import fnmatchcase
 import attrs
 
 from broker.access.grants import Grants
+from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
 from broker.core.model import OWN_PREFIX, is_own
 
 _OWN = OWN_PREFIX.encode()
@@ -60,6 +62,11 @@ class TopicRights:
         self._publish = publish
         self._subscribe = subscribe
 
+    @property
+    def reading(self) -> RegistryReading:
+        """The entries of the registry that the peer is shown on the broker's own topics."""
+        return EVERY_ENTRY
+
     def may_publish(self, topic: bytes) -> bool:
         """Return True if the peer may publish on that topic."""
         return topic in self._publish and not is_own(topic)
@@ -93,11 +100,18 @@ class _Granted(TopicRights):
         super().__init__(NONE, NONE)
         self._rules = rules
         self._grants = grants
+        self._reading = RegistryReading.of(grants)
+
+    @property
+    def reading(self) -> RegistryReading:
+        return self._reading
 
     def may_publish(self, topic: bytes) -> bool:
         return self._rules.may_publish(topic) and self._grants.may("publish", _text(topic))
 
     def may_subscribe(self, topic: bytes) -> bool:
+        if is_own(topic) and not self._grants.may_some("find"):
+            return False
         return self._rules.may_subscribe(topic) and self._grants.may("subscribe", _text(topic))
 
 

@@ -38,6 +38,7 @@ def views(catalogue: Catalogue, leases: ILeases) -> Sequence[AnyView]:
             partial(_service, leases),
             lambda entry: (entry.name,),
             title="DBP services",
+            shown=lambda reading, entry: reading.shows(entry.name),
         )
     ]
 

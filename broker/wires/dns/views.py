@@ -56,6 +56,7 @@ def views(names: ServiceNames, registry: IRegistry, connections: Iterable[DnsCon
             row=name,
             keys=lambda entry: (entry[0].decode("utf-8", "replace"), entry[1]),
             title="DNS names",
+            shown=lambda reading, entry: reading.shows(entry[1]),
         ),
         View(
             name="dns connections",

@@ -66,5 +66,6 @@ def views(connections: Iterable[HttpConnection], instances: Instances) -> Sequen
             row=instance,
             keys=lambda each: (each.name, each.instance),
             title="HTTP instances",
+            shown=lambda reading, each: reading.shows(each.name),
         ),
     ]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from itertools import count
 from typing import Any
 
+from broker.access.registry_reading import EVERY_ENTRY
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import Rights
@@ -33,6 +34,7 @@ class Everything:
     """Rights to everything."""
 
     offers = Rights()
+    reading = EVERY_ENTRY
 
     def may(self, side: Side, profile: str, resource: str) -> bool:
         return True

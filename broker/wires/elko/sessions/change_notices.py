@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from broker.access.registry_reading import RegistryReading
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import Change, Kind, Load, Service
 from broker.wires.elko.codec.blocks import encode
@@ -20,6 +21,10 @@ class NoticeRecipient(Protocol):
     @property
     def trusted(self) -> bool:
         """True if it may receive the credentials of services."""
+
+    @property
+    def reading(self) -> RegistryReading:
+        """The entries of the registry that it is shown."""
 
     def write(self, data: bytes) -> None:
         """Send one encoded message."""
@@ -66,6 +71,8 @@ class ChangeNotices:
         # At most two encodings: with the credentials, and without.
         notices: list[bytes | None] = [None, None]
         for watcher in tuple(self._services):
+            if not watcher.reading.shows(service.name):
+                continue
             trusted = watcher.trusted and service.auth is not None
             notice = notices[trusted]
             if notice is None:
@@ -75,5 +82,7 @@ class ChangeNotices:
     def _load_changed(self, change: Change) -> None:
         assert isinstance(change.subject, Load)
         notice = encode(LoadDescs(desc=[load_desc(change.subject)]))
+        services = self._registry.services_of(change.provider)
         for watcher in tuple(self._loads):
-            watcher.write(notice)
+            if watcher.reading.shows_any(service.name for service in services):
+                watcher.write(notice)

@@ -33,6 +33,7 @@ from twisted.python.failure import Failure
 from broker.access.acts import Act, audited
 from broker.access.grants import Grants
 from broker.access.principal import Principal
+from broker.access.registry_reading import RegistryReading
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.model import ANONYMOUS, MAX_TEXT
 from broker.net.interfaces.peer import Peer
@@ -203,6 +204,11 @@ class ElkoSession:
                 self.refuse(Refusal(Reason.REVOKED, text))
                 return False
         return True
+
+    @property
+    def reading(self) -> RegistryReading:
+        """The entries of the registry that the user is shown."""
+        return RegistryReading.of(self._grants)
 
     def permit(self, operation: str, name: str = "") -> None:
         """Raise `Refusal` FORBIDDEN if the user has no right to the operation for that name."""

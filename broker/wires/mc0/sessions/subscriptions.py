@@ -13,9 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from broker.access.registry_reading import RegistryReading
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics
 from broker.net.interfaces.router import Part
+from broker.wires.common.registry_topics import readers
 from broker.wires.mc0.sessions.outbound import Mc0Outbound
 from broker.wires.mc0.sessions.session import Mc0Session, shown
 
@@ -35,7 +37,9 @@ class Mc0Subscriptions:
         self, subscribers: Collection[Mc0Session], topic: bytes, headers: Sequence[Part], body: Sequence[Part]
     ) -> None:
         """Send a published message to these sessions. Called by the core's topics."""
-        self._outbound.fan_out(subscribers, topic, headers, body)
+        allowed = readers(subscribers, headers, _reading)
+        if allowed:
+            self._outbound.fan_out(allowed, topic, headers, body)
 
     def subscribe(self, session: Mc0Session, topics: Iterable[bytes]) -> None:
         """Subscribe to all of these topics, or raise `Refusal` and subscribe to none."""
@@ -88,6 +92,10 @@ class Mc0Subscriptions:
         # The ended ones are requested again, only to be stored as refused: a later reload may permit them.
         self.subscribe_permitted(session, [*permitted, *ended])
         return True
+
+
+def _reading(session: Mc0Session) -> RegistryReading:
+    return session.rights.reading
 
 
 def listed(topics: Sequence[bytes]) -> str:

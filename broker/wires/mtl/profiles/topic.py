@@ -15,7 +15,8 @@ Rules:
   with ``retained``. One with an empty body removes the retained value. Without room for it, the Content is refused for
   now, and not fanned out.
 - A retained value that finds no room at its reader is owed to it: no other Content of that topic precedes it.
-- Topics of the broker itself may be read, but not written to.
+- Topics of the broker itself may be read, but not written to. A reader is sent the changes of services that its user
+  may find.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import attrs
 
+from broker.access.registry_reading import RegistryReading
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics
 from broker.core.model import PublishedHeaders, is_own
 from broker.net.interfaces.router import Complaints, Part, Sent
+from broker.wires.common.registry_topics import readers
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles.retained_values import RetainedBounds, RetainedValue, RetainedValues
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
@@ -216,6 +219,9 @@ class TopicProfile:
         self, subscribers: Collection[ProfileReader], topic: bytes, headers: Sequence[Part], body: Sequence[Part]
     ) -> None:
         """Fan out a Content."""
+        subscribers = readers(subscribers, headers, _reading)
+        if not subscribers:
+            return
         if self._owed:
             subscribers = self._paid(subscribers, topic.decode())
             if not subscribers:
@@ -291,3 +297,7 @@ def _text(value: bytes) -> str | bytes:
         return value.decode()
     except UnicodeDecodeError:
         return value
+
+
+def _reading(reader: ProfileReader) -> RegistryReading:
+    return reader.grant.principal.allowed.reading

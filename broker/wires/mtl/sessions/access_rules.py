@@ -20,6 +20,7 @@ from glob import escape
 import attrs
 
 from broker.access.grants import Grants
+from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
 from broker.core.errors import Reason, Refusal
 from broker.core.model import OWN_PREFIX, Rights
 from broker.wires.mtl.sessions.principals import Side
@@ -93,6 +94,11 @@ class UserPermissions:
             return False
         return f"{profile}:{resource}" in (self.read if side is Side.READER else self.write)
 
+    @property
+    def reading(self) -> RegistryReading:
+        """The entries of the registry that the user is shown on the broker's own topics."""
+        return EVERY_ENTRY
+
 
 FREE = UserPermissions(ALL, ALL, Rights())
 """Permissions of all users where there are no rules."""
@@ -115,6 +121,8 @@ class GrantedPermissions:
             return False
         reads = side is Side.READER
         if profile not in _OF_SERVICES:
+            if resource.startswith(OWN_PREFIX) and not self.grants.may_some("find"):
+                return False
             return self.grants.may("subscribe" if reads else "publish", resource)
         operation = "offer" if reads == (profile == _SERVICE) else "find"
         _, slash, name = resource.partition("/")
@@ -125,6 +133,11 @@ class GrantedPermissions:
 
     def _some(self) -> bool:
         return self.grants.may_some("offer") or self.grants.may_some("find")
+
+    @property
+    def reading(self) -> RegistryReading:
+        """The entries of the registry that the user is shown."""
+        return RegistryReading.of(self.grants)
 
     @property
     def offers(self) -> Rights:

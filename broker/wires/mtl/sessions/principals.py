@@ -7,6 +7,7 @@ from typing import Protocol
 
 import attrs
 
+from broker.access.registry_reading import RegistryReading
 from broker.core.model import Rights
 
 
@@ -33,6 +34,10 @@ class Permissions(Protocol):
 
     def may(self, side: Side, profile: str, resource: str) -> bool:
         """Return True if the user may read that resource of that profile, or write to it."""
+
+    @property
+    def reading(self) -> RegistryReading:
+        """The entries of the registry that the user is shown on the broker's own topics."""
 
     @property
     def offers(self) -> Rights:

@@ -12,6 +12,7 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
+from broker.access.registry_reading import EVERY_ENTRY
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK, Leases
 from broker.core.model import Rights
@@ -28,6 +29,7 @@ class Everything:
     """The rights of somebody who may do everything."""
 
     offers = Rights()
+    reading = EVERY_ENTRY
 
     def may(self, side: Side, profile: str, resource: str) -> bool:
         return True

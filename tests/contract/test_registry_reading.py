@@ -1,0 +1,252 @@
+"""Reading the registry: whatever the way, a user is shown what the right `find` names, and nothing else."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+
+from tests.contract.doors import USERS, House, open_house
+from tests.integration.daemon import Peer
+from tests.patience import PATIENCE, until
+
+BOB = ("bob", "crayon")
+"""May use every way, and may find what begins with "bob-"."""
+
+RIGHTS = """\
+[[rights]]
+users = ["ann"]
+operations = ["*"]
+[[rights]]
+users = ["bob"]
+operations = ["view", "subscribe", "admin.*"]
+[[rights]]
+users = ["bob"]
+operations = ["find"]
+names = ["bob-*"]
+"""
+
+NAME = re.compile(r"(?:ann|bob)-[a-z0-9]+")
+
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    users = USERS[: USERS.index("[[rights]]")] + RIGHTS
+    with (
+        open_house(tmp_path_factory.mktemp("reading"), users) as house,
+        server(house, "ann") as ann,
+        server(house, "bob") as bob,
+    ):
+        offer(ann, "ann-bank")
+        offer(bob, "bob-bank")
+        yield house
+
+
+@contextmanager
+def server(house: House, label: str) -> Iterator[Peer]:
+    """A server of ann, who may offer everything."""
+    with Peer(socket.create_connection(("127.0.0.1", house.daemon.port()), PATIENCE)) as peer:
+        peer.send(to="client", op="auth", auth={"mode": "password", "id": "ann", "code": "pencil"}, label=label)
+        peer.done()
+        yield peer
+
+
+def offer(peer: Peer, *names: str) -> None:
+    """Offer services, one after the other, and report a load."""
+    for name in names:
+        peer.send(to="client", op="willserve", services=[{"service": name, "hostport": f"{name}:1"}])
+    peer.send(to="client", op="load", factor=0.5)
+    peer.done()
+
+
+@contextmanager
+def request(house: House, path: str, user: tuple[str, str]) -> Iterator[http.client.HTTPResponse]:
+    """The answer to a GET."""
+    connection = http.client.HTTPConnection("127.0.0.1", house.daemon.http_port(), timeout=PATIENCE)
+    try:
+        pair = b64encode(":".join(user).encode()).decode()
+        connection.request("GET", path, headers={"Authorization": f"Basic {pair}"})
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+# what there is
+
+
+def by_http(path: str) -> Callable[[House, tuple[str, str]], str]:
+    def read(house: House, user: tuple[str, str]) -> str:
+        with request(house, path, user) as answer:
+            assert answer.status == 200
+            return answer.read().decode()
+
+    return read
+
+
+def by_console(command: str) -> Callable[[House, tuple[str, str]], str]:
+    def read(house: House, user: tuple[str, str]) -> str:
+        with socket.create_connection(("127.0.0.1", house.daemon.console_port()), PATIENCE) as sock:
+            sock.sendall(f"login {user[0]}\r\n{user[1]}\r\n{command}\r\n".encode())
+            sock.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: sock.recv(65_536), b"")).decode()
+
+    return read
+
+
+def by_elko(op: str) -> Callable[[House, tuple[str, str]], str]:
+    def read(house: House, user: tuple[str, str]) -> str:
+        with elko(house, user) as peer:
+            return json.dumps(peer.ask(to="admin", op=op))
+
+    return read
+
+
+@contextmanager
+def elko(house: House, user: tuple[str, str]) -> Iterator[Peer]:
+    """An administrator."""
+    with Peer(socket.create_connection(("127.0.0.1", house.daemon.port()), PATIENCE)) as peer:
+        peer.send(to="admin", op="auth", auth={"mode": "password", "id": user[0], "code": user[1]})
+        yield peer
+
+
+WAYS: dict[str, Callable[[House, tuple[str, str]], str]] = {
+    **{
+        path: by_http(path)
+        for path in (
+            "/v1/services",
+            "/v1/providers",
+            "/v1/loads",
+            "/v1/loads/history",
+            "/v1/checks",
+            "/v1/events",
+            "/v1/views/broker/services",
+            "/v1/discovery/prometheus",
+        )
+    },
+    **{command: by_console(command) for command in ("broker services", "broker providers", "servicedesc", "loaddesc")},
+    **{op: by_elko(op) for op in ("servicedesc", "loaddesc")},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_tables_and_lists_show_what_the_user_may_find(house: House, way: str) -> None:
+    if way == "/v1/discovery/prometheus":
+        with request(house, way, BOB) as answer:
+            assert answer.status == 403  # of all names at once
+        return
+    # A label is that of the server: "ann" or "bob".
+    assert "ann" not in WAYS[way](house, BOB).replace('"user": "ann"', "")
+    if way not in ("/v1/checks",):
+        assert "bob" in WAYS[way](house, BOB)
+        assert "ann" in WAYS[way](house, ("ann", "pencil"))
+
+
+def test_single_names_and_providers_need_find(house: House) -> None:
+    for path, status in (("/v1/why/ann-bank", 403), ("/v1/why/bob-bank", 200), ("/v1/services/ann-bank", 403)):
+        with request(house, path, BOB) as answer:
+            assert answer.status == status
+    rows = json.loads(WAYS["/v1/providers"](house, ("ann", "pencil")))["rows"]
+    for row in rows:
+        with request(house, f"/v1/providers/{row['provider']}", BOB) as answer:
+            assert answer.status == (200 if row["label"] == "bob" else 404)
+
+
+# changes as they happen
+
+
+def changes(house: House, last: str) -> None:
+    """Offer services that bob may not find, then one that he may."""
+    with server(house, "ann") as ann, server(house, "bob") as bob:
+        offer(ann, f"ann-{last}")
+        offer(bob, f"bob-{last}")
+
+
+def fresh() -> str:
+    return f"new{next(_numbers)}"
+
+
+def test_server_sent_events(house: House) -> None:
+    last = fresh()
+    with request(house, "/v1/watch", BOB) as stream:
+        assert stream.status == 200
+        stream.readline()  # its place: the watch has begun
+        changes(house, last)
+        text = ""
+        while f"bob-{last}" not in text:
+            text += stream.readline().decode()
+    assert "ann" not in text
+
+
+def test_the_watch_of_elko(house: House) -> None:
+    last = fresh()
+    with elko(house, BOB) as watcher:
+        watcher.send(to="admin", op="watch", services=True, load=True)
+        for _ in ("services", "loads"):
+            watcher.receive()
+        changes(house, last)
+        text = ""
+        while f"bob-{last}" not in text:
+            text += json.dumps(watcher.receive())
+    assert not any(name.startswith("ann") for name in NAME.findall(text))
+
+
+@pytest.mark.parametrize("topic", ["elkobroker.services", "elkobroker.load"])
+def test_topics_of_the_registry(house: House, topic: str) -> None:
+    last = fresh()
+    control = house.mtl.control(source=house.source())
+    assert control.open().code == "401"
+    assert control.plain(*BOB).code == "201"
+    assert control.profile("topic").code == "200"
+    flow = house.mtl.flow()
+    assert flow.lease(control.token("Reader", topic)) == "200"
+    assert flow.summon(topic) == "200"
+    changes(house, last)
+    text = ""
+    while (f"bob-{last}" if topic.endswith("services") else '"bob"') not in text:
+        text += flow.content().body.decode()
+    assert "ann" not in text
+
+
+def test_the_registry_profile(house: House) -> None:
+    control = house.mtl.control(source=house.source())
+    assert control.open().code == "401"
+    assert control.plain(*BOB).code == "201"
+    assert control.profile("registry").code == "200"
+    codes = [
+        control.lease("Reader", name).code
+        for name in ("services", "load", "service/ann-bank", "load/ann-bank", "service/bob-bank", "load/bob-bank")
+    ]
+    assert codes == ["403"] * 4 + ["202"] * 2
+
+
+def test_a_stream_ends_with_the_names_that_it_shows(house: House) -> None:
+    users = house.daemon.directory / "users.toml"
+    before = users.read_text()
+    with request(house, "/v1/watch", BOB) as stream:
+        stream.readline()
+        try:
+            users.write_text(before.replace('names = ["bob-*"]', 'names = ["bob-b*"]'))
+            stream.read()  # to its end
+        finally:
+            users.write_text(before)
+            until(lambda: sum("the users file changed" in line for line in _log(house)) >= 2)
+
+
+def _log(house: House) -> list[str]:
+    house.daemon.wait_for("the users file changed")
+    with request(house, "/healthz", BOB) as answer:
+        answer.read()
+    while not house.daemon._lines.empty():
+        line = house.daemon._lines.get()
+        assert line is not None
+        house.daemon.log.append(line)
+    return house.daemon.log
