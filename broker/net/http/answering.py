@@ -148,7 +148,7 @@ class Answering:
         request.head(response.status, response.content_type, headers)
         request.notifyFinish().addBoth(lambda _: self._over())
         request.write(b"")  # type: ignore[no-untyped-call]
-        channel.go_on_writing(iter(()) if request.method == b"HEAD" else body)
+        channel.go_on_writing(request, iter(()) if request.method == b"HEAD" else body)
 
     def _stream(self, stream: Stream) -> None:
         channel, request = self._channel, self._request

@@ -130,6 +130,8 @@ class HttpChannel(Scheduled, HTTPChannel):
     """A complete request that is still to be served."""
     pieces: Iterator[bytes] | None = None
     """The rest of the body of the present answer, which is written in steps."""
+    _writing: HttpRequest | None = None
+    """Its request."""
     upgraded: Upgraded | None = None
     producing: Producing | None = None
     hanging_up = False
@@ -219,8 +221,9 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.heard = self.factory.clock.seconds()
         self.received = request
 
-    def go_on_writing(self, pieces: Iterator[bytes]) -> None:
-        """Write the body of the present answer in steps."""
+    def go_on_writing(self, request: HttpRequest, pieces: Iterator[bytes]) -> None:
+        """Write the body of the answer to the present request in steps."""
+        self._writing = request
         self.pieces = pieces
         self.go_on()
 
@@ -255,19 +258,21 @@ class HttpChannel(Scheduled, HTTPChannel):
             yield from self._serve_received()
 
     def _serve_received(self) -> Iterator[None]:
-        """Serve the complete request, and those that Twisted's parser held behind it."""
-        while self.received is not None:
+        """Serve the complete request, and those that Twisted's parser held behind it. The body of an answer that had to
+        wait is written here, too."""
+        while self.received is not None or self.pieces is not None:
             yield
-            request, self.received = self.received, None
-            self._answering = True
-            self.factory.serve(request)
-            while self.pieces is not None:
-                yield
-                self._write_piece(request)
+            if self.pieces is not None:
+                self._write_piece()
+            elif self.received is not None:
+                request, self.received = self.received, None
+                self._answering = True
+                self.factory.serve(request)
 
     def go_on(self) -> None:
-        """Continue after a hold-up, with the input that Twisted's parser, or an upgrade, had behind the request."""
-        if self._rest is None and (self.received is not None or self._held):
+        """Continue after a hold-up, with the body of an answer that had to wait, and with the input that Twisted's
+        parser, or an upgrade, had behind the request."""
+        if self._rest is None and (self.received is not None or self.pieces is not None or self._held):
             held, self._held = self._held, b""
             self._rest = self.steps(held)
         super().go_on()
@@ -289,8 +294,10 @@ class HttpChannel(Scheduled, HTTPChannel):
         if self._held or not self._answering:
             super()._stop_reading()
 
-    def _write_piece(self, request: HttpRequest) -> None:
+    def _write_piece(self) -> None:
+        request = self._writing
         assert self.pieces is not None
+        assert request is not None
         piece = next(self.pieces, None)
         if request.over:
             self.pieces = None

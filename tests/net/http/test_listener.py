@@ -99,6 +99,23 @@ def test_a_body_in_pieces_is_sent_one_piece_in_each_step() -> None:
     assert link.answer().body == b"piece 0 piece 2 "
 
 
+def test_a_body_in_pieces_may_come_after_a_wait() -> None:
+    waiting: list[Deferred[Response]] = []
+
+    def respond(request: Request) -> Deferred[Response]:
+        waiting.append(Deferred())
+        return waiting[-1]
+
+    site = Site(respond)
+    link = site.connect()
+    for _ in range(2):
+        link.ask("GET /")
+        site.turn(5)
+        waiting.pop().callback(Response(body=iter([b"piece 0 ", b"", b"piece 1"])))
+        site.turn(10)
+        assert link.answer().body == b"piece 0 piece 1"
+
+
 def test_a_body_in_pieces_waits_while_the_peer_does_not_read() -> None:
     made: list[int] = []
 
