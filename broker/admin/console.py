@@ -333,6 +333,7 @@ class _Printer:
         self.local = True
         self.certificate: tuple[str, ...] = ()
         self.request_id = ""
+        self.vanished = False
         self.close = close
         self.write_first = self.write
         self.debug = peer.debug

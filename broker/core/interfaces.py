@@ -150,6 +150,9 @@ class IRegistry(Interface):
         doubt. No-op for a provider that has left.
         """
 
+    def silent_providers() -> tuple[int, int]:
+        """Return the number of own providers whose first service is doubtful or failing, and that of all with one."""
+
     def by_check(services: Sequence[Service]) -> Sequence[Service]:
         """Return services in the order of finds: without the hidden ones, those with a failing check last.
 

@@ -323,6 +323,16 @@ class Registry:
         same = self._index.get((service.name, service.protocol))
         return Policy.SHOW if same is None else same.policy_of(service)
 
+    def silent_providers(self) -> tuple[int, int]:
+        silent = total = 0
+        for member in self._members.values():
+            if member.broker or member.id == BROKER or not member.services:
+                continue
+            total += 1
+            check = self.check_of(member.services[0])
+            silent += check is not None and check.state in (CheckState.DOUBTFUL, CheckState.FAILING)
+        return silent, total
+
     def by_check(self, services: Sequence[Service]) -> Sequence[Service]:
         if not self._judged:
             return services

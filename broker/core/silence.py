@@ -10,6 +10,10 @@ Rules:
   counts as a sign of life of the peer; the peer ends when all are refused, since its host is there and its servers are
   not. Any other outcome proves nothing, and the check is repeated after `AGAIN`.
 - A message of the peer ends the doubt.
+- A provider that is bound to a connection may lose it in such a time: the kernel ends those of hosts that it cannot
+  reach. If the check of the provider failed before, or was in doubt, and so did those of many others, it stays
+  registered as an *orphan*, doubtful, and is verified like a peer with a lease of `ORPHAN_LEASE`. It leaves when
+  another provider offers a service at the same place: that is its successor.
 - A peer that stays silent ends after `ttls` leases, whatever the others do: no entry stays for ever.
 
 Peers are known by their *entries*: the wires' own objects, which keep the time of the last sign of life. `suspects` is
@@ -29,7 +33,8 @@ from broker.access.identity import is_local
 from broker.core.checks.interfaces import Question
 from broker.core.checks.progress import Outcome
 from broker.core.checks.rules import CheckKind, CheckRule
-from broker.core.interfaces import ILeases, IRegistry
+from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
+from broker.core.model import Change, CheckState, Kind, Service
 from broker.core.silent_peers import Silent
 
 LEAST = 5
@@ -47,6 +52,9 @@ AT_ONCE = 20
 
 TIMEOUT = 5.0
 """Seconds for a check."""
+
+ORPHAN_LEASE = 30.0
+"""Seconds of the lease of a provider without its connection: real servers connect again every 15."""
 
 AGAIN = 2.0
 """Seconds between two checks of one peer, and the longest time between two looks at a doubtful one."""
@@ -80,6 +88,37 @@ class _Suspect:
     over: bool = False
 
 
+class _Orphan:
+    """A provider that has lost its connection. Its lease calls `check`."""
+
+    patience = ORPHAN_LEASE
+
+    def __init__(self, owner: Verification, provider: int, now: float) -> None:
+        self._owner = owner
+        self.heard = now
+        self.providers = (provider,)
+        self.lease: ILease | None = None
+
+    def check(self, now: float) -> float | None:
+        """End the orphan at the end of its time; see `broker.core.interfaces.Leased`."""
+        due = self.heard + self.patience
+        if now < due:
+            return due
+        again = self._owner.spare_orphan(self, now)
+        if again is None:
+            self.lease = None
+            self.discard()
+        return again
+
+    def confirm(self) -> None:
+        """Begin its lease again, since a connection was accepted."""
+        self.heard = self._owner.now()
+
+    def discard(self) -> None:
+        """Remove the provider from the registry."""
+        self._owner.drop_orphan(self)
+
+
 class Verification:
     """Implementation of `broker.core.silent_peers.Silence`. ``ask`` makes connections."""
 
@@ -103,6 +142,11 @@ class Verification:
         self._tables: list[Callable[[], Iterable[Silent]]] = []
         self._counted: float | None = None
         self._silent = self._total = 0
+        self._orphans: dict[int, _Orphan] = {}
+        self._watch: IWait | None = None
+        """The watch of changes that end orphans, while there are any."""
+        self._providers: tuple[float, bool] | None = None
+        """The lifetime of the last count of silent providers, and if they were many."""
         self._waiting: deque[_Suspect] = deque()
         self._open = 0
         self._events: Counter[str] = Counter()
@@ -132,11 +176,46 @@ class Verification:
     def ended(self, entry: Silent) -> None:
         self._end(entry)
 
+    def orphaned(self, provider: int) -> bool:
+        services = self._registry.services_of(provider)
+        check = self._registry.check_of(services[0]) if services else None
+        silent = check is not None and check.state in (CheckState.DOUBTFUL, CheckState.FAILING)
+        if self._stopped or not silent or not self._many_providers():
+            return False
+        orphan = self._orphans[provider] = _Orphan(self, provider, self._leases.moment())
+        if self._watch is None:
+            self._watch = self._registry.watch(self._changed, (Kind.OFFERED, Kind.LEFT), own=True)
+        self._suspect(orphan)
+        orphan.lease = self._leases.hold(orphan, orphan.heard + ORPHAN_LEASE)
+        return True
+
+    # from orphans
+
+    def now(self) -> float:
+        """Return the lifetime."""
+        return self._leases.moment()
+
+    def spare_orphan(self, orphan: _Orphan, now: float) -> float | None:
+        """Decide about an orphan, as `spare` does about an entry of a wire."""
+        if orphan not in self._suspects:
+            if self._stopped or not self._many_providers():
+                return None
+            self._suspect(orphan)
+        return self.spare(orphan, now)
+
+    def drop_orphan(self, orphan: _Orphan) -> None:
+        """Remove an orphan from the registry."""
+        (provider,) = orphan.providers
+        if self._forget(orphan):
+            self._registry.leave(provider, "expired")
+
     # for the daemon
 
     def stop(self) -> None:
         """End all checks. Doubtful peers stay as they are."""
         self._stopped = True
+        for orphan in list(self._orphans.values()):
+            self._forget(orphan)
         for entry in list(self._suspects):
             self._end(entry)
 
@@ -148,6 +227,46 @@ class Verification:
         }
 
     # inside
+
+    def _forget(self, orphan: _Orphan) -> bool:
+        """Remove an orphan from this table. Returns False if it is not there."""
+        (provider,) = orphan.providers
+        if self._orphans.pop(provider, None) is None:
+            return False
+        self._end(orphan)
+        if orphan.lease is not None:
+            orphan.lease.cancel()
+            orphan.lease = None
+        if not self._orphans and self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+        return True
+
+    def _changed(self, change: Change) -> None:
+        """End the orphans that have left the registry, or have a successor."""
+        if change.kind is Kind.LEFT:
+            gone = self._orphans.get(change.provider)
+            if gone is not None:
+                self._forget(gone)
+            return
+        service = change.subject
+        assert isinstance(service, Service)
+        if change.provider in self._orphans:
+            return
+        for each in self._registry.services(service.name, service.protocol):
+            orphan = self._orphans.get(each.provider)
+            if orphan is not None and each.hostport == service.hostport and self._forget(orphan):
+                self._events["heard"] += 1
+                self._registry.leave(each.provider)
+
+    def _many_providers(self) -> bool:
+        """Return True if many providers are silent, by their checks."""
+        now = self._leases.moment()
+        if self._providers is None or not 0 <= now - self._providers[0] < RECOUNT:
+            self._silent, self._total = self._registry.silent_providers()
+            many = self._silent >= LEAST and self._silent > self.settings.share * self._total
+            self._providers = now, many
+        return self._providers[1]
 
     def _many(self, now: float) -> bool:
         """Return True if many peers are silent."""

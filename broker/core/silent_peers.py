@@ -50,6 +50,10 @@ class Silence(Protocol):
     def ended(self, entry: Silent) -> None:
         """Process the end of an entry. No-op for one that is not doubtful."""
 
+    def orphaned(self, provider: int) -> bool:
+        """Decide about a provider whose connection has ended. Returns True if it stays registered without one, and
+        leaves the registry later; False if the caller removes it."""
+
 
 class EndAtOnce:
     """No verification: each peer ends with its lease."""
@@ -68,3 +72,7 @@ class EndAtOnce:
 
     def ended(self, entry: Silent) -> None:
         """Do nothing."""
+
+    def orphaned(self, provider: int) -> bool:
+        """Let the caller remove the provider."""
+        return False

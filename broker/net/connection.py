@@ -108,6 +108,7 @@ class StreamConnection(ConnectionOutput, Protocol):
     _unsent = 0  # unsent bytes when the read or close deadline began
     _pending = 0  # bytes of an unfinished message, as accounted
     _refusals: Bucket | None = None
+    vanished = False  # see `broker.net.interfaces.peer.Peer`
 
     def __init__(
         self, factory: ConnectionFactory, host: str, port: int, local: bool, turned_away: Refusal | None
@@ -219,6 +220,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         self.factory.closes.add(self, CLOSE_WITHIN)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.vanished = not self.life.closing and not self.life.input_ended
         self.life = self.life.on_lose
         self.quantum = self.quantum.on_stop
         self.drop()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
+import attrs
 import pytest
 from twisted.internet.task import Clock
 
 from broker.core.checks.interfaces import Question
 from broker.core.checks.progress import Outcome
 from broker.core.interfaces import ILeases, IRegistry
-from broker.core.model import Change, CheckState, Kind, Rights, Service
+from broker.core.model import Change, Check, CheckState, Kind, Policy, Rights, Service
 from broker.core.registry import Registry
-from broker.core.silence import LEAST, SilenceSettings, Verification
+from broker.core.silence import LEAST, ORPHAN_LEASE, SilenceSettings, Verification
 from broker.wires.mtl.codec import data as mtl
 from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from tests.recording.farm import CoreFarm
@@ -249,3 +250,90 @@ def test_no_check_runs_after_the_stop(wire: Wire, network: Network) -> None:
     network.made.stop()
     wire.farm.wait(20)
     assert (len(network.asked), network.ended >= asked) == (asked, True)
+
+
+class ElkoProviders(CoreFarm):
+    """Elko providers, which are bound to connections, and whose pings are what the test says."""
+
+    def __init__(self, network: Network) -> None:
+        elko = ElkoFarm()
+        super().__init__(elko.clock)
+        self.registry = elko.registry
+        elko.wiring = attrs.evolve(elko.wiring, silence=network.silence(self.registry, self.leases, self.clock))
+        self.peers = [elko.client(label=f"p{number}") for number in range(PEERS)]
+        for number, peer in enumerate(self.peers):
+            peer.say(to="client", op="willserve", services=[desc("bank", f"192.0.2.{number}:5")])
+        self._elko = elko
+
+    def silent(self, numbers: Iterable[int]) -> None:
+        """Pings of these fail."""
+        places = {f"192.0.2.{number}:5" for number in numbers}
+        for service in self.registry.services("bank"):
+            if service.hostport in places:
+                check = Check(CheckState.FAILING, "no answer to a ping", self.clock.seconds())
+                self.registry.set_check(service, check, Policy.LAST)
+
+    def lose(self, numbers: Iterable[int]) -> None:
+        """The connections of these break, without a word of the peers."""
+        for number in numbers:
+            self.peers[number].peer.vanished = True
+            self.peers[number].peer.close()
+
+    def comes_back(self, number: int) -> None:
+        """A peer connects again, and offers the same."""
+        again = self._elko.client(label=f"p{number}")
+        again.say(to="client", op="willserve", services=[desc("bank", f"192.0.2.{number}:5")])
+
+    def found(self) -> int:
+        return len(self.registry.find("bank", "tcp"))
+
+
+def test_connections_that_break_one_by_one_end_their_providers(network: Network) -> None:
+    farm = ElkoProviders(network)
+    farm.silent([3])
+    farm.lose([3])
+    assert farm.found() == PEERS - 1
+    farm.lose([5])
+    assert farm.found() == PEERS - 2
+
+
+def test_connections_of_a_cut_network_leave_their_providers_until_they_are_back(network: Network) -> None:
+    farm = ElkoProviders(network)
+    farm.silent(range(PEERS))
+    farm.lose(range(PEERS))
+    assert farm.found() == PEERS
+    farm.wait(60)
+    assert farm.found() == PEERS
+    for number in range(PEERS):
+        farm.comes_back(number)
+    assert farm.found() == PEERS
+    assert len({service.provider for service in farm.registry.find("bank", "tcp")}) == PEERS
+    farm.wait(200)
+    assert farm.found() == PEERS
+
+
+def test_providers_without_connections_go_in_any_case(network: Network) -> None:
+    farm = ElkoProviders(network)
+    farm.silent(range(PEERS))
+    farm.lose(range(PEERS))
+    farm.wait(5 * ORPHAN_LEASE - 5)
+    assert farm.found() == PEERS
+    farm.wait(10)
+    assert farm.found() == 0
+
+
+def test_providers_without_connections_go_at_once_where_nothing_listens(network: Network) -> None:
+    network.answers = dict.fromkeys((f"192.0.2.{number}:5" for number in range(PEERS)), REFUSED)
+    farm = ElkoProviders(network)
+    farm.silent(range(PEERS))
+    farm.lose(range(PEERS))
+    farm.wait(1)
+    assert farm.found() == 0
+
+
+def test_peers_that_close_their_connections_are_gone_whatever_their_checks_say(network: Network) -> None:
+    farm = ElkoProviders(network)
+    farm.silent(range(PEERS))
+    for number in range(PEERS):
+        farm.peers[number].peer.close()
+    assert farm.found() == 0

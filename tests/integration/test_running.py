@@ -281,7 +281,7 @@ def test_where_descriptors_are_few_listeners_share_them_and_refuse_with_a_reason
     with Daemon(tmp_path, descriptors=700) as running, ExitStack() as held:
         pool = int(running.wait_for(r"all listeners together take (\d+) connections").group(1))
         listeners = len(running_listeners(running))
-        servers = []
+        servers: list[Peer] = []
         while len(servers) <= pool:
             server = held.enter_context(running.connect())
             server.send(to="client", op="willserve", services=[{"service": "bank", "hostport": "h:1"}])

@@ -151,3 +151,69 @@ def test_its_services_and_connections_are_gone_in_time(hosts: tuple[str, str], t
         assert took.keys() == {*names, "connections"}
         # Not the services alone: the reader of a stream leaves as well. Five seconds for a look on a busy machine.
         assert max(took.values()) < GONE_WITHIN + 5, took
+
+
+FARM = '''
+"""Providers that answer pings, report loads, and connect again when their connection breaks, as real servers do."""
+import json, socket, sys, threading, time
+host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+def serve(number):
+    offered = [{"type": "servicedesc", "service": "farm", "hostport": f"10.77.0.2:{number}", "protocol": "tcp"}]
+    while True:
+        try:
+            with socket.create_connection((host, port), 5) as sock:
+                def send(**message):
+                    sock.sendall(json.dumps(message).encode() + b"\\n\\n")
+                sock.settimeout(1)
+                send(to="broker", op="auth", label=f"p{number}")
+                send(to="broker", op="willserve", services=offered)
+                data = b""
+                while True:
+                    try:
+                        more = sock.recv(65536)
+                        if not more:
+                            break
+                        data += more
+                    except TimeoutError:
+                        send(to="broker", op="load", factor=0.5)
+                    while b"\\n\\n" in data:
+                        block, _, data = data.partition(b"\\n\\n")
+                        message = json.loads(block)
+                        if message["op"] == "ping":
+                            send(to="broker", op="pong", tag=message.get("tag"))
+        except OSError:
+            time.sleep(1)
+for number in range(1, count + 1):
+    threading.Thread(target=serve, args=(number,), daemon=True).start()
+threading.Event().wait()
+'''
+
+MANY = 8
+
+
+def test_a_farm_behind_a_cut_network_is_found_until_it_is_back(hosts: tuple[str, str], tmp_path: Path) -> None:
+    here, there = hosts
+    config = tmp_path / "elkobroker.toml"
+    config.write_text(CONFIG)
+    with ExitStack() as stack:
+        daemon = stack.enter_context(Daemon(tmp_path, "--config", str(config), disk=("ip", "netns", "exec", here)))
+        port = daemon.http_port()
+        command = ["ip", "netns", "exec", there, sys.executable, "-c", FARM, HERE, str(daemon.port("main")), str(MANY)]
+        providers = stack.enter_context(subprocess.Popen(command))
+        stack.callback(providers.kill)
+
+        def states() -> list[str]:
+            found = _get(here, port, "/v1/services/farm")["services"]
+            return [each["check"]["state"] for each in found]
+
+        until(lambda: states() == ["passing"] * MANY)
+        _ip("-n", there, "link", "set", "veth-there", "down")
+        began = time.monotonic()
+        while _connections(here):
+            assert time.monotonic() - began < GONE_WITHIN + 5
+            assert len(states()) == MANY
+            time.sleep(1)
+        # All connections are gone, and no service is.
+        assert states() == ["failing"] * MANY
+        _ip("-n", there, "link", "set", "veth-there", "up")
+        until(lambda: len(states()) == MANY and "failing" not in states())

@@ -42,6 +42,7 @@ class RecordingPeer:
         self.behind = False
         self.certificate: tuple[str, ...] = ()
         self.request_id = ""
+        self.vanished = False
 
     def write(self, data: bytes) -> None:
         if not self.closed:

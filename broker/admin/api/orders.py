@@ -22,6 +22,7 @@ class _Listener:
 
     local = True
     behind = False
+    vanished = False
     certificate: tuple[str, ...] = ()
 
     def __init__(self, address: str, request_id: str) -> None:

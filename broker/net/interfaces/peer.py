@@ -33,6 +33,10 @@ class Peer(Protocol):
         """True while output is pending: the session should delay long answers."""
 
     @property
+    def vanished(self) -> bool:
+        """True in `PeerSession.lost` if neither side closed the connection: it failed, or its time was over."""
+
+    @property
     def request_id(self) -> str:
         """The id of the request of HTTP that brought the present message; "" on a transport without requests."""
 

@@ -46,7 +46,9 @@ class OpenElko(PlainWire):
         self._access = context.access
         self._audit = context.audit
         registry = context.registry
-        self.wiring = BrokerWiring(registry, ChangeNotices(registry), context.launchers, context.control)
+        self.wiring = BrokerWiring(
+            registry, ChangeNotices(registry), context.launchers, context.control, silence=context.silence
+        )
         self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, net_limits)
         self.listeners.make()
 

@@ -25,6 +25,7 @@ from twisted.python.failure import Failure
 from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import IControl, ILaunchers, IRegistry, IWait
 from broker.core.model import MAX_NAME, MAX_TEXT, Service, load_details
+from broker.core.silent_peers import EndAtOnce, Silence
 from broker.net.interfaces.peer import Peer
 from broker.wires.elko.codec import broker as wire
 from broker.wires.elko.codec.blocks import encode
@@ -75,6 +76,7 @@ class BrokerWiring:
     descriptors: DescriptorCache = attrs.field(factory=DescriptorCache)
     roster: dict[int, BrokerSession] = attrs.field(factory=dict)
     sessions: dict[BrokerSession, None] = attrs.field(factory=dict)
+    silence: Silence = attrs.field(factory=EndAtOnce)
 
 
 @attrs.frozen
@@ -133,7 +135,7 @@ class BrokerSession(ElkoSession):
         self._give_up_login()
         if self._ended and not self._waits:
             return
-        self._withdraw()
+        self._withdraw(self._peer.vanished)
         self._ended = True
         for wait in list(self._waits or ()):
             self._drop(wait)
@@ -452,14 +454,15 @@ class BrokerSession(ElkoSession):
             if self._ended and not self._waits:
                 self._peer.close()
 
-    def _withdraw(self) -> None:
-        """Withdraw all services and end all watches."""
+    def _withdraw(self, vanished: bool = False) -> None:
+        """Withdraw all services and end all watches; of a peer that has ``vanished`` with many others, later."""
         if "admin" in self._roles:
             self._wiring.notices.watch_services(self, False)
             self._wiring.notices.watch_loads(self, False)
         if self._provider is not None:
             self._wiring.roster.pop(self._provider, None)
-            self._wiring.registry.leave(self._provider)
+            if not (vanished and self._wiring.silence.orphaned(self._provider)):
+                self._wiring.registry.leave(self._provider)
             self._provider = None
 
 

@@ -121,6 +121,11 @@ class WebSocket:
         return self._line.certificate
 
     @property
+    def vanished(self) -> bool:
+        """Return True if the connection failed."""
+        return self._line.vanished
+
+    @property
     def request_id(self) -> str:
         """The id of the request of HTTP; "" here, since messages follow their handshake."""
         return self._line.request_id
