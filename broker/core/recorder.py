@@ -6,9 +6,10 @@ Rules:
   thread. There is one write at a time; a failed write is retried together with later changes.
 - So after a kill the store lags by at most that delay, and live peers register again whatever it lacks.
 - A provider or session that came and went before its first write is not written at all.
-- An id is issued only below a mark that is in the store: after a kill, ids go on from the mark. If the store cannot be
-  written and that mark is reached, ids are derived from the clock, far above all others: a later start gets later ones,
-  and a start that finds the old mark issues lower ones.
+- The first id of a start is derived from the clock, far above those of all earlier starts: so ids of a state that was
+  restored from a copy, or lost, are not issued again. So is the next id if the store cannot be written.
+- An id is issued only below a mark that is in the store: after a kill, ids go on from the mark, also if the clock was
+  set back.
 - Providers from before the restart stay in the store until `Recorder.forget`.
 """
 
@@ -44,6 +45,10 @@ IDS_A_SECOND = 1_000_000
 """Ids per second of the clock, more than are ever issued, so that a later time gives higher ids. They are exact in
 JSON's numbers until the year 2255."""
 
+MAX_ID = 2**53 - 2**40
+"""Limit of ids that are derived from the clock. If that is wrong by centuries, numbers that JSON represents exactly
+remain for counting."""
+
 Describe = Callable[[], KnownSession | None]
 """Returns a session in its present state; None if it is not to be stored after all."""
 
@@ -56,8 +61,8 @@ class Recorder:
 
     ``in_thread`` runs a function with arguments in a worker thread, in the order of the calls, and returns a Deferred
     of its result. ``next_provider`` is the one of the store's snapshot, and ``sessions`` has the identities of its
-    sessions. The constructor reserves the first ids on the disk, synchronously. If the disk is full, ids are derived
-    from the clock until the store can be written. Raises `StateError` if the reservation fails for any other reason.
+    sessions. The constructor reserves the first ids on the disk, synchronously, unless the disk is full. Raises
+    `StateError` if the reservation fails for any other reason.
     """
 
     log = Logger()
@@ -77,7 +82,8 @@ class Recorder:
         self._in_thread = in_thread
 
         self._next = next_provider
-        self._mark = next_provider + RESERVE
+        self._next = self._by_clock()
+        self._mark = self._next + RESERVE
         """Ids below this one may be issued: the mark is in the store."""
         self._reserving = False
         self._errors = DiskErrors(
@@ -168,8 +174,13 @@ class Recorder:
             else:
                 self._mark = mark
                 return
-        self._next = max(self._next, int(self._clock.seconds() * IDS_A_SECOND))
+        self._next = self._by_clock()
         self._mark = self._next + RESERVE
+
+    def _by_clock(self) -> int:
+        """Return the next id by the clock; the next one in order if the clock is behind, or wrong by centuries."""
+        by_clock = int(self._clock.seconds() * IDS_A_SECOND)
+        return by_clock if self._next < by_clock < MAX_ID else self._next
 
     # providers
 
