@@ -7,10 +7,11 @@ endpoints of `broker.wires.interface.Context`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 from prometheus_client.core import Metric
+from twisted.python.failure import Failure
 
 from broker.access.acts import Audit
 from broker.access.principal import Access
@@ -25,6 +26,7 @@ from broker.admin.api import (
     plan,
     plan_report,
     tables,
+    verification,
     watch,
     why,
 )
@@ -41,6 +43,8 @@ from broker.admin.api.watch_hub import WatchHub
 from broker.admin.console import Shown
 from broker.app.core import Core
 from broker.core.control import IOperations
+from broker.core.database import StateError
+from broker.core.errors import Reason, Refusal
 from broker.core.load_history import LoadHistory
 from broker.core.model import Listening
 from broker.core.plan import IPlan
@@ -100,6 +104,7 @@ class OperatorsApi:
         orders = Orders(sources.dialects, LISTENER)
         self.endpoints: Sequence[Endpoint] = [
             *health.endpoints(sources.ready, sources.degraded, self._status, registry, registry.sizes),
+            *verification.endpoints(lambda: core.damages.verify().addErrback(_unreadable)),
             *cluster.endpoints(core.members, sources.farm),
             *tables.endpoints(self._views, registry),
             *why.endpoints(registry, clock, self.history, sources.left, core.members.name),
@@ -163,3 +168,9 @@ class OperatorsApi:
 
     def _process(self) -> Iterator[Metric]:
         return process.collect(self._sources.started)
+
+
+def _unreadable(failure: Failure) -> NoReturn:
+    """Refuse a verification whose store cannot be read."""
+    failure.trap(StateError)
+    raise Refusal(Reason.UNAVAILABLE, f"the stores cannot be read: {failure.value}")

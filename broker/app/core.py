@@ -15,6 +15,7 @@ from broker.config import values
 from broker.core.cluster.interfaces import ILinks, IMembers, IQueueOwners
 from broker.core.cluster.single import SINGLE
 from broker.core.counters import Counters
+from broker.core.damage import Damages
 from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
 from broker.core.model import Launcher, Snapshot
@@ -50,6 +51,7 @@ class Core:
     scheduler: Scheduler
     complaints: Complaints
     in_thread: Callable[..., Deferred[Any]]
+    damages: Damages
     members: IMembers = SINGLE
     owners: IQueueOwners = SINGLE
     links: ILinks = SINGLE
@@ -85,6 +87,9 @@ def build(
     """
     threads = Worker(reactor, "store")
     in_thread = threads.run
+    damages = Damages()
+    damages.add(store.found())
+    damages.include("state", store.verify, in_thread)
     # The registry, its restored services and the recorder refer to each other: the lambdas run after all are made.
     restored = Restored(snapshot.providers, grace, reactor, lambda ids: recorder.forget(ids))
     kind = Registry if join is None else _clustered()
@@ -117,6 +122,7 @@ def build(
         scheduler=Scheduler(reactor, leases.look, time.thread_time),
         complaints=Complaints(counters, reactor),
         in_thread=in_thread,
+        damages=damages,
     )
     if join is None:
         return core

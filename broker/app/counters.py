@@ -30,6 +30,7 @@ DAEMON = (
     Counter("watch.resyncs", "Watchers that had to read the lists again, since events were lost", "times"),
     Counter("plan_services", "Services of the capacity plan now, by verdict", "services", gauge=True),
     Counter("plan_readings", "Readings of the capacity plan's file, by outcome", "readings"),
+    Counter("state_damaged", "Rows and files of the state that were found damaged", "findings"),
     Counter("registry", "What the registry holds now", gauge=True),
     Counter("memory", "Memory that peers hold, by its share of the budget", "bytes", gauge=True),
     Counter("memory_evicted", "Peers disconnected because the memory budget was full, by share", "peers"),

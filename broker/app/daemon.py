@@ -255,6 +255,8 @@ class Daemon(TwistedService):
         self.counters.include(self._counts)
         scheduler = self.core.scheduler
         self._logs.follow(lambda: scheduler.conversation, lambda: scheduler.request_id)
+        self.counters.include(self.core.damages.counts)
+        self.readiness.add_degrading(self.core.damages.troubles)
         self.counters.include(self.checks.schedule.counts)
         self.counters.include(self.api.counts)
         self.counters.include(self._events.notifications.counts)
@@ -477,6 +479,7 @@ class Daemon(TwistedService):
             logins=self._access.logins,
             audit=self._access.audit,
             endpoints=self._endpoints,
+            damages=core.damages,
             members=core.members,
             owners=core.owners,
             links=core.links,
@@ -494,7 +497,9 @@ class Daemon(TwistedService):
 
     def _open_journal(self, config: values.Journal) -> None:
         try:
-            self.journal = open_journal(config, self._state, self.core.registry, self._reactor, self._host())
+            self.journal = open_journal(
+                config, self._state, self.core.registry, self._reactor, self._host(), self.core.damages
+            )
         except OSError as error:
             raise StartFailed(f"journal: {error}") from None
         self.counters.include(self.journal.counts)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from broker.app.core import Core
-from broker.app.event_sources import EventSources, report_plan
+from broker.app.event_sources import EventSources, report_damage, report_plan
 from broker.app.member_events import MemberEvents
 from broker.app.notifications import Notifications
 from broker.config.notify import Notify, NotifyRule
@@ -40,6 +40,7 @@ class EventReports:
         self._webhooks = Webhooks(reactor)
         self.notifications = notifications = Notifications(reactor, self._send, name)
         self._sources = EventSources(notifications, registry, reactor, registry.check_of, listeners, troubles, full)
+        self._damages = core.damages
         self._members = MemberEvents(notifications, core.members)
         self.listeners_changed = self._sources.listeners_changed
 
@@ -49,6 +50,7 @@ class EventReports:
         self._plan.watch(partial(report_plan, self.notifications))
         self._reactor.callWhenRunning(self._sources.start)
         self._reactor.callWhenRunning(self._members.start)
+        self._reactor.callWhenRunning(self._damages.report, partial(report_damage, self.notifications))
 
     def use(self, config: Notify) -> None:
         """Apply the rules of a configuration."""

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Set
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from broker.core.damage import Damage
 from broker.core.interfaces import INotifications, IRegistry, IWait
 from broker.core.model import BROKER, Change, Check, CheckState, Kind, Listening, NotReady, Service
 from broker.core.plan import PlanChange
@@ -194,6 +195,13 @@ def report_plan(notifications: INotifications, change: PlanChange) -> None:
         if service.short_at is not None:
             about["short_at"] = service.short_at
         notifications.event("short-of-capacity", service.name, about)
+
+
+def report_damage(notifications: INotifications, damage: Damage) -> None:
+    """Report a finding of damaged state."""
+    notifications.event(
+        "state-damaged", damage.what, {"reason": damage.reason, "rows": damage.rows, "files": damage.files}
+    )
 
 
 def _key(service: Service) -> tuple[int, str, str]:

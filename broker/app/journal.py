@@ -15,12 +15,13 @@ from twisted.internet.defer import Deferred
 
 from broker.config import values
 from broker.config.validate_journal import effective_journal_name
+from broker.core.damage import Damage, Damages, left_aside, set_aside
 from broker.core.interfaces import IRegistry
 from broker.core.worker import Worker
 from broker.export.feed import FullLoads, JournalFeed
 from broker.export.journal import Journal
 from broker.export.records import boot_name
-from broker.export.segments import JournalLimits, Segments
+from broker.export.segments import OWN_DIRECTORIES, JournalLimits, Segments
 from broker.wall_clock import wall
 
 DIRECTORY = "journal"
@@ -65,9 +66,22 @@ class JournalWriter:
         return self.journal.stop().addCallback(ended)
 
 
-def open_journal(config: values.Journal, state: str, registry: IRegistry, reactor: Any, host: str) -> JournalWriter:
-    """Open the journal. ``host`` is its name unless the configuration has one. Raises OSError, with nothing held."""
+def open_journal(
+    config: values.Journal, state: str, registry: IRegistry, reactor: Any, host: str, damages: Damages
+) -> JournalWriter:
+    """Open the journal. ``host`` is its name unless the configuration has one. Raises OSError, with nothing held.
+
+    A file in the place of one of its directories is set aside, and reported to ``damages``.
+    """
     where = os.path.join(state, DIRECTORY) if config.directory is None else config.directory
+    damages.add(left_aside(where))
+    for directory in (where, *(os.path.join(where, name) for name in OWN_DIRECTORIES)):
+        # Not a broken link: the disk that it leads to may be missing.
+        if os.path.isfile(directory):
+            path = set_aside(directory, wall(reactor))
+            damages.add(
+                [Damage(directory, f"it was no directory. It is kept as {path}, and a new one is made", files=1)]
+            )
     name = effective_journal_name(config, host)
     boot = boot_name(wall(reactor), os.urandom(SALT))
     # A thread of its own: sealing a segment takes seconds, for which the store must not wait.

@@ -27,6 +27,7 @@ EventName = Literal[
     "listener-has-room",
     "store-degraded",
     "store-restored",
+    "state-damaged",
     "member-gone",
     "member-back",
 ]
@@ -63,6 +64,7 @@ class NotifyRule:
         "listener-not-ready",
         "listener-full",
         "store-degraded",
+        "state-damaged",
         "member-gone",
     )
     pattern: str = "*"

@@ -9,8 +9,10 @@ Rules:
   so that the log's room is reused, and is tried once more. A write that would fill the disk is refused instead, until
   there is room besides the reserve, or in the database itself. Until then each write checkpoints the log, and a
   database that is nearly empty is compacted.
-- The database contains secrets: its mode is 0600. Content that cannot be understood is never changed or deleted; the
-  error explains how to move it away.
+- The database contains secrets: its mode is 0600. Content that cannot be understood is never deleted: either the error
+  explains how to move the database away, or the owner sets it aside (`Database.set_aside`).
+- Each row carries a checksum (`broker.core.checksums`), which SQL can compute by ``checksum(...)``. A row that does not
+  match goes to the table ``damaged`` (`set_rows_aside`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import os
 import shlex
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -28,6 +30,8 @@ import attrs
 from twisted.logger import Logger
 
 from broker.blocking import blocking
+from broker.core.checksums import checksum, decoded
+from broker.core.damage import set_aside
 from broker.core.disk_reserve import DiskReserve, is_full
 
 BUSY_SECONDS = 1.0
@@ -42,7 +46,13 @@ SPARE_BYTES = 1024 * 1024
 """Free pages of a full database that stay free when it takes new rows, in bytes: each row takes a little more than its
 content."""
 
+COMPANIONS = ("-wal", "-shm")
+"""Suffixes of the files that belong to a database: the write-ahead log, and the memory that connections share."""
+
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+_OTHER_TABLES = ("no such table", "no such column", "malformed", "has no column", "values were supplied")
+"""Parts of SQLite's texts for tables that differ from those of the version that the database has."""
 
 T = TypeVar("T")
 
@@ -57,6 +67,17 @@ class StateInUse(StateError):
 
 class StateUnusable(StateError):
     """The state directory or its database cannot be read, written or understood."""
+
+
+class StateDamaged(StateUnusable):
+    """The content of the database was not written by any version of the broker: it was changed afterwards.
+
+    ``how`` is the sign of that.
+    """
+
+    def __init__(self, text: str, how: str) -> None:
+        super().__init__(text)
+        self.how = how
 
 
 class StateFull(StateUnusable):
@@ -157,7 +178,7 @@ class Database:
                 if grows is not None and not self._may_grow(connection, grows):
                     raise StateFull(f"the disk is full: the database {self.path} cannot grow")
                 try:
-                    _transact(connection, work)
+                    transact(connection, work)
                 except sqlite3.Error as error:
                     if not is_full(error, self._directory):
                         raise
@@ -167,10 +188,31 @@ class Database:
                         raise
                     self._give_up_reserve()
                     _checkpoint(connection)
-                    _transact(connection, work)
+                    transact(connection, work)
                 if self._tight:
                     self._loosen(connection)
             except (sqlite3.Error, OSError) as error:
+                raise self.unusable(error) from error
+
+    @blocking
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of ``work``, which must not write. Raises `StateUnusable`."""
+        with self._mutex:
+            try:
+                return work(self._connected())
+            except (sqlite3.Error, OSError) as error:
+                raise self.unusable(error) from error
+
+    @blocking
+    def set_aside(self, now: float) -> str:
+        """Rename the database, which is damaged and not open, so that the next `open` creates another one.
+
+        Returns the new path. ``now`` is in seconds of the epoch. Raises `StateUnusable`.
+        """
+        with self._mutex:
+            try:
+                return set_aside(self.path, now, COMPANIONS)
+            except OSError as error:
                 raise self.unusable(error) from error
 
     @blocking
@@ -204,14 +246,16 @@ class Database:
                 f"({error.filename or self._directory}); give another one, or make it usable for user {os.geteuid()}"
             )
         # the primary code is in the low byte; errors that Python itself raises have none
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in _DAMAGED or (code == sqlite3.SQLITE_ERROR and any(each in str(error) for each in _OTHER_TABLES)):
             return self.damaged(str(error))
         return StateUnusable(f"the database {self.path} cannot be used: {error}")
 
-    def damaged(self, how: str) -> StateUnusable:
+    def damaged(self, how: str) -> StateDamaged:
         """Return the exception for content that the broker never wrote."""
-        return StateUnusable(
-            f"the database {self.path} is damaged ({how}); to keep it and begin with an empty one, {self._move_away()}"
+        return StateDamaged(
+            f"the database {self.path} is damaged ({how}); to keep it and begin with an empty one, {self._move_away()}",
+            how,
         )
 
     # internal
@@ -220,6 +264,7 @@ class Database:
     def _look(self, locking: str, read: Callable[[sqlite3.Connection], T], nothing: T) -> T:
         connection = sqlite3.connect(f"file:{quote(self.path)}?mode=rw", BUSY_SECONDS, uri=True)
         with contextlib.closing(connection):
+            _equip(connection)
             connection.execute(f"PRAGMA locking_mode = {locking}")
             return read(connection) if self._check(connection) else nothing
 
@@ -252,6 +297,7 @@ class Database:
             os.close(file)
         connection = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
+            _equip(connection)
             version = self._check(connection)
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
@@ -319,11 +365,32 @@ class Database:
         return f"move it away: (cd {directory} && mkdir -p kept && mv {self._design.name}* kept/). {self._design.then}"
 
 
+def set_rows_aside(
+    connection: sqlite3.Connection, table: str, columns: str, rows: Iterable[tuple[int, str]], now: float
+) -> None:
+    """Move rows of a table to the table ``damaged``: their rowids, each with a reason. ``columns`` is a list in SQL."""
+    literals = " || ', ' || ".join(f"quote({each.strip()})" for each in columns.split(","))
+    for id, reason in rows:
+        connection.execute(
+            f"INSERT INTO damaged (found, source, reason, content) SELECT ?, ?, ?, {literals} FROM {table} "
+            "WHERE rowid = ?",
+            (now, table, reason, id),
+        )
+        connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (id,))
+
+
+def _equip(connection: sqlite3.Connection) -> None:
+    """Let rows be compared with their checksums, those with damaged text included."""
+    connection.text_factory = decoded
+    connection.create_function("checksum", -1, checksum, deterministic=True)
+
+
 def _number(connection: sqlite3.Connection, pragma: str) -> int:
     return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
 
 
-def _transact(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], object]) -> None:
+def transact(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], object]) -> None:
+    """Execute ``work`` in one transaction: all of it, or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         work(connection)

@@ -390,6 +390,30 @@ class NotReady:
     reason: str
 
 
+MAX_NAMED = 100
+"""Damaged rows of one store that a verification names, one line each."""
+
+
+@attrs.frozen
+class Verified:
+    """Result of comparing stored rows with their checksums: their number, a line for each of the first
+    `MAX_NAMED` that do not match, the number of all of those, and that of rows set aside by then."""
+
+    rows: int = 0
+    damaged: int = 0
+    named: Sequence[str] = ()
+    aside: int = 0
+
+    def joined(self, piece: Verified) -> Verified:
+        """Return the result of this and of a further piece."""
+        return Verified(
+            self.rows + piece.rows,
+            self.damaged + piece.damaged,
+            [*self.named, *piece.named][:MAX_NAMED],
+            self.aside + piece.aside,
+        )
+
+
 EVENTS = {
     "service-gone": "the last service of a name has left the registry",
     "service-back": "a service of a name that was gone is offered again",
@@ -403,6 +427,7 @@ EVENTS = {
     "listener-has-room": "a listener that was full takes new peers again",
     "store-degraded": "the state or the journal cannot be written",
     "store-restored": "the state or the journal is written again",
+    "state-damaged": "a part of the state was changed on the disk, and is kept aside or as dead letters",
     "member-gone": "a broker of the cluster has left, or its lease has ended",
     "member-back": "a broker of the cluster that was gone is a member again",
 }

@@ -29,6 +29,7 @@ from broker.core.disk_errors import DiskErrors
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry, IStore
 from broker.core.model import BROKER, Change, Kind, KnownSession
+from broker.wall_clock import wall
 
 FLUSH_SECONDS = 0.25
 """Seconds for which changes are collected before a write: many of them cost one transaction, and a kill loses
@@ -179,7 +180,7 @@ class Recorder:
 
     def _by_clock(self) -> int:
         """Return the next id by the clock; the next one in order if the clock is behind, or wrong by centuries."""
-        by_clock = int(self._clock.seconds() * IDS_A_SECOND)
+        by_clock = int(wall(self._clock) * IDS_A_SECOND)
         return by_clock if self._next < by_clock < MAX_ID else self._next
 
     # providers

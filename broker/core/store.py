@@ -6,6 +6,8 @@ Rules:
 - Every method writes one transaction, which is durable when it returns.
 - The counter of provider ids only rises, until `Store.close` sets it to the exact next id.
 - The directory is private (0700), since the database contains secrets (`Auth.code`).
+- A damaged database is set aside, and the broker begins with an empty one: peers register again, and ids are above all
+  that were issued (`broker.core.recorder`). A damaged row is set aside in the database, and the others are used.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import fcntl
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
@@ -23,10 +27,23 @@ from zope.interface import implementer
 
 from broker.blocking import blocking
 from broker.core import stored_sessions
-from broker.core.database import Database, Design, StateFull, StateInUse
+from broker.core.checksums import checksum
+from broker.core.damage import TABLE as DAMAGED
+from broker.core.damage import Damage, left_aside
+from broker.core.database import Database, Design, StateDamaged, StateFull, StateInUse, set_rows_aside, transact
 from broker.core.disk_reserve import DiskReserve, is_full
 from broker.core.interfaces import IStore
-from broker.core.model import NOBODY, Auth, KnownSession, Owner, Provider, Service, Snapshot
+from broker.core.model import (
+    MAX_NAMED,
+    NOBODY,
+    Auth,
+    KnownSession,
+    Owner,
+    Provider,
+    Service,
+    Snapshot,
+    Verified,
+)
 
 DATABASE = "elkobroker.sqlite3"
 LOCK = "lock"
@@ -43,6 +60,18 @@ CREATE TABLE launcher (name TEXT PRIMARY KEY, switched_on INTEGER NOT NULL);
     """
 CREATE TABLE cluster (identity TEXT PRIMARY KEY, memory TEXT NOT NULL);
 """,
+    f"""
+ALTER TABLE counter ADD COLUMN sum INTEGER;
+ALTER TABLE provider ADD COLUMN sum INTEGER;
+ALTER TABLE launcher ADD COLUMN sum INTEGER;
+ALTER TABLE cluster ADD COLUMN sum INTEGER;
+UPDATE counter SET sum = checksum(next_provider);
+UPDATE provider SET sum = checksum(id, CAST(described AS BLOB));
+UPDATE launcher SET sum = checksum(CAST(name AS BLOB), switched_on);
+UPDATE cluster SET sum = checksum(CAST(identity AS BLOB), CAST(memory AS BLOB));
+{stored_sessions.SUMS}
+{DAMAGED}
+""",
 )
 """Migrations: the tables of version 1, then the step to each further version."""
 
@@ -55,7 +84,21 @@ SESSIONS_SINCE = 2
 CLUSTER_SINCE = 3
 """First version with the table of memberships in clusters."""
 
-_DESIGN = Design(DATABASE, STEPS, "Provider ids then begin at 1 again, and launchers are switched as configured")
+SUMS_SINCE = 4
+"""First version with checksums."""
+
+_DESIGN = Design(DATABASE, STEPS, "Peers then register again, and launchers are switched as configured")
+
+_COLUMNS = {
+    "counter": "next_provider, sum",
+    "provider": "id, described, sum",
+    "launcher": "name, switched_on, sum",
+    "session": stored_sessions.COLUMNS,
+    "cluster": "identity, memory, sum",
+}
+
+VERIFIED_ROWS = 500
+"""Rows that one step of a verification reads: half a megabyte of usual providers."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 """ASCII only: a label may contain a lone surrogate, from an escape in a peer's JSON, which UTF-8 cannot encode and
@@ -64,10 +107,12 @@ which would fail the write."""
 
 @implementer(IStore)
 class Store:
-    """`IStore` in an SQLite database in ``directory``."""
+    """`IStore` in an SQLite database in ``directory``. ``now`` is the clock, in seconds of the epoch."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, now: Callable[[], float] = time.time) -> None:
         self._directory = directory
+        self._now = now
+        self._found: list[Damage] = []
         self._database = Database(directory, _DESIGN)
         self._reserve = DiskReserve(directory)
         self._lock: int | None = None
@@ -75,12 +120,24 @@ class Store:
     def open(self) -> Snapshot:
         """Take the lock, create or migrate the database, and return its content.
 
-        Raises `StateInUse`, `StateFull` or another `StateUnusable`; then nothing is held, and the existing content is
-        unchanged.
+        A damaged database is set aside first. Raises `StateInUse`, `StateFull` or another `StateUnusable`; then nothing
+        is held, and the existing content is unchanged.
         """
         try:
             self._hold()
-            snapshot = self._database.open(self._read)
+            self._found += left_aside(self._directory)
+            try:
+                snapshot = self._database.open(self._read_and_tidy)
+            except StateDamaged as error:
+                path = self._database.set_aside(self._now())
+                self._found.append(
+                    Damage(
+                        self._database.path,
+                        f"it is kept as {path}, and an empty one was created; peers register again ({error.how})",
+                        files=1,
+                    )
+                )
+                snapshot = self._database.open(self._read_and_tidy)
         except BaseException:
             self._release()
             raise
@@ -96,7 +153,7 @@ class Store:
         try:
             with contextlib.suppress(StateFull):  # no room even for the lock or the directory
                 self._hold()
-            return self._database.look(self._read, Snapshot(1, [], {}))
+            return self._database.look(lambda connection: self._read(connection)[0], Snapshot(1, [], {}))
         except BaseException:
             self._release()
             raise
@@ -115,10 +172,10 @@ class Store:
     ) -> None:
         """Store these providers with their services and these sessions, delete those with the ids ``gone`` and the
         identities ``sessions_gone``, and `reserve`: all or nothing."""
-        described = [(row.id, _encode(_describe(row))) for row in rows]
+        described = [_summed(row.id, _encode(_describe(row))) for row in rows]
 
         def work(connection: sqlite3.Connection) -> None:
-            connection.executemany("INSERT OR REPLACE INTO provider VALUES (?, ?)", described)
+            connection.executemany("INSERT OR REPLACE INTO provider VALUES (?, ?, ?)", described)
             connection.executemany("DELETE FROM provider WHERE id = ?", [(id,) for id in gone])
             stored_sessions.write(connection, sessions, sessions_gone)
             _raise_counter(connection, next_provider)
@@ -127,13 +184,29 @@ class Store:
 
     def switch(self, name: str, on: bool) -> None:
         """Store the switch of a launcher."""
-        self._write(lambda connection: connection.execute("INSERT OR REPLACE INTO launcher VALUES (?, ?)", (name, on)))
+        row = _summed(name, int(on))
+        self._write(lambda connection: connection.execute("INSERT OR REPLACE INTO launcher VALUES (?, ?, ?)", row))
 
     def remember_cluster(self, identity: str, memory: str) -> None:
         """Store the memory of a membership in a cluster."""
-        self._write(
-            lambda connection: connection.execute("INSERT OR REPLACE INTO cluster VALUES (?, ?)", (identity, memory))
-        )
+        row = _summed(identity, memory)
+        self._write(lambda connection: connection.execute("INSERT OR REPLACE INTO cluster VALUES (?, ?, ?)", row))
+
+    def found(self) -> list[Damage]:
+        """Return the findings of damage since the last call."""
+        found, self._found = self._found, []
+        return found
+
+    def verify(self) -> Iterator[Verified]:
+        """Compare all rows with their checksums, and yield the result of each piece. Nothing is changed."""
+        (aside,) = self._database.read(lambda connection: connection.execute("SELECT count(*) FROM damaged").fetchone())
+        yield Verified(aside=aside)
+        for table in _COLUMNS:
+            last = -(2**63)
+            while rows := self._database.read(partial(_piece, table, last)):
+                last = rows[-1][0]
+                bad = [f"row {id} of the table {table}" for id, *row, sum in rows if checksum(*row) != sum]
+                yield Verified(len(rows), len(bad), bad[:MAX_NAMED])
 
     def close(self, next_provider: int) -> None:
         """End a clean run: store the exact next id and release the directory, even if storing fails. No-op if not
@@ -141,7 +214,9 @@ class Store:
         try:
             if self._database.is_open:
                 self._database.write(
-                    lambda connection: connection.execute("UPDATE counter SET next_provider = ?", (next_provider,))
+                    lambda connection: connection.execute(
+                        "INSERT OR REPLACE INTO counter VALUES (1, ?, ?)", _summed(next_provider)
+                    )
                 )
         finally:
             self._release()
@@ -188,22 +263,57 @@ class Store:
             raise
         return lock
 
-    def _read(self, connection: sqlite3.Connection) -> Snapshot:
-        counter = connection.execute("SELECT next_provider FROM counter").fetchone()
-        if counter is None or not isinstance(counter[0], int):
-            raise self._database.damaged("the counter of provider ids is missing")
+    def _read_and_tidy(self, connection: sqlite3.Connection) -> Snapshot:
+        """Read the content, and set damaged rows aside."""
+        snapshot, damaged = self._read(connection)
+
+        def tidy(connection: sqlite3.Connection) -> None:
+            for table, rows in damaged.items():
+                set_rows_aside(connection, table, _COLUMNS[table], rows, self._now())
+
+        if damaged:
+            transact(connection, tidy)
+            for rows in damaged.values():
+                reasons = "; ".join([reason for _, reason in rows[:3]] + ["..."][: len(rows) > 3])
+                text = f"{reasons}. They are kept in the table damaged, and are not used"
+                self._found.append(Damage(f"{len(rows)} rows of {self._database.path}", text, rows=len(rows)))
+        return snapshot
+
+    def _read(self, connection: sqlite3.Connection) -> tuple[Snapshot, dict[str, list[tuple[int, str]]]]:
+        """Return the content, and the damaged rows of each table, each with the reason."""
+        # On a full disk a database of an older version is read without migration.
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        has_sums = version >= SUMS_SINCE
+        damaged: dict[str, list[tuple[int, str]]] = {}
+
+        def rows(table: str) -> Iterator[tuple[int, list[Any]]]:
+            """Yield the rows that match their checksums, each with its rowid."""
+            columns = _COLUMNS[table] if has_sums else _COLUMNS[table].replace("sum", "NULL")
+            for id, *row, sum in connection.execute(f"SELECT rowid, {columns} FROM {table} ORDER BY rowid"):
+                if has_sums and checksum(*row) != sum:
+                    damaged.setdefault(table, []).append((id, f"{table} {id} does not match its checksum"))
+                else:
+                    yield id, row
+
+        counters = [row[0] for _, row in rows("counter") if isinstance(row[0], int)]
         providers = []
-        for id, described in connection.execute("SELECT id, described FROM provider ORDER BY id"):
+        for id, (_, described) in rows("provider"):
             try:
                 providers.append(_provider(id, json.loads(described)))
             except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
-                raise self._database.damaged(f"provider {id} cannot be understood") from None
-        launchers = {name: bool(on) for name, on in connection.execute("SELECT name, switched_on FROM launcher")}
-        # On a full disk a database of an older version is read without migration.
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        sessions = stored_sessions.read(connection) if version >= SESSIONS_SINCE else ()
-        cluster = dict(connection.execute("SELECT identity, memory FROM cluster")) if version >= CLUSTER_SINCE else {}
-        return Snapshot(counter[0], providers, launchers, sessions, cluster)
+                damaged.setdefault("provider", []).append((id, f"provider {id} cannot be understood"))
+        launchers = {str(name): bool(on) for _, (name, on) in rows("launcher")}
+        sessions: tuple[KnownSession, ...] = ()
+        if version >= SESSIONS_SINCE:
+            sessions, lost = stored_sessions.read(connection, has_sums)
+            if lost:
+                damaged["session"] = lost
+        cluster: dict[str, str] = {}
+        if version >= CLUSTER_SINCE:
+            cluster = {identity: memory for _, (identity, memory) in rows("cluster")}
+        # Without its row the counter begins at 1: the recorder issues ids that are far above, by the clock.
+        next_provider = max([*counters, *(provider.id + 1 for provider in providers)], default=1)
+        return Snapshot(next_provider, providers, launchers, sessions, cluster), damaged
 
     def _release(self) -> None:
         self._database.close()
@@ -213,7 +323,20 @@ class Store:
 
 
 def _raise_counter(connection: sqlite3.Connection, next_provider: int) -> None:
-    connection.execute("UPDATE counter SET next_provider = max(next_provider, ?)", (next_provider,))
+    (before,) = connection.execute("SELECT next_provider FROM counter").fetchone() or (1,)
+    if next_provider > before:
+        connection.execute("INSERT OR REPLACE INTO counter VALUES (1, ?, ?)", _summed(next_provider))
+
+
+def _summed(*row: Any) -> tuple[Any, ...]:
+    """Return a row with its checksum."""
+    return (*row, checksum(*row))
+
+
+def _piece(table: str, last: int, connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    """Return the next rows of a table, each behind its rowid."""
+    select = f"SELECT rowid, {_COLUMNS[table]} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
+    return connection.execute(select, (last, VERIFIED_ROWS)).fetchall()
 
 
 def _describe(provider: Provider) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Table of subscribers' sessions in the store.
 
-A row that cannot be decoded costs that session only, which its peer can establish again: the row is deleted, and the
-log has the number of such rows. The wire that owns the sessions validates their content.
+A row that does not match its checksum, or cannot be decoded, costs that session only, which its peer can establish
+again: the row is set aside. The wire that owns the sessions validates their content.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from contextlib import suppress
 from math import isfinite
 from typing import Any
 
-from twisted.logger import Logger
-
+from broker.core.checksums import checksum
 from broker.core.model import KnownSession
 
 TABLE = """
@@ -25,37 +23,47 @@ CREATE TABLE session (
 """
 """``topics`` is an array in JSON, in which each character represents one byte."""
 
-_log = Logger()
+SUMS = """
+ALTER TABLE session ADD COLUMN sum INTEGER;
+UPDATE session SET sum = checksum(
+    identity, CAST(key AS BLOB), CAST(address AS BLOB), ttl, version, CAST(topics AS BLOB)
+);
+"""
+"""The step to the tables with checksums."""
+
+COLUMNS = "identity, key, address, ttl, version, topics, sum"
 
 
 def write(connection: sqlite3.Connection, rows: Sequence[KnownSession], gone: Sequence[bytes]) -> None:
     """Store these sessions, and delete those with the identities ``gone``."""
     connection.executemany(
-        "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?, ?, ?)",
-        [
-            (s.identity, s.key, s.address, s.ttl, s.version, json.dumps([t.decode("latin-1") for t in s.topics]))
-            for s in rows
-        ],
+        "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [(*row, checksum(*row)) for row in map(_row, rows)],
     )
     connection.executemany("DELETE FROM session WHERE identity = ?", [(identity,) for identity in gone])
 
 
-def read(connection: sqlite3.Connection) -> tuple[KnownSession, ...]:
-    """Return all sessions, in the order in which they were stored."""
+def read(connection: sqlite3.Connection, has_sums: bool) -> tuple[tuple[KnownSession, ...], list[tuple[int, str]]]:
+    """Return all sessions, in the order in which they were stored, and the rowids of damaged rows with the reason."""
     known: list[KnownSession] = []
-    malformed: list[int] = []
-    for id, *row in connection.execute(
-        "SELECT rowid, identity, key, address, ttl, version, topics FROM session ORDER BY rowid"
-    ).fetchall():
+    damaged: list[tuple[int, str]] = []
+    columns = COLUMNS if has_sums else COLUMNS.replace("sum", "NULL")
+    for id, *row, sum in connection.execute(f"SELECT rowid, {columns} FROM session ORDER BY rowid"):
         try:
-            known.append(_session(*row))
+            session = _session(*row)
+            if has_sums and checksum(*row) != sum:
+                raise ValueError
         except (ValueError, TypeError, RecursionError):
-            malformed.append(id)
-    if malformed:
-        _log.warn("{count} stored sessions cannot be understood, and are not restored", count=len(malformed))
-        with suppress(sqlite3.Error):  # on a read-only or full disk the next start tries again
-            connection.executemany("DELETE FROM session WHERE rowid = ?", [(id,) for id in malformed])
-    return tuple(known)
+            damaged.append((id, f"session {id} does not match its checksum"))
+        else:
+            known.append(session)
+    return tuple(known), damaged
+
+
+def _row(session: KnownSession) -> tuple[Any, ...]:
+    s = session
+    topics = json.dumps([topic.decode("latin-1") for topic in s.topics])
+    return s.identity, s.key, s.address, float(s.ttl), s.version, topics
 
 
 def _session(identity: Any, key: Any, address: Any, ttl: Any, version: Any, topics: Any) -> KnownSession:

@@ -55,6 +55,9 @@ thread may hold as many again."""
 CHUNK = 128 * 1024
 """Bytes of a file that are searched at once for the end of its last complete line."""
 
+OWN_DIRECTORIES = ("open", "segments")
+"""Directories of a journal: that of the open file, and that of sealed segments."""
+
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]+\.jsonl")
 
 
@@ -80,8 +83,7 @@ class Segments:
             if not BROKER_NAME.fullmatch(name):
                 raise ValueError(f"{name!r} cannot be part of a file name: letters, digits, dots, dashes and _ only")
         self.directory = directory
-        self._open_directory = os.path.join(directory, "open")
-        self._sealed_directory = os.path.join(directory, "segments")
+        self._open_directory, self._sealed_directory = (os.path.join(directory, name) for name in OWN_DIRECTORIES)
         self._stem = f"{broker}-{boot}"
         self.broker = broker
         self.boot = boot

@@ -34,6 +34,7 @@ from broker.core.checks.interfaces import Pinger
 from broker.core.checks.schedule import Schedule
 from broker.core.cluster.interfaces import ILinks, IMembers, IQueueOwners
 from broker.core.cluster.single import SINGLE
+from broker.core.damage import Damages
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import NotReady, Service, Snapshot
 from broker.core.session_table import Pool
@@ -73,6 +74,7 @@ class Context:
     - ``endpoints``: the HTTP endpoints of the daemon and of all open wires, for the wire with an HTTP listener; to be
       called again after a change of the open wires.
     - ``forget``: removes the listener of a title from the retries, after it was closed on purpose.
+    - ``damages``: findings of damaged state, to which a wire adds those about its own.
     - ``members``, ``owners``, ``links``: the other brokers of the cluster, the ownership of durable queues, and the
       links between brokers; without a cluster, those of `broker.core.cluster.single`.
     - ``join_topics``: connects the topics of a namespace of its own, a virtual host, with those of the other brokers.
@@ -101,6 +103,7 @@ class Context:
     logins: Logins
     audit: Audit
     endpoints: Callable[[], Sequence[Endpoint]]
+    damages: Damages
     members: IMembers = SINGLE
     owners: IQueueOwners = SINGLE
     links: ILinks = SINGLE

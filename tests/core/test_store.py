@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import shutil
 import sqlite3
 import stat
@@ -21,7 +20,6 @@ from pathlib import Path
 
 import attrs
 import pytest
-from twisted.logger import capturedLogs, formatEvent
 from zope.interface.verify import verifyObject
 
 from broker.core.database import StateFull, StateInUse, StateUnusable
@@ -109,85 +107,12 @@ def test_all_of_a_session_comes_back(store: Store, directory: Path) -> None:
     assert reopened(store, directory).sessions == (changed,)
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("identity", "5"),
-        ("key", "x'00'"),
-        ("address", "x'00'"),
-        ("ttl", "'long'"),
-        ("ttl", "-1"),
-        ("ttl", "9e999"),
-        ("version", "'0.2'"),
-        ("topics", "'{'"),
-        ("topics", "'[5]'"),
-        ("topics", "'\"t\"'"),
-        ("topics", "'[\"\u20ac\"]'"),
-        ("topics", "x'ff'"),
-        ("topics", "replace(hex(zeroblob(50000)), '00', '[')"),
-    ],
-)
-def test_a_session_that_cannot_be_understood_is_dropped_and_the_others_come_back(
-    directory: Path, column: str, value: str
-) -> None:
-    filled(directory, f"UPDATE session SET {column} = {value} WHERE identity = CAST('node 1' AS BLOB)")
-    store = Store(str(directory))
-    with capturedLogs() as logs:
-        assert store.open().sessions == SESSIONS[1:]
-    assert [formatEvent(event) for event in logs] == ["1 stored sessions cannot be understood, and are not restored"]
-    with capturedLogs() as logs:
-        assert reopened(store, directory).sessions == SESSIONS[1:]
-    assert logs == [], "it is not in the database any more"
-    store.close(1)
-
-
-def test_a_database_of_the_first_schema_is_brought_up_to_date(directory: Path) -> None:
-    filled(directory, "DROP TABLE session", "DROP TABLE cluster", "PRAGMA user_version = 1")
-    store = Store(str(directory))
-    snapshot = store.open()
-    assert (len(snapshot.providers), snapshot.sessions) == (499, ())
-    store.record([], [], 1, SESSIONS)
-    assert reopened(store, directory, 7) == Snapshot(7, snapshot.providers, {}, SESSIONS)
-    store.close(7)
-
-
-def test_a_database_of_the_second_schema_gets_memories_of_clusters(directory: Path) -> None:
-    filled(directory, "DROP TABLE cluster", "PRAGMA user_version = 2")
-    store = Store(str(directory))
-    assert (len(store.open().providers), store.open().cluster) == (499, {})
-    store.remember_cluster("farm/a", "first")
-    store.remember_cluster("farm/a", "second")
-    store.remember_cluster("farm/b", "other")
-    assert reopened(store, directory).cluster == {"farm/a": "second", "farm/b": "other"}
-    store.close(1)
-
-
 @pytest.mark.parametrize("label", ["", "\ud800 alone", "\0", "😀", "'; DROP TABLE provider; --"])
 @pytest.mark.parametrize("load", [0.0, 1e308, float("inf")])
 def test_no_text_or_load_of_a_peer_stops_a_write(store: Store, directory: Path, label: str, load: float) -> None:
     odd = attrs.evolve(PROVIDER, label=label, load=load, services=(Service(label, label, 7, label, label, info=label),))
     store.record([odd], [], 8)
     assert reopened(store, directory).providers == [odd]
-
-
-def test_a_row_of_an_older_version_is_read(store: Store, directory: Path) -> None:
-    """Older rows lack ``info`` and ``lasting``."""
-    service = '{"name":"bank","hostport":"h:1","protocol":"tcp","label":null,"auth":null}'
-    row = f'{{"label":"old","wire":"elko","address":"h:9","load":0.5,"heard":1.0,"services":[{service}]}}'
-    with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as other:
-        other.execute("INSERT INTO provider VALUES (3, ?)", (row,))
-    expected = Provider(3, "old", "elko", "h:9", 0.5, 1.0, (Service("bank", "h:1", 3, info=None, lasting=False),))
-    assert reopened(store, directory).providers == [expected]
-
-
-@pytest.mark.parametrize("more", ['"info":5', '"lasting":1', '"lasting":null', '"info":{}'])
-def test_a_row_whose_additions_are_no_such_values_is_damage(store: Store, directory: Path, more: str) -> None:
-    service = f'{{"name":"bank","hostport":"h:1","protocol":"tcp","label":null,"auth":null,{more}}}'
-    row = f'{{"label":"old","wire":"elko","address":"h:9","load":0.5,"heard":1.0,"services":[{service}]}}'
-    with closing(sqlite3.connect(directory / DATABASE, isolation_level=None)) as other:
-        other.execute("INSERT INTO provider VALUES (3, ?)", (row,))
-    with pytest.raises(StateUnusable, match="provider 3 cannot be understood"):
-        reopened(store, directory)
 
 
 def test_providers_are_replaced_and_forgotten(store: Store, directory: Path) -> None:
@@ -340,57 +265,6 @@ def test_a_database_of_something_else(directory: Path) -> None:
     assert "is not one of elkobroker's" in refused(directory)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE provider SET described = '{' WHERE id = 3",
-        "UPDATE provider SET described = '[]' WHERE id = 3",
-        "UPDATE provider SET described = '{}' WHERE id = 3",
-        "UPDATE provider SET described = json_set(described, '$.services[0].name', 5) WHERE id = 3",
-        "UPDATE provider SET described = replace(described, '0.25', '1' || hex(zeroblob(200))) WHERE id = 3",
-        "UPDATE provider SET described = replace(hex(zeroblob(50000)), '00', '[') WHERE id = 3",
-        "DELETE FROM counter",
-        "UPDATE counter SET next_provider = 'many'",
-    ],
-)
-def test_what_was_stored_is_checked(directory: Path, statement: str) -> None:
-    filled(directory, statement)
-    assert "is damaged" in refused(directory)
-
-
-@pytest.mark.parametrize("where", ["whole", "head", "middle", "index", "cut"])
-def test_a_damaged_database_is_kept_and_can_be_moved_away(directory: Path, where: str) -> None:
-    filled(directory)
-    path = directory / DATABASE
-    content = bytearray(path.read_bytes())
-    garbage = random.Random(1).randbytes(len(content))
-    if where == "whole":
-        content[:] = garbage
-    elif where == "head":
-        content[:100] = garbage[:100]
-    elif where == "middle":
-        content[4096:-4096] = garbage[4096:-4096]
-    elif where == "index":  # a page that is not read at the start, but would be at a write
-        with closing(sqlite3.connect(path)) as database:
-            ((page, size),) = database.execute(
-                "SELECT rootpage, page_size FROM sqlite_master, pragma_page_size "
-                "WHERE type = 'index' AND tbl_name = 'launcher'"
-            )
-        content[(page - 1) * size : page * size] = garbage[:size]
-    else:
-        del content[len(content) // 2 :]
-    path.write_bytes(content)
-    text = refused(directory)
-    assert "is damaged" in text
-    advice = re.search(r"\((cd .*)\)", text)
-    assert advice is not None
-    subprocess.run(["sh", "-c", advice[1]], check=True)
-    assert (directory / "kept" / DATABASE).read_bytes() == content
-    store = Store(str(directory))
-    assert store.open() == Snapshot(1, [], {})
-    store.close(1)
-
-
 # a full disk
 
 
@@ -447,14 +321,18 @@ def test_a_first_start_on_a_full_disk_finds_nothing_and_stores_later(directory: 
     store.close(1)
 
 
-def test_a_full_disk_excuses_nothing_else(directory: Path) -> None:
+def test_on_a_full_disk_a_damaged_database_is_refused_or_set_aside(directory: Path) -> None:
     filled(directory)
     (directory / DATABASE).write_bytes(b"nonsense" * 1_000)
     with no_room():
-        for use in (Store(str(directory)).open, Store(str(directory)).look):
-            with pytest.raises(StateUnusable, match="is damaged") as refused:
-                use()
-            assert not isinstance(refused.value, StateFull)
+        store = Store(str(directory))
+        with pytest.raises(StateUnusable, match="is damaged") as refused:
+            store.look()
+        assert not isinstance(refused.value, StateFull)
+        with pytest.raises(StateFull):
+            store.open()
+        assert [each.files for each in store.found()] == [1]
+        assert store.look() == Snapshot(1, [], {})
 
 
 def test_the_reserve_lets_a_full_disk_be_written_and_is_taken_again(tmp_path: Path) -> None:

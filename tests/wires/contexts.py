@@ -16,6 +16,7 @@ from broker.core.checks.interfaces import Question
 from broker.core.checks.progress import Outcome
 from broker.core.checks.schedule import Schedule
 from broker.core.counters import Counters
+from broker.core.damage import Damages
 from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
 from broker.core.model import Provider, Snapshot
@@ -70,6 +71,7 @@ def context(clock: Any, known: Sequence[Provider] = (), **given: Any) -> Context
         "logins": Logins.open(clock.seconds, maybeDeferred),
         "audit": NoAudit(),
         "endpoints": lambda: [],
+        "damages": Damages(),
     }
     return Context(**{**parts, **given})
 

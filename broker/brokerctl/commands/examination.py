@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -26,14 +27,19 @@ STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 @click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="Configuration file of the broker.")
 @click.option("--state", type=click.Path(file_okay=False, path_type=Path), help="State directory of the broker.")
 @click.option("--offline", is_flag=True, help="Do not ask a running broker.")
+@click.option("--verify", is_flag=True, help="Let the broker compare all stored rows with their checksums.")
 @shared_options
 @click.pass_context
-def doctor(context: click.Context, config: Path | None, state: Path | None, offline: bool) -> int:
+def doctor(context: click.Context, config: Path | None, state: Path | None, offline: bool, verify: bool) -> int:
     """Examine this machine and the broker: limits, disk, clocks, ports, certificates, secrets, versions.
 
     The broker may be on another machine; then limits and disk are those of this one. The exit code is 1 if there is an
     error, and 0 if there are only warnings.
+
+    With --verify the running broker reads all of its state. A broker that does not run does so at its next start.
     """
+    if verify and offline:
+        raise click.UsageError("--verify asks a running broker, and cannot be combined with --offline")
     session = session_of(context)
     output = session.output
     found: list[Finding] = []
@@ -58,7 +64,7 @@ def doctor(context: click.Context, config: Path | None, state: Path | None, offl
     answers = False
     if not offline:
         try:
-            asked = session.run(remote.examine)
+            asked = session.run(partial(remote.examine, verify=verify))
         except Failure as failure:
             asked = [error("broker", str(failure))]
         for finding in asked:

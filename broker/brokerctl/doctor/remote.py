@@ -17,9 +17,16 @@ SKEW, FAR = 5.0, 60.0
 """Seconds by which two clocks may differ before it is a warning, and an error: tokens expire by the second, and
 times in logs of several machines are compared."""
 
+VERIFY_SECONDS = 900.0
+"""Limit of time of a verification, in seconds: a store in PostgreSQL may have some gigabytes."""
 
-async def examine(client: Client) -> Sequence[Finding]:
-    """Return the findings. The first one is an error if the broker does not answer."""
+SHOWN = 5
+"""Damaged rows of one store that are named."""
+
+
+async def examine(client: Client, verify: bool = False) -> Sequence[Finding]:
+    """Return the findings. The first one is an error if the broker does not answer. ``verify``: also those about the
+    rows of its stores."""
     try:
         begun = time.time()
         health = await client.request("GET", "/healthz")
@@ -51,6 +58,32 @@ async def examine(client: Client) -> Sequence[Finding]:
     except Failure as failure:
         weight = warning if failure.code is Exit.DENIED else error
         found.append(weight("status", str(failure)))
+    if verify:
+        found += await _verified(client)
+    return found
+
+
+async def _verified(client: Client) -> Sequence[Finding]:
+    """Return the findings about the checksums of the broker's stores."""
+    try:
+        answer = await client.request("GET", "/v1/verification", timeout=VERIFY_SECONDS)
+        stores = mapping(answer.value()).get("stores")
+    except Failure as failure:
+        return [error("verification", str(failure))]
+    found = []
+    for each in stores if isinstance(stores, list) else []:
+        store = mapping(each)
+        what = f"verification of {text(store.get('store'))}"
+        rows, damaged, named = store.get("rows"), store.get("damaged"), store.get("named")
+        if damaged == 0:
+            found.append(ok(what, f"{text(rows)} rows match their checksums"))
+        else:
+            first = ", ".join(map(text, named[:SHOWN])) if isinstance(named, list) else ""
+            more = ", ..." if isinstance(named, list) and len(named) > SHOWN else ""
+            told = f"{text(damaged)} of {text(rows)} rows were changed on the disk ({first}{more})"
+            found.append(error(what, f"{told}. The next start does not use them; examine the disk and the memory"))
+        if aside := store.get("aside"):
+            found.append(warning(what, f"{text(aside)} damaged rows are kept in its table damaged"))
     return found
 
 

@@ -6,14 +6,16 @@ The values that they exchange are here too: restored messages, batches of the st
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import attrs
 from zope.interface import Interface
 
+from broker.core.damage import Damage
 from broker.core.database import StateError, StateUnusable
 from broker.core.interfaces import ILeases
+from broker.core.model import Verified
 from broker.core.queues.messages import Message
 from broker.core.queues.settings import Death
 
@@ -129,7 +131,8 @@ class QueueInfo:
 class RestoredMessage:
     """Durable message from before a restart. ``number`` is the keeper's number of its queue.
 
-    ``seconds`` is its remaining TTL; infinite for most.
+    ``seconds`` is its remaining TTL; infinite for most. ``damaged``: it does not match its checksum. Such a message
+    becomes a dead letter, and only its head is known to be readable.
     """
 
     space: str
@@ -141,6 +144,7 @@ class RestoredMessage:
     death: Death | None
     head: bytes
     body: bytes
+    damaged: bool = False
 
 
 Row = tuple[int, int, int, float | None, str | None, bytes, bytes]
@@ -185,11 +189,17 @@ class MessagePage:
     last: tuple[str, int] | None
 
 
+MAX_ORDER = 2**53
+"""Orders are below this number, which no broker reaches by counting. A damaged one must not raise the counter."""
+
+
 class IQueueStore(Interface):
     """Store of the durable messages of all queues, separate from `IStore`.
 
     Methods block on the disk or the network, and any thread may call them. They raise
-    `broker.core.database.StateError`; then nothing has changed.
+    `broker.core.database.StateError`; then nothing has changed. Each row carries a checksum
+    (`broker.core.checksums`). One that does not match is returned as `RestoredMessage.damaged`; without a readable head
+    or a known queue it is set aside in the store instead.
     """
 
     def open(now: float) -> list[RestoredMessage]:
@@ -203,6 +213,13 @@ class IQueueStore(Interface):
 
     def write(batch: Batch) -> None:
         """Write a batch in one transaction, which is durable when this returns."""
+
+    def found() -> list[Damage]:
+        """Return the findings about rows that were set aside since the last call."""
+
+    def verify() -> Iterator[Verified]:
+        """Compare all rows with their checksums, and yield the result of each piece. Each piece is one bounded
+        operation; nothing is changed."""
 
     def probe() -> None:
         """Execute a write that changes nothing. Raises if a batch with new messages would fail."""

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -78,6 +79,8 @@ class _Unit:
         """Reason for which it is absent again."""
         self.again: IDelayedCall | None = None
         self.attempts = 0
+        self.damaged: list[RestoredMessage] = []
+        """Damaged messages, which become dead letters once all others are loaded."""
 
 
 class QueueOwnership:
@@ -123,6 +126,8 @@ class QueueOwnership:
         self._stopped = False
         for row in rows:
             self._stash.setdefault((row.space, living_name(row.name)), []).append(row)
+            # In one store on a disk a message is identified by its order: new ones must not replace those that wait.
+            queues.pass_order(row.order)
         queues.gate = self
         recorder.fenced = self._fenced
         self._watch = owners.watch_claims(self._changed)
@@ -311,10 +316,21 @@ class QueueOwnership:
         return self._read(unit, piece.last)
 
     def _restore(self, unit: _Unit, rows: Sequence[RestoredMessage]) -> None:
-        self._queues.restore(rows)
-        if self._shared is not None:
-            for queue in self._queues.family(*unit.key):
-                self._recorder.number(queue)
+        if self._shared is None:
+            self._queues.restore(rows)
+            return
+        self._queues.restore(row for row in rows if not row.damaged)
+        unit.damaged += [row for row in rows if row.damaged]
+        for queue in self._queues.family(*unit.key):
+            self._recorder.number(queue)
+
+    def _bury_damaged(self, unit: _Unit) -> None:
+        """Make dead letters of the damaged messages of a shared store, each in the name of its numbered queue."""
+        rows, unit.damaged = unit.damaged, []
+        for row in rows:
+            queue = self._queues.open(row.space, row.name)
+            self._recorder.number(queue)
+            self._queues.restore([attrs.evolve(row, number=queue.number)])
 
     def _loaded(self, unit: _Unit) -> None:
         unit.state = OwnershipState.HERE
@@ -322,6 +338,9 @@ class QueueOwnership:
         self._works()
         # The queue exists from now on, so that an unused one is deleted, and its claim released, after a while.
         self._queues.open(*unit.key)
+        if self._shared is not None:
+            self._queues.report(self._shared.found())
+            self._bury_damaged(unit)
         waiting, unit.waiting = unit.waiting, {}
         for ready in waiting:
             ready.callback(None)

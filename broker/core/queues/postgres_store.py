@@ -9,6 +9,8 @@ Rules:
   same effect once or twice. If that fails too, the outcome is unknown (`OutcomeUnknown`).
 - Each call has a limit of time, so that a server that is frozen or unreachable blocks a thread for seconds only.
 - TTLs are kept by the clock of the server, so that brokers with different clocks agree about them.
+- A message has a checksum of all that never changes, and so not of its count. During a rolling upgrade, brokers of the
+  version before write counts, and messages without a checksum, which are not compared.
 
 Importing this module needs psycopg, which is installed by the extra ``postgresql``.
 
@@ -19,8 +21,9 @@ from __future__ import annotations
 
 import select
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from time import monotonic, time
 from typing import Any, TypeVar
@@ -32,8 +35,12 @@ from psycopg.waiting import Ready, Wait
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from broker.core.checksums import checksum
+from broker.core.damage import Damage
 from broker.core.database import StateError, StateFull, StateUnusable
+from broker.core.model import MAX_NAMED, Verified
 from broker.core.queues.interfaces import (
+    MAX_ORDER,
     Batch,
     Fenced,
     ISharedQueueStore,
@@ -65,6 +72,9 @@ PIECE_BYTES = 4 * 1024 * 1024
 
 _POLL = {Wait.R: select.POLLIN, Wait.W: select.POLLOUT, Wait.RW: select.POLLIN | select.POLLOUT}
 
+VERIFIED_ROWS = 20
+"""Messages that one step of a verification reads. They are in memory together, and each may have a megabyte."""
+
 _LOCK = 0x656C6B6F
 """Key of the advisory lock that is held while the tables are created or migrated: several brokers may start at once."""
 
@@ -80,7 +90,14 @@ CREATE TABLE elkobroker.message (
 );
 """
 
-STEPS = (_TABLES,)
+_SUMS = """
+ALTER TABLE elkobroker.message ADD COLUMN sum bigint;
+CREATE TABLE elkobroker.damaged (
+    found timestamptz NOT NULL DEFAULT now(), reason text NOT NULL, LIKE elkobroker.message
+);
+"""
+
+STEPS = (_TABLES, _SUMS)
 """Migrations: the tables of version 1, then the step to each further version."""
 
 SCHEMA = len(STEPS)
@@ -94,12 +111,13 @@ ON CONFLICT (space, name) DO UPDATE SET epoch = queue.epoch + 1, owner = EXCLUDE
 _FENCE = "SELECT id, epoch FROM elkobroker.queue WHERE id = ANY(%s::bigint[]) ORDER BY id FOR SHARE"
 
 _INSERT = """
-INSERT INTO elkobroker.message (queue, dead, id, count, expires, death, head, body)
+INSERT INTO elkobroker.message (queue, dead, id, count, expires, death, head, body, sum)
 SELECT * FROM unnest(
-    %s::bigint[], %s::text[], %s::bigint[], %s::integer[], %s::double precision[], %s::text[], %b::bytea[], %b::bytea[]
+    %s::bigint[], %s::text[], %s::bigint[], %s::integer[], %s::double precision[], %s::text[], %b::bytea[], %b::bytea[],
+    %s::bigint[]
 )
 ON CONFLICT (queue, dead, id) DO UPDATE SET count = EXCLUDED.count, expires = EXCLUDED.expires,
-    death = EXCLUDED.death, head = EXCLUDED.head, body = EXCLUDED.body
+    death = EXCLUDED.death, head = EXCLUDED.head, body = EXCLUDED.body, sum = EXCLUDED.sum
 """
 
 _COUNT = """
@@ -119,8 +137,23 @@ WHERE queue = %s AND (dead, id) > (%s, %s) ORDER BY dead, id LIMIT %s
 """
 
 _READ = """
-SELECT dead, id, count, expires - extract(epoch FROM clock_timestamp())::double precision, death, head, body
+SELECT dead, id, count, expires, death, head, body, sum, extract(epoch FROM clock_timestamp())::double precision
 FROM elkobroker.message WHERE queue = %s AND (dead, id) > (%s, %s) AND (dead, id) <= (%s, %s) ORDER BY dead, id
+"""
+
+_SET_ASIDE = """
+WITH gone AS (
+    DELETE FROM elkobroker.message WHERE queue = %s AND (dead, id) = (%s, %s)
+    AND EXISTS (SELECT FROM elkobroker.queue WHERE queue.id = message.queue AND queue.epoch = %s FOR SHARE) RETURNING *
+)
+INSERT INTO elkobroker.damaged (reason, queue, dead, id, count, expires, death, head, body, sum)
+SELECT %s, queue, dead, id, count, expires, death, head, body, sum FROM gone
+"""
+
+_VERIFY = """
+SELECT space, name, message.dead, message.id, count, expires, death, head, body, sum, queue.id
+FROM elkobroker.message JOIN elkobroker.queue ON queue.id = message.queue
+WHERE (queue.id, dead, message.id) > (%s, %s, %s) ORDER BY queue.id, dead, message.id LIMIT %s
 """
 
 _RELEASE = """
@@ -189,15 +222,24 @@ class PostgresStore:
     """`ISharedQueueStore` in the schema ``elkobroker`` of a PostgreSQL database.
 
     ``url`` is a connection URL of libpq without a password, which is a separate argument; None: that of libpq's
-    password file, if any. ``now`` is the clock, in seconds of the epoch.
+    password file, if any. ``now`` is the clock, in seconds of the epoch. ``readable`` returns True for a head that the
+    wire can read, which an altered one may not be.
     """
 
     log = Logger()
 
-    def __init__(self, url: str, password: str | None = None, now: Callable[[], float] = time) -> None:
+    def __init__(
+        self,
+        url: str,
+        password: str | None = None,
+        now: Callable[[], float] = time,
+        readable: Callable[[bytes], bool] = lambda head: True,
+    ) -> None:
         self._url = url
         self._password = password
         self._now = now
+        self._readable = readable
+        self._found: list[Damage] = []
         self._mutex = threading.Lock()
         self._connection: _Connection | None = None
         self._closed = False
@@ -250,7 +292,10 @@ class PostgresStore:
                 if total >= PIECE_BYTES:
                     break
             rows = connection.execute(_READ, (unit.id, *start, *last), binary=True).fetchall() if sizes else []
-            return MessagePage([self._restored(space, name, row) for row in rows], last if sizes else None)
+            messages = [(row, self._restored(space, name, row)) for row in rows]
+            for row in [row for row, message in messages if message is None]:
+                self._set_aside(connection, unit, name, row)
+            return MessagePage([message for _, message in messages if message is not None], last if sizes else None)
 
         with self._mutex:
             if (space, name) not in self._units:
@@ -277,6 +322,31 @@ class PostgresStore:
             self._attempt(lambda connection: self._transact(connection, batch, numbers), writes=True)
             for number in batch.queues_gone:
                 self._queues.pop(number, None)
+
+    def found(self) -> list[Damage]:
+        """See `IQueueStore`."""
+        found, self._found = self._found, []
+        return found
+
+    def verify(self) -> Iterator[Verified]:
+        """See `IQueueStore`. The messages of other brokers' queues are compared, too."""
+        count = "SELECT count(*) FROM elkobroker.damaged"
+        with self._mutex:
+            (aside,) = self._attempt(lambda connection: _one(connection.execute(count)))
+        yield Verified(aside=aside)
+        last: tuple[Any, ...] = (-1, "", -1)
+        while True:
+            with self._mutex:
+                values = (*last, VERIFIED_ROWS)
+                work = partial(_Connection.execute, query=_VERIFY, params=values, binary=True)
+                rows = self._attempt(lambda connection, work=work: work(connection).fetchall())  # type: ignore[misc]
+            if not rows:
+                return
+            bad = [
+                f"message {row[3]} of queue {row[1]}{row[2]!r}" for row in rows if not _matches(row[0], row[1], row[2:])
+            ]
+            yield Verified(len(rows), len(bad), bad[:MAX_NAMED])
+            last = (rows[-1][10], rows[-1][2], rows[-1][3])
 
     def probe(self) -> None:
         """Execute a write that changes nothing. Raises `StateUnusable`."""
@@ -319,7 +389,12 @@ class PostgresStore:
         orders, numbers, counts, expires, deaths, heads, bodies = (list(each) for each in zip(*batch.rows, strict=True))
         ids, deads, _ = self._keys(zip(numbers, orders, strict=True))
         due = [None if each is None else each + self._offset for each in expires]
-        return ids, deads, orders, counts, due, [None if each is None else str(each) for each in deaths], heads, bodies
+        reasons = [None if each is None else str(each) for each in deaths]
+        sums = [
+            checksum(*self._queues[number][:2], *row)
+            for number, *row in zip(numbers, deads, orders, due, reasons, heads, bodies, strict=True)
+        ]
+        return ids, deads, orders, counts, due, reasons, heads, bodies, sums
 
     def _keys(self, pairs: Iterable[tuple[int, int]]) -> tuple[Column, Column, Column]:
         """Return the columns of the primary key, for numbers of queues and orders."""
@@ -334,15 +409,28 @@ class PostgresStore:
             orders.append(order)
         return ids, deads, orders
 
-    def _restored(self, space: str, name: str, row: tuple[Any, ...]) -> RestoredMessage:
-        dead, order, count, seconds, death, head, body = row
+    def _restored(self, space: str, name: str, row: tuple[Any, ...]) -> RestoredMessage | None:
+        """Decode a row; None for a damaged one that cannot become a dead letter."""
+        dead, order, count, expires, death, head, body, _, now = row
+        head, body = bytes(head), bytes(body)
+        if not _matches(space, name, row):
+            if not (self._readable(head) and 0 < order < MAX_ORDER):
+                return None
+            return RestoredMessage(space, name + dead, 0, order, 0, inf, None, head, body, damaged=True)
         try:
             reason = None if death is None else Death(death)
         except ValueError:
             raise self._damaged(f"message {order} of the queue {name} cannot be understood") from None
-        return RestoredMessage(
-            space, name + dead, 0, order, count, inf if seconds is None else seconds, reason, bytes(head), bytes(body)
-        )
+        seconds = inf if expires is None else expires - now
+        return RestoredMessage(space, name + dead, 0, order, count, seconds, reason, head, body)
+
+    def _set_aside(self, connection: _Connection, unit: _Unit, name: str, row: tuple[Any, ...]) -> None:
+        dead, order = row[:2]
+        reason = f"message {order} of the queue {name}{dead} does not match its checksum, and cannot be read"
+        done = connection.execute(_SET_ASIDE, (unit.id, dead, order, unit.epoch, reason))
+        if done.rowcount:
+            kept = "It is kept in the table elkobroker.damaged, and is not delivered"
+            self._found.append(Damage(f"a message in {self._place}", f"{reason}. {kept}", rows=1))
 
     # the connection
 
@@ -511,6 +599,13 @@ _REMEDIES = (
     ("timeout", "it does not answer"),
 )
 """Parts of the texts of libpq, which has no codes for failed connections, with explanations for operators."""
+
+
+def _matches(space: str, name: str, row: Sequence[Any]) -> bool:
+    """Return whether a row matches its checksum, which messages of older versions lack. The row begins with the columns
+    of `_READ`."""
+    dead, order, _, expires, death, head, body, sum = row[:8]
+    return sum is None or checksum(space, name, dead, order, expires, death, bytes(head), bytes(body)) == sum
 
 
 def _one(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[Any, ...]:

@@ -49,7 +49,7 @@ from broker.core.queues.messages import (
     ReadyMessages,
     RecentIds,
 )
-from broker.core.queues.settings import Death, QueueSettings
+from broker.core.queues.settings import DEAD, Death, QueueSettings
 
 FIRST_PAUSE = 0.1
 """First back-off of a rejected message, in seconds. It doubles with each delivery."""
@@ -160,11 +160,15 @@ class Queue:
         self.serve()
 
     def restore(self, row: RestoredMessage) -> None:
-        """Add a message from before a restart, behind the earlier ones."""
+        """Add a message from before a restart, behind the earlier ones. A damaged one becomes a dead letter at once."""
         message = Message(self, row.order, row.head, row.body, self._queues.leases.now + row.seconds, row.death)
         message.count = row.count
         message.kept = KEPT
         self.number = row.number
+        if row.damaged:
+            self._count_in(message)
+            self._die(message, Death.DAMAGED)
+            return
         self._add(message)
         if self.settings.duplicates and row.death is None:
             # Its writer may not have got the confirm before the end of the broker that had it, and repeats it here.
@@ -180,6 +184,9 @@ class Queue:
 
     def _add(self, message: Message) -> None:
         self._ready.add(message)
+        self._count_in(message)
+
+    def _count_in(self, message: Message) -> None:
         self.messages += 1
         self.bytes += message.size
         queues = self._queues
@@ -430,6 +437,10 @@ class Queue:
             # The dead letter is added before the message is removed, so that the keeper writes both in one transaction.
             if death in self.settings.dead_letters:
                 queues.dead_letter_queue(self).bury(message, death)
+            elif death is Death.DAMAGED:
+                # Its content is not what its author sent, so it may neither be delivered as such nor vanish.
+                dead = self if self.name.endswith(DEAD) else queues.dead_letter_queue(self)
+                dead.bury(message, death)
             else:
                 queues.lost[death] += 1
         finally:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
+from broker.core.damage import Damage
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases
 from broker.core.queues.interfaces import MessageKeeper, MessageReceiver, QueueGate, QueueInfo, RestoredMessage
@@ -41,7 +42,8 @@ its own ids for each new one."""
 class Queues:
     """All queues. ``keeper`` keeps durable messages; without one, no queue is durable.
 
-    ``identify`` returns the user and the message id in the head of a restored message, None without an id.
+    ``identify`` returns the user and the message id in the head of a restored message, None without an id. ``report``
+    is called with findings of damage.
     """
 
     def __init__(
@@ -50,10 +52,12 @@ class Queues:
         rules: Iterable[QueueRule] = (),
         keeper: MessageKeeper | None = None,
         identify: Callable[[bytes], tuple[str, str] | None] = lambda head: None,
+        report: Callable[[Iterable[Damage]], object] = lambda found: None,
     ) -> None:
         self.leases = leases
         self.keeper = keeper
         self.identify = identify
+        self.report = report
         self.gate: QueueGate | None = None
         """Ownership of queues; None where this broker owns all of them."""
         self.messages = 0
@@ -119,16 +123,28 @@ class Queues:
     def restore(self, rows: Iterable[RestoredMessage]) -> None:
         """Add the messages of queues from before a restart, or of another broker, by their order in each queue.
 
-        To be called before any other method that concerns these queues.
+        To be called before any other method that concerns these queues. Damaged messages become dead letters, after the
+        others: their letters need orders above all that are in the store.
         """
         queues: dict[Queue, None] = {}
-        for row in rows:
+        damaged: Counter[tuple[str, str]] = Counter()
+        for row in sorted(rows, key=lambda row: row.damaged):
             queue = self._queues.get((row.space, row.name)) or self._make(row.space, row.name)
+            self._order = max(self._order, row.order)
             queue.restore(row)
             queues[queue] = None
-            self._order = max(self._order, row.order)
+            if row.damaged:
+                damaged[row.space, row.name] += 1
         for queue in queues:
             queue.serve()
+        self.report(
+            Damage(
+                f"queue {name!r} of {space!r}",
+                f"{count} messages do not match their checksums, and are dead letters with the reason {Death.DAMAGED}",
+                rows=count,
+            )
+            for (space, name), count in damaged.items()
+        )
 
     def use(self, rules: Iterable[QueueRule]) -> None:
         """Apply new rules, also to existing queues."""
@@ -202,6 +218,10 @@ class Queues:
         """Return an order number higher than all before."""
         self._order += 1
         return self._order
+
+    def pass_order(self, order: int) -> None:
+        """Let all later orders be above this one, which a message that is not restored yet has."""
+        self._order = max(self._order, order)
 
     def forget(self, queue: Queue) -> None:
         """Delete a queue that is no longer needed."""

@@ -43,6 +43,7 @@ from broker.core.queues.interfaces import (
 from broker.core.queues.messages import GONE, KEPT, NOT_KEPT, WAITING, WRITING, Message
 from broker.core.queues.queue import Queue
 from broker.core.queues.store import COMMIT_BYTES, COMMIT_GONE
+from broker.wall_clock import wall
 
 COMMIT_SECONDS = 0.005
 """Seconds for which messages are collected: about as long as a disk takes to write them."""
@@ -279,7 +280,7 @@ class QueueRecorder:
 
     def _batch(self, messages: list[tuple[Message, Author | None]]) -> Batch:
         # Deadlines are in lifetime, which begins at 0 with each start: on the disk they are in seconds of the epoch.
-        epoch = self._clock.seconds() - self._leases.moment()
+        epoch = wall(self._clock) - self._leases.moment()
         rows: list[Row] = []
         for message, _ in messages:
             message.kept = WRITING

@@ -44,6 +44,8 @@ class Death(enum.StrEnum):
     """Its TTL ended before a delivery."""
     TOO_MANY = "too many"
     """It was displaced by a newer message."""
+    DAMAGED = "damaged"
+    """It was changed in the store, after it had been written. It always becomes a dead letter."""
 
 
 @attrs.frozen

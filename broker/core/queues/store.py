@@ -7,21 +7,28 @@ Rules:
   a consumer, and not at its delivery: after a kill it may be a little too low.
 - Orders are unique among all queues, so messages are identified by their orders alone.
 - The directory is the state directory, which `broker.core.store` locks for one broker.
+- A message has two checksums: one of what never changes, and one of its order and count, which `_COUNT` renews. The
+  name of a queue has its own.
 """
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
 from math import inf
 from typing import Any
 
 from zope.interface import implementer
 
-from broker.core.database import Database, Design
-from broker.core.queues.interfaces import Batch, IQueueStore, RestoredMessage
+from broker.core.checksums import checksum
+from broker.core.damage import TABLE as DAMAGED
+from broker.core.damage import Damage
+from broker.core.database import Database, Design, set_rows_aside, transact
+from broker.core.model import MAX_NAMED, Verified
+from broker.core.queues.interfaces import MAX_ORDER, Batch, IQueueStore, RestoredMessage
 from broker.core.queues.settings import Death
 
 DATABASE = "queues.sqlite3"
@@ -48,14 +55,39 @@ CREATE TABLE message (
 );
 """
 
-_INSERT = {n: f"INSERT OR REPLACE INTO message VALUES {','.join(['(?,?,?,?,?,?,?)'] * n)}" for n in ROWS}
-
-_COUNT = """
-UPDATE message SET count = json_extract(new.value, '$[1]') FROM json_each(?) AS new
-WHERE message.id = json_extract(new.value, '$[0]')
+_SUMS = f"""
+ALTER TABLE queue ADD COLUMN sum INTEGER;
+ALTER TABLE message ADD COLUMN sum INTEGER;
+ALTER TABLE message ADD COLUMN count_sum INTEGER;
+UPDATE queue SET sum = checksum(id, CAST(space AS BLOB), CAST(name AS BLOB));
+UPDATE message SET sum = checksum(id, queue, expires, CAST(death AS BLOB), head, body), count_sum = checksum(id, count);
+{DAMAGED}
 """
 
-STEPS = (_TABLES,)
+_INSERT = {n: f"INSERT OR REPLACE INTO message VALUES {','.join(['(?,?,?,?,?,?,?,?,?)'] * n)}" for n in ROWS}
+
+_COUNT = """
+UPDATE message SET count = json_extract(new.value, '$[1]'), count_sum = json_extract(new.value, '$[2]')
+FROM json_each(?) AS new WHERE message.id = json_extract(new.value, '$[0]')
+"""
+
+_COLUMNS = "id, queue, count, expires, death, head, body, sum, count_sum"
+
+_QUEUE_COLUMNS = "id, space, name, sum"
+
+_UNCHECKED = {
+    _COLUMNS: "id, queue, count, expires, death, head, body, NULL, NULL",
+    _QUEUE_COLUMNS: "id, space, name, NULL",
+}
+"""The columns in databases of versions without checksums, which are read as they are on a full disk."""
+
+SUMS_SINCE = 2
+"""First version with checksums."""
+
+VERIFIED_ROWS = 200
+"""Messages that one step of a verification reads: some 2 MB, in a few milliseconds."""
+
+STEPS = (_TABLES, _SUMS)
 """Migrations: the tables of version 1, then the step to each further version."""
 
 SCHEMA = len(STEPS)
@@ -66,10 +98,15 @@ _DESIGN = Design(DATABASE, STEPS, "The durable queues are then empty", LOG_BYTES
 
 @implementer(IQueueStore)
 class QueueStore:
-    """`IQueueStore` in an SQLite database in ``directory``."""
+    """`IQueueStore` in an SQLite database in ``directory``.
 
-    def __init__(self, directory: str) -> None:
+    ``readable`` returns True for a head that the wire can read, which an altered one may not be.
+    """
+
+    def __init__(self, directory: str, readable: Callable[[bytes], bool] = lambda head: True) -> None:
         self._database = Database(directory, _DESIGN)
+        self._readable = readable
+        self._found: list[Damage] = []
 
     def open(self, now: float) -> list[RestoredMessage]:
         """Create or migrate the database, and return all messages by their order. ``now`` is in seconds of the epoch.
@@ -79,8 +116,15 @@ class QueueStore:
         """
 
         def read(connection: sqlite3.Connection) -> list[RestoredMessage]:
-            rows = self._read(connection, now)
-            connection.execute("DELETE FROM queue WHERE id NOT IN (SELECT queue FROM message)")
+            rows, lost = self._read(connection, now)
+
+            def tidy(connection: sqlite3.Connection) -> None:
+                for table, columns in (("message", _COLUMNS), ("queue", _QUEUE_COLUMNS)):
+                    set_rows_aside(connection, table, columns, lost[table], now)
+                connection.execute("DELETE FROM queue WHERE id NOT IN (SELECT queue FROM message)")
+
+            transact(connection, tidy)
+            self._found += [self._aside(table, found) for table, found in lost.items() if found]
             return rows
 
         return self._database.open(read)
@@ -90,20 +134,23 @@ class QueueStore:
 
         From then on, every method that writes tries to open the database first. Raises `StateUnusable`.
         """
-        return self._database.look(lambda connection: self._read(connection, now), [])
+        return self._database.look(lambda connection: self._read(connection, now)[0], [])
 
     def write(self, batch: Batch) -> None:
         """Write a batch: all of it, or nothing, which raises `StateUnusable`."""
 
         def work(connection: sqlite3.Connection) -> None:
-            connection.executemany("INSERT OR REPLACE INTO queue VALUES (?, ?, ?)", batch.queues)
+            queues = [(*queue, checksum(*queue)) for queue in batch.queues]
+            connection.executemany("INSERT OR REPLACE INTO queue VALUES (?, ?, ?, ?)", queues)
             at = 0
             for count in ROWS:
                 while len(batch.rows) - at >= count:
-                    connection.execute(_INSERT[count], list(chain.from_iterable(batch.rows[at : at + count])))
+                    rows = [_summed(row) for row in batch.rows[at : at + count]]
+                    connection.execute(_INSERT[count], list(chain.from_iterable(rows)))
                     at += count
             if batch.counts:
-                connection.execute(_COUNT, (json.dumps([each[1:] for each in batch.counts]),))
+                counts = [(order, number, checksum(order, number)) for _, order, number in batch.counts]
+                connection.execute(_COUNT, (json.dumps(counts),))
             for table, gone in (("message", [order for _, order in batch.gone]), ("queue", batch.queues_gone)):
                 if gone:
                     listed = json.dumps(gone)
@@ -120,24 +167,102 @@ class QueueStore:
         """Close the store. Idempotent."""
         self._database.close()
 
-    def _read(self, connection: sqlite3.Connection, now: float) -> list[RestoredMessage]:
-        queues = {id: (space, name) for id, space, name in connection.execute("SELECT id, space, name FROM queue")}
+    def found(self) -> list[Damage]:
+        """See `IQueueStore`."""
+        found, self._found = self._found, []
+        return found
+
+    def verify(self) -> Iterator[Verified]:
+        """See `IQueueStore`."""
+        yield self._database.read(self._verified_queues)
+        last: int | None = None
+        while (done := self._database.read(partial(self._verified, last))) is not None:
+            result, last = done
+            yield result
+
+    def _verified_queues(self, connection: sqlite3.Connection) -> Verified:
+        rows = connection.execute(f"SELECT {_QUEUE_COLUMNS} FROM queue").fetchall()
+        bad = [f"the name of queue {row[0]}" for row in rows if checksum(*row[:-1]) != row[-1]]
+        (aside,) = connection.execute("SELECT count(*) FROM damaged").fetchone()
+        return Verified(len(rows), len(bad), bad[:MAX_NAMED], aside)
+
+    def _verified(self, last: int | None, connection: sqlite3.Connection) -> tuple[Verified, int] | None:
+        where = "" if last is None else f"WHERE id > {last}"
+        rows, bad = 0, []
+        # Not all at once: each may have a megabyte.
+        for row in connection.execute(f"SELECT {_COLUMNS} FROM message {where} ORDER BY id LIMIT {VERIFIED_ROWS}"):
+            rows, last = rows + 1, row[0]
+            if not _matches(row):
+                bad.append(f"message {row[0]} of queue {row[1]}")
+        return None if last is None or not rows else (Verified(rows, len(bad), bad[:MAX_NAMED]), last)
+
+    def _aside(self, table: str, rows: Sequence[tuple[int, str]]) -> Damage:
+        reasons = "; ".join(f"{reason}" for _, reason in islice(rows, 3)) + ("; ..." if len(rows) > 3 else "")
+        return Damage(
+            f"{len(rows)} {'messages' if table == 'message' else 'names of queues'} in {self._database.path}",
+            f"{reasons}. They are kept in the table damaged, and are not delivered",
+            rows=len(rows),
+        )
+
+    def _read(
+        self, connection: sqlite3.Connection, now: float
+    ) -> tuple[list[RestoredMessage], dict[str, list[tuple[int, str]]]]:
+        """Return all messages that can be delivered or become dead letters, and the rows of both tables that cannot,
+        each with the reason."""
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        has_sums = version >= SUMS_SINCE
+        queues: dict[int, tuple[str, str]] = {}
+        lost: dict[str, list[tuple[int, str]]] = {"message": [], "queue": []}
+        columns = _QUEUE_COLUMNS if has_sums else _UNCHECKED[_QUEUE_COLUMNS]
+        for id, space, name, sum in connection.execute(f"SELECT {columns} FROM queue"):
+            is_text = isinstance(space, str) and isinstance(name, str)
+            if is_text and (not has_sums or checksum(id, space, name) == sum):
+                queues[id] = (space, name)
+            else:
+                lost["queue"].append((id, f"the name of queue {id} does not match its checksum"))
         rows = []
-        for row in connection.execute("SELECT id, queue, count, expires, death, head, body FROM message ORDER BY id"):
+        columns = _COLUMNS if has_sums else _UNCHECKED[_COLUMNS]
+        for row in connection.execute(f"SELECT {columns} FROM message ORDER BY id"):
+            is_good = not has_sums or _matches(row)
             try:
-                rows.append(_restored(row, queues, now))
-            except (ValueError, TypeError, LookupError):
-                raise self._database.damaged(f"message {row[0]} cannot be understood") from None
-        return rows
+                message = _restored(row, queues, now, not is_good)
+            except LookupError:
+                lost["message"].append((row[0], f"the queue of message {row[0]} is unknown"))
+                continue
+            except (ValueError, TypeError):
+                message = None
+            if message is None or (message.damaged and not self._readable(message.head)):
+                lost["message"].append((row[0], f"message {row[0]} cannot be read"))
+            else:
+                rows.append(message)
+        return rows, lost
 
 
-def _restored(row: Sequence[Any], queues: dict[int, tuple[Any, Any]], now: float) -> RestoredMessage:
-    """Decode a row. Raises a built-in exception for one that this module did not write."""
+def _summed(row: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a row of the table, with its checksums, for a `Row`."""
     order, number, count, expires, death, head, body = row
+    expires = None if expires is None else float(expires)
+    return (*row, checksum(order, number, expires, death, head, body), checksum(order, count))
+
+
+def _matches(row: Sequence[Any]) -> bool:
+    """Return whether a row of `_COLUMNS` matches its checksums."""
+    order, number, count, expires, death, head, body, sum, count_sum = row
+    return (checksum(order, number, expires, death, head, body), checksum(order, count)) == (sum, count_sum)
+
+
+def _restored(row: Sequence[Any], queues: dict[int, tuple[str, str]], now: float, damaged: bool) -> RestoredMessage:
+    """Decode a row. Raises LookupError for one of an unknown queue, and TypeError or ValueError for one that cannot be
+    read at all. Of a damaged one only queue, head and body are used."""
+    order, number, count, expires, death, head, body = row[:7]
     space, name = queues[number]
-    if not (isinstance(count, int) and all(isinstance(text, str) for text in (space, name))):
-        raise TypeError
     if not (isinstance(head, bytes) and isinstance(body, bytes)):
+        raise TypeError
+    if damaged:
+        if not 0 < order < MAX_ORDER:
+            raise ValueError
+        return RestoredMessage(space, name, number, order, 0, inf, None, head, body, damaged=True)
+    if not isinstance(count, int):
         raise TypeError
     return RestoredMessage(
         space=space,

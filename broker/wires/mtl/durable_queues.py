@@ -17,7 +17,7 @@ from broker.core.worker import Worker
 from broker.wires.interface import Context
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.derived_settings import queue_rules
-from broker.wires.mtl.profiles.queue import identity_of
+from broker.wires.mtl.profiles.queue import identity_of, is_readable
 
 
 @attrs.frozen(eq=False)
@@ -46,18 +46,20 @@ class DurableQueues:
         if shared is not None:
             store = shared
         else:
-            store = QueueStore(context.state)
+            store = QueueStore(context.state, is_readable)
             try:
                 rows = store.open(clock.seconds())
             except StateFull as error:
                 # A full disk can be read: messages are given out, and none is accepted until there is room.
                 full = error
                 rows = store.look(clock.seconds())
+            context.damages.add(store.found())
         threads = Worker(clock, "mtl queues")
         threads.start()
         in_thread = threads.run
+        context.damages.include("queues", store.verify, in_thread)
         recorder = QueueRecorder(store, leases, clock, in_thread, rows, full)
-        queues = Queues(leases, queue_rules(config), recorder, identity_of)
+        queues = Queues(leases, queue_rules(config), recorder, identity_of, context.damages.add)
         ownership: QueueOwnership | None = None
         members = context.members
         if members.clustered or shared is not None:
@@ -95,4 +97,4 @@ def _shared(config: Mtl) -> ISharedQueueStore | None:
     # Imported here: it needs psycopg, which a broker without PostgreSQL does not have.
     from broker.core.queues.postgres_store import PostgresStore
 
-    return PostgresStore(config.queue_store, config.queue_store_password)
+    return PostgresStore(config.queue_store, config.queue_store_password, readable=is_readable)

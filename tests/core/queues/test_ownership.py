@@ -438,3 +438,43 @@ def test_messages_on_a_disk_are_served_once_etcd_can_be_reached() -> None:
         assert a.read() == [b"1"]
         a.ownership.stop()
         a.store.close()
+
+
+def test_a_new_message_does_not_replace_one_on_the_disk_whose_queue_cannot_be_claimed_yet() -> None:
+    claims = Claims()
+    with tempfile.TemporaryDirectory() as here:
+        a = on_disk(claims, "a", here)
+        assert a.ask() is None
+        a.send(b"1")
+        a.run()
+        a.store.close()
+        claims.set(("/", "q"), "b")
+        a = on_disk(claims, "a", here)
+        assert a.ask("other") is None
+        a.send(b"2", name="other")
+        a.run()
+        a.ownership.stop()
+        a.store.close()
+        store = QueueStore(here)
+        assert [(row.name, row.body) for row in store.open(0.0)] == [("q", b"1"), ("other", b"2")]
+        store.close()
+
+
+def test_a_damaged_message_of_a_shared_store_is_a_dead_letter_behind_the_others(cluster: Cluster) -> None:
+    a, b = cluster.broker("a"), cluster.broker("b")
+    assert a.ask() is None
+    a.send(*(b"%d" % n for n in range(1, 4)))
+    a.run()
+    worker = Worker(1)
+    a.consume(worker)
+    a.reject(worker)
+    a.run()
+    cluster.claims.die("a")
+    sql = "UPDATE elkobroker.message SET body = 'altered' WHERE body = '2'"
+    cluster.postgres.sql(sql, cluster.database)
+    assert b.ask() is None
+    b.run()
+    assert [dead for dead, _, _ in cluster.stored()] == ["", ".dead", ".dead"]
+    assert b.queues.counts()["dead.damaged"] == 1
+    assert (b.read(), b.read("q.dead")) == ([b"3"], [b"1", b"altered"])
+    assert cluster.stored() == []

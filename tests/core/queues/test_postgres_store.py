@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 import attrs
@@ -12,8 +13,8 @@ import pytest
 
 from broker.core.database import StateError, StateFull, StateUnusable
 from broker.core.queues import postgres_store
-from broker.core.queues.interfaces import Batch, Fenced, OutcomeUnknown, Row
-from broker.core.queues.postgres_store import SCHEMA, PostgresStore
+from broker.core.queues.interfaces import Batch, Fenced, OutcomeUnknown, RestoredMessage, Row
+from broker.core.queues.postgres_store import SCHEMA, STEPS, PostgresStore
 from tests.cluster.real_postgres import PASSWORD, Postgres, server
 from tests.core.queues.stores import taken
 
@@ -285,7 +286,7 @@ def test_tables_of_something_else(place: Place, statements: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "UPDATE elkobroker.message SET death = 'of boredom'",
+        "UPDATE elkobroker.message SET death = 'of boredom', sum = NULL",
         "ALTER TABLE elkobroker.message RENAME TO letters",
         "ALTER TABLE elkobroker.message RENAME COLUMN head TO tail",
     ],
@@ -297,6 +298,65 @@ def test_content_that_is_not_understood(place: Place, statement: str) -> None:
     place.sql(statement)
     with pytest.raises(StateUnusable, match="is damaged"):
         taken(place.store(), "/", "q")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("body = 'bode'", {"body": b"bode"}),
+        ("head = 'dead'", {"head": b"dead"}),
+        ("expires = 5", {}),
+        ("death = 'rejected'", {}),
+        ("id = 3", {"order": 3}),
+        ("sum = sum # 1", {}),
+    ],
+)
+def test_a_message_that_was_changed_is_damaged(place: Place, change: str, expected: dict[str, Any]) -> None:
+    one = place.store()
+    one.take("/", "q", "one")
+    one.write(put(1, 2))
+    one.write(
+        attrs.evolve(NOTHING, queues=QUEUES, rows=[(7, 2, 4, 1e10, "expired", b"head", b"body")], counts=[(1, 1, 9)])
+    )
+    place.sql(f"UPDATE elkobroker.message SET {change} WHERE id = 2")
+    damaged = RestoredMessage("/", "q", 0, 2, 0, inf, None, b"head", b"body", damaged=True)
+    rows = taken(place.store(), "/", "q")
+    assert [row for row in rows if row.damaged] == [attrs.evolve(damaged, **expected)]
+    assert [(row.order, row.count) for row in rows if not row.damaged] == [(1, 9), (7, 4)]
+    pieces = list(place.store().verify())
+    assert (sum(each.rows for each in pieces), sum(each.damaged for each in pieces)) == (3, 1)
+
+
+def test_a_damaged_message_without_a_readable_head_is_set_aside_by_its_owner(place: Place) -> None:
+    one = place.store()
+    one.take("/", "q", "one")
+    one.write(put(1, 2))
+    place.sql("UPDATE elkobroker.message SET head = 'dead' WHERE id = 2")
+    url = place.postgres.url(place.database)
+    two, three = (PostgresStore(url, PASSWORD, readable=lambda head: head != b"dead") for _ in range(2))
+    place.stores += [two, three]
+    two.take("/", "q", "two")
+    three.take("/", "q", "three")
+    assert [row.order for row in two.read("/", "q", None).messages] == [1]
+    assert (place.orders(), two.found()) == ([1, 2], []), "it has lost the queue"
+    assert [row.order for row in three.read("/", "q", None).messages] == [1]
+    assert [each.rows for each in three.found()] == [1]
+    assert place.orders() == [1]
+    assert place.sql("SELECT id, convert_from(head, 'UTF8') FROM elkobroker.damaged") == [(2, "dead")]
+    assert next(iter(three.verify())).aside == 1
+
+
+def test_messages_of_an_older_version_are_taken_over_and_those_of_one_beside_this_too(place: Place) -> None:
+    place.sql(f"CREATE SCHEMA elkobroker; CREATE TABLE elkobroker.layout (version integer NOT NULL); {STEPS[0]}")
+    place.sql("INSERT INTO elkobroker.layout VALUES (1)")
+    place.sql("INSERT INTO elkobroker.queue (space, name, epoch, owner) VALUES ('/', 'q', 1, 'old')")
+    insert = "INSERT INTO elkobroker.message (queue, dead, id, count, head, body) VALUES (1, '', {}, 0, 'h', 'b')"
+    place.sql(insert.format(1))
+    assert [row.order for row in taken(place.store(), "/", "q")] == [1]
+    place.sql(insert.format(2))
+    rows = taken(place.store(), "/", "q")
+    assert [(row.order, row.damaged) for row in rows] == [(1, False), (2, False)]
+    assert place.sql("SELECT version FROM elkobroker.layout") == [(SCHEMA,)]
 
 
 def test_an_encoding_that_lacks_characters(place: Place) -> None:

@@ -439,7 +439,7 @@ def test_each_death_leads_to_the_dead_letter_queue_if_that_is_set() -> None:
     assert letters(farm) == expected
     assert farm.queues.counts()["lost.too_many"] == 2
     assert {death: farm.queues.deaths[death] for death in Death} == {
-        Death.REJECTED: 1, Death.DELIVERIES: 1, Death.EXPIRED: 1, Death.TOO_MANY: 3,
+        Death.REJECTED: 1, Death.DELIVERIES: 1, Death.EXPIRED: 1, Death.TOO_MANY: 3, Death.DAMAGED: 0,
     }  # fmt: skip
     assert farm.waiting() == [b"e", b"f"]
 

@@ -6,8 +6,11 @@ The file is longer than others: it has all tests of `broker.core.queues.recorder
 from __future__ import annotations
 
 import os
+import sqlite3
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
+from math import inf
 from pathlib import Path
 
 import attrs
@@ -17,11 +20,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
+from broker.core.damage import Damage
 from broker.core.database import StateUnusable
 from broker.core.disk_errors import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
 from broker.core.errors import Reason, Refusal
 from broker.core.queues import recorder as queue_recorder
+from broker.core.queues.interfaces import RestoredMessage
 from broker.core.queues.messages import DUPLICATES_FOR
+from broker.core.queues.queues import Queues
 from broker.core.queues.recorder import COMMIT_MESSAGES, COMMIT_SECONDS
 from broker.core.queues.settings import Death, QueueRule, QueueSettings
 from broker.core.queues.store import DATABASE
@@ -785,3 +791,39 @@ def test_a_queue_rests_from_the_moment_at_which_its_last_message_could_not_be_wr
     assert farm.info() is not None
     farm.wait(3.0)
     assert farm.info() is None
+
+
+# damage
+
+
+def test_a_damaged_message_is_a_dead_letter_after_the_restart_and_the_one_after_it(farm: DurableFarm) -> None:
+    settings = attrs.evolve(DURABLE, dead_letters=frozenset())
+    farm.send(b"first", b"second", b"third")
+    farm.send(b"letter", name="q.dead")
+    farm.commit()
+    for old, new, restarts in ((b"first", b"fizst", 2), (b"fizst", b"worst", 2)):
+        farm.store.close()
+        with closing(sqlite3.connect(os.path.join(farm.directory, DATABASE))) as database, database:
+            assert database.execute("UPDATE message SET body = ? WHERE body = ?", (new, old)).rowcount == 1
+        for again in range(restarts):
+            farm = restarted(farm, settings)
+            assert farm.queues.counts().get("dead.damaged", 0) == (not again)
+            farm.commit()
+            rows = farm.stored()
+            assert [row.damaged for row in rows] == [False] * 4
+            assert [row.body for row in rows if row.name == "q"] == [b"second", b"third"]
+            dead = [(row.body, row.death) for row in rows if row.name == "q.dead"]
+            assert dead == [(b"letter", None), (new, Death.DAMAGED)]
+    worker = Worker()
+    farm.consume(worker)
+    assert worker.has == [b"second", b"third"]
+    farm.store.close()
+
+
+def test_findings_of_damage_are_reported_by_queue(farm: DurableFarm) -> None:
+    found: list[Damage] = []
+    queues = Queues(farm.leases, keeper=farm.recorder, report=found.extend)
+    row = RestoredMessage("/", "q", 1, 1, 0, inf, None, b"head", b"body", damaged=True)
+    queues.restore([row, attrs.evolve(row, order=2), attrs.evolve(row, order=3, name="other")])
+    assert [(each.what, each.rows) for each in found] == [("queue 'q' of '/'", 2), ("queue 'other' of '/'", 1)]
+    assert all("damaged" in each.reason for each in found)

@@ -12,6 +12,7 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ import pytest
 from broker.core import database
 from broker.core.database import StateFull, StateUnusable
 from broker.core.queues.interfaces import Batch, RestoredMessage, Row
-from broker.core.queues.store import DATABASE, SCHEMA, QueueStore
+from broker.core.queues.settings import Death
+from broker.core.queues.store import DATABASE, SCHEMA, STEPS, QueueStore
 from tests.full_disk import no_room, on_a_small_disk
 
 KILLS = int(os.environ.get("ELKOBROKER_QUEUE_KILLS", "3"))
@@ -149,21 +151,102 @@ def test_a_database_of_something_else(directory: Path) -> None:
     assert "is not one of elkobroker's" in refused(directory)
 
 
+OLD_ROWS = """
+INSERT INTO queue VALUES (1, '/', 'orders');
+INSERT INTO message VALUES (1, 1, 2, 1000010.0, 'expired', x'68', x'00'), (5, 1, 0, NULL, NULL, x'69', x'01');
+PRAGMA user_version = 1;
+"""
+
+
+def of_the_first_version(directory: Path) -> list[RestoredMessage]:
+    """Create a database as the first version wrote it, without checksums. Returns its messages."""
+    directory.mkdir(mode=0o700)
+    with closing(sqlite3.connect(directory / DATABASE)) as database:
+        database.executescript(STEPS[0] + OLD_ROWS)
+    return [
+        RestoredMessage("/", "orders", 1, 1, 2, 10.0, Death.EXPIRED, b"h", b"\0"),
+        RestoredMessage("/", "orders", 1, 5, 0, inf, None, b"i", b"\1"),
+    ]
+
+
+def test_a_database_of_the_first_version_is_taken_over_and_its_rows_get_checksums(directory: Path) -> None:
+    expected = of_the_first_version(directory)
+    store = QueueStore(str(directory))
+    assert store.open(NOW) == expected
+    assert sum(each.damaged for each in store.verify()) == 0
+    store.close()
+    with closing(sqlite3.connect(directory / DATABASE)) as database, database:
+        database.execute("UPDATE message SET body = x'02' WHERE id = 5")
+    assert [each.damaged for each in store.open(NOW)] == [False, True]
+    store.close()
+
+
+def test_on_a_full_disk_a_database_of_the_first_version_is_read_as_it_is(directory: Path) -> None:
+    expected = of_the_first_version(directory)
+    store = QueueStore(str(directory))
+    with no_room():
+        with pytest.raises(StateFull):
+            store.open(NOW)
+        assert store.look(NOW) == expected
+    store.close()
+
+
+DAMAGED = RestoredMessage("other", QUEUES[1][2], 2, 2, 0, inf, None, b"head 2", b"\0body", damaged=True)
+
+
 @pytest.mark.parametrize(
-    "statement",
+    ("statement", "changes"),
     [
-        "UPDATE message SET count = 'many' WHERE id = 2",
-        "UPDATE message SET death = 'of boredom' WHERE id = 2",
-        "UPDATE message SET head = 'text' WHERE id = 2",
-        "UPDATE message SET body = 5 WHERE id = 2",
-        "UPDATE message SET expires = 'soon' WHERE id = 2",
-        "UPDATE queue SET name = x'00' WHERE id = 2",
-        "DELETE FROM queue WHERE id = 2",
+        ("UPDATE message SET count = 'many' WHERE id = 2", {}),
+        ("UPDATE message SET count = count + 1 WHERE id = 2", {}),
+        ("UPDATE message SET death = 'of boredom' WHERE id = 2", {}),
+        ("UPDATE message SET death = NULL WHERE id = 2", {}),
+        ("UPDATE message SET head = x'68' WHERE id = 2", {"head": b"h"}),
+        ("UPDATE message SET body = x'0062' WHERE id = 2", {"body": b"\0b"}),
+        ("UPDATE message SET expires = 'soon' WHERE id = 2", {}),
+        ("UPDATE message SET expires = 5.0 WHERE id = 2", {}),
+        ("UPDATE message SET queue = 1 WHERE id = 2", {"space": "/", "name": "orders", "number": 1}),
+        ("UPDATE message SET id = 3 WHERE id = 2", {"order": 3}),
+        ("UPDATE message SET sum = NULL WHERE id = 2", {}),
+        ("UPDATE message SET count_sum = 0 WHERE id = 2", {}),
     ],
 )
-def test_what_was_stored_is_checked(directory: Path, statement: str) -> None:
+def test_a_message_that_was_changed_is_damaged(directory: Path, statement: str, changes: dict[str, Any]) -> None:
     filled(directory, statement)
-    assert "is damaged (message 2 cannot be understood)" in refused(directory)
+    store = QueueStore(str(directory))
+    rows = store.open(NOW)
+    assert [row.order for row in rows if not row.damaged] == [1]
+    assert rows[1:] == [attrs.evolve(DAMAGED, **changes)]
+    assert store.found() == []
+    assert [name for each in store.verify() for name in each.named] == [
+        f"message {rows[1].order} of queue {rows[1].number}"
+    ]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("UPDATE message SET head = 'text' WHERE id = 2", "message 2 cannot be read"),
+        ("UPDATE message SET body = 5 WHERE id = 2", "message 2 cannot be read"),
+        ("UPDATE message SET head = x'00' WHERE id = 2", "message 2 cannot be read"),
+        ("UPDATE message SET id = 1 << 60 WHERE id = 2", f"message {1 << 60} cannot be read"),
+        ("UPDATE message SET queue = 9 WHERE id = 2", "the queue of message 2 is unknown"),
+        ("UPDATE queue SET name = x'00' WHERE id = 2", "the queue of message 2 is unknown"),
+        ("UPDATE queue SET name = 'orders' WHERE id = 2", "the queue of message 2 is unknown"),
+        ("UPDATE queue SET name = CAST(x'ff' AS TEXT) WHERE id = 2", "the queue of message 2 is unknown"),
+        ("DELETE FROM queue WHERE id = 2", "the queue of message 2 is unknown"),
+    ],
+)
+def test_a_message_without_readable_content_or_queue_is_set_aside(directory: Path, statement: str, reason: str) -> None:
+    filled(directory, statement)
+    store = QueueStore(str(directory), lambda head: head != b"\0")
+    for again in (False, True):
+        assert [row.order for row in store.open(NOW)] == [1]
+        found = store.found()
+        assert [reason in each.reason for each in found][:1] == [True] * (not again), "it is reported once"
+        assert next(iter(store.verify())).aside == (2 if "UPDATE queue" in statement else 1)
+        store.close()
 
 
 def test_a_damaged_database_is_kept_and_can_be_moved_away(directory: Path) -> None:

@@ -36,7 +36,8 @@ from twisted.python.failure import Failure
 from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.router import Sent
 from broker.wires.mtl.codec.data import Content, make_tail
-from broker.wires.mtl.codec.table import members, with_members, without_members
+from broker.wires.mtl.codec.faults import IllFormed
+from broker.wires.mtl.codec.table import MAX_EXTENDED, check, members, with_members, without_members
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
 from broker.wires.mtl.sessions.send_window import SendWindow
@@ -489,3 +490,12 @@ def identity_of(tail: bytes) -> tuple[str, str] | None:
     said = members(tail[1 + tail[0] :], "user-id", "message-id")
     user, id = said.get("user-id", ""), said.get("message-id")
     return (user, id) if isinstance(user, str) and isinstance(id, str) else None
+
+
+def is_readable(tail: bytes) -> bool:
+    """Return whether the tail of a kept Content can be sent with other properties. An altered one may not be."""
+    try:
+        check(tail[1 + tail[0] :], MAX_EXTENDED)
+    except (IllFormed, IndexError):
+        return False
+    return True

@@ -1,0 +1,163 @@
+"""Damage of stored data: the findings, which the log, the readiness of the daemon, its events and its metrics show.
+
+Rules:
+- Damaged data are never used, and never deleted: a message becomes a dead letter, any other row goes to the table
+  ``damaged`` of its database, and a file that cannot be used is renamed (`set_aside`).
+- A finding is reported until the end of the process, and a renamed file by each later start until it is gone: an
+  operator decides about it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import Logger
+
+from broker.core.model import NotReady, Verified
+
+MAX_FINDINGS = 100
+"""Findings that are reported one by one; further ones are only counted. A failing disk damages many rows at once."""
+
+InThread = Callable[..., Deferred[Any]]
+"""Calls a function with arguments in a worker thread."""
+
+MARK = ".damaged-"
+"""Separates the name of a file that was set aside from the time of that, in UTC."""
+
+_ASIDE = re.compile(re.escape(MARK) + r"\d{8}T\d{6}Z(-\d+)?$")
+
+TABLE = """
+CREATE TABLE damaged (
+    id INTEGER PRIMARY KEY, found REAL NOT NULL, source TEXT NOT NULL, reason TEXT NOT NULL, content TEXT NOT NULL
+);
+"""
+"""Rows that were set aside, in an SQLite database: ``found`` is in seconds of the epoch, ``source`` the former table,
+``content`` its columns as literals of SQL."""
+
+
+@attrs.frozen
+class Damage:
+    """A finding: the damaged part, what was found and was done about it, and the numbers of rows and of files."""
+
+    what: str
+    reason: str
+    rows: int = 0
+    files: int = 0
+
+
+class Damages:
+    """All findings of this process. Any part of the start may add some; they are reported once it is complete."""
+
+    log = Logger()
+
+    def __init__(self) -> None:
+        self._found: list[Damage] = []
+        self._more = 0
+        self._rows = 0
+        self._files = 0
+        self._report: Callable[[Damage], object] | None = None
+        self._stores: dict[str, tuple[Callable[[], Iterator[Verified]], InThread]] = {}
+        self._waiting: list[Deferred[list[tuple[str, Verified]]]] = []
+
+    def add(self, found: Iterable[Damage]) -> None:
+        """Add findings, and log them."""
+        for each in found:
+            self._rows += each.rows
+            self._files += each.files
+            if len(self._found) >= MAX_FINDINGS:
+                self._more += 1
+                continue
+            self._found.append(each)
+            self.log.error("{what} is damaged: {reason}", what=each.what, reason=each.reason)
+            if self._report is not None:
+                self._report(each)
+
+    def report(self, report: Callable[[Damage], object]) -> None:
+        """Call ``report`` with each finding, those up to now included."""
+        self._report = report
+        for each in self._found:
+            report(each)
+
+    def include(self, name: str, verify: Callable[[], Iterator[Verified]], in_thread: InThread) -> None:
+        """Include a store in `verify`: the function that compares its rows, and the thread for its pieces."""
+        self._stores[name] = (verify, in_thread)
+
+    def verify(self) -> Deferred[list[tuple[str, Verified]]]:
+        """Compare the rows of all stores with their checksums. Fires with the result of each.
+
+        A call during a verification gets its result. Fails as a store does.
+        """
+        waiting: Deferred[list[tuple[str, Verified]]] = Deferred()
+        self._waiting.append(waiting)
+        if len(self._waiting) == 1:
+            ensureDeferred(self._verify()).addBoth(self._verified)
+        return waiting
+
+    async def _verify(self) -> list[tuple[str, Verified]]:
+        results = []
+        for name, (verify, in_thread) in self._stores.items():
+            pieces = verify()
+            result = Verified()
+            while (piece := await in_thread(next, pieces, None)) is not None:
+                result = result.joined(piece)
+            results.append((name, result))
+        return results
+
+    def _verified(self, result: Any) -> None:
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.callback(result)
+
+    def troubles(self) -> Iterator[NotReady]:
+        """Yield the findings, as reasons for which the daemon is degraded."""
+        for each in self._found:
+            yield NotReady(each.what, f"damaged: {each.reason}")
+        if self._more:
+            yield NotReady("state", f"{self._more} more findings of damage are not listed")
+
+    def counts(self) -> dict[str, int]:
+        """Return the counters."""
+        return {"state_damaged.rows": self._rows, "state_damaged.files": self._files}
+
+
+def set_aside(path: str, now: float, companions: Sequence[str] = ()) -> str:
+    """Rename a file that cannot be used, with those whose names are its own and a suffix. Returns its new path.
+
+    ``now`` is in seconds of the epoch. Raises OSError.
+    """
+    first = f"{path}{MARK}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
+    target, number = first, 1
+    while os.path.lexists(target):
+        number += 1
+        target = f"{first}-{number}"
+    for suffix in companions:
+        with suppress(FileNotFoundError):
+            os.rename(path + suffix, target + suffix)
+    # The file itself comes last: after a kill in between, the next start does the rest.
+    os.rename(path, target)
+    directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return target
+
+
+def left_aside(directory: str) -> list[Damage]:
+    """Return the findings about files that earlier starts have set aside in a directory."""
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError:
+        return []
+    return [
+        Damage(os.path.join(directory, name.split(MARK)[0]), f"an earlier start has kept it as {name}")
+        for name in names
+        if _ASIDE.search(name)
+    ]
