@@ -28,7 +28,7 @@ from spark.capacity.benchmark.rival_rules import RULES, Known
 from spark.capacity.benchmark.traces import Trace, TraceError, files, read_trace
 from spark.capacity.planning import models
 from spark.capacity.planning.models import DAY, WEEK_DAYS, Floats
-from spark.capacity.planning.peak_bound import bound, by_hour, record
+from spark.capacity.planning.peak_bound import bound, by_hour, past_odds, record
 
 SEEN, HELD_OUT = "seen", "held out"
 
@@ -118,6 +118,8 @@ class Walked:
     """The files that were not used, each with the reason."""
     strange: tuple[tuple[str, str], ...]
     """Return the description of the files that were used."""
+    odds: tuple[tuple[float, bool], ...] = ()
+    """The odds of a day ahead on each past day of all series, and whether its peak was above the bound."""
 
 
 @attrs.frozen
@@ -246,6 +248,7 @@ def walk_all(folder: Path, tell: Callable[[int, int], None] = lambda done, total
     walks: Walks = defaultdict(list)
     left_out: list[tuple[str, str]] = []
     strange: list[tuple[str, str]] = []
+    odds: list[tuple[float, bool]] = []
     paths = files(folder)
     for done, path in enumerate(paths):
         tell(done, len(paths))
@@ -259,6 +262,7 @@ def walk_all(folder: Path, tell: Callable[[int, int], None] = lambda done, total
             left_out.append((name, str(error)))
             continue
         walks[trace.group].append(steps)
+        odds += past_odds(trace.peaks, trace.day)
         if trace.passed_over:
             strange.append((name, f"but for lines without a time or a value: {trace.passed_over:,}"))
         unknown = float(np.isnan(trace.values).mean())
@@ -267,7 +271,7 @@ def walk_all(folder: Path, tell: Callable[[int, int], None] = lambda done, total
     if not walks:
         why = "".join(f"; {name} {reason}" for name, reason in left_out[:SHOWN])
         raise TraceError(f"{folder} has no series that is long enough (*.csv, *.csv.gz with timestamp,value){why}")
-    return Walked(walks, tuple(left_out), tuple(strange))
+    return Walked(walks, tuple(left_out), tuple(strange), tuple(odds))
 
 
 def _why_no_steps(trace: Trace) -> str:

@@ -13,6 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import ceil
 
 import numpy as np
@@ -29,6 +30,9 @@ FARM = 10
 
 NEEDS = Needs(1.0)
 """Of a service whose providers are full at a load of 1."""
+
+ODDS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 1.0)
+"""Edges of the groups of odds."""
 
 PRINTED = ((0.0, 0.2), (0.2, 0.35), (0.35, 0.6), (0.6, 0.999), (0.999, 1.0))
 """Groups of printed limits; the last is of those that say nothing."""
@@ -60,6 +64,17 @@ def costs(steps: Sequence[Step]) -> str:
                     f"| {part} | {rule} | {interval(int((ratios < 1.0).sum()), len(ratios))} |"
                     f" {np.median(ratios):.2f} | {np.minimum(ratios, MOST).mean():.2f} | {np.median(bought):.2f} |"
                 )
+    return "\n".join(lines) + "\n"
+
+
+def odds(pairs: Sequence[tuple[float, bool]]) -> str:
+    """Return the table of odds of a day ahead, as they were said and as they came."""
+    lines = ["| odds | days | said, mean | came |", "|---|--:|--:|--:|"]
+    for low, high in pairwise(ODDS):
+        mine = [(said, missed) for said, missed in pairs if low <= said < high]
+        if mine:
+            said, missed = float(np.mean([said for said, _ in mine])), sum(missed for _, missed in mine)
+            lines.append(f"| {low:.0%} to {high:.0%} | {len(mine)} | {said:.1%} | {interval(missed, len(mine))} |")
     return "\n".join(lines) + "\n"
 
 

@@ -24,7 +24,7 @@ def markdown(walked: Walked, weeks: list[list[back_test.Step]], outcome: Outcome
     told = [back_test.markdown(result)]
     recorded = [step for walk in walked.walks.values() for steps in walk for step in steps]
     if recorded:
-        told += [bound_tables.costs(recorded), bound_tables.calibration(recorded)]
+        told += [bound_tables.costs(recorded), bound_tables.calibration(recorded), bound_tables.odds(walked.odds)]
     goals = list(result.goals)
     if outcome is not None:
         told.append(flaky_detection.markdown(outcome.days))

@@ -70,6 +70,7 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
         headroom = assumed.of(service).headroom
         peaks = models.recent(hourly(hours["h"], highest, start))
         record = peak_bound.record(peaks, horizon, headroom=headroom)
+        odds = peak_bound.odds(peaks, headroom=headroom)
         bound = max(peak_bound.bound(peaks, headroom=headroom), float(told.p50.max()))
         return pd.DataFrame(
             {
@@ -89,6 +90,10 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
                 "bound_missed": record.missed,
                 "bound_miss_most": record.at_most,
                 "bound_ahead_h": record.ahead,
+                "odds_day": odds.now,
+                "odds_trials": odds.trials,
+                "odds_missed": odds.missed,
+                "odds_said": _or_none(odds.said, horizon),
                 "over_provision": _or_none(record.over, horizon),
                 "seasons": told.seasons,
                 "flag": "; ".join(flag for flag in (told.flag, _quiet(series)) if flag),

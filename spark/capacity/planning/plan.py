@@ -34,6 +34,12 @@ from spark.capacity.planning.policy import Assumptions, Event, Policy
 from spark.capacity.planning.state import State, state_of
 from spark.capacity.tables.schema import GOLD_PLAN, PEAKS
 
+ODDS = (
+    *("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h"),
+    *("odds_day", "odds_trials", "odds_missed", "odds_said"),
+)
+"""Columns of the odds of a bound, which the plan has from its forecast."""
+
 HOUR = 3600.0
 """Seconds of an hour, for rows of older tables, which do not tell how much of it was observed."""
 
@@ -175,7 +181,7 @@ def plan_service(
         **{column: getattr(policy, name) for name, column in POLICY_COLUMNS.items()},
         "erlangs": erlangs,
         "service_s": last.get("service_s"),
-        **{name: first[name] for name in ("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h")},
+        **{name: first.get(name) for name in ODDS},
         "note": "; ".join(note for note in notes if note),
     }
 

@@ -10,10 +10,12 @@ import attrs
 from spark.capacity.planning.state import State
 from spark.capacity.report.row_values import number_of, time_of
 from spark.capacity.report.service_rows import (
+    DayOdds,
     Misses,
     ServiceRows,
     Shortage,
     missed_before,
+    odds_of,
     shortage,
     shortage_by_p50,
 )
@@ -85,13 +87,15 @@ class GlanceRow:
     need_now: float | None
     need_horizon: float | None
     trend: Outlook
+    odds: DayOdds | None
     misses: Misses | None
 
 
 @attrs.frozen
 class Pooled:
-    """The misses of the bound at the past moments of all services together."""
+    """The odds of a day ahead on the past days of all services together: as said on average, and as they came."""
 
+    said: float
     missed: float
     trials: float
 
@@ -167,6 +171,7 @@ def glance(services: Sequence[ServiceRows], pages: bool = False) -> list[GlanceR
             number_of(service.plan, "need_now"),
             number_of(service.plan, "need_horizon"),
             outlook(service.plan),
+            odds_of(service.plan),
             missed_before(service.plan),
         )
         for service in sorted(services, key=urgency)
@@ -174,14 +179,14 @@ def glance(services: Sequence[ServiceRows], pages: bool = False) -> list[GlanceR
 
 
 def pooled(services: Sequence[ServiceRows]) -> Pooled:
-    """Return the record of the bound at the past moments of all services together.
+    """Return the record of the odds on the past days of all services together.
 
-    It has no limit with a confidence: the moments of services are the same, and what makes one miss may make others.
+    It has no limit with a confidence: the days of services are the same, and what makes one miss may make others.
     """
-    missed, trials = (
-        sum(number_of(service.plan, name) or 0 for service in services) for name in ("bound_missed", "bound_trials")
-    )
-    return Pooled(missed, trials)
+    known = [odds for service in services if (odds := odds_of(service.plan)) is not None and odds.said is not None]
+    trials = sum(odds.trials for odds in known)
+    said = sum((odds.said or 0.0) * odds.trials for odds in known)
+    return Pooled(said / trials if trials else 0.0, sum(odds.missed for odds in known), trials)
 
 
 def sharing(services: Sequence[ServiceRows]) -> int:

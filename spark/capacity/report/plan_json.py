@@ -19,6 +19,7 @@ Rules:
 | `growth_per_week`, `short_by_trend` | weekly growth of the peaks, as a share; the week from which they are too few |
 | `demand_now`, `peak_bound` | highest load of the last full hour, by the minute or five, and the bound of the horizon |
 | `bound` | `missed` of `trials` past moments, `hours_ahead` of them; with 95 % confidence at most `miss_at_most` |
+| `odds` | of a peak above the bound on the next day; `said` on average on `trials` past days, `missed` with one |
 | `shared_providers` | providers that offer other services as well: such needs do not add up |
 | `policy` | the policy that decided: its pattern, headroom, target, spares, failures, limits and cost of a provider |
 | `cost_now`, `cost_needed` | of `providers_now` and `need_horizon`, where the policy has a cost |
@@ -115,6 +116,12 @@ def _service(row: Row, steps: Sequence[Row], report: str | None) -> dict[str, An
             "missed": row["bound_missed"],
             "miss_at_most": _number(row["bound_miss_most"]),
             "hours_ahead": row["bound_ahead_h"],
+        },
+        "odds": {
+            "day_ahead": _number(row["odds_day"]),
+            "said": _number(row["odds_said"]),
+            "trials": row["odds_trials"],
+            "missed": row["odds_missed"],
         },
         **{name: _number(row[name]) for name in ("erlangs", "service_s")},
         "shared_providers": row["shared_providers"],

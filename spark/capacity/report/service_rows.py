@@ -43,6 +43,19 @@ class Misses:
 
 
 @attrs.frozen
+class DayOdds:
+    """The odds that the peak of the next day is above the bound.
+
+    They were `said` on average on `trials` past days, of which `missed` had such a peak.
+    """
+
+    now: float
+    said: float | None
+    trials: float
+    missed: float
+
+
+@attrs.frozen
 class ServiceRows:
     """A service in the report. Its hours are looked up when they are asked for."""
 
@@ -165,6 +178,15 @@ def _from(plan: Row, name: str) -> Shortage:
     if at is None:
         return Shortage("never")
     return Shortage("now") if issued is not None and at <= issued else Shortage("date", at)
+
+
+def odds_of(row: Row) -> DayOdds | None:
+    """Return the odds of the next day; None in a plan of an older version."""
+    now = number_of(row, "odds_day")
+    if now is None:
+        return None
+    trials, missed = (number_of(row, name) or 0 for name in ("odds_trials", "odds_missed"))
+    return DayOdds(now, number_of(row, "odds_said"), trials, missed)
 
 
 def missed_before(row: Row) -> Misses | None:

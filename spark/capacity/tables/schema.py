@@ -356,6 +356,10 @@ GOLD_FORECAST = Table(
         bound_missed="long",
         bound_miss_most="double",
         bound_ahead_h="long",
+        odds_day="double",
+        odds_trials="long",
+        odds_missed="long",
+        odds_said="double",
         over_provision="double",
         seasons="double",
         flag="string",
@@ -367,7 +371,9 @@ folds. `date` is that of `issued`.
 
 `p50` and `p95` are of hourly means, `hour_bound` and `peak_bound` of peaks (`PEAKS`): of that hour, and of the whole
 horizon. The bound would have been missed at `bound_missed` of `bound_trials` past moments, `bound_ahead_h` hours ahead;
-with 95 % confidence its rate of misses is at most `bound_miss_most`."""
+with 95 % confidence its rate of misses is at most `bound_miss_most`. `odds_day` are the odds that the peak of the
+next day is above it; on `odds_trials` past days, of which `odds_missed` had such a peak, they were `odds_said` on
+average."""
 
 GOLD_PLAN = Table(
     "gold_plan",
@@ -409,6 +415,10 @@ GOLD_PLAN = Table(
         bound_missed="long",
         bound_miss_most="double",
         bound_ahead_h="long",
+        odds_day="double",
+        odds_trials="long",
+        odds_missed="long",
+        odds_said="double",
         shared_providers="long",
         note="string",
     ),

@@ -6,7 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from spark.capacity.planning.peak_bound import HEADROOM, SPAN_DAYS, bound, by_hour, record, upper_limit
+from spark.capacity.planning.peak_bound import (
+    HEADROOM,
+    PRIORS,
+    SPAN_DAYS,
+    WEIGHT,
+    bound,
+    by_hour,
+    odds,
+    past_odds,
+    record,
+    upper_limit,
+)
 
 DAY, WEEK = 24, 168
 
@@ -96,3 +107,31 @@ def test_whatever_the_history_the_bounds_are_in_order(peaks):
     assert (told <= bound(peaks)).all()
     if not np.isnan(peaks).all():
         assert bound(peaks) >= np.nanmax(peaks[-SPAN_DAYS * DAY :])
+
+
+def test_odds_are_those_of_as_long_a_history_and_fall_and_rise_with_its_days():
+    assert odds(np.ones(0)).now == pytest.approx(PRIORS[0][1])
+    flat = odds(np.ones(10 * DAY))
+    assert (flat.trials, flat.missed) == (9, 0)
+    assert flat.now == pytest.approx(PRIORS[0][1] * WEIGHT / (WEIGHT + 9))
+    assert PRIORS[0][1] > flat.said > flat.now
+    long = odds(np.ones(60 * DAY))
+    assert long.now == pytest.approx(PRIORS[1][1] * WEIGHT / (WEIGHT + 59))
+    # A day with twice the peak counts for the days after it.
+    peaks = np.ones(60 * DAY)
+    peaks[30 * DAY + 5] = 2.0
+    risen = odds(peaks)
+    assert (risen.missed, risen.now) == (1, pytest.approx((PRIORS[1][1] * WEIGHT + 1) / (WEIGHT + 59)))
+    assert [day for day, (_, missed) in enumerate(past_odds(peaks), 1) if missed] == [30]
+
+
+def test_a_headroom_of_its_own_has_odds_of_its_own():
+    peaks = np.ones(20 * DAY)
+    peaks[10 * DAY] = 1.5
+    assert (odds(peaks).missed, odds(peaks, headroom=2.0).missed) == (1, 0)
+
+
+def test_unknown_days_have_no_odds():
+    peaks = np.ones(4 * DAY)
+    peaks[2 * DAY : 3 * DAY] = np.nan
+    assert odds(peaks).trials == 2

@@ -87,6 +87,10 @@ def plan(service: str, **members) -> Record:
         "bound_miss_most": 0.339,
         "bound_ahead_h": 168,
         "note": "",
+        "odds_day": 0.031,
+        "odds_trials": 12,
+        "odds_missed": 1,
+        "odds_said": 0.04,
         "state": {0: "enough", None: "unknown"}.get(members.get("add", 3), "below policy"),
     } | members
 

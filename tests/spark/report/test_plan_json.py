@@ -24,6 +24,7 @@ def plan(service, **members):
     known = {"service": service, "issued": NOW, "providers_now": 4, "need_now": 3, "need_horizon": 6, "add": 2}
     known |= {"full_load": 50.0, "target_utilisation": 0.8, "peak_bound": 120.0, "note": "", "exhaust_bound": NOW}
     known |= {"policy": "*", "headroom": 1.3, "spares": 2, "n_plus": 0, "providers_least": 1, "free": 0}
+    known |= {"odds_day": 0.03, "odds_trials": 12, "odds_missed": 0}
     known |= {"known_hours": 100, "state": {0: "enough", None: "unknown"}.get(members.get("add", 2), "below policy")}
     return {name: (known | members).get(name) for name in GOLD_PLAN.schema.names}
 
