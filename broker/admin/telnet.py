@@ -73,7 +73,7 @@ class ConsoleReader:
             plain = bytes(self._line) + plain
             self._line.clear()
             verdict = opening(plain)
-            if verdict in (Opening.HTTP, Opening.BINARY):
+            if verdict in (Opening.HTTP, Opening.PROXY, Opening.BINARY):
                 yield self._end(Reason.UNEXPECTED, f"{verdict.value}: closing")
                 return
             self._opened = verdict is Opening.TEXT

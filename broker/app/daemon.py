@@ -207,6 +207,7 @@ class Daemon(TwistedService):
             self._store.close(snapshot.next_provider)
             raise StartFailed(str(error)) from None
         self.core.scheduler.memory.limits = _memory_limits(self._config)
+        self.core.scheduler.proxies.use(self._config.broker.trusted_proxies)
         self.checks = HealthChecks(
             self._config.checks,
             self.core.registry,
@@ -622,6 +623,7 @@ class Daemon(TwistedService):
         self._events.use(config.notify)
         self.core.restored.last(config.broker.grace)
         self.core.scheduler.memory.limits = _memory_limits(config)
+        self.core.scheduler.proxies.use(config.broker.trusted_proxies)
         self._config = config
         self._offer_own()
 

@@ -6,6 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
 
 import attrs
@@ -58,6 +59,11 @@ def _broker(broker: Broker) -> Iterator[Problem]:
     if broker.state is not None and (not broker.state or "\0" in broker.state):
         yield Problem("broker.state", "is no path")
     yield from in_range("broker.grace", broker.grace, 0, MAX_GRACE)
+    for index, text in enumerate(broker.trusted_proxies):
+        try:
+            ip_network(text)
+        except ValueError as error:
+            yield Problem(f"broker.trusted_proxies[{index}]", f"is no network: {error}")
     for key, value in (("memory", broker.memory), ("memory_per_address", broker.memory_per_address)):
         yield from in_range(f"broker.{key}", value, LEAST_MEMORY, MOST_MEMORY)
 
@@ -180,7 +186,7 @@ DAEMON_BEFORE = (
         Broker,
         Broker(),
         _broker,
-        reloadable=("version", "service", "diagnostics", "grace", "memory", "memory_per_address"),
+        reloadable=("version", "service", "diagnostics", "grace", "trusted_proxies", "memory", "memory_per_address"),
         example=_EXAMPLES / "head.toml",
     ),
     Section("log", Log, Log(), _log, reloadable=("*",), named=("levels",)),

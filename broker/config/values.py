@@ -23,6 +23,8 @@ class Broker:
     """Send peers the reason of a refusal."""
     strict_listeners: bool = False
     """Fail the start if any listener cannot be opened; else all but the first Elko listener may be opened later."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks of proxies whose word on the addresses of their clients counts: see `broker.net.proxies`."""
     memory: int = 256 * 1024 * 1024
     """Bytes that all peers together may make the broker hold: see `broker.core.memory_budget`."""
     memory_per_address: int = 36 * 1024 * 1024

@@ -183,14 +183,20 @@ class SessionTable:
             self._known[placed] = placed.heard
         else:
             self._strangers[placed] = None
-        if placed.source:
-            self._by_address[placed.source] = self._by_address.get(placed.source, 0) + 1
+        self._count(placed, 1)
 
     def authenticated(self, placed: Placed) -> None:
         """Record that a peer has authenticated. No-op for one without a place."""
         if placed in self._strangers:
             del self._strangers[placed]
             self._known[placed] = placed.heard
+
+    def move(self, placed: Placed, source: str) -> None:
+        """Count a peer for another address from now on. No-op for one without a place."""
+        if placed in self._strangers or placed in self._known:
+            self._count(placed, -1)
+            placed.source = source
+            self._count(placed, 1)
 
     def refused(self, placed: Placed) -> None:
         """Record a newcomer that was refused: it has no place, and is closing."""
@@ -226,14 +232,17 @@ class SessionTable:
             del self._known[placed]
         else:
             return False
+        self._count(placed, -1)
+        return True
+
+    def _count(self, placed: Placed, by: int) -> None:
         source = placed.source
         if source:
-            left = self._by_address[source] - 1
-            if left:
-                self._by_address[source] = left
+            number = self._by_address.get(source, 0) + by
+            if number:
+                self._by_address[source] = number
             else:
                 del self._by_address[source]
-        return True
 
     def _to_displace(self, source: str, tables: Iterable[SessionTable]) -> tuple[SessionTable, Placed] | None:
         """Return the peer that gives way to a newcomer of that address, and its table; None if the newcomer must."""

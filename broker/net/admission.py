@@ -24,6 +24,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.session_table import Pool, SessionTable
 from broker.net.connection import StreamConnection
 from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.proxies import is_proxied
 from broker.net.rate_limits import Complaints, Deadlines, Rates
 from broker.net.scheduler import Scheduler
 from broker.net.taps import Direction
@@ -53,6 +54,8 @@ class ConnectionFactory(Factory):
     """
 
     noisy = False
+    forwards = False
+    """True for a protocol of HTTP: one connection of a trusted proxy may carry many clients, and counts for none."""
 
     def __init__(
         self,
@@ -96,16 +99,35 @@ class ConnectionFactory(Factory):
 
     def admit(self, addr: IAddress | None) -> Refusal | None:
         """Decide on a newcomer, and have a place for it. Returns the refusal, or None if it is admitted."""
-        host, _, local = _where(addr)
-        network = network_of(host)
-        limits = self.limits
         if self.draining or self.stopping:
             return Refusal(Reason.DRAINING, DRAINING)
-        if limits.connections_per_address and self.table.of(network) >= limits.connections_per_address:
+        host, _, local = _where(addr)
+        source = self.source_of(host)
+        return self._over_limits(source, local) or self.seat(self.table, source)
+
+    def source_of(self, host: str) -> str:
+        """Return the network that a connection from that address counts for; empty for none."""
+        return "" if self.forwards and self.turns.proxies.trusts(host) else network_of(host)
+
+    def _over_limits(self, source: str, local: bool) -> Refusal | None:
+        """Return the refusal of a newcomer whose network has or opens too many connections."""
+        limits = self.limits
+        if not source:
+            return None
+        if limits.connections_per_address and self.table.of(source) >= limits.connections_per_address:
             return Refusal(Reason.TOO_MANY_CONNECTIONS, "this address has too many connections: closing")
-        if not local and limits.rate and not self._rates.take(network, limits.rate, limits.burst):
+        if not local and limits.rate and not self._rates.take(source, limits.rate, limits.burst):
             return Refusal(Reason.TOO_MANY_CONNECTIONS, "this address connects too often: closing")
-        return self.seat(self.table, network)
+        return None
+
+    def is_of(self, connection: StreamConnection, client: str) -> Refusal | None:
+        """Record that a connection of a trusted proxy is that of a client. Returns the refusal of the client."""
+        source = network_of(client)
+        refusal = self._over_limits(source, local=False)
+        connection.host, connection.port, connection.local = client, 0, False
+        if refusal is None:
+            self.table.move(connection, source)
+        return refusal
 
     def seat(self, table: SessionTable, network: str) -> Refusal | None:
         """Have a place for a newcomer in a table of the listener. Returns the refusal of one without a place."""
@@ -120,7 +142,7 @@ class ConnectionFactory(Factory):
         host, port, local = _where(addr)
         connection = self.make(host, port, local, turned_away)
         if turned_away is None:
-            connection.source = network_of(host)
+            connection.source = self.source_of(host)
         return connection
 
     def connected(self, connection: StreamConnection, authenticated: bool = False) -> None:
@@ -234,5 +256,5 @@ def _where(addr: IAddress | None) -> tuple[str, int, bool]:
     """Return the host, the port (0 if none), and True if the peer is on this machine."""
     if isinstance(addr, IPv4Address | IPv6Address):
         host = plain(addr.host)
-        return host, addr.port, is_local(host)
+        return host, addr.port, is_local(host) and not is_proxied(addr)
     return "unix", 0, isinstance(addr, UNIXAddress)

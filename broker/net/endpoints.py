@@ -19,6 +19,8 @@ from twisted.python.failure import Failure
 
 from broker.config.endpoint import Endpoint, shown_path
 from broker.net.epoll_streams import dispatch
+from broker.net.proxies import ProxyFactory
+from broker.net.scheduler import Scheduler
 from broker.net.silent_hosts import end_with_host
 from broker.net.unix_socket import clear
 
@@ -31,8 +33,14 @@ class CannotListen(Exception):
 
 
 def listen(reactor: Any, endpoint: Endpoint, factory: Factory, shown: str = "") -> IListeningPort:
-    """Open a listener now. Raises `CannotListen`, which names the endpoint as ``shown``."""
+    """Open a listener now. Raises `CannotListen`, which names the endpoint as ``shown``.
+
+    Clients of trusted proxies have their own addresses (`broker.net.proxies`).
+    """
     shown = shown or endpoint.where
+    turns: Scheduler | None = getattr(factory, "turns", None)
+    if turns is not None:
+        factory = ProxyFactory(factory, turns.proxies, reactor)
     try:
         port = _open(reactor, endpoint, factory)
     except CannotListenError as error:

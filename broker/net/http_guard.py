@@ -8,6 +8,8 @@ Rules:
 - Blank lines and spaces before the first line are ignored: an HTTP server skips the former too (RFC 9112, 2.2).
 - The first line is an HTTP request if it ends in the protocol version, in any letter case and with any method (a page
   may choose that, too); or if it begins with a standard method, with or without a version (HTTP/0.9).
+- A first line that begins with ``PROXY`` is a header of that protocol: it would make its sender appear as another
+  client.
 - A control character other than tab, CR and LF means binary. All binary handshakes of browsers have some in their first
   bytes.
 - A first byte that cannot begin a method decides for text at once: that of a JSON object does.
@@ -27,6 +29,7 @@ class Opening(enum.Enum):
     TEXT = "text"
     """Not an HTTP request."""
     HTTP = "a request of HTTP"
+    PROXY = "a header of the PROXY protocol, from an address that is no trusted proxy"
     BINARY = "bytes that are no text"
 
 
@@ -61,6 +64,8 @@ def opening(data: bytes) -> Opening:
         return Opening.BINARY
     if not ended:
         return Opening.UNDECIDED
+    if first.startswith(b"PROXY "):
+        return Opening.PROXY
     return Opening.HTTP if is_request(first) else Opening.TEXT
 
 

@@ -89,7 +89,7 @@ class LineProtocol(StreamConnection):
                     self.refused(Refusal(Reason.SYNTAX, "a request of HTTP, on a port that does not speak it"))
                     self.write(NOT_HTTP)
                     self.close()
-                elif verdict is Opening.BINARY:
+                elif verdict in (Opening.BINARY, Opening.PROXY):
                     self.refused(Refusal(Reason.SYNTAX, f"the connection begins with {verdict.value}"))
                     self.close()
                 elif len(data) > MAX_OPENING:
@@ -128,9 +128,11 @@ class LineFactory(ConnectionFactory):
         half_close: bool = True,
         guarded: bool = True,
         pool: Pool | None = None,
+        forwards: bool = False,
     ) -> None:
         super().__init__(wire, limits, turns, complaints, clock, half_close, pool)
         self.converse = converse
+        self.forwards = forwards
         self.guarded = guarded
 
     def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> LineProtocol:

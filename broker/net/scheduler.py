@@ -37,6 +37,7 @@ from twisted.logger import Logger
 
 from broker.core.memory_budget import MemoryBudget
 from broker.net.fair_queue import FairQueue, Placed
+from broker.net.proxies import TrustedProxies
 
 T = TypeVar("T")
 
@@ -99,7 +100,8 @@ class Scheduler:
 
     ``look`` is called at the beginning of each quantum: it advances the liveness clock (`broker.core.liveness`).
     ``cpu`` returns the CPU time of the thread in seconds; by default it is that of ``clock``, as without other load.
-    ``memory`` is the account of what the connections hold: as the time, it is one for all of them.
+    ``memory`` is the account of what the connections hold: as the time, it is one for all of them. So are ``proxies``,
+    those whose clients have turns, memory and places by their own addresses.
     """
 
     log = Logger()
@@ -112,6 +114,7 @@ class Scheduler:
         memory: MemoryBudget | None = None,
     ) -> None:
         self.memory = memory or MemoryBudget(seconds=clock.seconds)
+        self.proxies = TrustedProxies()
         self._clock = clock
         self._look = look
         self._cpu = cpu or clock.seconds

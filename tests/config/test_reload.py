@@ -24,6 +24,7 @@ NOW = {
     "broker.grace",
     "broker.memory",
     "broker.memory_per_address",
+    "broker.trusted_proxies",
     "log.level",
     "broker.service",
     "log.format",

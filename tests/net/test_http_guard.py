@@ -127,3 +127,8 @@ def test_what_is_text_beyond_the_first_line() -> None:
 def test_a_verdict_is_final(data: bytes) -> None:
     verdicts = pieces(data)
     assert [a for a, b in pairwise(verdicts) if a is not b and a is not Opening.UNDECIDED] == []
+
+
+def test_a_header_of_the_proxy_protocol_is_recognised() -> None:
+    assert opening(b"PROXY TCP4 127.0.0.1 127.0.0.1 1 2\r\n") is Opening.PROXY
+    assert opening(b"PROXYING\n") is Opening.TEXT

@@ -126,6 +126,10 @@ class HttpChannel(Scheduled, HTTPChannel):
     crowd = 0
     heard = 0.0
     """The time of the last complete request, or of the accept."""
+    peer = ""
+    """The address at the other end of the connection; ``host`` is that of the client of the present request."""
+    client: str | None = None
+    """The client that a trusted proxy names in the present request."""
     received: Any = None
     """A complete request that is still to be served."""
     pieces: Iterator[bytes] | None = None
@@ -154,7 +158,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         if isinstance(transport, Connection):
             self._plain = transport
             transport.bufferSize = SHORT  # a queued connection holds no more than this
-        self.host = plain(getattr(transport.getPeer(), "host", "unix"))
+        self.host = self.peer = plain(getattr(transport.getPeer(), "host", "unix"))
         super().makeConnection(Reading(transport))  # type: ignore[no-untyped-call]
 
     def connectionMade(self) -> None:
@@ -198,9 +202,14 @@ class HttpChannel(Scheduled, HTTPChannel):
         return self._request_id
 
     def identify(self, request: HttpRequest | None) -> None:
-        """Give a request its id: the one of its head, or another."""
+        """Give a request its id, the one of its head or another, and find the client for which a proxy sent it."""
         given = None if request is None else request.requestHeaders.getRawHeaders(RAW_HEADER)
         self._request_id = self.factory.ids.choose(given)
+        if request is not None:
+            fields = request.requestHeaders.getRawHeaders
+            named = [fields(name, []) for name in ("Forwarded", "X-Forwarded-For")]
+            self.client = self.factory.turns.proxies.client(self.peer, *named)
+            self.host = self.client or self.peer
 
     @property
     def behind(self) -> bool:

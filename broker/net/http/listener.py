@@ -111,6 +111,7 @@ class HttpFactory(ConnectionFactory):
     """One listener. ``respond`` answers a complete request, and never raises."""
 
     connections: set[Any]
+    forwards = True
 
     def __init__(
         self,

@@ -223,6 +223,7 @@ def _carrier(
         guarded=listener.transport == "tcp",
         # Sessions over HTTP and RTCP are virtual; their connections take descriptors.
         pool=None if listener.transport in ("http", "rtcp") else context.pool,
+        forwards=listener.transport == "websocket",
     )
     if listener.transport == "http":
         return LongPollFactory(lines, limits, path, origins, RequestIds.fresh(), context.pool), lines

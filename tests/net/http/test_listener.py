@@ -444,3 +444,18 @@ def test_many_requests_at_once_wait_for_the_rounds() -> None:
     site.turn()
     hasty.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
     assert len(site.requests) == 3, "one that stops is ordinary again"
+
+
+def test_a_client_of_a_trusted_proxy_counts_by_its_own_address() -> None:
+    site = Site(lambda request: Deferred(), ConnectionLimits(connections_per_address=1), waiting_per_address=1)
+    site.factory.turns.proxies.use(["192.0.2.1"])
+    links = [site.connect() for _ in range(3)]
+    for link, client in zip(links, ("198.51.100.7", "198.51.100.8", "198.51.100.7"), strict=True):
+        link.ask("GET /", f"X-Forwarded-For: 203.0.113.1, {client}")
+    assert [request.address for request in site.requests] == ["198.51.100.7", "198.51.100.8", "198.51.100.7"]
+    assert not any(request.local for request in site.requests)
+    assert links[2].answer().status == 503, "the share of its address"
+    direct = site.connect("203.0.113.5")
+    direct.ask("GET /", "X-Forwarded-For: 198.51.100.9")
+    assert site.requests[-1].address == "203.0.113.5"
+    assert site.connect("203.0.113.5").answer().status == 503

@@ -24,6 +24,7 @@ from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.channel import HttpChannel, plain_sentence
 from broker.net.http.request import HttpRequest
 from broker.net.line_protocol import LineFactory
+from broker.net.proxies import proxied
 from broker.net.web_origins import Origins, not_allowed
 from broker.web.request_ids import HEADER, RequestIds
 from broker.wires.elko.codec import long_poll as wire
@@ -160,7 +161,9 @@ class LongPollFactory(Listener, Factory):
 
     def _connect(self, request: LongPollRequest) -> None:
         # Admission comes first: a refused session has no place, and no id.
-        refusal = self.lines.admit(request.client)
+        client = request.channel.client
+        address = request.client if client is None else proxied(client)
+        refusal = self.lines.admit(address)
         if refusal is not None:
             self._refuse(request, 503, refusal)
             return
@@ -170,7 +173,7 @@ class LongPollFactory(Listener, Factory):
         )
         self.sessions[session.id] = session
         request.answer(wire.connected(session.id))
-        session.begin(request.client)
+        session.begin(address)
         session.line.local &= request.local
 
     def _serve_session(self, request: LongPollRequest, asked: wire.Xmit | wire.Select | wire.Disconnect) -> None:

@@ -142,10 +142,12 @@ class Sockets:
 
     def admit(self, socket: CountedConnection, address: IAddress | None) -> None:
         """Decide on a new connection: it has a place to take, or is turned away."""
-        network = network_of(getattr(address, "host", "unix"))
-        socket.turned_away = self._lines.seat(self.table, network)
+        host = getattr(address, "host", "unix")
+        # The connections of a trusted proxy count for its clients, by their sessions.
+        source = "" if self._lines.turns.proxies.trusts(host) else network_of(host)
+        socket.turned_away = self._lines.seat(self.table, source)
         if socket.turned_away is None:
-            socket.source = network
+            socket.source = source
 
     def add(self, socket: CountedConnection) -> None:
         """Count a connection, and give it its place if it was admitted."""

@@ -215,6 +215,13 @@ class WebSocket:
 
     def _requested(self, event: Request) -> None:
         origin, site = _header(event, b"origin"), _header(event, b"sec-fetch-site")
+        line = self._line
+        named = [[_header(event, name) or ""] for name in (b"forwarded", b"x-forwarded-for")]
+        client = line.factory.turns.proxies.client(line.host, *named)
+        refusal = None if client is None else line.factory.is_of(line, client)
+        if refusal is not None:
+            self._reject(503, refusal)
+            return
         if event.target.partition("?")[0] != self._shared.path:
             self._reject(404, Refusal(Reason.HANDSHAKE, f"there is no WebSocket at {event.target[:200]!r}"))
         elif not self._shared.origins.allow(origin, site):

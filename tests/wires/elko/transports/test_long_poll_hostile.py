@@ -380,3 +380,15 @@ def test_headers_that_are_no_ascii_are_refused_and_cause_no_traceback(web: Web) 
         [(status, _)] = link.responses()
     assert status == 403
     assert [event for event in logged if "log_failure" in event] == []
+
+
+def test_sessions_of_a_trusted_proxy_count_by_its_clients() -> None:
+    web = Web(TransportLimits(rate=1, burst=2))
+    web.hub.turns.proxies.use(["192.0.2.1"])
+    link = web.connect()
+    for client, statuses in (("198.51.100.7", [200, 200, 503]), ("127.0.0.1", [200, 200, 503])):
+        for status in statuses:
+            link.request("/connect", None, f"Forwarded: for={client}")
+            assert link.responses()[0][0] == status
+    assert {each.host for each in web.hub.factory.connections} == {"198.51.100.7", "127.0.0.1"}
+    assert not any(each.local for each in web.hub.factory.connections)

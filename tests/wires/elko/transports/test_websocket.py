@@ -405,3 +405,17 @@ def test_a_handshake_without_an_origin_says_where_it_comes_from(site: str, allow
     line = f"Sec-Fetch-Site: {site}\r\n".encode("latin-1")
     link.protocol.dataReceived(HANDSHAKE.replace(b"\r\n\r\n", b"\r\n" + line + b"\r\n"))
     assert link.take()[0].startswith(b"HTTP/1.1 101 " if allowed else b"HTTP/1.1 403 ")
+
+
+def test_the_client_of_a_trusted_proxy_counts_by_its_own_address() -> None:
+    hub = web_hub()
+    hub.factory.forwards = True
+    hub.factory.limit(TransportLimits(connections_per_address=1))
+    hub.turns.proxies.use(["192.0.2.1"])
+    links = [WebLink(hub, X_Forwarded_For=client) for client in ("198.51.100.7", "198.51.100.8", "198.51.100.7")]
+    assert [link.take() for link in links[:2]] == [["accepted"], ["accepted"]]
+    assert b"503" in links[2].link.take()[0]
+    assert {each.host for each in hub.factory.connections} == {"198.51.100.7", "198.51.100.8"}
+    elsewhere = WebLink(hub, host="203.0.113.5", X_Forwarded_For="198.51.100.9")
+    assert elsewhere.take() == ["accepted"]
+    assert "203.0.113.5" in {each.host for each in hub.factory.connections}

@@ -1,0 +1,274 @@
+"""Clients behind trusted proxies: the PROXY protocol on any stream listener, and the header fields of HTTP.
+
+Rules:
+- ``broker.trusted_proxies`` has the networks of proxies. A connection from elsewhere is passed on without a look at it:
+  a PROXY header is no message of any protocol here, and is refused as such; ``Forwarded`` and ``X-Forwarded-For`` are
+  ignored, except that a local peer with one of them is not trusted as local (`broker.net.web_origins`).
+- A connection from a trusted proxy may begin with a PROXY header, version 1 or 2: it comes before TLS. The connection
+  is then that of the client, for limits, places, logins and the log. A connection without a header is the proxy's own.
+- The proxy sends the header at once, so that a connection that is silent for `HEADER_WITHIN` has none.
+- A client behind a proxy is never exempt from limits as a local peer is, whatever its address.
+- Over HTTP the client is the last address of ``Forwarded``, else of ``X-Forwarded-For``, that is no trusted proxy's:
+  what stands before it was written by the client.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any
+
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.interfaces import IAddress, IDelayedCall
+from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.python.failure import Failure
+
+from broker.access.identity import address_of, plain
+from broker.core.errors import Reason, Refusal
+
+HEADER_WITHIN = 1.0
+"""Seconds within which a PROXY header begins: haproxy and nginx send it with the connection. Peers on the proxy's own
+host that wait for the broker's first words, at the console, get them after that time."""
+
+MAX_HEADER = 4_096
+"""Bytes of a PROXY header: one of version 2 may have extensions, of which a certificate's names are the longest."""
+
+MAX_UNDECIDED = 256
+"""Connections of one listener that wait for the rest of their first bytes. The oldest of more is the proxy's own."""
+
+SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
+"""The first bytes of version 2."""
+
+_V1 = b"PROXY "
+_LONGEST_V1 = 107
+_HEAD_V2 = 16
+_V2_LENGTHS = {0x11: 12, 0x21: 36}
+"""Bytes of the addresses, by address family and transport: TCP over IPv4, and over IPv6."""
+
+_FOR = re.compile(r'(?:^|[;,])\s*for\s*=\s*("(?:[^"\\]|\\.)*"|[^;,\s]*)', re.IGNORECASE)
+
+
+class _Proxied:
+    """Mark of the address of a client behind a proxy."""
+
+
+class ProxiedIPv4(_Proxied, IPv4Address):
+    """The IPv4 address of a client behind a proxy."""
+
+
+class ProxiedIPv6(_Proxied, IPv6Address):
+    """The IPv6 address of a client behind a proxy."""
+
+
+class BadHeader(ValueError):
+    """A PROXY header that cannot be understood."""
+
+
+class TrustedProxies:
+    """The networks of trusted proxies, which a reload replaces. Raises ValueError for a text that is no network."""
+
+    def __init__(self, networks: Iterable[str] = ()) -> None:
+        self._networks: tuple[IPv4Network | IPv6Network, ...] = ()
+        self.use(networks)
+
+    def use(self, networks: Iterable[str]) -> None:
+        """Trust other networks, for new connections and requests."""
+        self._networks = tuple(map(ip_network, networks))
+
+    def trusts(self, host: str) -> bool:
+        """Return True if a peer of that address is a trusted proxy."""
+        if not self._networks:
+            return False
+        try:
+            address = address_of(host)
+        except ValueError:
+            return False
+        return any(address in network for network in self._networks)
+
+    def client(self, peer: str, forwarded: Sequence[str], x_forwarded_for: Sequence[str]) -> str | None:
+        """Return the address of the client that a request of HTTP from that peer names; None if it names none, or the
+        peer is no trusted proxy. The sequences are the values of the header fields."""
+        if not self.trusts(peer):
+            return None
+        chain = _forwarded(forwarded) or [text.strip() for text in ",".join(x_forwarded_for).split(",")]
+        client = None
+        for text in reversed(chain):
+            try:
+                client = str(address_of(text))
+            except ValueError:
+                break  # "unknown", or a name that the proxy made up
+            if not self.trusts(client):
+                break
+        return client
+
+
+def proxied(host: str, port: int = 0) -> ProxiedIPv4 | ProxiedIPv6:
+    """Return the address of a client behind a proxy."""
+    kind = ProxiedIPv6 if ":" in host else ProxiedIPv4
+    return kind("TCP", host, port)
+
+
+def is_proxied(address: IAddress | None) -> bool:
+    """Return True for the address of a client behind a proxy."""
+    return isinstance(address, _Proxied)
+
+
+def is_header(data: bytes) -> bool:
+    """Return True if ``data`` begins with a PROXY header."""
+    return data.startswith((_V1, SIGNATURE))
+
+
+def header(data: bytes) -> tuple[ProxiedIPv4 | ProxiedIPv6 | None, bytes] | None:
+    """Return the client of a PROXY header and the bytes behind it; None while more bytes are needed.
+
+    The client is None for a connection of the proxy itself, and for one without a header. Raises `BadHeader`.
+    """
+    if data.startswith(_V1[: len(data)]):
+        return _version_1(data)
+    if data.startswith(SIGNATURE[: len(data)]):
+        return _version_2(data)
+    return None, data
+
+
+class ProxyFactory(Factory):
+    """Wrapper of the factory of a port: connections of trusted proxies may have a PROXY header."""
+
+    noisy = False
+
+    def __init__(self, factory: Any, proxies: TrustedProxies, clock: Any) -> None:
+        self.factory = factory
+        self._proxies = proxies
+        self.clock = clock
+        self.undecided: OrderedDict[_Undecided, None] = OrderedDict()
+
+    def doStart(self) -> None:
+        self.factory.doStart()
+        super().doStart()  # type: ignore[no-untyped-call]
+
+    def doStop(self) -> None:
+        self.factory.doStop()
+        super().doStop()  # type: ignore[no-untyped-call]
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
+        if not self._proxies.trusts(getattr(addr, "host", "")):
+            inner: Protocol | None = self.factory.buildProtocol(addr)
+            return inner
+        return _Undecided(self, addr)
+
+    def wait(self, connection: _Undecided) -> None:
+        """Count a connection whose first bytes are awaited."""
+        self.undecided[connection] = None
+        if len(self.undecided) > MAX_UNDECIDED:
+            next(iter(self.undecided)).decide(None)
+
+
+class _Undecided(Protocol):
+    """A connection from a trusted proxy until its first bytes have come."""
+
+    transport: Any
+
+    def __init__(self, factory: ProxyFactory, address: IAddress | None) -> None:
+        self._proxy = factory
+        self._address = address
+        self._data = b""
+        self._timer: IDelayedCall | None = None
+
+    def connectionMade(self) -> None:
+        self._timer = self._proxy.clock.callLater(HEADER_WITHIN, self.decide, None)
+        self._proxy.wait(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        self._data += data
+        try:
+            found = header(self._data)
+        except BadHeader as error:
+            self._refuse(str(error))
+            return
+        if found is not None:
+            client, self._data = found
+            self.decide(client)
+        elif len(self._data) > MAX_HEADER:
+            self._refuse("its header is too long")
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._forget()
+
+    def decide(self, client: ProxiedIPv4 | ProxiedIPv6 | None) -> None:
+        """Pass the connection on, as that of the client, or of the proxy itself."""
+        self._forget()
+        transport = self.transport
+        if client is not None:
+            # What asks the transport for its peer gets the client, too.
+            transport.client = (client.host, client.port, 0, 0)[: 4 if ":" in client.host else 2]
+            transport._addressType = type(client)
+            transport.hostname = client.host
+        inner = self._proxy.factory.buildProtocol(self._address if client is None else client)
+        if inner is None:
+            transport.abortConnection()
+            return
+        transport.protocol = inner
+        inner.makeConnection(transport)
+        if self._data:
+            inner.dataReceived(self._data)
+
+    def _forget(self) -> None:
+        self._proxy.undecided.pop(self, None)
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+
+    def _refuse(self, text: str) -> None:
+        self._forget()
+        factory = self._proxy.factory
+        factory = getattr(factory, "wrappedFactory", factory)  # that of TLS counts for the protocol within
+        host = plain(getattr(self._address, "host", ""))
+        factory.complaints.add(factory.wire, host, Refusal(Reason.SYNTAX, f"a PROXY header is wrong: {text}"))
+        self.transport.abortConnection()
+
+
+def _forwarded(values: Sequence[str]) -> list[str]:
+    """Return the addresses of ``Forwarded`` (RFC 7239), without ports."""
+    nodes = [found.strip('"') for value in values for found in _FOR.findall(value)]
+    return [node[1:].partition("]")[0] if node.startswith("[") else node.partition(":")[0] for node in nodes]
+
+
+def _version_1(data: bytes) -> tuple[ProxiedIPv4 | ProxiedIPv6 | None, bytes] | None:
+    line, end, rest = data.partition(b"\r\n")
+    if not end:
+        if len(data) >= _LONGEST_V1:
+            raise BadHeader("its line does not end")
+        return None
+    words = line.decode("ascii", "replace").split(" ")
+    if words[1:2] == ["UNKNOWN"]:
+        return None, rest
+    if len(words) != 6 or words[1] not in ("TCP4", "TCP6") or not words[4].isdecimal() or int(words[4]) > 65_535:
+        raise BadHeader("it is no line of version 1")
+    return _client(words[2], int(words[4])), rest
+
+
+def _version_2(data: bytes) -> tuple[ProxiedIPv4 | ProxiedIPv6 | None, bytes] | None:
+    if len(data) < _HEAD_V2:
+        return None
+    length = _HEAD_V2 + int.from_bytes(data[14:16])
+    if data[12] not in (0x20, 0x21):
+        raise BadHeader("its version or command is unknown")
+    if length > MAX_HEADER:
+        raise BadHeader("it is too long")
+    if len(data) < length:
+        return None
+    size = _V2_LENGTHS.get(data[13])
+    if data[12] == 0x20 or size is None:  # LOCAL, or an address that is none of TCP
+        return None, data[length:]
+    if length < _HEAD_V2 + size:
+        raise BadHeader("it is too short for its addresses")
+    addresses = data[_HEAD_V2 : _HEAD_V2 + size]
+    half = (size - 4) // 2
+    return _client(str(ip_address(addresses[:half])), int.from_bytes(addresses[-4:-2])), data[length:]
+
+
+def _client(host: str, port: int) -> ProxiedIPv4 | ProxiedIPv6:
+    try:
+        return proxied(str(address_of(host)), port)
+    except ValueError:
+        raise BadHeader("it has no address") from None

@@ -1,0 +1,200 @@
+"""Real proxies before the broker: haproxy with the PROXY protocol and with header fields, and nginx."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from tests.config.certificates import certificate
+from tests.contract.test_places import DOORS, HELLO, HERE, TCP, _answer
+from tests.integration.daemon import Daemon
+from tests.patience import PATIENCE, until
+
+CONFIG = """
+[broker]
+trusted_proxies = ["127.0.0.1/32"]
+[console]
+endpoint = "{tcp}"
+[mc0]
+endpoint = "tcp://127.0.0.1:0"
+[dbp]
+enabled = false
+[mtl]
+enabled = false
+[dns]
+enabled = true
+endpoint = "{tcp}"
+[http]
+endpoint = "{tcp}"
+[[elko.listeners]]
+name = "tcp"
+endpoint = "{tcp}"
+[[elko.listeners]]
+name = "tls"
+endpoint = "tls:0:certificate={certificate}:key={key}:interface=127.0.0.1"
+[[elko.listeners]]
+name = "websocket"
+endpoint = "{tcp}"
+transport = "websocket"
+[[elko.listeners]]
+name = "http"
+endpoint = "{tcp}"
+transport = "http"
+"""
+
+BY_HEADER = {
+    "elko": ("send-proxy", b"nonsense\n\n", "elko"),
+    "tls": ("send-proxy-v2", b"nonsense\n\n", "elko"),
+    "console": ("send-proxy-v2", b"nonsense\r\n", "console"),
+    "mc0": ("send-proxy-v2", b"nonsense, and more of it", "mc0"),
+    "dns": ("send-proxy", b"\xff\xff", "dns"),
+}
+"""Doors behind haproxy in the mode TCP: its option, hostile bytes, and the wire that logs their sender."""
+
+BY_FIELDS = {"http": "http", "long poll": "elko", "websocket": "elko"}
+"""Doors behind a proxy of HTTP."""
+
+BAD = b"GET /nothing HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+UPGRADE = (
+    b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    directory = tmp_path_factory.mktemp("proxies")
+    public, private = certificate(directory, "broker")
+    config = directory / "elkobroker.toml"
+    config.write_text(CONFIG.format(tcp=TCP, certificate=public, key=private))
+    with Daemon(directory, "--config", str(config)) as running:
+        yield running
+
+
+def _port(daemon: Daemon, door: str) -> int:
+    return int(daemon.wait_for(DOORS[door].port).group(1))
+
+
+def _free_ports(number: int) -> list[int]:
+    """Ports that are free now, for a program that cannot take any."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for each in sockets:
+            each.bind((HERE, 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection((HERE, port), 1, ("127.0.0.9", 0)):
+        return True
+    return False
+
+
+def _run(stack: ExitStack, ports: list[int], *command: str) -> None:
+    program = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+    stack.callback(program.kill)
+    until(lambda: all(map(_listens, ports)))
+
+
+@pytest.fixture(scope="module")
+def haproxy(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    """The ports of haproxy, by door."""
+    program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
+    if program is None:
+        pytest.skip("haproxy is not installed")
+    doors = [*BY_HEADER, *BY_FIELDS]
+    ports = dict(zip(doors, _free_ports(len(doors)), strict=True))
+    lines = ["global", "defaults", "timeout connect 20s", "timeout client 60s", "timeout server 60s"]
+    for number, (door, port) in enumerate(ports.items()):
+        server = f"server broker {HERE}:{_port(daemon, door)}"
+        options = ["mode tcp", f"{server} {BY_HEADER[door][0]}"] if door in BY_HEADER else []
+        lines += [
+            f"listen door{number}",
+            f"bind {HERE}:{port}",
+            *(options or ["mode http", "option forwardfor", server]),
+        ]
+    config = tmp_path_factory.mktemp("haproxy") / "haproxy.cfg"
+    config.write_text("\n".join([*lines, ""]))
+    with ExitStack() as stack:
+        _run(stack, list(ports.values()), program, "-db", "-f", str(config))
+        yield ports
+
+
+@pytest.fixture(scope="module")
+def nginx(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
+    """The ports of nginx, by door."""
+    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    if program is None:
+        pytest.skip("nginx is not installed")
+    directory = tmp_path_factory.mktemp("nginx")
+    ports = dict(zip(BY_FIELDS, _free_ports(len(BY_FIELDS)), strict=True))
+    servers = "".join(
+        f"server {{ listen {HERE}:{port}; location / {{ proxy_pass http://{HERE}:{_port(daemon, door)}; "
+        "proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; "
+        "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; } }\n"
+        for door, port in ports.items()
+    )
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    paths = "".join(f"{kind}_temp_path {directory}/{kind};" for kind in kinds)
+    config = directory / "nginx.conf"
+    config.write_text(
+        f"daemon off; pid {directory}/pid; error_log {directory}/error; events {{}}\n"
+        f"http {{ access_log off; {paths}\n{servers} }}\n"
+    )
+    with ExitStack() as stack:
+        _run(stack, list(ports.values()), program, "-c", str(config))
+        yield ports
+
+
+def _secure(stream: socket.socket) -> ssl.SSLSocket:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context.wrap_socket(stream)
+
+
+@pytest.mark.parametrize("door", BY_HEADER)
+def test_a_client_of_haproxy_is_served_and_logged_by_its_own_address(
+    daemon: Daemon, haproxy: dict[str, int], door: str
+) -> None:
+    DOORS[door].honest(daemon, haproxy[door])
+    _, hostile, wire = BY_HEADER[door]
+    client = f"127.0.1.{list(BY_HEADER).index(door) + 1}"
+    with socket.create_connection((HERE, haproxy[door]), PATIENCE, (client, 0)) as plain:
+        stream = _secure(plain) if door == "tls" else plain
+        stream.sendall(hostile)
+        daemon.wait_for(rf"{wire} peer {client}\b")
+        if stream is not plain:
+            stream.close()
+
+
+@pytest.mark.parametrize("door", BY_FIELDS)
+@pytest.mark.parametrize("proxy", ["haproxy", "nginx"])
+def test_a_client_of_a_proxy_of_http_is_served_and_logged_by_its_own_address(
+    request: pytest.FixtureRequest, daemon: Daemon, proxy: str, door: str
+) -> None:
+    ports: dict[str, int] = request.getfixturevalue(proxy)
+    DOORS[door].honest(daemon, ports[door])
+    client = f"127.0.{2 + (proxy == 'nginx')}.{list(BY_FIELDS).index(door) + 1}"
+    bad = BAD.replace(b"\r\n\r\n", b"\r\n" + UPGRADE + b"\r\n") if door == "websocket" else BAD
+    with socket.create_connection((HERE, ports[door]), PATIENCE, (client, 0)) as stream:
+        _answer(stream, bad, b"HTTP/1.1 4")
+    daemon.wait_for(rf"{BY_FIELDS[door]} peer {client}\b")
+
+
+@pytest.mark.parametrize("door", ["elko", "tls", "console", "mc0", "dns", "http", "websocket"])
+def test_a_header_from_elsewhere_is_refused_at_every_door(daemon: Daemon, door: str) -> None:
+    with socket.create_connection((HERE, _port(daemon, door)), PATIENCE, ("127.0.0.8", 0)) as stream:
+        stream.sendall(b"PROXY TCP4 198.51.100.7 127.0.0.1 4000 80\r\n" + HELLO)
+        got = b""
+        with suppress(ConnectionError):
+            while piece := stream.recv(65_536):
+                got += piece
+    assert b'"here"' not in got
