@@ -109,6 +109,7 @@ class StreamConnection(ConnectionOutput, Protocol):
     _pending = 0  # bytes of an unfinished message, as accounted
     _refusals: Bucket | None = None
     vanished = False  # see `broker.net.interfaces.peer.Peer`
+    _state = 0  # bytes of the session's state, as accounted
 
     def __init__(
         self, factory: ConnectionFactory, host: str, port: int, local: bool, turned_away: Refusal | None
@@ -227,7 +228,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         self._out.clear()
         self.lost()
         self._let_go()
-        self.factory.memory.drop(self, Share.OUTPUT)
+        self.factory.memory.forget(self)
         self.factory.disconnected(self)
 
     def pauseProducing(self) -> None:
@@ -384,6 +385,15 @@ class StreamConnection(ConnectionOutput, Protocol):
         self.factory.consider_tap(self)  # a handshake may have replaced the reader
         if self._direct:
             self.transport.bufferSize = Connection.bufferSize
+
+    def hold(self, size: int) -> bool:
+        """See `broker.net.interfaces.peer.Peer`."""
+        memory, grown = self.factory.memory, size - self._state
+        if grown > 0 and not memory.fits(self.host, grown):
+            return False
+        self._state = size
+        memory.hold(self, Share.SESSIONS, size)
+        return True
 
     # from a trace
 

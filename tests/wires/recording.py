@@ -38,6 +38,7 @@ class RecordingPeer:
         self.refusals: list[Refusal] = []
         self.debugs: list[tuple[str, str]] = []
         self.logins = 0
+        self.room, self.held = 1_000_000, 0
         self.closed = False
         self.behind = False
         self.certificate: tuple[str, ...] = ()
@@ -62,6 +63,12 @@ class RecordingPeer:
 
     def debug(self, label: str, text: str) -> None:
         self.debugs.append((label, text))
+
+    def hold(self, size: int) -> bool:
+        if size > self.room:
+            return False
+        self.held = size
+        return True
 
     def authenticated(self) -> None:
         self.logins += 1

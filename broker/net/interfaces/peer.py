@@ -55,6 +55,12 @@ class Peer(Protocol):
     def debug(self, label: str, text: str) -> None:
         """Log a line that the peer sent for the log."""
 
+    def hold(self, size: int) -> bool:
+        """Set the bytes that the state of the session takes beyond the usual, such as its waiting finds.
+
+        Returns False, and changes nothing, if the memory of the peer's address is full.
+        """
+
     def authenticated(self) -> None:
         """Cancel the time limit for authentication: the peer has authenticated."""
 

@@ -55,6 +55,9 @@ from broker.wires.elko.sessions.session import (
 WIRE = "elko"
 """The wire of these providers in the registry."""
 
+STANDING = 2_600
+"""Bytes of memory that a standing find takes, besides its texts: its message, its wait, and the call of its answer."""
+
 MAX_WAIT = 10 * 365 * 86_400
 """Seconds; a longer wait has no limit. The bound keeps absurd numbers away from the timers."""
 
@@ -97,7 +100,7 @@ class PeerInfo:
 class BrokerSession(ElkoSession):
     """The session of one peer of the broker."""
 
-    __slots__ = ("_as", "_provider", "_waits", "_wiring")
+    __slots__ = ("_as", "_held", "_provider", "_waits", "_wiring")
 
     def __init__(self, wiring: BrokerWiring, access: AccessControl, peer: Peer) -> None:
         super().__init__(_OBJECTS, access, peer)
@@ -105,6 +108,7 @@ class BrokerSession(ElkoSession):
         self._as = "client"
         self._provider: int | None = None
         self._waits: dict[IWait | Deferred[None], _Standing] | None = None
+        self._held = 0
         wiring.sessions[self] = None
 
     # Called by the connection
@@ -420,8 +424,11 @@ class BrokerSession(ElkoSession):
         most = self._access.policy.waits
         if len(self._waits or ()) >= most:
             raise Refusal(Reason.LIMIT, f"find: this peer has {most} waiting finds, and may have no more")
+        if not self._peer.hold(self._held + _memory(message)):
+            raise Refusal(Reason.LIMIT, "find: the peers of this address have too many waiting finds")
 
     def _keep(self, wait: IWait | Deferred[None], standing: _Standing) -> None:
+        self._held += _memory(standing.message)
         if self._waits is None:
             self._waits = {}
         self._waits[wait] = standing
@@ -449,8 +456,11 @@ class BrokerSession(ElkoSession):
 
     def _drop(self, wait: IWait | Deferred[None]) -> None:
         """End a wait, and close a connection whose input has ended after its last wait."""
-        if self._waits is not None and self._waits.pop(wait, None) is not None:
+        standing = None if self._waits is None else self._waits.pop(wait, None)
+        if standing is not None:
             wait.cancel()
+            self._held -= _memory(standing.message)
+            self._peer.hold(self._held)
             if self._ended and not self._waits:
                 self._peer.close()
 
@@ -472,6 +482,11 @@ class _Standing:
 
     message: wire.Find
     limited: bool
+
+
+def _memory(message: wire.Find) -> int:
+    """Return the bytes that a standing find takes."""
+    return STANDING + 2 * (len(message.service) + len(message.tag or ""))
 
 
 def _ordered(message: wire.Reinit | wire.Shutdown) -> str:

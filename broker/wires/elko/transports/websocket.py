@@ -163,6 +163,10 @@ class WebSocket:
         """Log a line that the peer sent for the log."""
         self._line.debug(label, text)
 
+    def hold(self, size: int) -> bool:
+        """See `broker.net.interfaces.peer.Peer`."""
+        return self._line.hold(size)
+
     def authenticated(self) -> None:
         """Mark the peer as authenticated."""
         self._line.authenticated()

@@ -1,0 +1,397 @@
+"""Strangers that make a daemon hold memory: what each of them sends over its connections, on each wire.
+
+A stranger reads nothing. It sends as much as the daemon takes, until all is sent or refused, or the daemon takes
+nothing more although it serves others.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import ssl
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import attrs
+
+from tests.config.certificates import certificate
+from tests.integration.daemon import Daemon
+from tests.net.zmtp_peers import greeting, message, part, ready
+from tests.patience import PATIENCE
+
+INFO = 16_000
+"""Bytes of the description of a registered service: the most that DBP takes."""
+
+WRITE = 65_536
+"""Bytes given to the kernel in one go."""
+
+IN_VAIN = 3
+"""Requests that the daemon answers to somebody else while it takes nothing from the stranger, after which it will take
+nothing more."""
+
+
+@attrs.frozen
+class Size:
+    """The size of an attack: its connections, the bytes that each sends, and the services that are registered."""
+
+    connections: int
+    sent: int
+    services: int
+
+
+Payload = Callable[[int, Size], Iterable[bytes]]
+"""Returns what the connection of that number sends, in pieces."""
+
+
+@attrs.frozen
+class Attack:
+    """The listener that is attacked, and what each connection sends. ``wire`` names the listener."""
+
+    wire: str
+    payload: Payload
+
+
+# the daemon
+
+
+def configured(directory: Path, memory_per_address: int | None = None) -> tuple[str, ...]:
+    """The options of a daemon with a listener of every wire and transport."""
+    cert, key = certificate(directory, "broker")
+    tcp = "tcp:0:interface=127.0.0.1"
+    tls = f"tls:0:certificate={cert}:key={key}:interface=127.0.0.1"
+    elko = "".join(
+        f'[[elko.listeners]]\nname = "{name}"\nendpoint = "{endpoint}"\ntransport = "{transport}"\n'
+        for name, endpoint, transport in (
+            ("main", tcp, "tcp"),
+            ("web", tcp, "websocket"),
+            ("poll", tcp, "http"),
+            ("rtcp", tcp, "rtcp"),
+            ("tls", tls, "tcp"),
+        )
+    )
+    zmq = "".join(f'[{wire}]\nendpoint = "tcp://127.0.0.1:0"\n' for wire in ("mc0", "dbp"))
+    file = directory / "elkobroker.toml"
+    budget = "" if memory_per_address is None else f"[broker]\nmemory_per_address = {memory_per_address}\n"
+    file.write_text(
+        f"{budget}{elko}{zmq}beacon = []\n"
+        f'[dns]\nenabled = true\nendpoint = "{tcp}"\n[http]\nendpoint = "{tcp}"\n[mtl]\n'
+        'endpoint = "tcp://127.0.0.1:0"\n'
+    )
+    return "--config", str(file), "--mtl-port", "0"
+
+
+def port(daemon: Daemon, wire: str) -> int:
+    """The TCP port of a listener."""
+    patterns = {
+        "http": r"http on \S+:(\d+) \(",
+        "dns": r"dns on \S+:(\d+)",
+        "mc0": r"mc0 on tcp://127\.0\.0\.1:(\d+) \(",
+        "dbp": r"dbp on tcp://127\.0\.0\.1:(\d+) \(",
+        "mtl": r"mtl on tcp://127\.0\.0\.1:(\d+)",
+        "console": r"console on \S+:(\d+)",
+    }
+    return int(daemon.wait_for(patterns.get(wire, rf"elko listener '{wire}' on \S+:(\d+) ")).group(1))
+
+
+def register(daemon: Daemon, services: int) -> list[socket.socket]:
+    """Register services with long descriptions, and return the connections that keep them."""
+    kept = []
+    for number in range(services):
+        sock = socket.create_connection(("127.0.0.1", port(daemon, "dbp")), PATIENCE)
+        about = {"name": f"s{number}", "function": "x" * INFO, "heartbeat_ms": 60_000, "ip": "127.0.0.1", "port": 1}
+        sock.sendall(dealer(0) + message(b"", b"UwU", b"1795246621.0", json.dumps(about).encode()))
+        kept.append(sock)
+    for sock in kept:
+        answer = b""
+        while b"OwO" not in answer:
+            answer += sock.recv(WRITE)
+    offered = [{"service": "many", "protocol": "tcp", "hostport": f"h{number}:1"} for number in range(services)]
+    peer = socket.create_connection(("127.0.0.1", port(daemon, "main")), PATIENCE)
+    peer.sendall(elko({"op": "auth"}) + b"".join(elko({"op": "willserve", "services": [each]}) for each in offered))
+    kept.append(peer)
+    return kept
+
+
+# what strangers send
+
+
+def elko(words: dict[str, object]) -> bytes:
+    """One message of Elko."""
+    return json.dumps({"to": "client", **words}).encode() + b"\n\n"
+
+
+def dealer(number: int, kind: bytes = b"DEALER") -> bytes:
+    """The handshake of a client of ZeroMQ."""
+    return greeting() + ready({b"Socket-Type": kind, b"Identity": b"stranger%d" % number if number else b""})
+
+
+def _many(one: bytes, size: Size) -> Iterator[bytes]:
+    """Repeat one request."""
+    block = one * max(1, WRITE // len(one))
+    for _ in range(max(1, size.sent // len(block))):
+        yield block
+
+
+def _long(size: Size) -> Iterator[bytes]:
+    """The middle of something long."""
+    for _ in range(size.sent // WRITE):
+        yield b"x" * WRITE
+
+
+def _list_requests(number: int, size: Size) -> Iterator[bytes]:
+    yield dealer(0)
+    yield from _many(message(b"", b"u_U", b"1795246621.0", b""), size)
+
+
+def _named_requests(number: int, size: Size) -> Iterator[bytes]:
+    yield dealer(0)
+    names = (b"s%d" % service for service in range(size.services))
+    yield from _many(message(b"", b"u_U", b"1795246621.0", *names), size)
+
+
+def _long_frame(number: int, size: Size) -> Iterator[bytes]:
+    yield dealer(0)
+    yield b"\x02" + (size.sent + 1).to_bytes(8, "big")
+    yield from _long(size)
+
+
+def _short_frames(number: int, size: Size) -> Iterator[bytes]:
+    yield dealer(0)
+    yield from _many(part(b"x" * 200), attrs.evolve(size, sent=min(size.sent, 400_000)))
+
+
+def _pings(number: int, size: Size) -> Iterator[bytes]:
+    yield dealer(0)
+    body = b"\x04PING\0\0context of ping"
+    yield from _many(bytes((4, len(body))) + body, size)
+
+
+def _own_messages(number: int, size: Size) -> Iterator[bytes]:
+    yield dealer(number + 1)
+    yield message(b"", b"SUB", b"ID", b"1", b"", b"news")
+    yield from _many(message(b"", b"PUT", b"TOPIC", b"news", b"", b"x" * 30_000), size)
+
+
+def _finds(number: int, size: Size) -> Iterator[bytes]:
+    yield elko({"op": "auth"})
+    yield from _many(elko({"op": "find", "service": "many"}), size)
+
+
+def _waits(number: int, size: Size) -> Iterator[bytes]:
+    yield elko({"op": "auth"})
+    for wait in range(1_000):
+        words = {"op": "find", "service": f"{number} {wait} ".ljust(250, "x"), "wait": -1, "tag": "t" * 1_000}
+        yield elko(words)
+
+
+def _block(number: int, size: Size) -> Iterator[bytes]:
+    yield b'{"to":"client", "op":"auth", "label":"'
+    yield from _long(size)
+
+
+def _websocket() -> bytes:
+    return (
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+
+
+def _frame(first: int, text: bytes) -> bytes:
+    """A frame of a client, masked with zeros."""
+    size = len(text)
+    length = bytes([0x80 | size]) if size < 126 else b"\xfe" + size.to_bytes(2, "big")
+    return bytes([first]) + length + bytes(4) + text
+
+
+def _web_finds(number: int, size: Size) -> Iterator[bytes]:
+    yield _websocket() + _frame(0x81, elko({"op": "auth"}))
+    yield from _many(_frame(0x81, elko({"op": "find", "service": "many"})), size)
+
+
+def _fragments(number: int, size: Size) -> Iterator[bytes]:
+    yield _websocket() + _frame(0x01, b'{"to":"client", "op":"auth", "label":"')
+    yield from _many(_frame(0x00, b"x" * 1_000), size)
+
+
+def _web_head(number: int, size: Size) -> Iterator[bytes]:
+    yield b"GET / HTTP/1.1\r\n"
+    yield from _many(b"X-Header: " + b"x" * 200 + b"\r\n", size)
+
+
+def _body(number: int, size: Size) -> Iterator[bytes]:
+    yield b"POST /v1/services/x/1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (size.sent + 1)
+    yield from _long(size)
+
+
+def _poll_body(number: int, size: Size) -> Iterator[bytes]:
+    yield b"POST /xmit/1/1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (size.sent + 1)
+    yield from _long(size)
+
+
+def _chunks(number: int, size: Size) -> Iterator[bytes]:
+    yield b"POST /v1/services/x/1 HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    yield from _many(b"1\r\nx\r\n", size)
+
+
+def _pages(number: int, size: Size) -> Iterator[bytes]:
+    yield from _many(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n", size)
+
+
+def _listings(number: int, size: Size) -> Iterator[bytes]:
+    yield from _many(b"GET /v1/services?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n", size)
+
+
+def _events(number: int, size: Size) -> Iterator[bytes]:
+    yield b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    yield from _long(size)
+
+
+def _sessions(number: int, size: Size) -> Iterator[bytes]:
+    yield from _many(b"GET /connect HTTP/1.1\r\nHost: localhost\r\n\r\n", attrs.evolve(size, sent=size.sent // 10))
+
+
+def _rtcp_finds(number: int, size: Size) -> Iterator[bytes]:
+    yield b"start\n"
+    yield b"1 0\n" + elko({"op": "auth"})
+    one = elko({"op": "find", "service": "many"})
+    sent, block = 0, 2
+    while sent < size.sent:
+        data = b"%d 0\n" % block + one
+        sent += len(data)
+        block += 1
+        yield data
+
+
+def _rtcp_out_of_sequence(number: int, size: Size) -> Iterator[bytes]:
+    yield b"start\n"
+    for block in range(2, 40):
+        yield b"%d 0\n" % block + elko({"op": "auth", "label": "x" * 10_000})
+
+
+def _rtcp_block(number: int, size: Size) -> Iterator[bytes]:
+    yield b"start\n1 0\n" + b'{"to":"client", "op":"auth", "label":"'
+    yield from _long(size)
+
+
+def _queries(number: int, size: Size) -> Iterator[bytes]:
+    name = b"".join(bytes([len(label)]) + label for label in (b"many", b"service", b"elkobroker")) + b"\0"
+    query = b"\0\1\1\0\0\1\0\0\0\0\0\0" + name + b"\0\x21\0\1"
+    yield from _many(len(query).to_bytes(2, "big") + query, size)
+
+
+def _query(number: int, size: Size) -> Iterator[bytes]:
+    yield b"\x01\xff" + b"\0\1\1\0\0\1\0\0\0\0\0\0" + b"x" * 400
+
+
+def _hello(number: int, size: Size) -> Iterator[bytes]:
+    """The beginning of a handshake of TLS: a record of the longest length, without its end."""
+    yield b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + b"x" * 16_000
+
+
+def _hello_whole(number: int, size: Size) -> Iterator[bytes]:
+    """A whole ClientHello, without what follows."""
+    context = ssl.create_default_context()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    yield outgoing.read()
+
+
+def _line(number: int, size: Size) -> Iterator[bytes]:
+    yield from _long(attrs.evolve(size, sent=WRITE))
+
+
+ATTACKS = {
+    "dbp-lists": Attack("dbp", _list_requests),
+    "dbp-names": Attack("dbp", _named_requests),
+    "dbp-frame": Attack("dbp", _long_frame),
+    "dbp-frames": Attack("dbp", _short_frames),
+    "dbp-pings": Attack("dbp", _pings),
+    "mc0-own": Attack("mc0", _own_messages),
+    "mc0-frame": Attack("mc0", _long_frame),
+    "mc0-frames": Attack("mc0", _short_frames),
+    "mtl-frame": Attack("mtl", _long_frame),
+    "mtl-frames": Attack("mtl", _short_frames),
+    "mtl-pings": Attack("mtl", _pings),
+    "elko-finds": Attack("main", _finds),
+    "elko-waits": Attack("main", _waits),
+    "elko-block": Attack("main", _block),
+    "websocket-finds": Attack("web", _web_finds),
+    "websocket-fragments": Attack("web", _fragments),
+    "websocket-head": Attack("web", _web_head),
+    "poll-body": Attack("poll", _poll_body),
+    "poll-sessions": Attack("poll", _sessions),
+    "rtcp-finds": Attack("rtcp", _rtcp_finds),
+    "rtcp-sequence": Attack("rtcp", _rtcp_out_of_sequence),
+    "rtcp-block": Attack("rtcp", _rtcp_block),
+    "tls-hello": Attack("tls", _hello),
+    "tls-whole-hello": Attack("tls", _hello_whole),
+    "http-head": Attack("http", _web_head),
+    "http-body": Attack("http", _body),
+    "http-chunks": Attack("http", _chunks),
+    "http-pages": Attack("http", _pages),
+    "http-listings": Attack("http", _listings),
+    "http-events": Attack("http", _events),
+    "dns-queries": Attack("dns", _queries),
+    "dns-query": Attack("dns", _query),
+    "console-line": Attack("console", _line),
+}
+"""Every attack, by wire and by what it fills."""
+
+
+class Stranger:
+    """The connections of one attack."""
+
+    def __init__(self, daemon: Daemon, attack: Attack, size: Size) -> None:
+        self._daemon = daemon
+        self._selector = selectors.DefaultSelector()
+        self._sockets: list[socket.socket] = []
+        where = ("127.0.0.1", port(daemon, attack.wire))
+        for number in range(size.connections):
+            sock = socket.create_connection(where, PATIENCE)
+            sock.setblocking(False)
+            self._sockets.append(sock)
+            self._selector.register(sock, selectors.EVENT_WRITE, [iter(attack.payload(number, size)), memoryview(b"")])
+
+    def send(self, look: Callable[[], object] = lambda: None) -> None:
+        """Send all, as far as the daemon takes it. ``look`` is called now and then."""
+        vain = 0
+        while self._selector.get_map() and vain < IN_VAIN:
+            ready_ones = self._selector.select(0.2)
+            for key, _ in ready_ones:
+                self._send(key)
+            look()
+            if not ready_ones:
+                vain += 1
+                alive(self._daemon)
+            else:
+                vain = 0
+        alive(self._daemon)
+
+    def _send(self, key: selectors.SelectorKey) -> None:
+        sock, state = key.fileobj, key.data
+        assert isinstance(sock, socket.socket)
+        try:
+            if not state[1]:
+                state[1] = memoryview(next(state[0]))
+            state[1] = state[1][sock.send(state[1]) :]
+        except BlockingIOError:
+            pass
+        except (StopIteration, ConnectionError):
+            self._selector.unregister(sock)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._selector.close()
+        for sock in self._sockets:
+            sock.close()
+
+
+def alive(daemon: Daemon) -> None:
+    """Return when the daemon has answered a request over HTTP."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port(daemon, 'http')}/healthz", timeout=PATIENCE) as answer:
+        assert answer.status == 200

@@ -1,0 +1,104 @@
+"""One stranger, whatever it sends and does not read, makes the daemon grow by a bounded amount, which is given back.
+
+The figures are those of the kernel: resident memory at its peak, and afterwards.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from bench.common.machine import forget_peak, peak_resident, resident
+from tests.contract.strangers import ATTACKS, Size, Stranger, alive, configured, register
+from tests.integration.daemon import Daemon
+from tests.integration.mc0_clients import whole_log
+from tests.patience import until
+
+MEBIBYTE = 1024 * 1024
+
+SMALL = Size(connections=50, sent=400_000, services=20)
+"""An everyday attack: 20 MB, of which the daemon of these tests may hold a fifth."""
+
+SMALL_BUDGET, SMALL_GROWTH = 3 * MEBIBYTE, 10 * MEBIBYTE
+"""The budget of an address in these tests, and the growth of the process that is permitted with it: its connections and
+the buffers of the kernel's reads come on top."""
+
+LARGE = Size(connections=250, sent=1_000_000, services=60)
+GROWTH, WITHIN = 64 * MEBIBYTE, 30.0
+"""With the default budget: the growth of the process for any attack, and the seconds until it is given back."""
+
+LEFT = 6 * MEBIBYTE
+"""What may stay: heaps are given back in whole pages only, and caches are filled by the first use of a wire."""
+
+LEFT_OF_MANY = 24 * MEBIBYTE
+"""The same after the long attacks: small objects of ten thousand finds leave gaps between those that stay."""
+
+
+def attacked(daemon: Daemon, name: str, size: Size) -> tuple[int, int]:
+    """Attack a daemon, and return its resident memory before, and by how much it grew at most."""
+    pid = daemon.process.pid
+    alive(daemon)
+    before = resident(pid)
+    forget_peak(pid)
+    stranger = Stranger(daemon, ATTACKS[name], size)
+    try:
+        stranger.send()
+        return before, peak_resident(pid) - before
+    finally:
+        stranger.close()
+
+
+def in_order(daemon: Daemon) -> None:
+    """End a daemon, which must have had no failure."""
+    daemon.signal(signal.SIGTERM)
+    log = whole_log(daemon)
+    assert "Traceback" not in log
+    assert " critical " not in log
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with a small budget for each address."""
+    directory = tmp_path_factory.mktemp("small")
+    with Daemon(directory, *configured(directory, SMALL_BUDGET)) as daemon:
+        kept = register(daemon, SMALL.services)
+        for name in ATTACKS:  # once in a small way: what each wire loads and caches is no growth
+            Stranger(daemon, ATTACKS[name], Size(1, 1_000, SMALL.services)).close()
+        yield daemon
+        for each in kept:
+            each.close()
+        in_order(daemon)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_stranger_takes_a_bounded_amount_of_memory_and_leaves_it(small: Daemon, name: str) -> None:
+    before, grown = attacked(small, name, SMALL)
+    assert grown <= SMALL_GROWTH
+    until(lambda: resident(small.process.pid) <= before + LEFT)
+
+
+@pytest.fixture(scope="module")
+def default(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with the default budget."""
+    directory = tmp_path_factory.mktemp("default")
+    with Daemon(directory, *configured(directory)) as daemon:
+        kept = register(daemon, LARGE.services)
+        yield daemon
+        for each in kept:
+            each.close()
+        in_order(daemon)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_large_attack_stays_within_64_mebibytes_and_leaves_them_within_half_a_minute(
+    default: Daemon, name: str
+) -> None:
+    before, grown = attacked(default, name, LARGE)
+    ended = time.monotonic()
+    assert grown <= GROWTH
+    until(lambda: resident(default.process.pid) <= before + LEFT_OF_MANY)
+    assert time.monotonic() - ended <= WITHIN
