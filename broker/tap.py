@@ -20,6 +20,8 @@ from broker.config import endpoint, files
 from broker.config.cluster import Cluster
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.section import Section
+from broker.config.structure import structure
+from broker.config.values import Log
 from broker.wires.elko.config import BrokerListener
 
 
@@ -36,7 +38,7 @@ class Options(usage.Options):
         "--director-port, an Elko Director too. Everything else is in the configuration file; options count before it."
     )
 
-    optParameters: ClassVar = [
+    optParameters: ClassVar[list[list[Any]]] = [
         ["port", "p", None, "TCP port of the Elko listener; 0 takes a free one [default: 9000]", int],
         ["bind", "b", None, "Address of the Elko listener [default: 127.0.0.1]"],
         ["password-file", None, None, "File with the password that Elko peers must give [default: none, open]"],
@@ -118,6 +120,8 @@ class Options(usage.Options):
                 config = config.using(**{section.name: _moved(section, config, given)})
         config = config.using(cluster=self._with_cluster(config.cluster))
         log = {key: self[f"log-{key}"] for key in ("format", "level") if self[f"log-{key}"] is not None}
+        for key, text in structure(dict(log), Log)[1]:
+            raise _bad(f"log-{key}", text)
         config = config.using(log=attrs.evolve(config.log, **log))
         wrong = problems(config)
         if wrong:

@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import stat
 import sys
+import traceback
 from collections.abc import Callable
 from functools import partial, wraps
+from pathlib import Path
+from threading import get_ident, main_thread
 from types import FrameType
 from typing import Any
 
@@ -38,14 +41,44 @@ LIBRARIES = (
 file of a unix socket, which comes and goes with the port."""
 
 
+ROOT = f"{Path(__file__).parents[1]}/"
+
+found: list[str] = []
+"""What the broker's code has blocked a reactor with that a test runs."""
+
+
 def install() -> None:
-    """Watch this process from now on."""
+    """Watch this process, a daemon, from now on."""
+    _watch(blocking.must_not_block, blocking.report)
+
+
+def fails_a_test() -> None:
+    """Watch this process, which runs tests, and collect in `found` what blocks the reactor that a test runs."""
+
+    def served() -> bool:
+        reactor = sys.modules.get("twisted.internet.reactor")
+        if reactor is None or not reactor.running or get_ident() != main_thread().ident:
+            return False
+        frame: FrameType | None = sys._getframe(3)
+        ours = False
+        while frame is not None and frame.f_code.co_name != "mainLoop":
+            name = frame.f_code.co_filename
+            if name.startswith(f"{ROOT}tests/") or "/twisted/trial/" in name:
+                return False  # what a test itself calls, it may wait for
+            ours = ours or name.startswith(f"{ROOT}broker/")
+            frame = frame.f_back
+        return ours and frame is not None
+
+    _watch(served, lambda what: found.append(f"{what}:\n{''.join(traceback.format_stack(limit=16)[:-3])}"))
+
+
+def _watch(must_not_block: Callable[[], bool], report: Callable[[str], object]) -> None:
     process = os.getpid()
 
     def blocks(what: str, path: object = None) -> None:
         # A child that is about to become another program has the hook too.
-        if blocking.must_not_block() and os.getpid() == process and not _permitted(path):
-            blocking.report(what if path is None else f"{what} {path!r}")
+        if os.getpid() == process and must_not_block() and not _permitted(path):
+            report(what if path is None else f"{what} {path!r}")
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in EVENTS:

@@ -6,7 +6,7 @@
 - Tests marked ``long`` run with ``--long`` only, as `make test LONG=1` passes it: so the everyday run stays short.
 - Which tests run in the same process where there are several, and which of them first.
 - Tests that are skipped for want of a package make the run fail (tests/packages.py).
-- The reactor is the broker's own, as under twistd.
+- The reactor is the broker's own, as under twistd. Code of the broker that blocks it makes a test fail.
 - The collector does not look at the thousands of tests again and again.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from hypothesis import settings
 from twisted.trial import util
 
 from broker.net.reactor import install
+from tests import blocking_guard
 from tests.packages import pytest_sessionfinish, pytest_terminal_summary
 
 __all__ = ["pytest_sessionfinish", "pytest_terminal_summary"]
@@ -47,9 +49,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the examples. Have trial end a test that waits for ever, with a traceback, a little before pytest ends the
     process."""
+    blocking_guard.fails_a_test()
     profile = "complete" if config.getoption("--long") else "everyday"
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
     util.DEFAULT_TIMEOUT_DURATION = 0.9 * float(config.getini("timeout"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test in which the broker's code blocks the reactor that the test runs."""
+    blocking_guard.found.clear()
+    yield
+    assert not blocking_guard.found, f"the reactor's thread is blocked by {blocking_guard.found[0]}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

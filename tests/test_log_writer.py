@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +17,7 @@ from twisted.logger import globalLogPublisher
 
 from broker.logs import writer as module
 from broker.logs.control import LogControl
+from broker.logs.journald import Journal
 from broker.logs.twistd import observer
 from broker.logs.writer import MAX_QUEUED, Line, LogWriter, RotatingFile, written
 from tests.patience import PATIENCE, until
@@ -146,6 +149,20 @@ def test_lines_that_a_destination_fails_to_take_are_counted_as_whole_lines() -> 
     writing.join(PATIENCE)
     os.close(write)
     assert 0 < got[0] < 10
+
+
+def test_a_journal_that_reads_nothing_stops_nobody_and_gets_the_lines_when_it_reads(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
+        server.bind(str(tmp_path / "socket"))
+        out = io.StringIO()
+        writer = LogWriter(Journal(out, str(tmp_path / "socket")))
+        writer.start()
+        sent = [b"MESSAGE=%d\n" % number for number in range(2_000)]
+        for line in sent:
+            writer.put(line)  # more than the socket takes
+        server.settimeout(PATIENCE)
+        assert [server.recv(100) for _ in sent] == sent
+        assert (out.getvalue(), writer.dropped) == ("", 0)
 
 
 def test_a_file_is_rotated_at_its_limit_and_so_many_are_kept(tmp_path: Path) -> None:

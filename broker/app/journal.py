@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred
 
+from broker.blocking import blocking
 from broker.config import values
 from broker.config.validate_journal import effective_journal_name
 from broker.core.damage import Damage, Damages, left_aside, set_aside
@@ -66,6 +67,7 @@ class JournalWriter:
         return self.journal.stop().addCallback(ended)
 
 
+@blocking
 def open_journal(
     config: values.Journal, state: str, registry: IRegistry, reactor: Any, host: str, damages: Damages
 ) -> JournalWriter:

@@ -8,6 +8,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredList
 
+from broker.blocking import unavoidable
 from broker.config.schema import Config
 from broker.config.section import Binding
 from broker.core.checks.interfaces import Pinger
@@ -175,7 +176,8 @@ class RunningWires:
 
     def _make(self, wire: Wire[Any], context: Context) -> None:
         if wire.name not in self._open:
-            made = self._open[wire.name] = wire.open(getattr(self._config, wire.name), context)
+            with unavoidable("a wire that could not be made at the start is made again, and reads its store"):
+                made = self._open[wire.name] = wire.open(getattr(self._config, wire.name), context)
             self._counters.include(made.counts)
             if self._draining:
                 made.drain()

@@ -20,6 +20,7 @@ import attrs
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
+from broker.blocking import blocking
 from broker.core.model import NotReady, Verified
 
 MAX_FINDINGS = 100
@@ -127,6 +128,7 @@ class Damages:
         return {"state_damaged.rows": self._rows, "state_damaged.files": self._files}
 
 
+@blocking
 def set_aside(path: str, now: float, companions: Sequence[str] = ()) -> str:
     """Rename a file that cannot be used, with those whose names are its own and a suffix. Returns its new path.
 
@@ -150,6 +152,7 @@ def set_aside(path: str, now: float, companions: Sequence[str] = ()) -> str:
     return target
 
 
+@blocking
 def left_aside(directory: str) -> list[Damage]:
     """Return the findings about files that earlier starts have set aside in a directory."""
     try:

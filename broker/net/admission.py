@@ -245,8 +245,9 @@ class ConnectionFactory(Factory):
 
     def _cut_off(self, deadline: float) -> None:
         """Abort the connections that have nothing to send, and at the shutdown deadline all."""
-        over = self.clock.seconds() >= deadline
-        self._end_of_stop = None if over else self.clock.callLater(SENT_WITHIN, self._cut_off, deadline)
+        left = deadline - self.clock.seconds()
+        over = left <= 0
+        self._end_of_stop = None if over else self.clock.callLater(min(SENT_WITHIN, left), self._cut_off, deadline)
         for connection in list(self.connections):
             if over or connection.all_sent:
                 connection.abort()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import platform
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from twisted.python.usage import UsageError
 
 from broker.app.configuration import Config
 from broker.config.values import Console
+from broker.tap import Options
 from broker.wires.dbp.config import Dbp
 from broker.wires.mc0.config import Mc0
 from tests.config.command_line import configured
@@ -97,6 +100,8 @@ def test_the_port_of_dbp_goes_before_both_ports_in_the_file_which_keeps_the_rest
             "command line: dbp.endpoint: 127.0.0.1:61616 is taken by mc0.endpoint\n",
         ),
         (("--console-port", "x"), "command line: --console-port: 'x' is no port, nor 'off'\n"),
+        (("--log-level", "htpp"), 'command line: --log-level: must be "debug" or "info" or "warn" or "error"\n'),
+        (("--log-format", "jsn"), 'command line: --log-format: must be "text" or "json"; did you mean "json"?\n'),
     ],
 )
 def test_what_is_wrong_is_told_and_ends_it(
@@ -106,6 +111,15 @@ def test_what_is_wrong_is_told_and_ends_it(
         configured(*words)
     assert ended.value.code == 1
     assert capsys.readouterr().err == told
+
+
+@pytest.mark.parametrize(
+    "value", ["htpp", "", "-1", "99999999999", "1.5", "a\0b", "[", "x" * 5_000, "é\udcff", "tcp:1"]
+)
+@pytest.mark.parametrize("option", [names[0] for names in Options.optParameters])
+def test_any_value_of_an_option_is_used_or_refused(option: str, value: str) -> None:
+    with suppress(UsageError), pytest.raises(SystemExit):
+        configured(f"--{option}", value, "--check")
 
 
 def test_check_says_what_the_ports_come_to(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.integration.daemon import Daemon, Peer
 from tests.integration.test_control import call
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 LINES = 300
 """Lines of the log that fill a pipe of a page, and the buffer of its reader, several times."""
@@ -96,31 +99,59 @@ DOORS: dict[str, tuple[str, Callable[[int], None]]] = {
 """The doors: the line of the log that has their port, and a question that only a running reactor answers."""
 
 
-@pytest.fixture(scope="module")
-def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    directory = tmp_path_factory.mktemp("blocking")
-    file = directory / "broker.toml"
-    file.write_text(CONFIGURATION)
-    with Daemon(directory, "--config", str(file)) as running:
-        for line, _ in DOORS.values():
-            running.wait_for(line)
-        yield running
-
-
-@pytest.fixture(scope="module")
-def unread(daemon: Daemon) -> Iterator[Daemon]:
-    """The daemon while nobody reads its standard output, and after more lines than the pipe takes."""
+@contextmanager
+def unread(daemon: Daemon, config: Path) -> Iterator[None]:
+    """Nobody reads the standard output, and more lines were logged than its pipe takes."""
     daemon.pause_output()
     for _ in range(LINES):
         assert call(daemon, "PUT", "/v1/log", {"level": "debug"})[0] == 200
-    yield daemon
+    yield
     daemon.resume_output()
 
 
+@contextmanager
+def unanswered(daemon: Daemon, config: Path) -> Iterator[None]:
+    """A reload reads a file that does not come, as from a network file system that does not answer."""
+    text = config.read_bytes()
+    config.unlink()
+    os.mkfifo(config)
+    daemon.signal(signal.SIGHUP)
+    pipe = until(lambda: opened(config))
+    assert pipe is not None
+    yield
+    os.write(pipe, text)
+    os.close(pipe)
+    daemon.wait_for("the configuration was reloaded")
+
+
+def opened(pipe: Path) -> int | None:
+    """The writing end of a pipe, once another process reads it."""
+    try:
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
+TROUBLES = {"unread-log": unread, "unanswered-reload": unanswered}
+
+
+@pytest.fixture(scope="module", params=TROUBLES)
+def troubled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A daemon with all doors, while something that it needs does not answer."""
+    directory = tmp_path_factory.mktemp("blocking")
+    config = directory / "broker.toml"
+    config.write_text(CONFIGURATION)
+    with Daemon(directory, "--config", str(config)) as running:
+        for line, _ in DOORS.values():
+            running.wait_for(line)
+        with TROUBLES[request.param](running, config):
+            yield running
+
+
 @pytest.mark.parametrize("door", DOORS)
-def test_a_door_answers_while_nobody_reads_the_log(unread: Daemon, door: str) -> None:
+def test_a_door_answers_meanwhile(troubled: Daemon, door: str) -> None:
     line, ask = DOORS[door]
-    ask(int(unread.wait_for(line).group(1)))
+    ask(int(troubled.wait_for(line).group(1)))
 
 
 def test_the_log_goes_on_where_it_was_paused(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from broker.blocking import blocking
 from broker.core.director.farm import Farm
 
 RECORD_SECONDS = 1.0
@@ -101,6 +102,7 @@ def _text(value: Any) -> str:
     return value
 
 
+@blocking
 def read(path: str, now: float) -> Sequence[RecordedServer]:
     """Return the servers of a fresh record; none if there is none. Logs why a record cannot be used."""
     try:
@@ -161,6 +163,7 @@ class FarmRecorder:
         self._in_thread(_write, self._path, servers, now).addCallbacks(written, failed).addBoth(ended)
 
 
+@blocking
 def _write(path: str, servers: Sequence[RecordedServer], at: float) -> None:
     """Replace the file. To be called in the worker thread."""
     temporary = f"{path}.new"
