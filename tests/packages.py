@@ -1,4 +1,4 @@
-"""Programs of the system that tests need: etcd, PostgreSQL, network namespaces.
+"""Programs of the system that tests need: etcd, PostgreSQL, network namespaces, proxies.
 
 `etc/setup.sh test` installs them. A test that is skipped because a program is missing makes the run fail, unless that
 script has noted that the package cannot be had here; a test that is skipped because the kernel refuses something does
@@ -28,6 +28,8 @@ PACKAGES = {
     "ip": "iproute2",
     "nft": "nftables",
     "faketime": "faketime",
+    "nginx": "nginx-light",
+    "haproxy": "haproxy",
 }
 """Programs with their packages in Debian."""
 

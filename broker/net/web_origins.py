@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.core.errors import Reason, Refusal
+from broker.web.sites import canonical
 
 ALL = "*"
 """The entry that allows every page."""
@@ -41,19 +42,19 @@ class Origins:
 
     def use(self, allowed: Iterable[str]) -> None:
         """Allow these origins from now on. Connections of others stay."""
-        self._allowed = frozenset(each.lower() for each in allowed)
+        self._allowed = frozenset(map(_compared, allowed))
 
     def allow(self, origin: str | None, site: str | None = None) -> bool:
         """Return True if a request is allowed. ``origin`` and ``site`` are its Origin and Sec-Fetch-Site, or None.
 
-        Any text is accepted, including surrogates of undecodable bytes. A non-ASCII origin is never listed: browsers
-        write such hosts in Punycode.
+        Origins are compared as URLs. Any text is accepted, including surrogates of undecodable bytes. A non-ASCII
+        origin is never listed: browsers write such hosts in Punycode.
         """
         if ALL in self._allowed:
             return True
         if origin is None:
             return site is None or site.strip().lower() in OWN
-        return origin.isascii() and origin.lower() in self._allowed
+        return origin.isascii() and _compared(origin) in self._allowed
 
     def shared_with(self, origin: str | None) -> str | None:
         """Return the value of Access-Control-Allow-Origin in the answer, or None to omit the header."""
@@ -68,3 +69,8 @@ def not_allowed(origin: str | None, site: str | None = None) -> Refusal:
         text = f"a request of a browser without an origin (Sec-Fetch-Site: {site[:MAX_SHOWN]!r}) may not connect"
         return Refusal(Reason.HANDSHAKE, text)
     return Refusal(Reason.HANDSHAKE, f"the origin {str(origin)[:MAX_SHOWN]!r} is not among those that may connect")
+
+
+def _compared(origin: str) -> object:
+    """Return an origin as it is compared: as a URL, or as text if it is ``null`` or of another scheme."""
+    return canonical(origin) or origin.lower()

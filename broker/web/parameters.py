@@ -43,15 +43,16 @@ def query(type_: type[T], given: Mapping[str, Sequence[str]]) -> T:
 def body(type_: type[T] | None, given: bytes, content_type: str | None) -> T | None:
     """Return the JSON body, or None for an endpoint without one. Raises `Problem` 400 or 415.
 
-    An empty body is an empty object. A body without a Content-Type is JSON: `curl -d` and scripts often send a wrong
-    one, but a form of a web page always has one of the three that are refused here.
+    An empty body is an empty object. The Content-Type may be missing or wrong: ``curl -d`` sends that of URL-encoded
+    forms, and ``fetch`` in a browser text/plain. A page of another site may send these without being asked; its
+    requests are refused by their Origin and Sec-Fetch-Site (`broker.web.sites`).
     """
     if type_ is None:
         if given:
             raise Problem(400, "this request has no body")
         return None
     media = (content_type or "").partition(";")[0].strip().lower()
-    if given and media in _FORMS:
+    if given and media == "multipart/form-data":
         raise Problem(415, "the body must be JSON: Content-Type: application/json", Reason.SYNTAX)
     try:
         values = msgspec.json.decode(given or b"{}")
@@ -64,11 +65,6 @@ def body(type_: type[T] | None, given: bytes, content_type: str | None) -> T | N
         if name not in fields:
             raise _unknown("member", name, fields)
     return _converted(values, type_, strict=True)
-
-
-_FORMS = frozenset({"multipart/form-data", "text/plain"})
-"""Content types that a page of another site may send without being asked. The third one, of URL-encoded forms, is the
-one that ``curl -d`` sends, so it is accepted: cross-site requests are refused by their Origin and Sec-Fetch-Site."""
 
 
 def _read_fields(type_: Any) -> Mapping[str, bool]:

@@ -4,7 +4,8 @@ A browser lets any page send requests to any address that it reaches, this machi
 of another origin, since the API sends no CORS headers. Two attacks remain:
 
 - *Cross-site requests* that change something, and WebSockets, whose messages a page may read. Browsers send ``Origin``
-  or ``Sec-Fetch-Site`` with both: they must name the listener's own site.
+  or ``Sec-Fetch-Site`` with both: they must name the listener's own site. A proxy may send another ``Host`` than the
+  browser: then ``Sec-Fetch-Site`` and a known name in ``Origin`` stand for it.
 - *DNS rebinding*: a name of the attacker that resolves to the listener's address makes the page's own origin equal to
   the listener's. The name is in ``Host``, which must therefore be a known one.
 """
@@ -13,12 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from ipaddress import ip_address
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from broker.web.messages import Request
 
 OWN = ("none", "same-origin")
 """Values of Sec-Fetch-Site without another page as the cause: a typed address, or a page of the listener itself."""
+
+PORTS = {"http": 80, "https": 443}
+"""The default ports of the schemes of origins."""
 
 LOCAL_NAMES = ("localhost", "ip6-localhost")
 """Names that resolve to this machine without DNS. A name below ``localhost.`` may be resolved by DNS."""
@@ -33,32 +37,44 @@ def known_host(request: Request, hosts: Collection[str]) -> bool:
     if host is None or "*" in hosts:
         return True
     name = host_name(host)
-    if name is None:
-        return False
-    return name in LOCAL_NAMES or name in hosts or is_literal(name)
+    return name is not None and _known(name, hosts)
 
 
-def same_site(request: Request) -> bool:
-    """Return True if no page of another site caused the request, as far as its headers tell."""
-    site = request.headers.get("sec-fetch-site")
-    if site is not None and site.strip().lower() not in OWN:
+def same_site(request: Request, hosts: Collection[str] = ()) -> bool:
+    """Return True if no page of another site caused the request, as far as its headers tell. ``hosts`` as for
+    `known_host`."""
+    site = request.headers.get("sec-fetch-site", "none").strip().lower()
+    if site not in OWN:
         return False
     origin = request.headers.get("origin")
     if origin is None:
         return True
-    return _authority(origin) == (request.headers.get("host") or "").strip().lower() != ""
+    own = canonical(origin)
+    if own is None:
+        return False
+    host = canonical(f"{own[0]}://{request.headers.get('host', '').strip()}")
+    return own == host or (site == "same-origin" and _known(own[1], hosts))
+
+
+def canonical(origin: str) -> tuple[str, str, int] | None:
+    """Return an origin as its scheme, its host and its port, so that origins that are equal as URLs are equal values:
+    in lower case, without a dot at the end of the host, addresses in their one spelling, with the port of the scheme.
+
+    None for ``null``, for another scheme than http and https, and for anything malformed.
+    """
+    scheme, separator, authority = origin.strip().partition("://")
+    parts = _split(authority) if separator else None
+    default = PORTS.get(scheme.lower())
+    if parts is None or default is None:
+        return None
+    name, port = parts
+    return scheme.lower(), name, default if port is None else port
 
 
 def host_name(host: str) -> str | None:
     """Return the name or address of a Host field in lower case, without port and brackets; None if it is malformed."""
-    try:
-        parts = urlsplit(f"//{host.strip()}")
-        name, _ = parts.hostname, parts.port
-    except ValueError:
-        return None
-    if not name or parts.path or parts.query or parts.fragment or "@" in host:
-        return None
-    return name.rstrip(".")
+    parts = _split(host.strip())
+    return None if parts is None else parts[0]
 
 
 def is_literal(name: str) -> bool:
@@ -70,7 +86,21 @@ def is_literal(name: str) -> bool:
     return True
 
 
-def _authority(origin: str) -> str | None:
-    """Return the host and port of an origin in lower case; None for ``null`` and anything malformed."""
-    scheme, separator, authority = origin.strip().lower().partition("://")
-    return authority if separator and scheme in ("http", "https") else None
+def _known(name: str, hosts: Collection[str]) -> bool:
+    return name in LOCAL_NAMES or name in hosts or is_literal(name)
+
+
+def _split(authority: str) -> tuple[str, int | None] | None:
+    """Return the host and the port of an authority; None if it is malformed."""
+    try:
+        parts: SplitResult = urlsplit(f"//{authority}")
+        name, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if not name or parts.path or parts.query or parts.fragment or "@" in authority:
+        return None
+    name = name.removesuffix(".")
+    try:
+        return str(ip_address(name)), port
+    except ValueError:
+        return (name, port) if name else None

@@ -40,6 +40,9 @@ HEADERS = (
 NO_STORE = ("Cache-Control", "no-store")
 """The header of answers without a Cache-Control of their own: they show state that may change, or is secret."""
 
+UNBUFFERED = ("X-Accel-Buffering", "no")
+"""The header of streams: nginx passes each piece on as it arrives, where it would else fill a buffer first."""
+
 NO_ROOM = "too many answers wait already: try again later"
 
 
@@ -173,7 +176,7 @@ class Answering:
             channel.upgrade(outlet)
         else:
             date = ("Date", datetimeToString().decode())
-            headers = [*HEADERS, (HEADER, self._id), *stream.headers, NO_STORE, date]
+            headers = [*HEADERS, (HEADER, self._id), *stream.headers, NO_STORE, UNBUFFERED, date]
             request.head(200, stream.content_type, headers)
             request.write(b"")  # type: ignore[no-untyped-call]
             if request.method == b"HEAD":

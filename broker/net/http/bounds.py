@@ -20,7 +20,7 @@ class RequestBounds:
     """Size of a request's body."""
     within: float = 30.0
     """Time from the first byte of a request to its last: a slow sender holds its connection no longer."""
-    kept_open: float = 60.0
+    kept_open: float = 75.0
     """Time for which a connection without a request stays open."""
     stalled_after: float = 30.0
     """Time for which output may be pending while the peer reads none of it."""

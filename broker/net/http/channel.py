@@ -264,6 +264,9 @@ class HttpChannel(Scheduled, HTTPChannel):
                 yield from self.upgraded.feed(piece)
                 continue
             super().dataReceived(piece)  # type: ignore[no-untyped-call]
+            if self.line_mode and b"\n" in self._buffer:
+                # A line that ends with LF alone: the parser would wait for CRLF until the deadline.
+                self._respondToBadRequestAndDisconnect()
             yield from self._serve_received()
 
     def _serve_received(self) -> Iterator[None]:
@@ -371,6 +374,9 @@ class HttpChannel(Scheduled, HTTPChannel):
         if line[:1] in (b" ", b"\t"):
             self._respondToBadRequestAndDisconnect()
             return
+        if self._receivedHeaderSize + len(line) > self.totalHeadersSize:
+            self._refuse_head()
+            return
         super().lineReceived(line)  # type: ignore[no-untyped-call]
 
     def headerReceived(self, line: bytes) -> bool:
@@ -382,6 +388,9 @@ class HttpChannel(Scheduled, HTTPChannel):
             name == b"content-length" and len(value) > LENGTH_DIGITS
         ):
             self._respondToBadRequestAndDisconnect()
+            return False
+        if self._receivedHeaderCount >= self.maxHeaders:
+            self._refuse_head()
             return False
         return bool(super().headerReceived(line))  # type: ignore[no-untyped-call]
 
@@ -401,11 +410,19 @@ class HttpChannel(Scheduled, HTTPChannel):
         if self.hanging_up:
             return
         self.refused(Refusal(Reason.SYNTAX, f"{self.factory.wire}: no request of HTTP"))
-        self.last_words(400, "Bad Request", "this is no request of HTTP/1.1, or its head is too long")
+        self.last_words(400, "Bad Request", "this is no request of HTTP/1.1")
+
+    def _refuse_head(self) -> None:
+        """Refuse a head that is too long. A browser sends the cookies of all programs of a host to each of them."""
+        if self.hanging_up:
+            return
+        text = f"the head of a request has more than {self.totalHeadersSize} bytes or {self.maxHeaders} fields"
+        self.refused(Refusal(Reason.TOO_LARGE, text))
+        self.last_words(431, "Request Header Fields Too Large", f"{text}; cookies count, too")
 
     def lineLengthExceeded(self, line: bytes) -> None:
         """Refuse a head with an oversized line."""
-        self._respondToBadRequestAndDisconnect()
+        self._refuse_head()
 
     # for requests, the listener, and the deadlines
 

@@ -18,7 +18,7 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import blake2b
 from itertools import count
 from typing import Protocol
@@ -122,7 +122,7 @@ class Routes:
 
     def needs(self, connection: int) -> bool:
         """Return True while the peer of a connection, or a client behind it, offers or waits for something."""
-        routes = self._of_connection.get(connection, {})
+        routes: Mapping[Envelope, Route] = self._of_connection.get(connection, {})
         return self._inner.needs(connection) or any(self._inner.needs(route.number) for route in routes.values())
 
     def room(self, identity: bytes) -> None:

@@ -42,8 +42,9 @@ class Http:
     """Size of the body of a request."""
     request_within: float = 30.0
     """Time from the first byte of a request to its last."""
-    kept_open: float = 60.0
-    """Time for which a connection without a request stays open."""
+    kept_open: float = 75.0
+    """Time for which a connection without a request stays open. Load balancers keep theirs for 60 s by default, and one
+    that sends a request as the other side closes gets no answer."""
     write_buffer: int = 4 * 1024 * 1024
     """Output of a stream that is pending while the peer does not read. Beyond it, the peer is disconnected."""
     stalled_after: float = 30.0

@@ -83,6 +83,54 @@ def test_an_ambiguous_message_is_refused_and_nothing_behind_it_is_served(data: b
 
 
 @pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.0\n\n",
+        b"GET / HTTP/1.1\n",
+        b"GET / HTTP/1.1\r\nHost: h\n",
+        b"\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\n\n",
+    ],
+)
+def test_a_line_that_ends_with_lf_alone_is_refused_at_once(data: bytes) -> None:
+    site = Site()
+    link = site.connect()
+    link.send(data)
+    assert link.answer().status == 400
+    assert link.closed
+    assert site.requests == []
+
+
+def test_a_body_has_any_line_ends() -> None:
+    site = Site()
+    link = site.connect()
+    link.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n\na\n\n")
+    [request] = site.requests
+    assert request.body == b"\na\n\n"
+    assert link.answer().status == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Cookie: a=" + b"x" * 20_000,
+        b"\r\n".join(b"Cookie: a%d=" % n + b"x" * 1_000 for n in range(20)),
+        b"\r\n".join(b"X-%d: y" % n for n in range(501)),
+    ],
+)
+def test_a_head_that_is_too_long_is_refused_with_the_limits(head: bytes) -> None:
+    site = Site()
+    link = site.connect()
+    link.send(b"GET / HTTP/1.1\r\nHost: h\r\n" + head + b"\r\n\r\n")
+    answer = link.answer()
+    assert answer.status == 431
+    assert b"more than 16384 bytes or 500 fields" in answer.body
+    assert link.closed
+    assert site.requests == []
+    assert site.refused(Reason.TOO_LARGE) == 1
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "Host: other",

@@ -315,7 +315,7 @@ def test_an_unknown_parameter_is_a_problem(http: HttpFarm, desk: Desk) -> None:
     assert http.ask("GET", "/open", query={"x": "1"}).status == 400
     assert http.ask("GET", "/open", b"{}").status == 400
     assert http.ask("POST", "/order/x", {"kill": 1}).status == 400
-    assert http.ask("POST", "/order/x", b"{}", content_type="text/plain").status == 415
+    assert http.ask("POST", "/order/x", b"{}", content_type="multipart/form-data").status == 415
     assert desk.calls == []
 
 

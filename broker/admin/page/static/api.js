@@ -49,6 +49,11 @@ export function path(base, query = {}) {
   return text ? `${base}?${text}` : base;
 }
 
+/** Return the URL of a path of the broker, which may be below a path of a proxy. The page is at the broker's root. */
+export function here(where) {
+  return new URL(`.${where}`, document.baseURI).href;
+}
+
 /** Return one segment of a path. */
 export function segment(name) {
   return encodeURIComponent(String(name).toWellFormed());
@@ -58,7 +63,7 @@ export function segment(name) {
 export async function open(where, { signal, headers = {}, method = "GET" } = {}) {
   let response;
   try {
-    response = await fetch(where, {
+    response = await fetch(here(where), {
       signal,
       method,
       headers: token === null ? headers : { ...headers, Authorization: `Bearer ${token}` },

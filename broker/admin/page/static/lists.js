@@ -1,6 +1,7 @@
 // The lists of the whole farm: how their columns are shown. Columns that are not named here follow as the views describe
 // them, so that a new column needs no change of the page.
 
+import { here } from "./api.js";
 import { h } from "./dom.js";
 import { reportLink } from "./report.js";
 import { providerAddress } from "./route.js";
@@ -60,7 +61,7 @@ export const LISTS = {
     path: "/v1/services",
     view: "broker services",
     search: "Search services",
-    empty: `No service is registered. One line offers one:  curl -X PUT ${location.origin}/v1/services/bank/1 -d '{"hostport":"10.0.0.1:80","ttl":60}'`,
+    empty: `No service is registered. One line offers one:  curl -X PUT ${here("/v1/services/bank/1")} -d '{"hostport":"10.0.0.1:80","ttl":60}'`,
     sort: "service",
     long: true,
     columns: [

@@ -3,7 +3,7 @@
 // The browser sends no token with a link. With one, the link leads to a path that serves the report for a while: a
 // ticket, which the page asks for with the token (docs/page.md).
 
-import { hasToken, post } from "./api.js";
+import { hasToken, here, post } from "./api.js";
 import { h } from "./dom.js";
 import { shown } from "./text.js";
 
@@ -16,7 +16,7 @@ export function reportLink(report, name) {
   const label = name ? `Report on ${shown(name)}` : null;
   return h(
     "a",
-    { href: report, target: "_blank", rel: "noreferrer", "aria-label": label, click: (event) => follow(event, report) },
+    { href: here(report), target: "_blank", rel: "noreferrer", "aria-label": label, click: (event) => follow(event, report) },
     "report",
   );
 }
@@ -29,7 +29,7 @@ async function follow(event, report) {
   if (tab === null) return;
   try {
     const { root } = await post("/v1/plan/tickets");
-    tab.location.replace(new URL(root + report.slice(ROOT.length), location.href).href);
+    tab.location.replace(here(root + report.slice(ROOT.length)));
   } catch (error) {
     if (error.status === 401) tab.close();
     else tab.document.body.textContent = shown(error.message);

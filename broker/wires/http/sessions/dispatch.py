@@ -109,7 +109,7 @@ class Dispatch:
             if problem.status == 405 and request.method == "OPTIONS":
                 raise _Answered(Response(204, headers=problem.headers)) from None
             raise
-        if (endpoint.writes or "upgrade" in request.headers) and not same_site(request):
+        if (endpoint.writes or "upgrade" in request.headers) and not same_site(request, self.hosts):
             raise Problem(403, "a page of another site may not do this", Reason.FORBIDDEN)
         return endpoint, path
 
