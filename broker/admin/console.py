@@ -337,6 +337,7 @@ class _Printer:
         self.close = close
         self.write_first = self.write
         self.debug = peer.debug
+        self.hold = peer.hold
 
     @property
     def behind(self) -> bool:

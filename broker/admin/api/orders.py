@@ -48,6 +48,10 @@ class _Listener:
     def debug(self, label: str, text: str) -> None:
         """Ignore a line for the log."""
 
+    def hold(self, size: int) -> bool:
+        """Do nothing: the session ends with the order."""
+        return True
+
     def authenticated(self) -> None:
         """Do nothing: there is no deadline."""
 
