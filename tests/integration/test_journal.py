@@ -241,7 +241,7 @@ def test_one_provider_that_floods_costs_no_other_its_records(tmp_path: Path) -> 
 
 def test_a_directory_that_cannot_be_used_is_named_and_nothing_starts(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
-    options = configured(tmp_path, f'directory = "{tmp_path}/taken"')
+    options = configured(tmp_path, f'directory = "{tmp_path}/taken/journal"')
     ended = run_to_its_end(tmp_path, *options, "--state", str(tmp_path / "state"))
     assert ended.returncode == 1
     assert "elkobroker cannot start: journal: " in ended.stdout
