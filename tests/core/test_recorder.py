@@ -119,6 +119,34 @@ class RecorderTests(SynchronousTestCase):
         """Return the names of the services that would be read after a kill, by provider."""
         return {p.id: [s.name for s in p.services] for p in self.after_a_kill(run).providers}
 
+    # ids of a start
+
+    def test_ids_of_a_start_are_above_those_of_all_earlier_ones_whatever_the_state_directory_has(self) -> None:
+        given: list[int] = []
+        directory = os.path.join(self.directory, "other")
+        copy = os.path.join(self.directory, "copy")
+        for now, before in ((1_000_000.0, None), (1_000_060.0, copy), (1_000_120.0, None)):
+            if before is not None:
+                shutil.copytree(directory, before)
+            run = Run(directory, now)
+            given += [run.join() for _ in range(2 * RESERVE)]
+            run.store.close(given[-1] + 1)
+        for now, state in ((1_000_121.0, copy), (1_000_122.0, os.path.join(self.directory, "new"))):
+            run = Run(state, now)
+            given.append(run.join())
+            run.store.close(given[-1] + 1)
+        assert given == sorted(set(given))
+        assert given[-1] < 2**53
+
+    def test_a_clock_that_was_set_back_or_is_wrong_by_centuries_repeats_no_id_and_leaves_room(self) -> None:
+        given: list[int] = []
+        directory = os.path.join(self.directory, "other")
+        for now in (1_000_000.0, 900_000.0, 0.0, 9e11, 1_000_000.0):
+            run = Run(directory, now)
+            given.append(run.join())
+            run.store.close(given[-1] + 1)
+        assert given == [10**12 + each for each in range(5)]
+
     # what is written, and when
 
     def test_changes_are_gathered_and_then_written_in_the_thread(self) -> None:

@@ -148,9 +148,7 @@ def _make(config: Mc0, context: Context) -> OpenMc0:
     )
     routes.serve(sessions, sessions.claim)
     if keys is not None:
-        # First in the list: sessions end as "revoked" before the ROUTER closes their connections, which would end
-        # those without a TTL as "gone".
-        keys.changed.insert(0, sessions.revoke)
+        keys.changed.append(sessions.revoke)
     access.changed.append(sessions.review)
     sessions.restore(context.known.sessions, curve)
     listener = RouterListener(router, context.clock)

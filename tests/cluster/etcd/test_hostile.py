@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 from broker.cluster.etcd.interface import Denied, Ended, Put, Unavailable
 from tests.cluster.etcd.hostile import Answer, Asked, Conversation, Server
 from tests.cluster.etcd.recording import ClientCase, Recorder
+from tests.net.waiting import until
 
 HEADER = {"cluster_id": "1", "member_id": "2", "revision": "7", "raft_term": "2"}
 
@@ -256,6 +257,27 @@ class WatchTests(HostileCase):
         server, watcher = self.server(answer), Recorder()
         self.client(server.url).watch(b"/", b"0", revision, watcher)
         return server, watcher
+
+    async def test_a_watch_whose_token_is_refused_is_opened_again_and_its_connection_closed(self) -> None:
+        refused = line(created=True, canceled=True, cancel_reason="rpc error: code = Unauthenticated desc = x")
+        watches: list[Conversation] = []
+
+        def answer(conversation: Conversation, asked: Asked) -> None:
+            if asked.path != "watch":
+                conversation.whole(json.dumps({"header": HEADER, "token": "t"}).encode())
+                return
+            watches.append(conversation)
+            conversation.chunked()
+            for each in [refused] if len(watches) == 1 else [line(created=True), line(events=[event(b"a")])]:
+                conversation.chunk(each)
+
+        server, watcher = self.server(answer), Recorder()
+        self.client(server.url, user="broker", password="secret").watch(b"/", b"0", 0, watcher)
+        await watcher.until(watcher.seen)
+        assert watcher.keys == [b"a"]
+        await until(lambda: watches[0].lost)
+        assert not watches[1].lost
+        assert watcher.end is None
 
     async def test_lines_that_are_not_of_etcd(self) -> None:
         for bad in (

@@ -1,0 +1,63 @@
+"""The operators' API over a real core: what it begins with the daemon, and ends with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.task import Clock
+
+from broker.access.acts import NoAudit
+from broker.access.everyone import Everyone
+from broker.admin.console import Shown
+from broker.app.api import OperatorsApi, Sources
+from broker.app.core import build
+from broker.core.counters import Counters
+from broker.core.load_history import STEP
+from broker.core.plan_file import PlanFile
+from broker.core.store import Store
+
+
+def test_loads_are_sampled_and_lags_measured_from_the_start_to_the_stop(tmp_path: Path) -> None:
+    clock: Any = Clock()
+    store = Store(str(tmp_path / "state"))
+    core = build(store.open(), store, 60.0, [], Counters(), clock)
+    nothing: Any = None
+    lag: list[Any] = []
+    sources = Sources(
+        core=core,
+        farm="",
+        clock=clock,
+        started=0.0,
+        shown=Shown,
+        dialects=lambda: [],
+        left=lambda provider: None,
+        listeners=lambda: [],
+        ready=lambda: [],
+        degraded=lambda: [],
+        control=nothing,
+        plan=PlanFile(None, clock, core.in_thread, nothing),
+        access=Everyone(),
+        audit=NoAudit(),
+        lag=lag,
+        endpoints=lambda: [],
+        certificates=lambda: [],
+    )
+    api = OperatorsApi(sources)
+    try:
+        id = core.registry.join("bank", "elko", "h:1")
+        assert (api.history.of(id), lag) == ([], [])
+        api.start()
+        clock.advance(0)
+        assert (api.history.of(id), len(lag)) == ([0.0], 1)
+        core.registry.load(id, 0.5)
+        clock.advance(STEP)
+        clock.advance(0)
+        assert api.history.of(id) == [0.0, 0.5]
+        api.stop()
+        clock.advance(STEP)
+        clock.advance(0)
+        assert api.history.of(id) == [0.0, 0.5]
+    finally:
+        core.threads.stop()
+        store.close(1)
