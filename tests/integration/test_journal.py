@@ -246,7 +246,7 @@ def test_a_directory_that_cannot_be_used_is_named_and_nothing_starts(tmp_path: P
     assert ended.returncode == 1
     assert "elkobroker cannot start: journal: " in ended.stdout
     assert f"{tmp_path}/taken" in ended.stdout
-    assert "listener" not in ended.stdout
+    assert "elko listener" not in ended.stdout
     assert "Traceback" not in ended.stdout
 
 
