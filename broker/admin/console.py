@@ -97,6 +97,7 @@ class ConsoleSession:
         self.principal = Principal(address=peer.address)
         """The operator; the anonymous user before the login."""
         self._half_closed = False
+        self._over = False
         self._reading = ConsoleReading(shown.later, self._print_json, self._carry_out)
         self._listening: set[str] | None = None
         self._dialects = {dialect.prefix: dialect for dialect in dialects}
@@ -107,7 +108,9 @@ class ConsoleSession:
     # called by the connection
 
     def receive(self, line: Line | Negotiation) -> None:
-        """Take one line."""
+        """Take one line. No-op after the end, for lines that were held."""
+        if self._over:
+            return
         if isinstance(line, Negotiation):
             self._peer.write(line.answer)
             return
@@ -158,9 +161,11 @@ class ConsoleSession:
 
     def lost(self) -> None:
         """Handle the loss of the connection."""
+        self._over = True
         self._login.lost()
         self._reading.end()
-        for typist in self._typists.values():
+        typists, self._typists = self._typists, {}
+        for typist in typists.values():
             typist.session.lost()
 
     # inside
@@ -335,7 +340,6 @@ class _Printer:
         self.request_id = ""
         self.vanished = False
         self.close = close
-        self.write_first = self.write
         self.debug = peer.debug
         self.hold = peer.hold
 
@@ -350,6 +354,10 @@ class _Printer:
             self._peer.write(_printable(data.rstrip().decode()).encode() + b"\r\n")
             return
         self._peer.write(_pretty(data.rstrip()).replace("\n", "\r\n").encode() + b"\r\n")
+
+    def write_first(self, data: bytes) -> None:
+        """Print one message: output of a console is in no order with that of others."""
+        self.write(data)
 
     def refused(self, refusal: Refusal) -> bool:
         """Print a refusal."""

@@ -110,6 +110,8 @@ class ConsoleLogin:
         if checking is not None:
             checking.addErrback(lambda failure: failure.trap(Refusal, CancelledError))
             checking.cancel()
+        # They refer to the session: without the cycle, no garbage collection is needed.
+        self._say = self._refuse = self._entered = _ignore
 
     @property
     def pending(self) -> bool:
@@ -164,3 +166,7 @@ class ConsoleLogin:
         """Return the lines that waited, each once."""
         held, self._held = self._held, []
         return held
+
+
+def _ignore(_: object) -> None:
+    """Do nothing with what comes after the end."""

@@ -74,6 +74,9 @@ class ConsoleReading:
         """Stop: the operator has gone."""
         self._pieces = self._answer = None
         self._held.clear()
+        # They refer to the session: without the cycle, no garbage collection is needed.
+        self._show = self._resume = _ignore
+        self.done = lambda: None
 
     def _step(self) -> None:
         if self._pieces is None:
@@ -94,3 +97,7 @@ class ConsoleReading:
             self._resume(self._held.popleft())
         if not self.busy:
             self.done()
+
+
+def _ignore(_: object) -> None:
+    """Do nothing with what comes after the end."""

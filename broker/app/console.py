@@ -25,12 +25,18 @@ from broker.net.tls import Certificates
 from broker.wires.common.places import place
 from broker.wires.dialect import Dialect
 
-LIMITS = ConnectionLimits(connections=100, rate=1, burst=20, authenticate_within=30)
-"""Operators are few, and a password is not guessed at one connection a second."""
+LIMITS = ConnectionLimits(connections=500, rate=1, burst=20, authenticate_within=30)
+"""Operators are few, but one that comes among hostile peers needs a place until its login. A password is not guessed at
+one connection a second."""
+
+
+SHOWN_FOR = 1.0
+"""Seconds for which operators that connect share the tables and dialects of the open wires. To make them takes over a
+millisecond, which a crowd of connections would multiply."""
 
 
 class ConsoleListener:
-    """The listener of operators. ``dialects`` and ``shown`` are asked for each operator that connects."""
+    """The listener of operators. ``dialects`` and ``shown`` are asked for operators that connect."""
 
     log = Logger()
 
@@ -52,6 +58,8 @@ class ConsoleListener:
         self._access.changed.append(self._review)
         self._dialects = dialects
         self._shown = shown
+        self._clock = reactor
+        self._made: tuple[float, Sequence[Dialect], Shown] | None = None
         endpoint = endpoints.parse(config.endpoint)
         self._lines = LineFactory(
             "console",
@@ -97,10 +105,15 @@ class ConsoleListener:
         """Close all connections in good order. Fires when they are closed."""
         return self._lines.close()
 
+    def _parts(self) -> tuple[Sequence[Dialect], Shown]:
+        """Return the dialects and the state for operators, which are made again after `SHOWN_FOR`."""
+        now = self._clock.seconds()
+        if self._made is None or not 0 <= now - self._made[0] < SHOWN_FOR:
+            self._made = now, self._dialects(), self._shown()
+        return self._made[1:]
+
     def _converse(self, peer: Peer) -> tuple[MessageReader, PeerSession]:
-        session = ConsoleSession(
-            self._dialects(), self._shown(), self._password, self._gate, peer, self._access, self._requests
-        )
+        session = ConsoleSession(*self._parts(), self._password, self._gate, peer, self._access, self._requests)
         self._sessions.add(session)
         return ConsoleReader(lambda: not session.entered), session
 

@@ -5,10 +5,12 @@ The file is longer than others: it has all tests of `broker.admin.console`.
 
 from __future__ import annotations
 
+import gc
 import json
 import unicodedata
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import given
@@ -797,3 +799,22 @@ def test_whatever_a_telnet_asks_for_is_answered_no(
         assert written == bytes(answer)
     whole.peer.written.clear()
     assert "error" not in whole.type(password or "ping"), "it goes on line by line"
+
+
+@pytest.mark.parametrize("password", [None, "secret"])
+def test_an_operator_who_has_gone_needs_no_garbage_collection(farm: ElkoFarm, password: str | None) -> None:
+    peer = RecordingPeer(True, "127.0.0.1:7", 1_000_000)
+    session = ConsoleSession([broker_dialect(farm.wiring)], Shown(), password, farm.gate, peer)
+    if password is not None:
+        session.receive(Line("secret"))
+    session.receive(Line("servicedesc"))
+    gone = ref(session)
+    gc.collect()
+    gc.disable()
+    try:
+        session.lost()
+        session.receive(Line("servicedesc"))
+        del session
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -236,7 +236,7 @@ def _attack(daemon: Daemon, name: str, stack: ExitStack) -> None:
     """Take all places, several times over, and keep them."""
     door = DOORS[name]
     before = counters(daemon)[f"{door.wire}_accept.displaced"]
-    for _ in range(HOSTILE if name != "console" else 2 * LIMITS.connections):
+    for _ in range(HOSTILE if name != "console" else HOSTILE + LIMITS.connections):
         hostile = stack.enter_context(_stream(_port(daemon, door)))
         if door.sends:
             hostile.sendall(door.sends)
