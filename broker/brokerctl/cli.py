@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 import threading
 from importlib import metadata
 
@@ -28,6 +27,7 @@ from broker.brokerctl.commands import (
 )
 from broker.brokerctl.group import Commands
 from broker.brokerctl.options import remote
+from broker.brokerctl.output import streams
 
 
 def _version() -> str:
@@ -119,7 +119,7 @@ def main() -> None:
         code = ending.code if isinstance(ending.code, int) else 1
         if threading.active_count() > 1:
             # A name server that does not answer holds a thread.
-            sys.stdout.flush()
-            sys.stderr.flush()
+            streams.failing("stdout")
+            streams.failing("stderr")
             os._exit(code)
         raise

@@ -21,7 +21,7 @@ class Exit(IntEnum):
 
 MEANINGS = {
     Exit.OK: "The command succeeded.",
-    Exit.FAILED: "The broker refused the request, or a check failed.",
+    Exit.FAILED: "The broker refused the request, a check failed, or the output cannot be written.",
     Exit.USAGE: "The command line or the contexts file is wrong.",
     Exit.UNREACHABLE: "The broker cannot be reached, or does not answer in time.",
     Exit.NOT_FOUND: "The broker has no such service, provider, view or session.",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
 
 from broker.brokerctl.failures import Exit, Failure, Interrupted
+from broker.brokerctl.output import streams
 from broker.brokerctl.output.clean import clean
 
 
@@ -38,8 +39,15 @@ class Commands(click.Group):
                 found = [(name.ljust(widest), self.commands[name].get_short_help_str(limit)) for name in names]
                 formatter.write_dl(found)
 
+    def make_context(self, *arguments: Any, **about: Any) -> click.Context:
+        """Parse a command line, and print the help. A closed pipe is hidden from click, which would exit with 1."""
+        try:
+            return super().make_context(*arguments, **about)
+        except BrokenPipeError:
+            raise _ClosedPipe from None
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. A closed pipe is hidden from click, which would exit with 1."""
+        """Run a command. A closed pipe is hidden as above."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -55,27 +63,36 @@ class Commands(click.Group):
         **extra: Any,
     ) -> NoReturn:
         """Run a command line, and end the process."""
+        streams.prepare()
         try:
-            result = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+            given = streams.arguments(sys.argv[1:] if args is None else args)
+            result = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
             code = result if isinstance(result, int) else Exit.OK
-            sys.stdout.flush()
         except Failure as failure:
             code = _told(str(failure), failure.code)
         except click.ClickException as error:
-            error.show()
-            code = error.exit_code
+            code = _shown(error)
         except (click.Abort, KeyboardInterrupt):
-            _told("interrupted", Exit.INTERRUPTED)
-            code = Exit.INTERRUPTED
+            code = _told("interrupted", Exit.INTERRUPTED)
         except Interrupted as interrupted:
             code = 128 + interrupted.number
         except (_ClosedPipe, BrokenPipeError):
             code = Exit.BROKEN_PIPE
-        if code == Exit.BROKEN_PIPE or _closed(sys.stdout):
-            # Nothing more may be written at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError as error:
+            code = _told(_sentence(error), Exit.FAILED)
+        unwritten = streams.failing("stdout")
+        if code == Exit.BROKEN_PIPE or isinstance(unwritten, BrokenPipeError):
             code = Exit.BROKEN_PIPE
+        elif unwritten is not None and code == Exit.OK:
+            code = _told(_sentence(unwritten), Exit.FAILED)
+        streams.discard(*(name for name in ("stdout", "stderr") if streams.failing(name) is not None))
         sys.exit(int(code))
+
+
+def _sentence(error: OSError) -> str:
+    """Return an error as a sentence. One without a file is that of the output."""
+    what = "the output cannot be written" if error.filename is None else str(error.filename)
+    return f"{what}: {(error.strerror or str(error)).lower()}"
 
 
 def _told(sentence: str, code: int) -> int:
@@ -83,13 +100,12 @@ def _told(sentence: str, code: int) -> int:
         click.echo(f"brokerctl: {clean(sentence)}", err=True)
     except BrokenPipeError:
         return Exit.BROKEN_PIPE
+    except OSError:
+        pass  # the exit code is all that is left
     return code
 
 
-def _closed(file: Any) -> bool:
-    """Return True if the rest of the output cannot be written."""
-    try:
-        file.flush()
-    except BrokenPipeError:
-        return True
-    return False
+def _shown(error: click.ClickException) -> int:
+    with suppress(OSError):
+        error.show()
+    return error.exit_code

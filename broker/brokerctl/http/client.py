@@ -43,6 +43,9 @@ MAX_BODY = 32 * 1024 * 1024
 """Bytes of a body, after decompression: a page of 1,000 rows has less than one hundredth of it. One piece of compressed
 input may become 64 MiB before it is counted."""
 
+NO_TLS = frozenset(("wrong version number", "http request", "packet length too long", "unknown protocol"))
+"""Errors of OpenSSL, as of versions 1.1 to 3.5, after an answer that is no TLS."""
+
 Query = Mapping[str, str | int | float | Sequence[str]]
 
 
@@ -184,7 +187,10 @@ class Client:
             if isinstance(reason, VerificationError):
                 return Failure(f"the certificate of {self.where} is for another name", Exit.UNREACHABLE)
             if isinstance(reason, SSL.Error):
-                return Failure(f"TLS with {self.where} fails: {_tls_reason(reason)}", Exit.UNREACHABLE)
+                text = _tls_reason(reason)
+                if text in NO_TLS:
+                    return Failure(f"{self.where}: the port speaks no TLS; use http://", Exit.UNREACHABLE)
+                return Failure(f"TLS with {self.where} fails: {text}", Exit.UNREACHABLE)
         if isinstance(problem, error.DNSLookupError | ValueError):
             # A name that cannot be one is refused by the endpoint itself.
             return Failure(f"{self.where}: the name of the host is unknown", Exit.UNREACHABLE)

@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from broker.brokerctl.output import tables, units
+from broker.brokerctl.output import streams, tables, units
 from broker.brokerctl.output.clean import clean, clean_json
 from broker.brokerctl.output.tables import UNBOUNDED, Column
 
@@ -103,7 +103,10 @@ class Output:
     def json(self, value: object, indent: int = 2) -> None:
         """Print a value as JSON; in one line without ``indent``."""
         text = msgspec.json.format(msgspec.json.encode(value), indent=indent if indent else -1).decode()
-        self.console.file.write(clean_json(text) + "\n")
+        text = clean_json(text)
+        if not self.console.encoding.startswith("utf"):
+            text = text.encode("ascii", streams.ERRORS).decode()  # JSON has no other encoding
+        self.console.file.write(text + "\n")
         self.console.file.flush()
 
     def rows(self, rows: Sequence[Row], columns: Sequence[Column] = (), answer: object = None) -> None:

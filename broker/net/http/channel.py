@@ -111,6 +111,10 @@ class Producing(Protocol):
         """Output is no longer pending."""
 
 
+TLS = b"\x16\x03"
+"""The beginning of a handshake of TLS. It has no line end for which a parser of HTTP could wait."""
+
+
 class HttpChannel(Scheduled, HTTPChannel):
     """One connection. ``factory`` is an `HttpOwner`."""
 
@@ -175,6 +179,10 @@ class HttpChannel(Scheduled, HTTPChannel):
             self._discard(len(data))
             return
         if not self.requests and not self._arriving:
+            if data.startswith(TLS):
+                self.refused(Refusal(Reason.SYNTAX, f"{self.factory.wire}: a handshake of TLS"))
+                self.last_words(400, "Bad Request", "this port speaks HTTP without TLS: use http://")
+                return
             self._arriving = True
             self.factory.deadlines.begin(self)
         self._drips += len(data) < DRIP
