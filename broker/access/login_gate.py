@@ -18,7 +18,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from hashlib import blake2b
 from typing import Generic, TypeVar
 
@@ -62,6 +62,19 @@ class LoginGate:
         self._known: OrderedDict[Key, None] = OrderedDict()
         """Names that have logged in from an address, the one unused for longest first."""
         self._secret = secrets.token_bytes(32)
+        self.learned: Callable[[], object] = lambda: None
+        """Is called for each name that logs in from an address for the first time."""
+
+    def known(self) -> Iterable[Key]:
+        """Return the names that have logged in from an address, the one unused for longest first."""
+        return self._known
+
+    def learn(self, known: Iterable[Key]) -> None:
+        """Take names that logged in before a restart."""
+        for key in known:
+            self._known[key] = None
+            if len(self._known) > MAX_REMEMBERED:
+                self._known.popitem(last=False)
 
     def admit(self, address: str, name: str) -> None:
         """Raise `Refusal` TOO_MANY_GUESSES unless an attempt would be admitted now."""
@@ -106,10 +119,13 @@ class LoginGate:
             self._addresses.give_back(attempt.key[0], now)
 
     def _remember(self, key: Key) -> None:
+        new = key not in self._known
         self._known[key] = None
         self._known.move_to_end(key)
         if len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)
+        if new:
+            self.learned()
 
 
 @attrs.define(eq=False)

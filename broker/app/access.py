@@ -10,6 +10,8 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from broker.access.everyone import Everyone
+from broker.access.known_logins import FILE as KNOWN
+from broker.access.known_logins import KnownLogins
 from broker.access.logins import Logins
 from broker.access.password_checks import CHECKS
 from broker.access.request_limits import RequestLimits
@@ -29,6 +31,7 @@ class OpenAccess:
     logins: Logins
     audit: AuditLog
     threads: Worker
+    known: KnownLogins
     state: str
     """The state directory, which has the audit log by default."""
 
@@ -43,6 +46,7 @@ class OpenAccess:
         """Stop watching the file and the threads. Blocks while a password check runs, some 30 ms."""
         if isinstance(self.access, UsersAccess):
             self.access.stop()
+        self.known.stop()
         self.threads.stop()
 
 
@@ -57,11 +61,12 @@ def open_access(
     access: Everyone | UsersAccess = Everyone()
     if config.file is not None:
         access = UsersAccess(config.file, reactor, in_thread, logins, counters.count)
+    known = KnownLogins(os.path.join(state, KNOWN), logins.gate, reactor, in_thread)
     audit = AuditLog(_audit_path(config, state), config.audit_bytes, config.audit_files, reactor, in_thread)
     counters.include(audit.counts)
     # Started last: a thread pool that is left running keeps the process alive.
     threads.start()
-    return OpenAccess(access, logins, audit, threads, state)
+    return OpenAccess(access, logins, audit, threads, known, state)
 
 
 def _audit_path(config: Config, state: str) -> str:

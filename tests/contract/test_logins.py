@@ -7,13 +7,14 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from broker.access.login_gate import ADDRESS_GUESS_EVERY, ADDRESS_GUESSES, GUESS_EVERY, GUESSES
 from tests.contract.doors import CODE, DOORS, IN, NAMED, TOKEN, TOKENS, Door, House, open_house
 from tests.integration.daemon import Peer
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +103,17 @@ def test_a_name_that_logged_in_before_comes_back_while_an_address_guesses_others
         named(house, f"nobody-{number}", "guess", source)
         if not number % 10:
             assert named(house, "ann", "pencil", source) == IN
+
+
+def test_a_name_that_logged_in_before_a_restart_comes_back_too(tmp_path: Path) -> None:
+    source = "127.9.1.1"
+    with open_house(tmp_path) as house:
+        assert DOORS["elko"](house, "ann", "pencil", source) == IN
+        until((tmp_path / "state" / "known_logins").exists)
+    with open_house(tmp_path) as house:
+        for number in range(ADDRESS_GUESSES):
+            DOORS["basic"](house, f"nobody-{number}", "guess", source)
+        assert all(DOORS[name](house, "ann", "pencil", source) == IN for name in ("elko", "mtl_scram"))
 
 
 @pytest.mark.parametrize("name", TOKENS)
