@@ -13,9 +13,13 @@ from typing import Any, Protocol
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import attrs
 import pytest
 import zmq
 
+from broker.access.principal import Method, Principal
+from broker.core.errors import Reason, Refusal
+from broker.wires.http.sessions.instances import Offer
 from tests.integration.daemon import Daemon
 from tests.patience import PATIENCE
 from tests.wires.dbp.recording import DbpFarm, T
@@ -101,6 +105,34 @@ def test_an_ipv6_address_is_one_host_in_all_its_spellings(names: Names) -> None:
     assert names.take("2001:DB8:0:0:0:0:0:1")
     # A neighbour in the same network shares its rates, and not its names.
     assert not names.take("2001:db8::2")
+
+
+# users
+
+
+ANN = Principal("ann", Method.TOKEN, "192.0.2.7", "a token")
+BOB = Principal("bob", Method.TOKEN, "192.0.2.7", "another token")
+
+
+def test_a_user_owns_an_instance_from_any_address_and_by_any_credential() -> None:
+    instances = HttpFarm().instances
+    offer = Offer("h:1", "tcp", None, None, 30.0)
+    instances.put("bank", "a", ANN, offer)
+    instances.put("bank", "a", attrs.evolve(ANN, address="2001:db8::1", credential="a newer token"), offer)
+    for other in (BOB, Principal(address="192.0.2.7"), Principal("anonymous", address="192.0.2.7")):
+        with pytest.raises(Refusal) as refused:
+            instances.put("bank", "a", other, offer)
+        assert refused.value.reason is Reason.NAME_TAKEN
+    # The user "anonymous" is none: its host owns.
+    instances.put("bank", "b", Principal("anonymous", address="127.0.0.1"), offer)
+    instances.renew("bank", "b", Principal(address="::1"))
+
+
+def test_a_user_owns_an_identity_from_any_address_and_by_any_key() -> None:
+    farm = Mc0Farm(keys={"OLD": "ann", "NEW": "ann", "OTHER": "bob"})
+    assert farm.peer("A", "OLD", "192.0.2.7").ask("CONNECT|ID|c|TTL|30000") == ["OK|ID|c"]
+    assert farm.peer("A", "NEW", "2001:db8::1").ask("CONNECT|ID|c|TTL|30000") == ["OK|ID|c"]
+    assert farm.peer("A", "OTHER", "2001:db8::1").line is None
 
 
 # a real machine with two families

@@ -822,6 +822,22 @@ def test_an_address_has_so_many_connections_and_further_ones_are_refused() -> No
     assert hub.connect(port=7).wire.half_closed
 
 
+def test_a_network_of_ipv6_has_the_share_of_an_address() -> None:
+    hub = Hub(ConnectionLimits(connections_per_address=2))
+
+    def refused(host: str) -> bool:
+        kind = IPv6Address if ":" in host else IPv4Address
+        return hub.connect(address=kind("TCP", host, 5)).wire.half_closed
+
+    assert not any(map(refused, ("2001:db8::1", "2001:db8::ffff:2")))
+    assert refused("2001:db8:0:0:1:2:3:4")
+    assert not refused("2001:db8:0:1::1")
+    # All IPv4 addresses are mapped into one /64, and each has its own share.
+    assert not any(map(refused, ("::ffff:192.0.2.1", "::ffff:192.0.2.2", "192.0.2.1")))
+    assert refused("192.0.2.1")
+    assert refused("::ffff:192.0.2.1")
+
+
 @pytest.mark.parametrize(
     "address", [IPv4Address("TCP", "127.0.0.1", 5), IPv6Address("TCP", "::1", 5), UNIXAddress(None)]
 )
