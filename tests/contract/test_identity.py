@@ -7,8 +7,11 @@ belong to their connections.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -151,6 +154,35 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     )
     with Daemon(folder, "--config", str(folder / "elkobroker.toml")) as daemon:
         yield daemon
+
+
+def test_the_owner_token_survives_a_restart_and_no_file_or_log_has_it(tmp_path: Path) -> None:
+    body = json.dumps({"hostport": "h:1", "ttl": 600}).encode()
+
+    def put(daemon: Daemon, **headers: str) -> str:
+        url = f"http://127.0.0.1:{daemon.http_port()}/v1/services/bank/1"
+        with urlopen(Request(url, body, headers, method="PUT"), timeout=PATIENCE) as answer:
+            return str(json.load(answer)["owner_token"])
+
+    logs = []
+    token = ""
+    for _ in range(2):
+        with Daemon(tmp_path) as daemon:
+            given = {"Owner-Token": token} if token else {}
+            assert put(daemon, **given) == (token or put(daemon))
+            token = token or put(daemon)
+            shown = [f"http://127.0.0.1:{daemon.http_port()}/v1/{name}" for name in ("services", "providers", "config")]
+            for url in shown:
+                with urlopen(url, timeout=PATIENCE) as answer:
+                    logs.append(answer.read().decode())
+            daemon.signal(signal.SIGTERM)
+            daemon.ended()
+            logs += daemon.log
+    files = [path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    assert any(digest.encode() in content for content in files)
+    assert not any(token.encode() in content for content in files)
+    assert not any(token in text or digest in text for text in logs)
 
 
 def asked(method: str, host: str, port: int, path: str, body: Any = None) -> int:
