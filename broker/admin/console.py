@@ -339,6 +339,7 @@ class _Printer:
         self.certificate: tuple[str, ...] = ()
         self.request_id = ""
         self.vanished = False
+        self.unacknowledged = False
         self.close = close
         self.debug = peer.debug
         self.hold = peer.hold

@@ -69,6 +69,11 @@ class HealthChecks:
         """Return True if a wire has a ping."""
         return self._pinger_of(wire) is not None
 
+    def unreachable(self, question: Question) -> bool:
+        """Return True if the host of a pinged peer does not acknowledge."""
+        pinger = self._pinger_of(question.wire)
+        return pinger is not None and pinger.unreachable(question.number)
+
     def ask(self, question: Question, answered: Callable[[Outcome], None]) -> Callable[[], None] | None:
         """Make one check."""
         if question.rule.kind is not CheckKind.PING:

@@ -38,6 +38,7 @@ from broker.net.fast_write import nothing_waits, plain_socket, unsent
 from broker.net.interfaces.peer import MessageReader
 from broker.net.rate_limits import Bucket
 from broker.net.scheduled_input import STRIKES
+from broker.net.silent_hosts import unacknowledged
 from broker.net.taps import Seen, TappedOutput, TappedReader
 
 if TYPE_CHECKING:
@@ -329,6 +330,11 @@ class StreamConnection(ConnectionOutput, Protocol):
     def certificate(self) -> tuple[str, ...]:
         """The names of the peer's verified client certificate, common name and DNS names; empty without one."""
         return client_names(self.transport)
+
+    @property
+    def unacknowledged(self) -> bool:
+        """True if the host of the peer has not acknowledged all output; False if that is unknown."""
+        return self._socket is not None and unacknowledged(self._socket.socket)
 
     @property
     def request_id(self) -> str:

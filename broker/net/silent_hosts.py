@@ -11,7 +11,9 @@ Rules:
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import termios
 from contextlib import suppress
 
 KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_COUNT = 30, 10, 3
@@ -42,3 +44,12 @@ def end_with_host(sock: socket.socket) -> None:
         # A connection without one of them works: the option shortens a wait, and decides nothing else.
         with suppress(AttributeError, OSError):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def unacknowledged(sock: socket.socket) -> bool:
+    """Return True if the kernel of the peer has not acknowledged all output; False on a system that does not tell."""
+    try:
+        waiting = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+    except (OSError, ValueError):  # a socket that is closed
+        return False
+    return waiting != bytes(4)

@@ -38,6 +38,10 @@ class NoChecks:
     def ask(self, question: Question, answered: Callable[[Outcome], None]) -> None:
         """Make no check."""
 
+    def unreachable(self, question: Question) -> bool:
+        """No peer was asked."""
+        return False
+
     def pings(self, wire: str) -> bool:
         """No wire has a ping."""
         return False

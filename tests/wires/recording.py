@@ -44,6 +44,7 @@ class RecordingPeer:
         self.certificate: tuple[str, ...] = ()
         self.request_id = ""
         self.vanished = False
+        self.unacknowledged = False
 
     def write(self, data: bytes) -> None:
         if not self.closed:

@@ -23,6 +23,7 @@ class _Listener:
     local = True
     behind = False
     vanished = False
+    unacknowledged = False
     certificate: tuple[str, ...] = ()
 
     def __init__(self, address: str, request_id: str) -> None:

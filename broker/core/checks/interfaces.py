@@ -62,6 +62,9 @@ class Pinger(Protocol):
         Raises `Refusal` if the ping needs a connection of its own, to an address that is not permitted.
         """
 
+    def unreachable(self, peer: int) -> bool:
+        """Return True if the host of the peer has not acknowledged all output; False if that is unknown."""
+
 
 class Asker(Protocol):
     """Makes checks."""
@@ -72,6 +75,9 @@ class Asker(Protocol):
         Returns a function that ends the check without an outcome; None if it is impossible now. The caller ends a check
         at its timeout.
         """
+
+    def unreachable(self, question: Question) -> bool:
+        """Return `Pinger.unreachable` of the peer that a ping was sent to."""
 
     def pings(self, wire: str) -> bool:
         """Return True if a wire has a ping."""

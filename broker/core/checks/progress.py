@@ -7,6 +7,8 @@ Rules:
 - A ping counts as failed only if the peer has answered one before: a peer whose software does not know the ping would
   otherwise fail although it works. After `GIVE_UP` unanswered pings such a peer is sent no more: they would fill the
   buffers of one that never reads, until its connection is closed for that.
+- If the host of the peer does not even acknowledge the ping, it counts as failed in any case: the host is not reached,
+  whatever its software knows. The peer is doubtful at once then.
 - An outcome that proves nothing (the check could not be made) changes nothing.
 
 All values are immutable: a step returns the next one.
@@ -26,11 +28,13 @@ longer than any server takes to start."""
 @attrs.frozen
 class Outcome:
     """Outcome of one check: True for a success, False for a failure, None if the check could not be made. ``reason``
-    explains it, without a period at the end. ``refused``: the host answered that nothing listens there."""
+    explains it, without a period at the end. ``refused``: the host answered that nothing listens there.
+    ``unreachable``: the host acknowledged nothing."""
 
     alive: bool | None
     reason: str
     refused: bool = False
+    unreachable: bool = False
 
 
 @attrs.frozen
@@ -67,7 +71,7 @@ class Progress:
             return self if self.proved else self._with(self.check.state, outcome.reason, self.streak, now)
         if outcome.alive:
             return attrs.evolve(self._success(outcome.reason, up, now), proved=True)
-        return self._failure(outcome.reason, down, now)
+        return self._failure(outcome, down, now)
 
     def _success(self, reason: str, up: int, now: float) -> Progress:
         if self.check.state is CheckState.FAILING:
@@ -76,16 +80,17 @@ class Progress:
                 return attrs.evolve(self, streak=streak)
         return self._with(CheckState.PASSING, reason, 0, now)
 
-    def _failure(self, reason: str, down: int, now: float) -> Progress:
-        state = self.check.state
+    def _failure(self, outcome: Outcome, down: int, now: float) -> Progress:
+        state, reason = self.check.state, outcome.reason
+        unproven = self.unproven and not self.proved and not outcome.unreachable
+        streak = self.streak + 1
+        if unproven:
+            return self._with(CheckState.UNTESTED, f"{reason}; it has not answered any yet", streak, now)
         if state is CheckState.FAILING:
             return self._with(state, reason, 0, now)
-        streak = self.streak + 1
-        if self.unproven and not self.proved:
-            return self._with(CheckState.UNTESTED, f"{reason}; it has not answered any yet", streak, now)
         if streak >= down:
             return self._with(CheckState.FAILING, reason, 0, now)
-        if state is CheckState.UNTESTED:
+        if state is CheckState.UNTESTED and not outcome.unreachable:
             return self._with(state, reason, streak, now)
         return self._with(CheckState.DOUBTFUL, reason, streak, now)
 

@@ -193,8 +193,7 @@ class Schedule:
         if target.running is not None:
             self._end(target)
             self._outcomes["timed_out"] += 1
-            text = "no answer to a ping" if rule.kind is CheckKind.PING else "no answer"
-            self._apply(target, Outcome(False, f"{text} within {rule.timeout:g} s"))
+            self._apply(target, self._unanswered(target.question))
             self._begin_waiting()
             target.due = self._next_due(target)
             return target.due
@@ -234,6 +233,15 @@ class Schedule:
         else:
             target.due = now + target.question.rule.timeout + self._leases.slack_exact
         return target.due
+
+    def _unanswered(self, question: Question) -> Outcome:
+        """Return the outcome of a check that got no answer."""
+        within = f"within {question.rule.timeout:g} s"
+        if question.rule.kind is not CheckKind.PING:
+            return Outcome(False, f"no answer {within}")
+        if self.asker.unreachable(question):
+            return Outcome(False, f"its host did not acknowledge a ping {within}", unreachable=True)
+        return Outcome(False, f"no answer to a ping {within}")
 
     def _end(self, target: Target) -> None:
         """End the check that runs, if there is one."""

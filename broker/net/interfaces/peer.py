@@ -33,6 +33,10 @@ class Peer(Protocol):
         """True while output is pending: the session should delay long answers."""
 
     @property
+    def unacknowledged(self) -> bool:
+        """True if the host of the peer has not acknowledged all output; False if that is unknown."""
+
+    @property
     def vanished(self) -> bool:
         """True in `PeerSession.lost` if neither side closed the connection: it failed, or its time was over."""
 

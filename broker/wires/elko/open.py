@@ -86,6 +86,11 @@ class OpenElko(PlainWire):
         session.check(answered)
         return True
 
+    def unreachable(self, peer: int) -> bool:
+        """Return True if the host of a provider acknowledges nothing; see `broker.core.checks.interfaces.Pinger`."""
+        session = self.wiring.roster.get(peer)
+        return session is not None and session.unreachable
+
     def dialects(self) -> Sequence[Dialect]:
         """Return the console commands."""
         return [broker_dialect(self.wiring, self._access, self._audit)]

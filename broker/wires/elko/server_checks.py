@@ -108,6 +108,11 @@ class ServerChecks:
         link.session.ping("provider", answered)
         return True
 
+    def unreachable(self, peer: int) -> bool:
+        """Return True if the host of a connection acknowledges nothing."""
+        link = self._by_number.get(peer)
+        return link is not None and link.session.unreachable
+
     # internals
 
     def _missed(self, number: int) -> None:

@@ -31,6 +31,7 @@ class RecordingAsker:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.asked: list[tuple[float, Question, Callable[[Outcome], None]]] = []
+        self.vanished = False
         self.ended = 0
         self.possible = True
         self.answer: Callable[[Question], Outcome | None] = lambda question: None
@@ -47,6 +48,9 @@ class RecordingAsker:
             self.ended += 1
 
         return end
+
+    def unreachable(self, question: Question) -> bool:
+        return self.vanished
 
     def pings(self, wire: str) -> bool:
         return wire == "elko"
@@ -166,6 +170,22 @@ def test_a_missed_load_report_brings_the_next_ping_forward():
     assert len(rig.asker.asked) == asked + 1
     rig.run(8)  # a server that has stopped to report is pinged as any other
     assert len(rig.asker.asked) == asked + 1
+
+
+def test_a_peer_whose_host_acknowledges_no_ping_is_doubtful_though_it_never_answered_one():
+    rig = Rig(PING)
+    (service,) = rig.offer("inn")
+    rig.asker.vanished = True
+    rig.run(12.5)
+    assert rig.state(service) == "doubtful"
+    rig.run(5)
+    assert rig.state(service) == "failing"
+    check = rig.registry.check_of(service)
+    assert check is not None
+    assert check.reason == "its host did not acknowledge a ping within 2 s"
+    rig.asker.vanished = False
+    rig.run(12)  # reached again, and as little known of it as before
+    assert rig.state(service) == "untested"
 
 
 def test_an_answer_after_the_timeout_has_no_effect():

@@ -303,6 +303,10 @@ class Catalogue:
 
         return self._outbound.probe(entry, seconds, ended)
 
+    def unreachable(self, peer: int) -> bool:
+        """Return False: probes have connections of their own."""
+        return False
+
     def left(self, provider: int) -> float | None:
         """Return the seconds until a service under contract expires without a further sign of life; else None."""
         entry = self._of(provider)

@@ -247,6 +247,11 @@ class ElkoSession:
         self._peer.write(encode(wire.PingOut(to, tag=self._ping_tag)))
 
     @property
+    def unreachable(self) -> bool:
+        """True if the host of the peer has not acknowledged all output."""
+        return self._peer.unacknowledged
+
+    @property
     def _ping_tag(self) -> str:
         return f"check-{self._pings}"
 

@@ -121,6 +121,11 @@ class WebSocket:
         return self._line.certificate
 
     @property
+    def unacknowledged(self) -> bool:
+        """Return True if the host of the peer has not acknowledged all output."""
+        return self._line.unacknowledged
+
+    @property
     def vanished(self) -> bool:
         """Return True if the connection failed."""
         return self._line.vanished

@@ -98,6 +98,9 @@ class PingAsker:
         sent = self.pinger.ping(question.number, 2.0, lambda alive: answered(Outcome(alive, "a ping")))
         return (lambda: None) if sent else None
 
+    def unreachable(self, question: Question) -> bool:
+        return self.pinger is not None and self.pinger.unreachable(question.number)
+
     def pings(self, wire: str) -> bool:
         return True
 
