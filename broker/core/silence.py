@@ -47,6 +47,9 @@ that were cut off together have been silent for two thirds of theirs when the fi
 RECOUNT = 0.25
 """Seconds for which a count is valid: 10,000 peers take some 3 ms."""
 
+EACH_TICK, TICKS = 200, 0.05
+"""Peers that become doubtful in one tick of the leases, some 5 ms, and the seconds until the next ones do."""
+
 AT_ONCE = 20
 """Checks at one time. Each takes a descriptor."""
 
@@ -142,6 +145,9 @@ class Verification:
         self._tables: list[Callable[[], Iterable[Silent]]] = []
         self._counted: float | None = None
         self._silent = self._total = 0
+        self._tick = -1.0
+        """The lifetime of the last tick in which peers became doubtful, and their number in it."""
+        self._new = 0
         self._orphans: dict[int, _Orphan] = {}
         self._watch: IWait | None = None
         """The watch of changes that end orphans, while there are any."""
@@ -162,6 +168,9 @@ class Verification:
         if suspect is None:
             if self._stopped or not self._many(now):
                 return None
+            later = self._later(now)
+            if later is not None:
+                return later
             suspect = self._suspect(entry)
         if now >= suspect.until:
             self._events["ended"] += 1
@@ -267,6 +276,13 @@ class Verification:
             many = self._silent >= LEAST and self._silent > self.settings.share * self._total
             self._providers = now, many
         return self._providers[1]
+
+    def _later(self, now: float) -> float | None:
+        """Return the lifetime at which a peer becomes doubtful, None for now: thousands do so over several ticks."""
+        if self._tick != now:
+            self._tick, self._new = now, 0
+        slices, self._new = self._new // EACH_TICK, self._new + 1
+        return now + slices * TICKS if slices else None
 
     def _many(self, now: float) -> bool:
         """Return True if many peers are silent."""

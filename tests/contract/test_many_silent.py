@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Protocol
 
 import attrs
@@ -14,7 +15,7 @@ from broker.core.checks.progress import Outcome
 from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import Change, Check, CheckState, Kind, Policy, Rights, Service
 from broker.core.registry import Registry
-from broker.core.silence import LEAST, ORPHAN_LEASE, SilenceSettings, Verification
+from broker.core.silence import EACH_TICK, LEAST, ORPHAN_LEASE, TICKS, SilenceSettings, Verification
 from broker.wires.mtl.codec import data as mtl
 from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from tests.recording.farm import CoreFarm
@@ -241,6 +242,24 @@ def test_subscriptions_of_mc0_outlast_a_cut_network(network: Network) -> None:
     peers[0].say("NOOP")
     farm.wait(3 * 6)
     assert farm.subscribers() == {}
+
+
+def test_thousands_become_doubtful_over_several_turns(network: Network) -> None:
+
+    class Farm(DbpFarm):
+        make_silence = staticmethod(network.silence)
+
+    farm = Farm()
+    for number in range(3 * EACH_TICK):
+        farm.dealer().registered(f"bank{number}", heartbeat=1)
+    farm.clock.advance(3.2)
+    farm.clock.advance(0.05)
+    doubtful = [len(farm.silence.suspects)]
+    while doubtful[-1] < 3 * EACH_TICK:
+        farm.clock.advance(TICKS / 2)
+        doubtful.append(len(farm.silence.suspects))
+    assert max(after - before for before, after in pairwise([0, *doubtful])) <= EACH_TICK
+    assert len(farm.registry.services()) == 3 * EACH_TICK
 
 
 def test_no_check_runs_after_the_stop(wire: Wire, network: Network) -> None:

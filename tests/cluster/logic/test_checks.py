@@ -61,6 +61,20 @@ def test_finds_of_all_members_obey_a_check_of_the_holder(farm: Farm, policy: Pol
     ]
 
 
+def test_a_doubt_of_the_holder_reaches_all_members_and_withdraws_nothing(farm: Farm) -> None:
+    a, b = farm.joined("a", "b")
+    ids = [a.register("bank", "h:1"), a.register("bank", "h:2")]
+    farm.until(lambda: b.found() == ids, "the services")
+    seen: list[tuple[Kind, str]] = []
+    b.registry.watch(lambda change: seen.append((change.kind, change.why)))
+    a.registry.doubt(ids[0], "no sign of life")
+    farm.until(lambda: b.found() == [ids[1], ids[0]], "the doubt")
+    assert checks(b)[0] == (CheckState.DOUBTFUL, "no sign of life")
+    a.registry.doubt(ids[0], None)
+    farm.until(lambda: b.found() == ids, "the end of the doubt")
+    assert seen == [(Kind.CHECKED, "doubtful"), (Kind.CHECKED, "passing")]
+
+
 def test_the_panic_threshold_counts_the_services_of_all_members(farm: Farm) -> None:
     a, b = farm.joined("a", "b")
     ids = [a.register("bank", "a:1"), a.register("bank", "a:2"), b.register("bank", "b:1"), b.register("bank", "b:2")]

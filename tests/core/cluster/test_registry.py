@@ -319,6 +319,27 @@ def test_failing_services_of_own_providers_are_reported_with_the_configured_poli
     assert rig.registry.failing(99) == ()
 
 
+def test_doubtful_services_come_last_at_all_members_and_are_reported_as_such() -> None:
+    rig = Rig(first=100)
+    own = rig.join(("chat", "h:9"))
+    rig.registry.mirror(three())
+    rig.registry.doubt(own, "no sign of life for 4 s")
+    [report] = rig.registry.failing(own)
+    assert report == FailingService(0, "no sign of life for 4 s", Policy.LAST, doubtful=True)
+    rig.registry.doubt(own, None)
+    assert rig.registry.failing(own) == ()
+    rig.told()
+    rig.registry.mirror([attrs.evolve(three()[0], failing=(report,))])
+    assert rig.told() == [(Kind.CHECKED, 1)]
+    [*_, last] = rig.registry.find("chat", "tcp")
+    assert last.provider == 1
+    check = rig.registry.check_of(last)
+    assert check is not None
+    assert (check.state, check.reason) == (CheckState.DOUBTFUL, "no sign of life for 4 s")
+    rig.registry.mirror(three())
+    assert [each for each, _ in rig.find("chat")] == [1, 2, 3, own]
+
+
 # moves
 
 

@@ -28,6 +28,7 @@ export class OverviewScreen {
   #readiness = { reasons: [], degraded: [] };
   #plan = null;
   #failed = 0;
+  #doubtful = 0; // checks and peers whose silence is being verified
   #sizes = new Map();
 
   constructor(app) {
@@ -120,10 +121,11 @@ export class OverviewScreen {
 
   /** Load the small state. */
   async #load() {
-    const [status, readiness, checks, cluster] = await settled([
+    const [status, readiness, checks, doubts, cluster] = await settled([
       get("/v1/status"),
       ready(),
       get(path("/v1/counters", { pattern: "checks.failing" })),
+      get(path("/v1/counters", { pattern: "*.doubtful" })),
       this.app.has("cluster members") ? get("/v1/cluster") : null,
     ]);
     if (status === undefined) return; // the line on the connection tells why
@@ -132,6 +134,10 @@ export class OverviewScreen {
     const failing = checks?.rows[0]?.value ?? 0;
     if (failing !== this.#failed) this.paces.failing.ask();
     this.#failed = failing;
+    this.#doubtful = 0;
+    for (const { name, value } of doubts?.rows ?? []) {
+      if (name !== "silent_peers.doubtful") this.#doubtful += value; // that one counts those of the past, too
+    }
     this.#readiness = readiness ?? { reasons: [], degraded: [] };
     this.#drawBrokers(cluster?.members ?? []);
     this.#judge();
@@ -179,6 +185,10 @@ export class OverviewScreen {
     if (this.#failed > 0) {
       const text = `${plural(this.#failed, "health check")} ${this.#failed === 1 ? "fails" : "fail"}`;
       causes.push(["bad", text, address("services", { where: "check=failing" })]);
+    }
+    if (this.#doubtful > 0) {
+      const text = `${plural(this.#doubtful, "peer")} ${this.#doubtful === 1 ? "is" : "are"} doubtful`;
+      causes.push(["warn", text, address("services", { where: "check=doubtful" })]);
     }
     const short = (this.#plan?.rows ?? []).filter(isShort);
     if (short.length > 0) {
