@@ -95,6 +95,10 @@ def checks_summary(checks: Checks) -> Iterator[str]:
 
 def checks_warnings(checks: Checks, resolves: Resolves) -> Iterator[str]:
     """Yield what may surprise."""
+    for index, text in enumerate(checks.networks):
+        network = ip_network(text)
+        if network.is_link_local or network.is_multicast:
+            yield f"checks.networks[{index}]: {text} is never connected to: link-local and multicast are refused"
     for_all: str | None = None
     for index, rule in enumerate(checks.rules if checks.enabled else ()):
         here = f"checks.rules[{index}]"

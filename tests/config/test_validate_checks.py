@@ -93,6 +93,16 @@ def test_the_report_shows_rules_that_are_not_the_default() -> None:
     ]
 
 
+def test_a_network_that_is_always_refused_gets_a_warning() -> None:
+    checks = Checks(networks=("10.0.0.0/8", "169.254.0.0/16", "ff00::/8", "0.0.0.0/0"))
+    text = "is never connected to: link-local and multicast are refused"
+    lines = report(Config(checks=checks), lambda host: True).splitlines()
+    assert [line for line in lines if "checks.networks" in line] == [
+        f"warning: checks.networks[1]: 169.254.0.0/16 {text}",
+        f"warning: checks.networks[2]: ff00::/8 {text}",
+    ]
+
+
 def test_the_wires_with_a_ping_are_those_that_give_one() -> None:
     from broker.app.wires import WIRES
     from broker.wires.dbp.open import OpenDbp

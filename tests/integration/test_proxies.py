@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import ssl
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 from tests.config.certificates import certificate
 from tests.contract.test_places import DOORS, HELLO, HERE, TCP, _answer
 from tests.integration.daemon import Daemon
+from tests.packages import program
 from tests.patience import PATIENCE, until
 
 CONFIG = """
@@ -106,9 +106,7 @@ def _run(stack: ExitStack, ports: list[int], *command: str) -> None:
 @pytest.fixture(scope="module")
 def haproxy(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     """The ports of haproxy, by door."""
-    program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
-    if program is None:
-        pytest.skip("haproxy is not installed")
+    executable = program("haproxy")
     doors = [*BY_HEADER, *BY_FIELDS]
     ports = dict(zip(doors, _free_ports(len(doors)), strict=True))
     lines = ["global", "defaults", "timeout connect 20s", "timeout client 60s", "timeout server 60s"]
@@ -123,16 +121,14 @@ def haproxy(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     config = tmp_path_factory.mktemp("haproxy") / "haproxy.cfg"
     config.write_text("\n".join([*lines, ""]))
     with ExitStack() as stack:
-        _run(stack, list(ports.values()), program, "-db", "-f", str(config))
+        _run(stack, list(ports.values()), executable, "-db", "-f", str(config))
         yield ports
 
 
 @pytest.fixture(scope="module")
 def nginx(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     """The ports of nginx, by door."""
-    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-    if program is None:
-        pytest.skip("nginx is not installed")
+    executable = program("nginx")
     directory = tmp_path_factory.mktemp("nginx")
     ports = dict(zip(BY_FIELDS, _free_ports(len(BY_FIELDS)), strict=True))
     servers = "".join(
@@ -149,7 +145,7 @@ def nginx(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         f"http {{ access_log off; {paths}\n{servers} }}\n"
     )
     with ExitStack() as stack:
-        _run(stack, list(ports.values()), program, "-c", str(config))
+        _run(stack, list(ports.values()), executable, "-c", str(config))
         yield ports
 
 

@@ -98,6 +98,8 @@ class SessionTable:
         self.most = most
         self._sessions: dict[bytes, Mc0Session] = {}
         self._connections: dict[int, Mc0Session] = {}
+        self._routed: dict[int, Mc0Session] = {}
+        """Those of clients behind proxies, the oldest first."""
         """Sessions with a connection, by its number."""
 
     def __iter__(self) -> Iterator[Mc0Session]:
@@ -145,6 +147,8 @@ class SessionTable:
         session.sender = sender
         session.connection = connection
         self._connections[connection] = session
+        if connection < 0:
+            self._routed[connection] = session
         if not session.ttl:
             self.schedule(session)
         return session
@@ -152,6 +156,7 @@ class SessionTable:
     def detach(self, connection: int) -> None:
         """Process the end of a connection. Its session waits for the next one, unless it has no state to keep."""
         session = self._connections.pop(connection, None)
+        self._routed.pop(connection, None)
         if session is None:
             return  # no message arrived through it, or the session has ended
         session.connection = 0
@@ -170,7 +175,11 @@ class SessionTable:
     def _begin(self, identity: bytes, sender: Sender, key_name: str, event: str) -> Mc0Session:
         """Return a new session. Raises `Refusal` at the limit."""
         if len(self._sessions) >= self.most:
-            raise Refusal(Reason.LIMIT, f"there are {self.most} sessions already")
+            # One connection of a proxy has hundreds of clients, and would else keep out those of hundreds of others.
+            behind = next(iter(self._routed.values()), None)
+            if behind is None:
+                raise Refusal(Reason.LIMIT, f"there are {self.most} sessions already")
+            self.end(behind, "displaced")
         session = Mc0Session(self, identity, sender, key_name, self._admission.rights(key_name))
         session.sent = self._leases.now
         self._sessions[identity] = session
@@ -182,6 +191,7 @@ class SessionTable:
         del self._sessions[session.identity]
         self.silence.ended(session)
         self._connections.pop(session.connection, None)
+        self._routed.pop(session.connection, None)
         self._subscriptions.unsubscribe(session, list(session.topics))
         if session.lease is not None:
             session.lease.cancel()
