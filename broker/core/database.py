@@ -51,6 +51,9 @@ COMPANIONS = ("-wal", "-shm")
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
+_FAILURES = (sqlite3.Error, OSError, UnicodeDecodeError)
+"""Errors of SQLite and the system. The last one is raised for SQLite's text about a damaged definition of a table."""
+
 _OTHER_TABLES = ("no such table", "no such column", "malformed", "has no column", "values were supplied")
 """Parts of SQLite's texts for tables that differ from those of the version that the database has."""
 
@@ -138,7 +141,7 @@ class Database:
                 except BaseException:
                     connection.close()
                     raise
-            except (sqlite3.Error, OSError) as error:
+            except _FAILURES as error:
                 raise self.unusable(error) from error
             self._connection = connection
             return found
@@ -160,7 +163,7 @@ class Database:
                         if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
                             raise
                         found = self._look("NORMAL", read, nothing)  # another process has created that file already
-            except (sqlite3.Error, OSError) as error:
+            except _FAILURES as error:
                 raise self.unusable(error) from error
             self._late = True
             return found
@@ -191,7 +194,7 @@ class Database:
                     transact(connection, work)
                 if self._tight:
                     self._loosen(connection)
-            except (sqlite3.Error, OSError) as error:
+            except _FAILURES as error:
                 raise self.unusable(error) from error
 
     @blocking
@@ -200,7 +203,7 @@ class Database:
         with self._mutex:
             try:
                 return work(self._connected())
-            except (sqlite3.Error, OSError) as error:
+            except _FAILURES as error:
                 raise self.unusable(error) from error
 
     @blocking
@@ -234,8 +237,8 @@ class Database:
         """True if the database can be written, as far as is known."""
         return self._connection is not None
 
-    def unusable(self, error: sqlite3.Error | OSError) -> StateUnusable:
-        """Return the exception for an error of SQLite or the system."""
+    def unusable(self, error: Exception) -> StateUnusable:
+        """Return the exception for one of `_FAILURES`."""
         if is_full(error, self._directory):
             return StateFull(f"the disk is full: the database {self.path} cannot be used: {error}")
         if isinstance(error, OSError):
@@ -245,6 +248,8 @@ class Database:
                 f"the state directory {self._directory} cannot be used: {error.strerror} "
                 f"({error.filename or self._directory}); give another one, or make it usable for user {os.geteuid()}"
             )
+        if isinstance(error, UnicodeDecodeError):
+            return self.damaged("a text of its structure is not UTF-8")
         # the primary code is in the low byte; errors that Python itself raises have none
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code in _DAMAGED or (code == sqlite3.SQLITE_ERROR and any(each in str(error) for each in _OTHER_TABLES)):
@@ -253,6 +258,7 @@ class Database:
 
     def damaged(self, how: str) -> StateDamaged:
         """Return the exception for content that the broker never wrote."""
+        how = " ".join(how.split())  # SQLite's check has several lines
         return StateDamaged(
             f"the database {self.path} is damaged ({how}); to keep it and begin with an empty one, {self._move_away()}",
             how,

@@ -268,13 +268,13 @@ class Segments:
         self._file, self._path, self._good, self._torn = None, "", 0, False
 
     def _cut(self, path: str) -> bool:
-        """Cut a torn last line off a file of an earlier start. Returns whether anything is left; otherwise it is
-        removed."""
+        """Cut a torn last line off a file of an earlier start, and all behind a hole. Returns whether anything is left;
+        otherwise it is removed."""
         file = self._disk.open(path, os.O_RDWR)
         try:
             with about(path):
                 size = os.fstat(file).st_size
-                whole = _end_of_lines(file, size)
+                whole = _end_of_lines(file, _begin_of_hole(file, size))
                 if whole < size:
                     self._disk.truncate(file, whole)
                     self.torn += 1
@@ -343,8 +343,21 @@ class Segments:
         self._retention.sweep_piece(now, limits.keep_seconds, limits.keep_bytes, self._sealing.unfinished)
 
 
+def _begin_of_hole(file: int, size: int) -> int:
+    """Return the number of bytes before the first zero, which no line has.
+
+    After a power loss, zeros stand for data that were appended and not synced, if later data reached the disk before
+    them. No line behind them is acknowledged.
+    """
+    for begin in range(0, size, CHUNK):
+        found = os.pread(file, min(CHUNK, size - begin), begin).find(b"\0")
+        if found >= 0:
+            return begin + found
+    return size
+
+
 def _end_of_lines(file: int, size: int) -> int:
-    """Return the number of bytes of a file that are complete lines."""
+    """Return the number of bytes that are complete lines, of the first ``size`` bytes of a file."""
     end = size
     while end > 0:
         begin = max(0, end - CHUNK)

@@ -130,6 +130,20 @@ def test_a_long_tail_without_a_newline_is_cut(tmp_path):
     assert lines_in(tmp_path) == lines(1, 1)
 
 
+@pytest.mark.parametrize("where", [0, 5, 200_000])
+def test_after_a_hole_nothing_is_a_line(tmp_path, where):
+    """A power loss may leave data behind others that were appended before them and did not reach the disk."""
+    whole = b"".join(lines(1, 20_000))
+    end = whole.rfind(b"\n", 0, where) + 1
+    left(tmp_path, whole[:where] + bytes(512) + whole[where + 512 :])
+    segments = opened(tmp_path, "new")
+    segments.recover()
+    seal_all(segments)
+
+    assert b"".join(lines_in(tmp_path)) == whole[:end]
+    assert segments.torn == 1
+
+
 def test_a_file_that_cannot_be_recovered_keeps_no_other_from_it(tmp_path):
     left(tmp_path, lines(1, 1)[0] + b"torn", lines(2, 1)[0], lines(3, 1)[0] + b"torn")
     disk = FailingDisk()
