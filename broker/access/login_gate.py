@@ -63,7 +63,7 @@ class LoginGate:
         """Names that have logged in from an address, the one unused for longest first."""
         self._secret = secrets.token_bytes(32)
         self.learned: Callable[[], object] = lambda: None
-        """Is called for each name that logs in from an address for the first time."""
+        """Is called for each name of a user that logs in from an address for the first time."""
 
     def known(self) -> Iterable[Key]:
         """Return the names that have logged in from an address, the one unused for longest first."""
@@ -124,7 +124,7 @@ class LoginGate:
         self._known.move_to_end(key)
         if len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)
-        if new:
+        if new and is_user(key[1]):
             self.learned()
 
 

@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from broker.access.identity import network_of
 from broker.access.login_gate import Attempt, LoginGate
 from broker.access.password_checks import PasswordChecks
-from broker.access.password_verifiers import PasswordVerifier, matching
+from broker.access.password_verifiers import PasswordVerifier, is_usable, is_user, matching
 from broker.core.errors import Refusal
 
 MOST = 10_000
@@ -53,6 +53,9 @@ class PasswordLogins:
         ``work`` is `broker.access.password_verifiers.work_of` of all users of that kind. The Deferred fails with
         `Refusal` TOO_MANY_GUESSES, or LIMIT if too many passwords are being checked. It may be cancelled.
         """
+        # Bounded before anything is kept: attempts wait for a thread.
+        name = name if is_user(name) else ""
+        password = password if is_usable(password) else ""
         digest = self._digest(name, password)
 
         def begin() -> Callable[[list[PasswordVerifier]], PasswordVerifier | None]:

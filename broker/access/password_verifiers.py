@@ -104,7 +104,7 @@ def matching(verifiers: Sequence[PasswordVerifier], password: str, work: int) ->
     The time is that of ``work`` iterations (see `work_of`), however many verifiers there are: also for none, which is
     a user who does not exist.
     """
-    if not _usable(password):
+    if not is_usable(password):
         password = ""  # no verifier has it; the work is that of any other wrong password
     fitting = [verifier for verifier in verifiers if verifier.check(password)]
     left = work - sum(verifier.iterations for verifier in verifiers)
@@ -119,7 +119,7 @@ def work_of(users: Iterable[Sequence[PasswordVerifier]]) -> int:
     return max((sum(each.iterations for each in verifiers) for verifiers in users if verifiers), default=ITERATIONS)
 
 
-def _usable(password: str) -> bool:
+def is_usable(password: str) -> bool:
     """Return True if a password may be checked: it is not too long, and SASLprep accepts it."""
     if len(password) > MAX_PASSWORD or len(password.encode(errors="replace")) > MAX_PASSWORD:
         return False

@@ -59,6 +59,8 @@ def test_many_new_names_are_one_write_and_known_ones_none(tmp_path: Path) -> Non
             opened.log_in(f"server-{number}")
         opened.clock.advance(WRITE_AFTER)
     assert len(writes) == 1
+    opened.gate.check(HERE, "figleaf", "figleaf")
+    assert opened.clock.getDelayedCalls() == []
     opened.log_in("another")
     opened.file.stop()
     assert opened.clock.getDelayedCalls() == []

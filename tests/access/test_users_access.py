@@ -141,11 +141,13 @@ def test_a_token_a_certificate_and_a_key_authenticate_their_user(rig: Rig) -> No
     assert rig.access.by_key("x" * 40, HERE) is None
 
 
-def test_a_token_is_never_refused_for_guesses(rig: Rig) -> None:
+def test_a_token_a_certificate_and_a_key_are_never_refused_for_guesses(rig: Rig) -> None:
     for _ in range(100):
         assert refused_token(rig, TOKEN[:-1]).reason is Reason.WRONG_CREDENTIALS
         rig.login("ann", "x")
     assert rig.access.by_token(TOKEN, HERE).name == "ann"
+    assert rig.access.by_certificate(("ann.example",), HERE) is not None
+    assert rig.access.by_key(KEY, HERE) is not None
     assert reason(rig.login("ann", "pencil")) is Reason.TOO_MANY_GUESSES
 
 

@@ -7,6 +7,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,18 @@ def is_refused(answer: str) -> bool:
 
 
 def exhaust(house: House, door: Door, source: str, user: str = "ann") -> str:
-    """Guess until a guess is refused without a comparison, and return that answer."""
+    """Guess until a guess is refused without a comparison, and return that answer.
+
+    Several guesses at once: on a machine that takes seconds for one, the next one would be admitted again.
+    """
     end = time.monotonic() + PATIENCE
-    while not is_refused(answer := door(house, user, "guess", source)):
-        assert answer != IN
-        assert time.monotonic() < end
-    return answer
+    with ThreadPoolExecutor(2 * GUESSES) as pool:
+        while True:
+            answers = list(pool.map(lambda _: door(house, user, "guess", source), range(2 * GUESSES)))
+            assert IN not in answers
+            if refused := [answer for answer in answers if is_refused(answer)]:
+                return refused[0]
+            assert time.monotonic() < end
 
 
 def test_the_right_password_is_let_in_and_a_wrong_one_is_not(house: House, door: Door) -> None:
