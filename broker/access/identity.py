@@ -102,4 +102,4 @@ def _host(address: str) -> str:
     """Return the text without its port and brackets."""
     host, colon, port = address.rpartition(":")
     host = host if colon and port.isdecimal() else address
-    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    return host[1:-1] if host.startswith("[") and host.endswith("]") and ":" in host else host
