@@ -18,6 +18,7 @@ from twisted.python.failure import Failure
 
 from broker.access.login_gate import MAX_REMEMBERED, Key, LoginGate
 from broker.access.password_verifiers import MAX_USER, is_user
+from broker.blocking import blocking
 
 FILE = "known_logins"
 """Name of the file in the state directory."""
@@ -68,6 +69,7 @@ class KnownLogins:
         self._in_thread(_replace, self._path, tuple(self._gate.known())).addErrback(failed)
 
 
+@blocking
 def _read(path: str) -> list[Key]:
     """Return the names in the file, none if it cannot be read."""
     try:
@@ -83,6 +85,7 @@ def _read(path: str) -> list[Key]:
     return found
 
 
+@blocking
 def _replace(path: str, known: Iterable[Key]) -> None:
     text = "".join(f"{network} {name}\n" for network, name in known if is_user(name) and network.isascii())
     new = f"{path}.new"

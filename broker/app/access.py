@@ -51,18 +51,26 @@ class OpenAccess:
 
 
 def open_access(
-    config: Config, state: str, in_thread: Callable[..., Deferred[Any]], counters: Counters, reactor: Any
+    config: Config,
+    state: str,
+    read: Callable[..., Deferred[Any]],
+    write: Callable[..., Deferred[Any]],
+    counters: Counters,
+    reactor: Any,
 ) -> OpenAccess:
-    """Read the users file, if there is one. Raises `broker.access.guarded_reading.BadUsers` with nothing left open."""
+    """Read the users file, if there is one. Raises `broker.access.guarded_reading.BadUsers` with nothing left open.
+
+    ``read`` and ``write`` call functions in the threads that read the users file and write the state directory.
+    """
     threads = Worker(reactor, "passwords", CHECKS)
     requests = RequestLimits(Rates(reactor), Rates(reactor))
     requests.use(config.requests_per_address, config.requests_per_user, config.requests_burst)
     logins = Logins.open(reactor.seconds, threads.run, requests)
     access: Everyone | UsersAccess = Everyone()
     if config.file is not None:
-        access = UsersAccess(config.file, reactor, in_thread, logins, counters.count)
-    known = KnownLogins(os.path.join(state, KNOWN), logins.gate, reactor, in_thread)
-    audit = AuditLog(_audit_path(config, state), config.audit_bytes, config.audit_files, reactor, in_thread)
+        access = UsersAccess(config.file, reactor, read, logins, counters.count)
+    known = KnownLogins(os.path.join(state, KNOWN), logins.gate, reactor, write)
+    audit = AuditLog(_audit_path(config, state), config.audit_bytes, config.audit_files, reactor, write)
     counters.include(audit.counts)
     # Started last: a thread pool that is left running keeps the process alive.
     threads.start()

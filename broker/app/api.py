@@ -113,7 +113,7 @@ class OperatorsApi:
             *watch.endpoints(self.hub),
             *plan.endpoints(sources.plan, registry, clock),
             *plan_report.endpoints(
-                lambda: sources.plan.path, core.in_thread, ReportTickets(sources.access, clock, LISTENER)
+                lambda: sources.plan.path, core.files.run, ReportTickets(sources.access, clock, LISTENER)
             ),
             *actions.endpoints(registry, sources.control, core.launchers, orders, sources.audit, LISTENER),
             *control.endpoints(sources.control, sources.audit, LISTENER),

@@ -30,12 +30,16 @@ from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.wires.common.registry_topics import RegistryTopics
 
+FILES_WITHIN = 1.0
+"""Seconds for which a stop waits for files that are being read: they are small, and nothing of them is needed then."""
+
 log = Logger()
 
 
 @attrs.frozen(eq=False)
 class Core:
-    """The parts of the core. ``in_thread`` calls a function in the thread of the store.
+    """The parts of the core. ``in_thread`` calls a function in the thread of the store, ``files.run`` in that of the
+    files of operators: the configuration, users, the plan. These may be on a file system that does not answer.
 
     ``members``, ``owners`` and ``links`` are those of the cluster, or of single mode.
     """
@@ -46,6 +50,7 @@ class Core:
     launchers: Launchers
     programs: Programs
     threads: Worker
+    files: Worker
     topics: Topics
     leases: Leases
     scheduler: Scheduler
@@ -55,6 +60,11 @@ class Core:
     members: IMembers = SINGLE
     owners: IQueueOwners = SINGLE
     links: ILinks = SINGLE
+
+    def stop_threads(self) -> None:
+        """Wait for what the threads do, and end them. Blocks."""
+        self.threads.stop()
+        self.files.stop()
 
 
 class ClusterMembership(Protocol):
@@ -99,6 +109,8 @@ def build(
         registry, store, reactor, in_thread, snapshot.next_provider, (s.identity for s in snapshot.sessions)
     )
     threads.start()
+    files = Worker(reactor, "files", patience=FILES_WITHIN)
+    files.start()
     programs = Programs(reactor, os.getpid() == 1)
 
     def remember(name: str, on: bool) -> None:
@@ -117,6 +129,7 @@ def build(
         launchers=launchers,
         programs=programs,
         threads=threads,
+        files=files,
         topics=topics,
         leases=leases,
         scheduler=Scheduler(reactor, leases.look, time.thread_time),

@@ -144,7 +144,7 @@ class Daemon(TwistedService):
                 read_config,
                 self._certificates,
                 self._apply,
-                lambda *call: self.core.in_thread(*call),
+                lambda *call: self.core.files.run(*call),
             ),
             self.draining,
             self.readiness,
@@ -218,7 +218,7 @@ class Daemon(TwistedService):
             self.counters,
         )
         self._open_access(snapshot)
-        self.plan = PlanFile(self._config.plan.file, self._reactor, self.core.in_thread, parse)
+        self.plan = PlanFile(self._config.plan.file, self._reactor, self.core.files.run, parse)
         self.counters.include(self.plan.counts)
         self.counters.include(self._logs.counts)
         self._reactor.callWhenRunning(stop_once, self._reactor, self._begin_to_end)
@@ -305,7 +305,7 @@ class Daemon(TwistedService):
         blocking.ended()
         self._access.stop()
         self.core.programs.stop()
-        self.core.threads.stop()
+        self.core.stop_threads()
         self.log.info("stopped")
 
     # orders of administrators
@@ -427,13 +427,18 @@ class Daemon(TwistedService):
         """Read the users file. Raises `StartFailed` with the core closed."""
         try:
             self._access: OpenAccess = open_access(
-                self._config.access, self._state, self.core.in_thread, self.counters, self._reactor
+                self._config.access,
+                self._state,
+                self.core.files.run,
+                self.core.in_thread,
+                self.counters,
+                self._reactor,
             )
         except BadUsers as error:
             if self.membership is not None:
                 self.membership.abandon()
             self.core.restored.stop()
-            self.core.threads.stop()
+            self.core.stop_threads()
             self._store.close(snapshot.next_provider)
             raise StartFailed(f"access.file: {error}") from None
 
@@ -603,7 +608,7 @@ class Daemon(TwistedService):
             self.journal = None
         self._access.stop()
         self.core.restored.stop()
-        self.core.threads.stop()
+        self.core.stop_threads()
         self._store.close(snapshot.next_provider)
 
     def _apply(self, config: Config) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from threading import Thread
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -20,14 +21,25 @@ def log_defect(what: str, stack: str) -> None:
 
 
 class Worker:
-    """Threads for blocking functions, started by `start`. One thread keeps the order of calls."""
+    """Threads for blocking functions, started by `start`. One thread keeps the order of calls.
 
-    def __init__(self, reactor: Any, name: str, threads: int = 1) -> None:
+    ``patience`` is the number of seconds for which `stop` waits: None for threads that write what must not be lost.
+    """
+
+    def __init__(self, reactor: Any, name: str, threads: int = 1, patience: float | None = None) -> None:
         self._pool = ThreadPool(minthreads=0, maxthreads=threads, name=name)
+        self._patience = patience
+        if patience is not None:
+            self._pool.threadFactory = partial(Thread, daemon=True)  # type: ignore[assignment]
         self.start = self._pool.start
         self.run: Callable[..., Deferred[Any]] = partial(deferToThreadPool, reactor, self._pool)
         """Calls a function with arguments in a thread, and returns a Deferred of its result."""
 
     def stop(self) -> None:
         """Wait for the calls that were made, and end the threads. Idempotent."""
-        self._pool.stop()
+        if self._patience is None:
+            self._pool.stop()
+        else:
+            ending = Thread(target=self._pool.stop, daemon=True)
+            ending.start()
+            ending.join(self._patience)

@@ -164,3 +164,18 @@ def test_the_log_goes_on_where_it_was_paused(tmp_path: Path) -> None:
         daemon.resume_output()
         daemon.wait_for("log level debug")
         assert sum("log level info" in line for line in daemon.log) == LINES
+
+
+def test_a_stop_does_not_wait_for_a_file_that_does_not_come(tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text(CONFIGURATION)
+    with Daemon(tmp_path, "--config", str(config)) as daemon:
+        daemon.http_port()
+        config.unlink()
+        os.mkfifo(config)
+        daemon.signal(signal.SIGHUP)
+        pipe = until(lambda: opened(config))
+        assert pipe is not None
+        daemon.signal(signal.SIGTERM)
+        assert daemon.ended() == -signal.SIGTERM
+        os.close(pipe)

@@ -167,7 +167,9 @@ def test_a_reload_prints_the_same_text_everywhere(tmp_path: Path) -> None:
         daemon.wait_for(f"not reloaded: {re.escape(problem)}")
         keys = {each["key"]: each["value"] for each in call(daemon, "GET", "/v1/config")[1]["keys"]}
         assert keys["broker.grace"] == "7.0"
-    acts = [json.loads(line) for line in (tmp_path / "state" / "audit.jsonl").read_text().splitlines()]
+        audit = tmp_path / "state" / "audit.jsonl"
+        until(lambda: audit.read_text().count("\n") == 4)
+    acts = [json.loads(line) for line in audit.read_text().splitlines()]
     assert [(act["operation"], act["listener"], act["result"]) for act in acts] == [
         ("admin.reload", "http", "done"),
         ("admin.reload", "console", "done"),
