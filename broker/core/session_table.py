@@ -8,9 +8,10 @@ Rules:
 - When the places of a listener, or the descriptors of the process, run out, a peer gives way to the newcomer: the
   oldest one that has not authenticated, else the one that has been idle for the longest time, of those that offer
   nothing and wait for nothing. If there is none, the newcomer is refused.
-- Each address has a share: of the candidates, one of the address with the most peers gives way. A newcomer whose
-  address has more peers than that is refused, so that a crowd behind one address replaces its own peers only. Among
-  virtual sessions of one address, those that one connection began in numbers give way first.
+- Each address has a share: no address keeps more than half of the places while peers of others are refused, whatever
+  its peers offer or wait for. And of the candidates, one of the address with the most peers gives way. A newcomer
+  whose address has more peers than that is refused, so that a crowd behind one address replaces its own peers only.
+  Among virtual sessions of one address, those that one connection began in numbers give way first.
 - Each listener has a reserve of the pool, a part of an even share, which no other listener can take. The rest of the
   pool goes to the listeners that need it. At the end of the pool, peers of listeners within their reserve are safe.
 
@@ -36,6 +37,9 @@ LEAST = 8
 EXAMINED = 20
 """Candidates that are compared for one decision. It costs some 15 µs, a fifth of an accept; a crowd that fills a table
 is among its youngest peers."""
+
+SHARE = 2
+"""Divisor: while a table is full, an address keeps half of the places against newcomers of others."""
 
 LOOKED_AT = 200
 """Authenticated peers that are looked at for candidates: most of them offer something, and do not give way. The next
@@ -132,6 +136,12 @@ class SessionTable:
     def descriptors(self) -> int:
         """The descriptors that count for the pool: those of places, and of closing connections beyond `CLOSING`."""
         return len(self) + max(0, len(self._closing) - CLOSING)
+
+    @property
+    def most(self) -> int:
+        """The number of peers that the table can have."""
+        size = None if self._pool is None else self._pool.size
+        return self.limit if size is None else min(self.limit, size)
 
     def of(self, source: str) -> int:
         """Return the number of peers of an address."""
@@ -251,8 +261,12 @@ class SessionTable:
             for table in tables:
                 # The first one of equals is the oldest.
                 found = max(candidates(table), key=lambda each: (table.of(each.source), each.crowd), default=None)
-                if found is not None:
-                    return None if table.of(found.source) < self.of(source) else (table, found)
+                if found is not None and table.of(found.source) >= self.of(source):
+                    return table, found
+        for table in tables:
+            for each in islice(reversed(table._known), EXAMINED):
+                if each.source != source and table.of(each.source) > table.most // SHARE:
+                    return table, each
         return None
 
     def _oldest_strangers(self) -> Iterator[Placed]:

@@ -95,6 +95,25 @@ def test_a_newcomer_of_the_largest_crowd_is_refused_where_others_alone_could_giv
     assert gave_way(others) == []
 
 
+def test_an_address_keeps_half_of_the_places_against_newcomers_of_others(clock: Clock) -> None:
+    door = Door(clock, 20)
+    crowd = [door.come("198.51.100.1", authenticated=True, needed=True) for _ in range(20)]
+    assert door.come("198.51.100.1") is None
+    others = door.fill(30, authenticated=True, needed=True)
+    assert len(others) == 10
+    assert sum(peer is not None and peer.refusal is None for peer in crowd) == 10
+    assert gave_way(others) == []
+
+
+def test_a_crowd_replaces_its_idle_peers_where_strangers_of_others_are_fewer(clock: Clock) -> None:
+    door = Door(clock, 6)
+    crowd = [door.come("198.51.100.1", authenticated=True) for _ in range(5)]
+    strangers = door.fill(1)
+    assert door.come("198.51.100.1") is not None
+    assert gave_way([peer for peer in crowd if peer is not None]) == [0]
+    assert gave_way(strangers) == []
+
+
 def test_among_peers_of_one_address_those_that_came_in_numbers_give_way_first(clock: Clock) -> None:
     door = Door(clock, 3)
     peers = [door.come("127.0.0.1") for _ in range(3)]

@@ -746,7 +746,7 @@ def test_a_newcomer_is_refused_where_all_peers_are_needed() -> None:
     links = [hub.connect() for _ in range(2)]
     for link in links:
         link.send("hello", "wait")
-    newcomer = hub.connect(host="192.0.2.2")
+    newcomer = hub.connect()
     assert newcomer.take() == [b"<too-many-connections>"]
     assert newcomer.wire.half_closed
     assert not any(link.wire.half_closed for link in links)
@@ -755,7 +755,7 @@ def test_a_newcomer_is_refused_where_all_peers_are_needed() -> None:
     hub.pass_seconds(int(RECENT))
     assert hub.factory.table.trouble == ""
     links[0].lose()
-    assert not hub.connect(host="192.0.2.2").wire.half_closed
+    assert not hub.connect().wire.half_closed
 
 
 def test_the_place_of_a_connection_that_closes_is_free_at_once() -> None:
