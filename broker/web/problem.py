@@ -8,6 +8,7 @@ from http import HTTPStatus
 import attrs
 import msgspec
 
+from broker.access.login_gate import GUESS_EVERY
 from broker.core.errors import Reason, Refusal
 from broker.web.messages import Response
 
@@ -67,6 +68,11 @@ STATUS = {
 """The status for a refusal of the core; 400 for all others."""
 
 
+RETRY = ("Retry-After", f"{GUESS_EVERY:.0f}")
+"""The header of a refused guess: the next one may be compared then."""
+
+
 def problem_of(refusal: Refusal) -> Problem:
     """Return a refusal of the core as a problem."""
-    return Problem(STATUS.get(refusal.reason, 400), refusal.text, refusal.reason)
+    headers = [RETRY] if refusal.reason is Reason.TOO_MANY_GUESSES else []
+    return Problem(STATUS.get(refusal.reason, 400), refusal.text, refusal.reason, headers)

@@ -216,6 +216,7 @@ def test_a_verified_password_is_refused_as_a_wrong_one_while_guesses_are(guarded
     right = guarded.ask("GET", "/open", authorization=ANN)
     assert (wrong.status, wrong.json, wrong.deferred) == (right.status, right.json, right.deferred)
     assert right.status == 429
+    assert right.headers["Retry-After"] == "4"
     assert guarded.ask("GET", "/open", address="192.0.2.9", authorization=ANN).status == 200
 
 
