@@ -4,7 +4,9 @@ thread.
 Rules:
 - A change marks its provider; marked providers are written together after a short delay, in one transaction, in a
   thread. There is one write at a time; a failed write is retried together with later changes.
-- So after a kill the store lags by at most that delay, and live peers register again whatever it lacks.
+- The delay counts from the first mark, also during a write: if it ends then, the next write follows at once. So after a
+  kill the store lags by at most that delay or one write, and the write after it, and live peers register again whatever
+  it lacks.
 - A provider or session that came and went before its first write is not written at all.
 - The first id of a start is derived from the clock, far above those of all earlier starts: so ids of a state that was
   restored from a copy, or lost, are not issued again. So is the next id if the store cannot be written.
@@ -104,6 +106,8 @@ class Recorder:
         """Sessions to be written by their identities, the longest marked first; None for an ended session."""
         self._sessions_stored = set(sessions)
         """Identities of sessions that are in the store, or may be."""
+        self._since: float | None = None
+        """Time of the oldest mark that no write has taken."""
         self._timer: IDelayedCall | None = None
         self._writing: Deferred[Any] | None = None
         self._gave_up = False
@@ -237,8 +241,13 @@ class Recorder:
             self._schedule()
 
     def _schedule(self) -> None:
-        if self._timer is None and self._writing is None and (self._due() or self._errors.failures):
-            wait = self._errors.wait if self._errors.failures else FLUSH_SECONDS
+        if not (self._due() or self._errors.failures):
+            return
+        now = self._clock.seconds()
+        if self._since is None:
+            self._since = now
+        if self._timer is None and self._writing is None:
+            wait = self._errors.wait if self._errors.failures else max(0.0, self._since + FLUSH_SECONDS - now)
             self._timer = self._clock.callLater(wait, self._flush)
 
     def _flush(self) -> None:
@@ -273,6 +282,8 @@ class Recorder:
                 known.append(session)
                 self._sessions_stored.add(identity)
         mark = self._next + RESERVE
+        if not self._due():
+            self._since = None
 
         def written(_: object) -> None:
             self._stored.difference_update(gone)

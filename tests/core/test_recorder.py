@@ -222,6 +222,26 @@ class RecorderTests(SynchronousTestCase):
 
     # failures
 
+    def test_a_change_during_a_long_write_is_written_as_soon_as_that_ends(self) -> None:
+        run = self.run_
+        first = run.join("a")
+        run.clock.advance(FLUSH_SECONDS)
+        second = run.join("b")
+        run.clock.advance(FLUSH_SECONDS * 3)
+        assert len(run.thread.jobs) == 1
+        run.thread.work()
+        run.clock.advance(0)
+        assert len(run.thread.jobs) == 1, "it has waited for long enough"
+        third = run.join("c")
+        run.clock.advance(FLUSH_SECONDS / 2)
+        run.thread.work()
+        assert self.remembered(run) == {first: ["a"], second: ["b"]}
+        run.clock.advance(FLUSH_SECONDS * 0.4)
+        assert run.thread.jobs == []
+        run.clock.advance(FLUSH_SECONDS * 0.1)
+        run.thread.work()
+        assert self.remembered(run) == {first: ["a"], second: ["b"], third: ["c"]}
+
     def test_a_failed_write_is_tried_again_less_and_less_often_and_told_of_once(self) -> None:
         run = self.run_
         kept = run.join("a")
