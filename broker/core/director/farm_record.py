@@ -1,8 +1,9 @@
 """Record of the farm for the next start: which Context Servers there are, and which contexts are open on each.
 
 Rules:
-- The record is a JSON file in the state directory, replaced as a whole in the worker thread: at most every
-  `RECORD_SECONDS` after changes, and every `REFRESH_SECONDS` without, so that its age is that of the broker's end.
+- The record is a file in the state directory, a checksum on a line and JSON after it. It is replaced as a whole in the
+  worker thread: at most every `RECORD_SECONDS` after changes, and every `REFRESH_SECONDS` without, so that its age is
+  that of the broker's end.
 - It is soft state: one that cannot be read, or is older than `FRESH_SECONDS`, is ignored, and a failed write is
   repeated with the next one.
 - More than `MAX_CONTEXTS` contexts are not recorded; then the servers are recorded without.
@@ -23,6 +24,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from broker.blocking import blocking
+from broker.core.checksums import checksum
 from broker.core.director.farm import Farm
 
 RECORD_SECONDS = 1.0
@@ -73,13 +75,17 @@ def recorded(farm: Farm) -> list[RecordedServer]:
 def encode(servers: Iterable[RecordedServer], at: float) -> bytes:
     """Return the file of a record that was made at that time, in seconds of the epoch."""
     rows = [attrs.asdict(server) for server in servers]
-    return json.dumps({"version": VERSION, "at": at, "servers": rows}, separators=(",", ":")).encode("ascii")
+    text = json.dumps({"version": VERSION, "at": at, "servers": rows}, separators=(",", ":")).encode("ascii")
+    return b"%d\n%b" % (checksum(text), text)
 
 
 def decode(data: bytes) -> tuple[float, list[RecordedServer]]:
     """Return the time and the servers of a record. Raises ValueError."""
+    sum, _, text = data.partition(b"\n")
+    if sum != b"%d" % checksum(text):
+        raise ValueError("it does not match its checksum")
     try:
-        value = json.loads(data)
+        value = json.loads(text)
         if value["version"] != VERSION:
             raise ValueError(f"the version {value['version']!r} is unknown")
         servers = [

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 
-from broker.core.director.farm_record import FRESH_SECONDS, RECORD_SECONDS, decode, encode, read
+from broker.core.checksums import checksum
+from broker.core.director.farm_record import FRESH_SECONDS, RECORD_SECONDS, RecordedServer, decode, encode, read
 from broker.core.director.interfaces import Granted
 from broker.core.director.returning import AT_ONCE, LOOK_EVERY, MAX_WAITING, SETTLE, WITHIN
 from tests.core.director.rig import Rig, Side
@@ -198,8 +199,21 @@ def test_waiting_requests_are_bounded_and_released_in_turns(farm: Restarted) -> 
 )
 def test_a_damaged_record_is_ignored(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "director.json"
-    path.write_bytes(data)
-    assert list(read(str(path), 0.0)) == []
+    for content in (data, b"%d\n%b" % (checksum(data), data)):
+        path.write_bytes(content)
+        assert list(read(str(path), 0.0)) == []
+
+
+def test_a_record_with_any_bit_changed_is_ignored(tmp_path: Path) -> None:
+    path = tmp_path / "director.json"
+    whole = encode([RecordedServer("one", {"tcp": "h:1"}, {"context": False}, ("context-inn",))], 0.0)
+    path.write_bytes(whole)
+    assert [server.label for server in read(str(path), 0.0)] == ["one"]
+    for place in range(8 * len(whole)):
+        changed = bytearray(whole)
+        changed[place // 8] ^= 1 << place % 8
+        path.write_bytes(changed)
+        assert list(read(str(path), 0.0)) == [], place
 
 
 def test_a_record_says_what_was_written(farm: Restarted) -> None:
