@@ -10,6 +10,8 @@ import json
 import socket
 import ssl
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +24,7 @@ import pytest
 
 from broker.app.console import LIMITS
 from tests.config.certificates import certificate
-from tests.integration.daemon import Daemon, Peer
+from tests.integration.daemon import Daemon, Peer, environment
 from tests.integration.dbp_nodes import Nodes
 from tests.integration.mc0_clients import Clients, counters
 from tests.integration.mtl_peers import CANARY, Peers
@@ -75,6 +77,14 @@ name = "{name}"
 endpoint = "{endpoint}"
 transport = "{transport}"
 limits = {{ connections = {places} }}
+"""
+
+
+NOTIFIED = """
+[[notify.rules]]
+name = "file"
+events = ["listener-full"]
+command = ["sh", "-c", "cat > {file}.new && mv {file}.new {file}"]
 """
 
 
@@ -289,7 +299,10 @@ def _status(daemon: Daemon) -> Any:
 
 
 def test_a_listener_whose_peers_are_all_needed_refuses_newcomers_with_a_reason(tmp_path: Path) -> None:
-    with Daemon(tmp_path, *_configured(tmp_path)) as daemon, ExitStack() as stack:
+    option, config = _configured(tmp_path)
+    with open(config, "a") as file:
+        file.write(NOTIFIED.format(file=tmp_path / "event"))
+    with Daemon(tmp_path, option, config) as daemon, ExitStack() as stack:
         port = _port(daemon, DOORS["elko"])
         servers = [stack.enter_context(_providing(port)) for _ in range(PLACES)]
         with Peer(_stream(port)) as newcomer:
@@ -300,6 +313,11 @@ def test_a_listener_whose_peers_are_all_needed_refuses_newcomers_with_a_reason(t
         [reason] = [each for each in readiness["reasons"] if each["what"] == "listener elko tcp"]
         assert "new ones are refused" in reason["reason"]
         assert counters(daemon)["elko_accept.refused"] == 1
+        doctor = [sys.executable, "-m", "broker.brokerctl", "--url", f"http://{HERE}:{daemon.http_port()}", "doctor"]
+        shown = subprocess.run(doctor, capture_output=True, text=True, timeout=PATIENCE, env=environment())
+        assert "new ones are refused" in shown.stdout, shown
+        until(lambda: counters(daemon)["notifications.sent"])
+        assert json.loads((tmp_path / "event").read_text())["name"] == "listener elko tcp"
         for server in servers:
             server.done()
         servers.pop().sock.close()
