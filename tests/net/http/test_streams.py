@@ -75,6 +75,7 @@ def test_a_stream_writes_until_the_peer_goes(feed: Feed) -> None:
     feed.outlets[0].write(b"second\n\n")
     text = link.raw()
     assert b"Content-Type: text/event-stream\r\n" in text
+    assert b"X-Accel-Buffering: no\r\n" in text
     assert text.endswith(b"7\r\nfirst\n\n\r\n8\r\nsecond\n\n\r\n")
     assert site.factory.waiting.total() == 1
     link.lose()
