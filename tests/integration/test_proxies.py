@@ -99,7 +99,7 @@ def _listens(port: int) -> bool:
 
 def _run(stack: ExitStack, ports: list[int], *command: str) -> None:
     program = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-    stack.callback(program.kill)
+    stack.callback(program.terminate)  # nginx ends its worker processes by that
     until(lambda: all(map(_listens, ports)))
 
 
