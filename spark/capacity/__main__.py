@@ -34,7 +34,7 @@ from spark.capacity.session import MEMORY, NoJavaError, open_session
 from spark.capacity.tables import snapshots
 from spark.capacity.tables.object_store import ObjectFolder, Place, StoreError, is_object, need_bucket
 from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, Table
-from spark.capacity.tables.store import OutError, Tables
+from spark.capacity.tables.store import OutError, Tables, need_publishable
 from spark.capacity.tables.working_copy import LAKE, fill, is_newest, refresh
 
 SAID = (JournalError, NoJavaError, NoRecordsError, OutError, PolicyError, QuestionError, StoreError, TraceError)
@@ -167,6 +167,9 @@ def run_jobs(arguments: argparse.Namespace, progress: Progress, *journals: Place
         need_journal(journal)
     out: Place = arguments.out
     work: Path | None = getattr(arguments, "work", None)
+    for each in (out, work):
+        if isinstance(each, Path):
+            need_publishable(each)
     if isinstance(out, ObjectFolder):
         need_bucket(out)
     elif work is not None:

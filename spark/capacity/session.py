@@ -4,9 +4,13 @@ Rules:
 - Time is UTC everywhere. The workers are this very Python: Spark would take the first `python3` of the path.
 - On one machine nothing listens on the network, and the page that shows the jobs is off.
 - These settings give way to spark-submit: there the master and the memory are already chosen.
+- Another Spark of the machine has no part in it: SPARK_HOME is that of the package, and on one machine the workers run
+  this very Python, whatever the environment names.
 - Without a usable Java there is one sentence, and no page of Java's and Python's complaints.
 """
 
+import codecs
+import locale
 import os
 import re
 import shutil
@@ -86,11 +90,25 @@ def need_java() -> None:
         os.environ["JAVA_HOME"] = str(BUNDLED_JAVA)
 
 
+def need_own_spark(local: bool) -> None:
+    """Remove from the environment what names another Spark, and for a ``local`` run another Python.
+
+    Java takes the encoding of file names from the locale, and cannot name a file that its encoding has no characters
+    for: where that is not UTF-8, the locale becomes one that is.
+    """
+    for name in ("SPARK_HOME", *(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON") if local else ())):
+        os.environ.pop(name, None)
+    if codecs.lookup(locale.getencoding()).name != "utf-8":
+        os.environ["LC_ALL"] = "C.UTF-8"
+
+
 def open_session(
     master: str | None = None, *, memory: str = MEMORY, extra: dict[str, str] | None = None
 ) -> SparkSession:
     """Start Spark, or join the Spark that spark-submit started."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        need_own_spark(local=(master or LOCAL).startswith("local"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("elkobroker capacity")

@@ -47,6 +47,16 @@ def test_a_wrong_policy_is_said_before_java_is_looked_for(tmp_path: Path, capsys
     assert capsys.readouterr().err == f"capacity: {policy}, line 2: {reason}\n"
 
 
+@pytest.mark.parametrize(("name", "part"), [("a%41", "%41"), ("a[1]", "["), ("a^", "^"), ("a|b", "|"), ("a\\b", "\\")])
+def test_a_path_that_cannot_be_published_is_said_before_the_work(
+    name: str, part: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "journal" / "segments").mkdir(parents=True)
+    assert main(["run", "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / name)]) == 1
+    assert f"with {part} in its path: name another one" in capsys.readouterr().err
+    assert not (tmp_path / name).exists()
+
+
 @pytest.mark.parametrize("option", ["--journal", "--out"])
 @pytest.mark.parametrize(
     "uri", ["s3a://bucket/journal", "hdfs://h/a", "file://other/a", "file://", "file:///a?b", "://x"]

@@ -1,11 +1,12 @@
 """The session: which Java it takes, and what it says where there is none."""
 
+import os
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.session import NoJavaError, find_java, java_version
+from spark.capacity.session import NoJavaError, find_java, java_version, need_own_spark
 
 
 def command(path: Path, says: str) -> Path:
@@ -50,6 +51,16 @@ def test_a_java_that_does_not_run_is_told(tmp_path: Path) -> None:
         java_version(command(tmp_path / "java", "what?"))
     with pytest.raises(NoJavaError, match="does not run"):
         java_version(tmp_path / "none")
+
+
+def test_another_spark_and_python_of_the_environment_have_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    for name in (*names, "LC_ALL"):
+        monkeypatch.setenv(name, "other")
+    need_own_spark(local=False)
+    assert [os.environ.get(name) for name in names] == [None, "other", "other"]
+    need_own_spark(local=True)
+    assert [os.environ.get(name) for name in names] == [None, None, None]
 
 
 def test_time_is_utc_and_nothing_listens_elsewhere(spark: SparkSession) -> None:

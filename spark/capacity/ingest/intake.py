@@ -48,7 +48,7 @@ from spark.capacity.tables.schema import (
     RECORD,
     UNKNOWN_MEMBERS,
 )
-from spark.capacity.tables.store import State, Tables, sync, url
+from spark.capacity.tables.store import State, Tables, readable, sync, url
 
 SHARE = 24 << 20
 """Compressed bytes of segments that a task reads: about a million records, so that dates have few and large files."""
@@ -285,7 +285,7 @@ class Intake:
         made = again(self._tables, place, self._sorted)
         self._files += made.files
         self._runs.append(made.runs)
-        staged = self._spark.read.schema(STAGED).parquet(url(place))
+        staged = self._spark.read.schema(STAGED).parquet(readable(place))
         bad = F.col("reason").isNotNull()
         for row in (
             staged.groupBy("segment")
@@ -359,7 +359,7 @@ class Intake:
         odd = [name for name, counts in self._counts.items() if counts.members != counts.names]
         if not odd:
             return
-        texts = self._spark.read.text([url(self._fetched(name)) for name in odd])
+        texts = self._spark.read.text([readable(self._fetched(name)) for name in odd])
         names = F.array_except(F.json_object_keys("value"), F.array(*(F.lit(name) for name in RECORD.names)))
         found = texts.select(F.explode(names).alias("member")).groupBy("member").count().orderBy(F.desc("count"))
         self.told.unknown = {row["member"]: row["count"] for row in found.limit(NAMED).collect()}

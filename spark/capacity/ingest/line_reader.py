@@ -25,7 +25,7 @@ from spark.capacity.ingest.record_rules import (
     micros,
 )
 from spark.capacity.tables.schema import BRONZE_RECORDS, EVENTS, RECORD, TYPES, VERSIONS
-from spark.capacity.tables.store import url
+from spark.capacity.tables.store import readable, url
 
 RAW_LIMIT = 2000
 """Letters of a bad line that are kept: enough to recognise it."""
@@ -125,7 +125,7 @@ def stage(spark: SparkSession, paths: Sequence[Path], latest: datetime, place: P
                 allowSingleQuotes="false",
             )
             .option("mapreduce.input.linerecordreader.line.maxlength", str(LINE_LIMIT))
-            .json([url(path) for path in paths])
+            .json([readable(path) for path in paths])
             .select("*", segment_of())
         )
         writer = parse(lines, latest).write.mode("append").partitionBy("date")

@@ -16,6 +16,7 @@ Rules:
 import fcntl
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterable
@@ -76,8 +77,27 @@ class State:
 
 
 def url(path: Path) -> str:
-    """Name a folder to Spark, whatever file system it takes for its default."""
+    """Name a folder to Spark for writing, whatever file system it takes for its default."""
     return f"file://{path}"
+
+
+GLOB = re.compile(r"[][{}*?\\]")
+"""Characters with which Spark takes the name of a folder to read for a pattern."""
+
+
+def readable(path: Path) -> str:
+    """Name a folder or file to Spark for reading, each character of its name as it is."""
+    return url(Path(GLOB.sub(r"\\\g<0>", str(path))))
+
+
+UNPUBLISHED = re.compile(r"[]\[^|\\]|%[0-9A-Fa-f]{2}")
+"""Parts of a path with which delta-rs cannot write a table: it takes them for parts of a URI."""
+
+
+def need_publishable(out: Path) -> None:
+    """Raise `OutError` for a folder in which no table could be published: better now than after the work."""
+    if found := UNPUBLISHED.search(str(out.absolute())):
+        raise OutError(f"{out}: tables cannot be published in a folder with {found[0]} in its path: name another one")
 
 
 def sync(path: Path) -> None:
@@ -190,7 +210,7 @@ class Tables:
         """Read a table, or some dates of it; a table that was never written has no rows."""
         if not self.exists(table):
             return self.spark.createDataFrame([], table.schema)
-        rows = self.spark.read.schema(table.schema).parquet(url(self.path(table)))
+        rows = self.spark.read.schema(table.schema).parquet(readable(self.path(table)))
         if dates is not None:
             rows = rows.where(F.col("date").isin(sorted(dates))) if (dates := list(dates)) else rows.limit(0)
         # Spark puts the columns of folders last.

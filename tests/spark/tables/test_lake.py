@@ -106,6 +106,17 @@ def test_readers_see_whole_versions_while_runs_publish(spark: SparkSession, tabl
     assert len(set().union(*seen)) >= 4
 
 
+def test_a_path_may_have_any_characters(tmp_path: Path) -> None:
+    tables = Tables(None, tmp_path / "plan {a,b} 100% *?")
+    tables.out.mkdir()
+    balanced(tables, 1)
+    assert publish(tables, "r1", ONLY) == {"gold_balance_day": 0}
+    balanced(tables, 2)
+    assert publish(tables, "r2", ONLY) == {"gold_balance_day": 1}
+    assert [path.name for path in tmp_path.iterdir()] == [tables.out.name]
+    assert set(DeltaTable(place(tables)).to_pyarrow_table()["cov"].to_pylist()) == {2.0}
+
+
 def test_nothing_new_is_no_version_and_only_changed_dates_are_added(tables: Tables) -> None:
     balanced(tables, 1)
     publish(tables, "r1", ONLY)

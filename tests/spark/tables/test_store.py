@@ -24,7 +24,7 @@ from tests.spark.farm import put_dates
 
 @pytest.fixture
 def tables(spark: SparkSession, tmp_path: Path) -> Tables:
-    made = Tables(spark, tmp_path / "a b" / "out")
+    made = Tables(spark, tmp_path / "a b [2026]{c,d} %41 *?" / "out")
     made.open()
     return made
 
