@@ -16,11 +16,12 @@ from collections.abc import Callable
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 INTERVAL = 5.0
-"""Seconds between two trims: memory is given back within that time, and 25 s before any peer could expect it."""
+"""Seconds between two trims, within which memory is given back."""
 
-LARGEST_SHARE = 0.002
-"""Largest share of the time that trims may take; the interval grows with their duration. A trim takes some 0.1 ms with
-a heap of ten megabytes, and several milliseconds after a burst: it looks at all free blocks."""
+LARGEST_SHARE, LONGEST_INTERVAL = 0.002, 10.0
+"""Share of the time that trims may take: the interval grows with their duration, up to that many seconds. A trim takes
+some 0.1 ms with a heap of ten megabytes, and tens of milliseconds after a burst of hundreds: it looks at all free
+blocks."""
 
 ARENAS = 2
 """Heaps of the allocator: one for the reactor's thread, one for all others. By default each of them may get its own,
@@ -70,4 +71,5 @@ class HeapTrim:
         took = self._seconds() - start
         self.trims += 1
         self.longest = max(self.longest, took)
-        self._call = self._clock.callLater(max(INTERVAL, took / LARGEST_SHARE), self._trim)
+        pause = min(max(INTERVAL, took / LARGEST_SHARE), LONGEST_INTERVAL)
+        self._call = self._clock.callLater(pause, self._trim)

@@ -129,6 +129,19 @@ class Certificates:
         return Identity(context, certificate_names(found.chain[0]), pem.expiry(found.chain), revoked)
 
 
+class NothingGathered:
+    """Null object in place of the gathering of writes, after the end of a connection."""
+
+    def write(self, data: bytes) -> None:
+        """Do nothing."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+NOTHING_GATHERED = NothingGathered()
+
+
 class TlsConnection(Scheduled, BufferingTLSTransport):
     """One connection: the transport of the protocol above."""
 
@@ -151,6 +164,8 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
         self.drop()
         self.turns.memory.forget(self)
         super().connectionLost(reason)
+        # They refer to this connection: without the cycles, no garbage collection is needed.
+        self._aggregator, self._producer = NOTHING_GATHERED, None  # type: ignore[assignment]
 
     @property
     def trusted(self) -> bool:

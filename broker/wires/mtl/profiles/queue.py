@@ -362,6 +362,7 @@ class _WriterPlace:
 
     def end(self) -> None:
         """Process the end of the flow."""
+        self.waits = None  # a reference to itself: without the cycle, no garbage collection is needed
         self._writer = None
 
 

@@ -275,6 +275,10 @@ class DataFlow:
             except Exception:
                 self.log.failure("the profile {name} failed at the end of a flow", name=flow.grant.profile.name)
         self.log.debug("the data flows of {client} ended: {why}", client=client, why=why)
+        # They refer to the client and to the flow: without the cycles, no garbage collection is needed.
+        for flow in flows:
+            flow.place = None
+        client.reader = client.writer = None
 
     def _revoked(self, token: str) -> None:
         """End the flows of a lease that was revoked."""
