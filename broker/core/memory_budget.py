@@ -52,7 +52,10 @@ class Share(Enum):
     OUTPUT = "output"
     """Messages that a peer has not read, or has not acknowledged."""
     SESSIONS = "sessions"
-    """State of connections and sessions themselves, such as that of TLS."""
+    """State of connections and sessions themselves: TLS handshakes, standing finds."""
+    STORED = "stored"
+    """What outlives its connection: descriptions of registered services. Nobody is evicted for it; further ones are
+    refused."""
 
 
 class Consumer(Protocol):
@@ -112,10 +115,12 @@ class _Held:
 class _Account:
     """The consumers of one address, by share and by whether they are strangers."""
 
-    __slots__ = ("held", "parts", "strange")
+    __slots__ = ("held", "parts", "stored", "strange")
 
     def __init__(self) -> None:
         self.held = 0
+        self.stored = 0
+        """Bytes without a consumer."""
         self.strange = 0
         """Bytes of strangers."""
         self.parts: dict[tuple[Share, bool], _Held] = {}
@@ -193,10 +198,10 @@ class MemoryBudget:
         self._add(account, share, stranger, grown)
         if grown > 0:
             limits = self.limits
-            while account.held > limits.address:
-                self._evict(account, "for this address")
-            while self.held > limits.total:
-                self._evict(self._largest(), "for all peers together")
+            while account.held > limits.address and self._evict(account, "for this address"):
+                pass
+            while self.held > limits.total and self._evict(self._largest(), "for all peers together"):
+                pass
 
     def drop(self, consumer: Consumer, share: Share) -> None:
         """Remove a consumer from a share. Idempotent."""
@@ -209,8 +214,19 @@ class MemoryBudget:
         self._add(account, share, stranger, -part.remove(consumer))
         if not part.entries:
             del account.parts[share, stranger]
-            if not account.parts:
+            if not account.held:
                 del self._accounts[host]
+
+    def store(self, host: str, size: int) -> None:
+        """Add bytes to what is stored for an address, or subtract them. Ask `fits` before."""
+        network = network_of(host)
+        account = self._accounts.get(network)
+        if account is None:
+            account = self._accounts[network] = _Account()
+        account.stored += size
+        self._add(account, Share.STORED, False, size)
+        if not account.held:
+            del self._accounts[network]
 
     def forget(self, consumer: Consumer) -> None:
         """Remove a consumer from all shares. Idempotent."""
@@ -245,7 +261,7 @@ class MemoryBudget:
 
     def _largest(self) -> _Account:
         """Return the account that gives way: the one with the most bytes of strangers, or else with the most bytes."""
-        return max(self._accounts.values(), key=lambda account: (account.strange, account.held))
+        return max(self._accounts.values(), key=lambda account: (account.strange, account.held - account.stored))
 
     def _evict(self, account: _Account, why: str, before: float | None = None, only: Share | None = None) -> bool:
         """Evict the first consumer of an account, or of one share, that gives way.

@@ -152,6 +152,14 @@ def _named_requests(number: int, size: Size) -> Iterator[bytes]:
     yield from _many(message(b"", b"u_U", b"1795246621.0", *names), size)
 
 
+def _registrations(number: int, size: Size) -> Iterator[bytes]:
+    """Services without a heartbeat, which stay when their connections end."""
+    yield dealer(0)
+    for service in range(size.sent // INFO):
+        about = {"name": f"stranger{number}.{service}", "function": "x" * (INFO - 100), "ip": "127.0.0.1", "port": 1}
+        yield message(b"", b"UwU", b"1795246621.0", json.dumps(about).encode())
+
+
 def _long_frame(number: int, size: Size) -> Iterator[bytes]:
     yield dealer(0)
     yield b"\x02" + (size.sent + 1).to_bytes(8, "big")
@@ -308,6 +316,7 @@ def _line(number: int, size: Size) -> Iterator[bytes]:
 ATTACKS = {
     "dbp-lists": Attack("dbp", _list_requests),
     "dbp-names": Attack("dbp", _named_requests),
+    "dbp-services": Attack("dbp", _registrations),
     "dbp-frame": Attack("dbp", _long_frame),
     "dbp-frames": Attack("dbp", _short_frames),
     "dbp-pings": Attack("dbp", _pings),

@@ -48,7 +48,12 @@ def test_all_shares_of_an_address_are_one_account(memory: MemoryBudget) -> None:
     reader, writer = Holding(memory), Holding(memory)
     reader.hold(BY_ADDRESS - 10_000, share=Share.OUTPUT)
     writer.hold(10_000)
-    assert memory.shares() == {Share.INPUT: 10_000, Share.OUTPUT: BY_ADDRESS - 10_000, Share.SESSIONS: 0}
+    assert memory.shares() == {
+        Share.INPUT: 10_000,
+        Share.OUTPUT: BY_ADDRESS - 10_000,
+        Share.SESSIONS: 0,
+        Share.STORED: 0,
+    }
     assert evicted(reader, writer) == [False, False]
     writer.hold(10_001)
     assert evicted(reader, writer) == [True, False]
@@ -113,6 +118,20 @@ def test_a_peer_that_authenticates_counts_as_such_from_then_on(memory: MemoryBud
     assert memory.held == 11_000
     one.hold(BY_ADDRESS)
     assert evicted(one, other) == [False, True]
+
+
+def test_what_is_stored_leaves_less_for_the_connections_of_its_address(memory: MemoryBudget) -> None:
+    holder, elsewhere = Holding(memory), Holding(memory, "192.0.2.2")
+    holder.hold(5_000)
+    elsewhere.hold(BY_ADDRESS)
+    memory.store(holder.host, BY_ADDRESS - 5_000)
+    assert not memory.fits(holder.host, 1)
+    holder.hold(5_001)
+    assert evicted(holder, elsewhere) == [True, False]
+    memory.store(holder.host, 5_000)  # as after a restart, with a lower limit
+    Holding(memory).hold(5_000)
+    memory.store(holder.host, -BY_ADDRESS)
+    assert memory.held == BY_ADDRESS
 
 
 def test_as_many_go_as_are_needed(memory: MemoryBudget) -> None:

@@ -225,7 +225,15 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     access = context.access
     # DBP has no authentication: all its peers are without a user.
     grants = partial(access.grants, Principal(), WIRE)
-    catalogue = Catalogue(context.registry, leases, outbound, complaints, _terms(config, grants()), context.silence)
+    catalogue = Catalogue(
+        context.registry,
+        leases,
+        outbound,
+        complaints,
+        _terms(config, grants()),
+        context.silence,
+        context.scheduler.memory,
+    )
     listing = Listing(context.registry, clock)
     may_find = (lambda name: grants().may("find", name)) if access.users else None
     commands = CommandHandler(routes, catalogue, listing, outbound, leases, clock, complaints, may_find)

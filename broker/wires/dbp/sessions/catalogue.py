@@ -33,6 +33,7 @@ from twisted.logger import Logger
 from broker.access.identity import same_host
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IRegistry
+from broker.core.memory_budget import MemoryBudget
 from broker.core.model import Change, Check, CheckState, Kind, Provider, Rights, Service, load_details
 from broker.core.silent_peers import EndAtOnce, Silence
 from broker.net.interfaces.router import Complaints
@@ -86,6 +87,10 @@ class DbpTerms:
     probe: float = 0.0
 
 
+COPIES = 3
+"""Copies of an info: here, in the registry, and in the encoded list of all."""
+
+
 class Catalogue:
     """All registered services, in the order of their registration. The leases of entries call `check`."""
 
@@ -99,7 +104,9 @@ class Catalogue:
         complaints: Complaints,
         terms: DbpTerms,
         silence: Silence | None = None,
+        memory: MemoryBudget | None = None,
     ) -> None:
+        self._memory = memory or MemoryBudget()
         self._silence: Silence = silence or EndAtOnce()
         self._silence.follow(self._under_contract)
         self._registry = registry
@@ -159,6 +166,8 @@ class Catalogue:
         if old is None and len(self._entries) >= terms.services:
             raise Refusal(Reason.LIMIT, f"there are {terms.services} services already, and no more are taken")
         self._permit(name)
+        if not restored:
+            self._fit(address, len(info), 0 if old is None else len(old.info))
         held = None if self.elsewhere is None else self.elsewhere.check_move(name, address)
         entry = ServiceEntry(self, name, address, info, details(info))
         entry.restored = restored
@@ -189,6 +198,8 @@ class Catalogue:
         """Update the info of a service. Raises `Refusal`, with no change."""
         info = merge(entry.info, changes)
         self._permit(entry.name)
+        self._fit(entry.address, len(info), len(entry.info))
+        self._memory.store(entry.address, COPIES * (len(info) - len(entry.info)))
         before, entry.info, entry.details = entry.details, info, details(info)
         if entry.details.interval != before.interval or entry.details.liveness != before.liveness:
             self._agree(entry)
@@ -275,6 +286,7 @@ class Catalogue:
         if self._entries.get(entry.name) is not entry:
             return  # replaced already
         del self._entries[entry.name]
+        self._memory.store(entry.address, -COPIES * len(entry.info))
         self._silence.ended(entry)
         if entry.lease is not None:
             entry.lease.cancel()
@@ -471,6 +483,12 @@ class Catalogue:
         if is_broker(name) or not self.terms.rights.permits(name):
             raise Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name} may not be registered here")
 
+    def _fit(self, address: str, size: int, before: int) -> None:
+        """Raise `Refusal` if an info of that size does not fit into the memory of its address, where there is a shorter
+        one now."""
+        if size > before and not self._memory.fits(address, COPIES * (size - before)):
+            raise Refusal(Reason.LIMIT, "the services of this address have too long descriptions")
+
     def _agree(self, entry: ServiceEntry) -> None:
         """Set the agreed interval, and the number of intervals that may pass in silence."""
         terms, wanted = self.terms, entry.details
@@ -496,6 +514,7 @@ class Catalogue:
             raise
         self._report(entry, entry.details, counted=restored)
         self._entries[entry.name] = entry
+        self._memory.store(entry.address, COPIES * len(entry.info))
         self.live(entry)
         entry.restored = restored
         self._look(entry)
