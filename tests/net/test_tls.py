@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import ssl
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 from twisted.internet.address import IPv4Address
+from twisted.internet.error import ConnectionDone
 from twisted.logger import capturedLogs
+from twisted.python.failure import Failure
 
 from broker import pem
 from broker.net.tls import Certificates, TlsFactory
@@ -143,3 +147,28 @@ def test_noise_ends_the_connection_and_nothing_is_logged_as_a_failure(hub: Hub, 
     assert [event for event in logged if "log_failure" in event] == []
     link.protocol.connectionLost(ConnectionError())
     assert hub.factory.connections == set()
+
+
+@pytest.mark.parametrize("shaken", [True, False], ids=["open", "in its handshake"])
+def test_a_connection_that_ended_is_freed_without_a_garbage_collection(
+    hub: Hub, files: tuple[Path, Path], shaken: bool
+) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        link = TlsLink(hub, files)
+        if shaken:
+            link.shake()
+            link.say("one")
+        else:
+            link.protocol.dataReceived(b"\x16\x03\x01\x40\x00")
+            hub.later()
+        ended = weakref.ref(link.protocol)
+        link.wire.producer = None  # as a socket does at its end
+        link.protocol.connectionLost(Failure(ConnectionDone()))
+        hub.later()
+        hub.sessions.clear()
+        del link
+        assert ended() is None
+    finally:
+        gc.enable()

@@ -7,6 +7,7 @@ The file is longer than others: it has all tests of `broker.wires.mtl.profiles.q
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from broker.wires.mtl.codec.data import Response
 from broker.wires.mtl.codec.table import EMPTY, MAX_TABLE, Timestamp
 from broker.wires.mtl.profiles.queue import DEAD, MAX_NAME, MOST_AT_ONCE, MOST_PREPARED
 from broker.wires.mtl.sessions import settings as mtl
+from broker.wires.mtl.sessions.data_clients import DataClient
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
@@ -210,6 +212,17 @@ def test_a_writer_that_is_gone_is_told_nothing_and_its_contents_stay(durable: Qu
     assert writer.take() == []
     assert bodies_of_all(durable) == numbers(1)
     assert bodies_of_all(durable, "memory") == numbers(2)
+
+
+def test_a_client_that_ended_and_its_flows_make_no_cycle(farm: QueueFarm) -> None:
+    peers = farm.sender("q"), farm.worker("q")
+    clients = [each for each in gc.get_objects() if isinstance(each, DataClient) and not each.over]
+    flows = [flow for client in clients for flow in client.flows()]
+    for peer in peers:
+        peer.drop()
+    ended = [flow for flow in flows if flow.client.over]
+    assert len(ended) == len(peers)
+    assert not any(flow.place or flow.client.flows() for flow in ended)
 
 
 def test_at_the_end_what_is_due_is_confirmed(farm: QueueFarm) -> None:
