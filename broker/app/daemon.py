@@ -63,7 +63,6 @@ from broker.core.database import StateError, StateFull
 from broker.core.memory_budget import MemoryLimits
 from broker.core.model import NotReady, Snapshot
 from broker.core.plan_file import PlanFile
-from broker.core.session_table import Pool
 from broker.core.store import Store
 from broker.core.worker import log_defect
 from broker.export.plan_document import parse
@@ -184,7 +183,7 @@ class Daemon(TwistedService):
         page.endpoints()
         self._started = self._reactor.seconds()
         self._descriptors = descriptors.raise_limit()
-        self._pool = Pool(descriptors.room(self._config, self._descriptors))
+        self._pool = descriptors.pool(self._config, self._descriptors)
         self.log.info(
             "all listeners together take {room} connections: the system allows {most} file descriptors",
             room=self._pool.size,

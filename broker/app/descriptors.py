@@ -7,7 +7,7 @@ import resource
 from broker.app.checks import connections_of
 from broker.app.wires import descriptors, streams
 from broker.config.schema import Config
-from broker.core.session_table import CLOSING
+from broker.core.session_table import CLOSING, Pool
 
 WANTED = 65_536
 """File descriptors requested, within the limit of the system: one for each connection, and some more."""
@@ -26,9 +26,13 @@ def raise_limit() -> int:
     return wanted
 
 
-def room(config: Config, limit: int) -> int:
-    """Return the connections that all listeners together may have, so that there are descriptors for all of the
-    ``limit``."""
+FOR_CLOSING = 4
+"""Divisor: at most a quarter of the descriptors for connections are kept for those that are closing."""
+
+
+def pool(config: Config, limit: int) -> Pool:
+    """Return the descriptors for the connections of all listeners together, out of the ``limit`` of the process."""
     listeners = streams(config) + config.console.enabled
-    spare = SPARE + descriptors(config, limit) + connections_of(config.checks) + CLOSING * listeners
-    return max(1, limit - spare)
+    left = max(1, limit - SPARE - descriptors(config, limit) - connections_of(config.checks))
+    closing = min(CLOSING, left // FOR_CLOSING // max(listeners, 1))
+    return Pool(left - closing * listeners, closing)

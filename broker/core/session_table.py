@@ -4,7 +4,8 @@ Rules:
 - A peer takes a place after it has passed admission, and gives it back when its connection begins to close. A refused
   peer has none.
 - Connections that are closing still have a descriptor, and get some time to read their last output. While places or
-  descriptors are scarce, at most `CLOSING` of a listener have that time: the oldest of more is aborted.
+  descriptors are scarce, at most `CLOSING` of a listener have that time, or as many as its pool has descriptors for
+  besides those of places: the oldest of more is aborted.
 - When the places of a listener, or the descriptors of the process, run out, a peer gives way to the newcomer: the
   oldest one that has not authenticated, else the one that has been idle for the longest time, of those that offer
   nothing and wait for nothing. If there is none, the newcomer is refused.
@@ -46,7 +47,7 @@ LOOKED_AT = 200
 decision looks at others."""
 
 CLOSING = 32
-"""Connections of a listener that are closing while its table is full. The descriptors for them are not in the pool."""
+"""Connections of a listener that are closing while its table is full, unless its pool has less for them."""
 
 RECENT = 10.0
 """Seconds for which a table that refused or replaced a peer is reported as full: longer than the period of a readiness
@@ -81,10 +82,11 @@ class Placed(Protocol):
 
 class Pool:
     """The descriptors of the process for connections, shared by the tables that were made with it. ``size`` None is no
-    limit."""
+    limit. Besides, there are ``closing`` for the closing connections of each table."""
 
-    def __init__(self, size: int | None = None) -> None:
+    def __init__(self, size: int | None = None, closing: int = CLOSING) -> None:
         self.size = size
+        self.closing = closing
         self.tables: list[SessionTable] = []
 
     def reserve(self, table: SessionTable) -> int:
@@ -125,6 +127,7 @@ class SessionTable:
         self._closing: OrderedDict[Placed, None] = OrderedDict()
         self._by_address: dict[str, int] = {}
         self._pool = pool
+        self._most_closing = CLOSING if pool is None else pool.closing
         self._displaced_at = self._turned_away_at = -RECENT
         if pool is not None:
             pool.tables.append(self)
@@ -134,8 +137,8 @@ class SessionTable:
 
     @property
     def descriptors(self) -> int:
-        """The descriptors that count for the pool: those of places, and of closing connections beyond `CLOSING`."""
-        return len(self) + max(0, len(self._closing) - CLOSING)
+        """The descriptors that count for the pool: those of places, and of closing connections beyond its own ones."""
+        return len(self) + max(0, len(self._closing) - self._most_closing)
 
     @property
     def most(self) -> int:
@@ -227,13 +230,13 @@ class SessionTable:
 
     def _close(self, placed: Placed) -> None:
         self._closing[placed] = None
-        if self.full or len(self) + len(self._closing) > self.limit + CLOSING:
+        if self.full or len(self) + len(self._closing) > self.limit + self._most_closing:
             self._hurry()
 
     def _hurry(self) -> None:
         """Abort the oldest of too many closing connections."""
         for table in [self] if self._pool is None else self._pool.tables:
-            while len(table._closing) > CLOSING:
+            while len(table._closing) > table._most_closing:
                 table._closing.popitem(last=False)[0].abort()
 
     def _free(self, placed: Placed) -> bool:
