@@ -621,7 +621,7 @@ def test_where_descriptors_are_few_the_console_has_some_left(tmp_path: Path) -> 
             "off",
             "--http-port",
             "off",
-            descriptors=SPARE + 4 * room,
+            descriptors=SPARE + 5 * room,
         ) as daemon,
         clients_of(daemon) as clients,
     ):
