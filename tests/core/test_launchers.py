@@ -68,7 +68,8 @@ def test_a_launch_splits_the_script_as_a_shell_does(machine: Machine) -> None:
     [
         ("unknown", "fail unknown not found"),
         ("missing", "fail missing cannot run no-such-program: No such file or directory"),
-        ("quoted", 'fail quoted cannot split its script "sh -c \'oops": No closing quotation'),
+        # A script may have secrets.
+        ("quoted", "fail quoted cannot split its script: No closing quotation"),
         ("empty", "fail empty its script is empty"),
     ],
 )

@@ -244,23 +244,6 @@ class OverSockets(TestCase):
                 accepted.transport.abortConnection()  # type: ignore[union-attr]
                 await accepted.lost()
 
-    async def test_no_more_connections_are_accepted_than_the_factory_has_room_for(self) -> None:
-        room = 7
-        self.factory.room = lambda: room  # type: ignore[attr-defined]
-        port = self.listening()
-        with contextlib.ExitStack() as stack:
-            for _ in range(2 * ACCEPTS):
-                stack.enter_context(socket.create_connection(("127.0.0.1", port.getHost().port)))
-            self.reactor.doIteration(0)
-            self.assertEqual(len(self.factory.accepted.pending), 7)
-            room = 2
-            self.reactor.doIteration(0)
-            self.assertEqual(len(self.factory.accepted.pending), 9)
-            while self.factory.accepted.pending:
-                accepted = await self.factory.accepted.get()
-                accepted.transport.abortConnection()  # type: ignore[union-attr]
-                await accepted.lost()
-
     def test_it_is_what_it_stands_for(self) -> None:
         verifyObject(IReactorFDSet, self.listening().reactor)
 

@@ -32,7 +32,8 @@ TOPICS = TopicsBounds()
 
 def _check(frames: list[Part]) -> None:
     """Assert that the real connector can read a message: above all, no header has an empty value."""
-    verb, headers, _ = read_as_the_connector(frames)
+    # The frames before the first empty one are those of a REQ or a proxy, which takes them off.
+    verb, headers, _ = read_as_the_connector(frames[frames.index(b"") :])
     assert verb in (b"OK", b"ERROR", b"MESSAGE", b"NOOP"), verb
     assert b"" not in headers
 
