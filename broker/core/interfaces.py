@@ -313,6 +313,19 @@ class IStore(Interface):
         """Store the exact next id, and release the store, even if storing fails. No-op if it is not open."""
 
 
+# memory
+
+
+class StoredMemory(Protocol):
+    """The share of the memory budget for what outlives its connection; see `broker.core.memory_budget`."""
+
+    def fits(self, host: str, size: int) -> bool:
+        """Return True if ``size`` more bytes for that address are within the limits."""
+
+    def store(self, host: str, size: int) -> None:
+        """Add bytes to what is stored for an address, or subtract them. Ask `fits` before."""
+
+
 # topics
 
 

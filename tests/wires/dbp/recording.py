@@ -15,6 +15,7 @@ import attrs
 from twisted.internet.task import Clock
 
 from broker.core.liveness import TICK
+from broker.core.memory_budget import MemoryBudget
 from broker.core.model import Provider
 from broker.core.registry import Registry
 from broker.net.interfaces.router import Part, Sender
@@ -140,7 +141,13 @@ class DbpFarm(CoreFarm):
         )
         self.silence = self.make_silence(self.registry, self.leases, self.clock)
         self.catalogue = Catalogue(
-            self.registry, self.leases, self.outbound, self.complaints, terms or DbpTerms(), self.silence
+            self.registry,
+            self.leases,
+            self.outbound,
+            self.complaints,
+            terms or DbpTerms(),
+            self.silence,
+            MemoryBudget(),
         )
         self.listing = Listing(self.registry, self.clock)
         self.commands = CommandHandler(

@@ -32,10 +32,9 @@ from twisted.logger import Logger
 
 from broker.access.identity import same_host
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ILeases, IRegistry
-from broker.core.memory_budget import MemoryBudget
+from broker.core.interfaces import ILeases, IRegistry, StoredMemory
 from broker.core.model import Change, Check, CheckState, Kind, Provider, Rights, Service, load_details
-from broker.core.silent_peers import EndAtOnce, Silence
+from broker.core.silent_peers import Silence
 from broker.net.interfaces.router import Complaints
 from broker.wires.dbp.codec.details import Details, details
 from broker.wires.dbp.codec.info import merge
@@ -103,11 +102,11 @@ class Catalogue:
         outbound: DbpOutbound,
         complaints: Complaints,
         terms: DbpTerms,
-        silence: Silence | None = None,
-        memory: MemoryBudget | None = None,
+        silence: Silence,
+        memory: StoredMemory,
     ) -> None:
-        self._memory = memory or MemoryBudget()
-        self._silence: Silence = silence or EndAtOnce()
+        self._memory = memory
+        self._silence = silence
         self._silence.follow(self._under_contract)
         self._registry = registry
         self._leases = leases
