@@ -17,6 +17,7 @@ from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import BROKER, CheckState, Policy, Provider, Service
+from broker.wall_clock import wall
 from broker.web.endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.web.problem import Problem
@@ -121,6 +122,9 @@ class Explainer:
         heard = None if gone or provider is None else round(self._clock.seconds() - provider.heard, 1)
         left = None if gone or provider is None or service.interval is None else self._left(provider)
         alive_by, ends = self._reasons(service, provider, heard, left)
+        since = None
+        if not gone and provider is not None and provider.since:
+            since = moment(wall(self._clock) - self._clock.seconds() + provider.since)
         return Entry(
             service=service.name,
             protocol=service.protocol,
@@ -129,7 +133,7 @@ class Explainer:
             provider=service.provider,
             label=service.label or ("" if provider is None else provider.label),
             address="" if provider is None else provider.address,
-            since=None if gone or provider is None or not provider.since else moment(provider.since),
+            since=since,
             heard=heard,
             left=None if left is None else round(left, 1),
             restored=service.restored,

@@ -46,6 +46,7 @@ from broker.core.director.state import Server
 from broker.core.director.targets import targets
 from broker.core.errors import Reason, Refusal
 from broker.core.notifier import Notifier
+from broker.wall_clock import wall
 
 InThread = Callable[..., Deferred[Any]]
 """Runs a function with arguments in the worker thread."""
@@ -75,7 +76,7 @@ class Director:
 
         Requests for places on recorded servers that have not returned wait for them, ``within`` seconds at most.
         """
-        self._returning = Returning(clock, self._farm, read(path, clock.seconds()), within)
+        self._returning = Returning(clock, self._farm, read(path, wall(clock)), within)
         self._recorder = FarmRecorder(clock, in_thread, self._farm, path)
 
     def stop_record(self) -> None:

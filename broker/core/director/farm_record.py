@@ -26,6 +26,7 @@ from twisted.logger import Logger
 from broker.blocking import blocking
 from broker.core.checksums import checksum
 from broker.core.director.farm import Farm
+from broker.wall_clock import wall
 
 RECORD_SECONDS = 1.0
 """Seconds between two writes. A killed broker loses the contexts that opened or closed meanwhile."""
@@ -166,7 +167,7 @@ class FarmRecorder:
         def ended(_: object) -> None:
             self._writing = False
 
-        self._in_thread(_write, self._path, servers, now).addCallbacks(written, failed).addBoth(ended)
+        self._in_thread(_write, self._path, servers, wall(self._clock)).addCallbacks(written, failed).addBoth(ended)
 
 
 @blocking

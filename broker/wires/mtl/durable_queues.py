@@ -14,6 +14,7 @@ from broker.core.queues.queues import Queues
 from broker.core.queues.recorder import QueueRecorder
 from broker.core.queues.store import QueueStore
 from broker.core.worker import Worker
+from broker.wall_clock import wall
 from broker.wires.interface import Context
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.derived_settings import queue_rules
@@ -48,11 +49,11 @@ class DurableQueues:
         else:
             store = QueueStore(context.state, is_readable)
             try:
-                rows = store.open(clock.seconds())
+                rows = store.open(wall(clock))
             except StateFull as error:
                 # A full disk can be read: messages are given out, and none is accepted until there is room.
                 full = error
-                rows = store.look(clock.seconds())
+                rows = store.look(wall(clock))
             context.damages.add(store.found())
         threads = Worker(clock, "mtl queues")
         threads.start()

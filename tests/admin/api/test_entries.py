@@ -52,6 +52,14 @@ def farm() -> Entries:
     return Entries()
 
 
+def test_the_registration_of_an_entry_is_by_the_time_of_day(farm: Entries) -> None:
+    farm.join("bank-1", "bank")
+    clock: Any = farm.clock
+    clock.wall = lambda: clock.seconds() + 3_600  # the system clock was set since the start
+    [entry, _] = farm.why("bank")
+    assert entry["since"] == "2026-01-01T01:00:00Z"
+
+
 def test_an_entry_of_a_connection_is_explained(farm: Entries) -> None:
     provider = farm.join("bank-1", "bank")
     farm.clock.advance(12)

@@ -154,6 +154,15 @@ def test_the_stop_leaves_the_record_as_it_was(farm: Restarted) -> None:
     assert known.contexts == ("context-inn",)
 
 
+def test_the_age_of_a_record_is_by_the_time_of_day(farm: Restarted) -> None:
+    clock: Any = farm.rig.clock
+    clock.wall = lambda: clock.seconds() + 2 * FRESH_SECONDS  # the system clock was set since the start
+    farm.rig.server("one").open("context-inn")
+    farm.wait(2)
+    [known] = read(farm.path, clock.wall())
+    assert known.contexts == ("context-inn",)
+
+
 def test_a_server_that_leaves_is_forgotten(farm: Restarted) -> None:
     server = farm.rig.server("one")
     farm.wait(2)
