@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_network
 from typing import Protocol
 
 from broker import pem
@@ -65,6 +66,15 @@ def secret(key: str, value: str) -> Iterator[Problem]:
         yield Problem(key, "is empty")
     elif len(value.encode(errors="replace")) > MAX_SECRET:
         yield Problem(key, f"has more than {MAX_SECRET} bytes")
+
+
+def networks(key: str, texts: Sequence[str]) -> Iterator[Problem]:
+    """Yield the problems of a list of networks, such as ``10.0.0.0/8``."""
+    for index, text in enumerate(texts):
+        try:
+            ip_network(text)
+        except ValueError as error:
+            yield Problem(f"{key}[{index}]", f"is no network: {error}")
 
 
 def listens(key: str, text: str) -> Iterator[Problem]:

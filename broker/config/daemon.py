@@ -6,14 +6,13 @@ import math
 import re
 import shlex
 from collections.abc import Iterator
-from ipaddress import ip_network
 from pathlib import Path
 
 import attrs
 
 from broker.config import endpoint
 from broker.config.access import ACCESS
-from broker.config.checks import MAX_LABEL, MAX_SUFFIX, listens, parsed, printable, secret, unless_said
+from broker.config.checks import MAX_LABEL, MAX_SUFFIX, listens, networks, parsed, printable, secret, unless_said
 from broker.config.cluster import CLUSTER
 from broker.config.notify import NOTIFY
 from broker.config.plan import PLAN
@@ -59,11 +58,7 @@ def _broker(broker: Broker) -> Iterator[Problem]:
     if broker.state is not None and (not broker.state or "\0" in broker.state):
         yield Problem("broker.state", "is no path")
     yield from in_range("broker.grace", broker.grace, 0, MAX_GRACE)
-    for index, text in enumerate(broker.trusted_proxies):
-        try:
-            ip_network(text)
-        except ValueError as error:
-            yield Problem(f"broker.trusted_proxies[{index}]", f"is no network: {error}")
+    yield from networks("broker.trusted_proxies", broker.trusted_proxies)
     for key, value in (("memory", broker.memory), ("memory_per_address", broker.memory_per_address)):
         yield from in_range(f"broker.{key}", value, LEAST_MEMORY, MOST_MEMORY)
 

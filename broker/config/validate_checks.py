@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from ipaddress import ip_network
 
+from broker.config.checks import networks
 from broker.config.problem import Problem, in_range, in_ranges
 from broker.config.section import Resolves
 from broker.config.values import CheckRule, Checks
@@ -45,11 +46,7 @@ def checks_problems(checks: Checks) -> Iterator[Problem]:
     yield from in_ranges("checks", checks, RANGES)
     if len(checks.rules) > MAX_RULES:
         yield Problem("checks.rules", f"has more than {MAX_RULES} rules")
-    for index, text in enumerate(checks.networks):
-        try:
-            ip_network(text)
-        except ValueError as error:
-            yield Problem(f"checks.networks[{index}]", f"is no network: {error}")
+    yield from networks("checks.networks", checks.networks)
     for index, rule in enumerate(checks.rules):
         yield from _rule(f"checks.rules[{index}]", rule)
 
