@@ -62,6 +62,15 @@ def plain(host: str) -> str:
     return str(address_of(host)) if host[:2] == "::" and "." in host else host
 
 
+def is_address(text: str) -> bool:
+    """Return True for an IPv4 or IPv6 address, without port and brackets."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def is_local(address: str) -> bool:
     """Return True for an address, with or without a port, of this machine that no other one can use."""
     return host_of(address) == LOCAL

@@ -6,7 +6,6 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,7 +13,7 @@ import attrs
 from cryptography import x509
 
 from broker import pem
-from broker.access.identity import is_local
+from broker.access.identity import is_address, is_local
 from broker.config import zmq_endpoint
 from broker.config.checks import expiring, secret
 from broker.config.endpoint import BadEndpoint
@@ -96,11 +95,6 @@ def effective_name(cluster: Cluster, host: str) -> str:
     return _UNFIT.sub("-", host).strip("._-")[:MAX_NAME] or "broker"
 
 
-def advertised_host(cluster: Cluster, host: str) -> str:
-    """Return the host under which listeners at all addresses of the machine are reached. ``host`` is its name."""
-    return cluster.advertise or host
-
-
 def _problems(cluster: Cluster) -> Iterator[Problem]:
     yield from _endpoints(cluster)
     for key, name in (("name", cluster.name), ("farm", cluster.farm)):
@@ -150,11 +144,7 @@ def _scheme(url: str) -> str | None:
 
 
 def _is_host(host: str) -> bool:
-    try:
-        ip_address(host.strip("[]"))
-    except ValueError:
-        return len(host) <= MAX_HOST and _HOST.fullmatch(host) is not None
-    return True
+    return is_address(host.strip("[]")) or (len(host) <= MAX_HOST and _HOST.fullmatch(host) is not None)
 
 
 def _tls(cluster: Cluster) -> Iterator[Problem]:

@@ -15,12 +15,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Literal
 
 import attrs
 
-from broker.access.identity import address_of
+from broker.access.identity import address_of, is_address
 
 Kind = Literal["tcp", "tls", "unix", "systemd"]
 
@@ -208,12 +208,8 @@ def _number(name: str, text: str, least: int, most: int) -> None:
 def _check_tcp(endpoint: Endpoint) -> None:
     _number("port", endpoint.args[0], 0, 65_535)
     interface = endpoint.interface
-    if interface in ("", "localhost"):
-        return
-    try:
-        ip_address(interface)
-    except ValueError:
-        raise BadEndpoint(f"interface must be an IP address or localhost, not {interface!r}") from None
+    if interface not in ("", "localhost") and not is_address(interface):
+        raise BadEndpoint(f"interface must be an IP address or localhost, not {interface!r}")
 
 
 def _check_tls(endpoint: Endpoint) -> None:

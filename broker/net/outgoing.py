@@ -19,9 +19,9 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 
-from broker.access.identity import address_of
+from broker.access.identity import address_of, is_address
 from broker.core.errors import Reason, Refusal
 
 Network = IPv4Network | IPv6Network
@@ -88,18 +88,9 @@ class Outgoing:
 def split(hostport: str) -> tuple[str, int]:
     """Return the host and port of a hostport, with or without a scheme and a path. Raises `Refusal`."""
     match = _HOSTPORT.fullmatch(hostport)
-    if match is None or not 1 <= int(match["port"]) <= 65_535 or (match["six"] and not numeric(match["six"])):
+    if match is None or not 1 <= int(match["port"]) <= 65_535 or (match["six"] and not is_address(match["six"])):
         raise Refusal(Reason.PARAMETER, "its hostport has no valid host and port")
     return match["six"] or match["host"], int(match["port"])
-
-
-def numeric(host: str) -> bool:
-    """Return True for an address, which needs no lookup."""
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
 
 
 def _special(address: Address) -> str | None:

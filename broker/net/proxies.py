@@ -115,11 +115,6 @@ def is_proxied(address: IAddress | None) -> bool:
     return isinstance(address, _Proxied)
 
 
-def is_header(data: bytes) -> bool:
-    """Return True if ``data`` begins with a PROXY header."""
-    return data.startswith((_V1, SIGNATURE))
-
-
 def header(data: bytes) -> tuple[ProxiedIPv4 | ProxiedIPv6 | None, bytes] | None:
     """Return the client of a PROXY header and the bytes behind it; None while more bytes are needed.
 

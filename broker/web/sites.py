@@ -16,6 +16,7 @@ from collections.abc import Collection
 from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
+from broker.access.identity import is_address
 from broker.web.messages import Request
 
 OWN = ("none", "same-origin")
@@ -77,17 +78,8 @@ def host_name(host: str) -> str | None:
     return None if parts is None else parts[0]
 
 
-def is_literal(name: str) -> bool:
-    """Return True for an IPv4 or IPv6 address."""
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
 def _known(name: str, hosts: Collection[str]) -> bool:
-    return name in LOCAL_NAMES or name in hosts or is_literal(name)
+    return name in LOCAL_NAMES or name in hosts or is_address(name)
 
 
 def _split(authority: str) -> tuple[str, int | None] | None:

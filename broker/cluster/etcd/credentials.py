@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 from OpenSSL import SSL, crypto
 from service_identity.cryptography import verify_certificate_hostname, verify_certificate_ip_address
-from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
 from twisted.protocols.tls import TLSMemoryBIOProtocol
@@ -18,6 +17,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker import pem
+from broker.access.identity import is_address
 from broker.blocking import blocking
 
 
@@ -136,7 +136,7 @@ class _Verifying:
     def clientConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
         """Create a connection; see `IOpenSSLClientConnectionCreator`."""
         connection = SSL.Connection(self._context, None)
-        if not _is_address(self._host):
+        if not is_address(self._host):
             connection.set_tlsext_host_name(self._host.encode("idna"))
         connection.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, self._verified)
         return connection
@@ -148,7 +148,7 @@ class _Verifying:
             )
             return False
         if depth == 0:
-            check = verify_certificate_ip_address if _is_address(self._host) else verify_certificate_hostname
+            check = verify_certificate_ip_address if is_address(self._host) else verify_certificate_hostname
             try:
                 check(certificate.to_cryptography(), self._host)
             except Exception:  # an exception would be lost in OpenSSL, and the certificate accepted
@@ -159,10 +159,6 @@ class _Verifying:
 
 _REFUSED = {9: "is not valid yet", 10: "has expired"}
 """Results of OpenSSL's verification with sentences of their own."""
-
-
-def _is_address(host: str) -> bool:
-    return isIPAddress(host) or isIPv6Address(host)
 
 
 class Token:

@@ -36,12 +36,13 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
+from broker.access.identity import is_address
 from broker.core.checks.interfaces import Question
 from broker.core.checks.progress import Outcome
 from broker.core.checks.rules import CheckKind
 from broker.core.errors import Reason, Refusal
 from broker.net.checks.bounded import bounded
-from broker.net.outgoing import Address, Outgoing, numeric, split
+from broker.net.outgoing import Address, Outgoing, split
 from broker.net.rate_limits import Rates
 
 LOOKUPS = 4
@@ -127,7 +128,7 @@ class ConnectionChecks:
 
     async def _resolve(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a host."""
-        if numeric(host):
+        if is_address(host):
             return [host]
         if self._lookups >= LOOKUPS:
             raise Refusal(Reason.LIMIT, "put off, since too many names are being looked up")
