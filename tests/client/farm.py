@@ -5,8 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +80,3 @@ class Farm:
         )
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.01)

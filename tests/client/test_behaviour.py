@@ -26,8 +26,8 @@ from broker.client.mtl import Delivery, Settings
 from broker.client.profiles import registry, test, topic
 from broker.client.profiles.service import RequestFailed
 from broker.client.testing import FakeBroker
-from tests.client.farm import Farm, until
-from tests.patience import PATIENCE
+from tests.client.farm import Farm
+from tests.patience import PATIENCE, until
 
 QUICK = Settings(timeout=20.0, heartbeat=0.2, least_pause=0.01, most_pause=0.1, least_resend_pause=0.01)
 

@@ -23,7 +23,7 @@ from broker.client.mtl import Delivery, Keys
 from broker.client.profiles import queue, registry, service, test, topic
 from broker.client.profiles.service import RequestFailed
 from broker.wires.mtl.codec.control import Confirm
-from tests.client.farm import Farm, until
+from tests.client.farm import Farm
 from tests.integration.daemon import ROOT, environment
 from tests.patience import PATIENCE, until
 

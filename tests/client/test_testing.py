@@ -19,8 +19,7 @@ from broker.client.mtl import Delivery, Settings
 from broker.client.profiles import queue, service
 from broker.client.profiles.service import RequestFailed
 from broker.client.testing import FakeBroker
-from tests.client.farm import until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 NOW = Settings(least_pause=0.001, most_pause=0.001)
 
