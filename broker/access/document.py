@@ -186,8 +186,8 @@ def _directory(document: UsersDocument) -> UserDirectory:
     return UserDirectory(users, found, certificates, keys, document.rights, document.nobody)
 
 
-def empties(before: UserDirectory, after: UserDirectory) -> bool:
-    """See `broker.access.guarded_file.Empties`."""
+def is_emptied(before: UserDirectory, after: UserDirectory) -> bool:
+    """See `broker.access.guarded_file.IsEmptied`."""
     return bool(before.users) and not after.users and not after.nobody
 
 

@@ -45,7 +45,7 @@ def add_user(path: str, name: str) -> None:
     def change(file: _File) -> None:
         if file.index(name) is not None:
             raise EditFailed(f"{name} is a user already")
-        file.say_nobody(False)
+        file.mark_without_users(False)
         file.append(["[[users]]", f"name = {_text(name)}"])
 
     _change(path, change, create=True)
@@ -57,7 +57,7 @@ def remove_user(path: str, name: str) -> None:
     def change(file: _File) -> None:
         file.remove_block(file.known(name))
         if len(file.users) == 1:
-            file.say_nobody(True)
+            file.mark_without_users(True)
 
     _change(path, change)
 
@@ -207,9 +207,9 @@ class _File:
         """Append a table."""
         self.lines += [*([""] if self.lines else []), *block]
 
-    def say_nobody(self, nobody: bool) -> None:
-        """Say that the file has no users on purpose, or no longer."""
-        if nobody:
+    def mark_without_users(self, without: bool) -> None:
+        """Mark the file as one that has no users on purpose, or remove that mark."""
+        if without:
             self.lines[:0] = [NOBODY]
         elif "nobody" in self._where:
             del self.lines[self._where["nobody"] - 1]

@@ -3,8 +3,8 @@
 Rules:
 - A file with a mistake anywhere is not used at all. The start fails then. Later errors are not fatal: the last good
   value stays, and the error is logged once.
-- A file without users does not replace one with users, unless it says that there is nobody (`Empties`): it is rather
-  the rest of a write that failed than the wish to lock out everybody.
+- A file without users does not replace one with users, unless it is marked as one without users (`IsEmptied`): it is
+  rather the rest of a write that failed than the wish to lock out all users.
 - Every `CHECK` seconds the stamp of the file is compared. The file is read when two checks in a row find the same new
   stamp, since it may be written during the first. `GuardedFile.refresh` reads it at once.
 - Reading and parsing happen in a thread, one check at a time (`broker.core.file_watch`); the reactor thread is given a
@@ -33,10 +33,10 @@ V = TypeVar("V")
 Parse = Callable[[str, str], V]
 """Parses a file: its path, for sentences, and its text. Raises `BadUsers`. Runs in a thread."""
 
-Empties = Callable[[V, V], bool]
-"""Returns True if the second value has no users in place of those of the first one, and does not say so."""
+IsEmptied = Callable[[V, V], bool]
+"""Returns True if the second value lacks the users of the first one, and the mark of a file without users."""
 
-EMPTIED = "has no users any more, and does not say that there is nobody"
+EMPTIED = "has no users any more, and lacks the line that permits that"
 
 
 @attrs.frozen
@@ -59,7 +59,7 @@ def first(path: str, parse: Parse[V]) -> FileCheck[V]:
     return FileCheck(found, parse(path, text))
 
 
-def look(path: str, parse: Parse[V], empties: Empties[V], before: FileCheck[V], now: bool) -> FileCheck[V]:
+def look(path: str, parse: Parse[V], is_emptied: IsEmptied[V], before: FileCheck[V], now: bool) -> FileCheck[V]:
     """Check the file again. With ``now`` it is read whatever its stamp is."""
     if not now:
         try:
@@ -78,7 +78,7 @@ def look(path: str, parse: Parse[V], empties: Empties[V], before: FileCheck[V], 
         return attrs.evolve(before, stamp=found, sure=False)
     try:
         value = parse(path, text)
-        if empties(before.value, value):
+        if is_emptied(before.value, value):
             raise BadUsers(f"{path} {EMPTIED}")
     except BadUsers as error:
         return _bad(before, error, found, sure=not now)
@@ -105,14 +105,14 @@ class GuardedFile(Generic[V]):
         self,
         path: str,
         parse: Parse[V],
-        empties: Empties[V],
+        is_emptied: IsEmptied[V],
         clock: IReactorTime,
         in_thread: Callable[..., Deferred[Any]],
         changed: Callable[[V, V], object],
     ) -> None:
         self.path = path
         self._parse = parse
-        self._empties = empties
+        self._is_emptied = is_emptied
         self._in_thread = in_thread
         self._changed = changed
         self._seen = first(path, parse)
@@ -149,7 +149,7 @@ class GuardedFile(Generic[V]):
         def failed(failure: Failure) -> None:
             self.log.failure("a defect in reading the users", failure)
 
-        looking = self._in_thread(look, self.path, self._parse, self._empties, self._seen, now)
+        looking = self._in_thread(look, self.path, self._parse, self._is_emptied, self._seen, now)
         return looking.addCallback(looked).addErrback(failed)
 
     def _take(self, seen: FileCheck[V]) -> None:

@@ -69,7 +69,7 @@ class UsersAccess:
         self._grants: dict[tuple[str, str], Grants] = {}
         self._timer: IDelayedCall | None = None
         self._file: GuardedFile[UserDirectory] = GuardedFile(
-            path, document.parse, document.empties, clock, in_thread, self._take
+            path, document.parse, document.is_emptied, clock, in_thread, self._take
         )
         self.log.info(
             "{users} users with {tokens} tokens are in {path}",

@@ -305,7 +305,7 @@ def test_a_file_without_users_replaces_none_with_users(rig: Rig, text: str) -> N
     rig.change(text)
     assert rig.access.stands(ann)
     assert rig.changes == 0
-    assert "has no users any more, and does not say that there is nobody" in rig.access.problems[0]
+    assert "has no users any more, and lacks the line that permits that" in rig.access.problems[0]
     rig.change("nobody = true\n" + text)
     assert not rig.access.stands(ann)
     assert rig.access.problems == ()

@@ -113,7 +113,7 @@ def _table(path: str, text: str) -> UserTable:
     return UserTable(parsed(path, text), any(line.strip() == NOBODY for line in text.split("\n")))
 
 
-def _empties(before: UserTable, after: UserTable) -> bool:
+def _is_emptied(before: UserTable, after: UserTable) -> bool:
     return bool(before.users) and not after.users and not after.nobody
 
 
@@ -124,7 +124,7 @@ def first(path: str) -> FileCheck[UserTable]:
 
 def look(path: str, before: FileCheck[UserTable], now: bool) -> FileCheck[UserTable]:
     """Check the file again. With ``now`` it is read whatever its stamp is."""
-    return guarded_file.look(path, _table, _empties, before, now)
+    return guarded_file.look(path, _table, _is_emptied, before, now)
 
 
 class UsersFile:
@@ -140,7 +140,7 @@ class UsersFile:
         self.path = path
         self.changed: list[Callable[[frozenset[str]], object]] = []
         """Called after a change, with the names of users who were removed or have another password."""
-        self._file = GuardedFile(path, _table, _empties, clock, in_thread, self._take)
+        self._file = GuardedFile(path, _table, _is_emptied, clock, in_thread, self._take)
         self.log.info("{count} users are in {path}", count=len(self), path=path)
 
     def find(self, name: str) -> PasswordVerifier | None:
