@@ -65,7 +65,7 @@ def blocking(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
-        if _Serving.thread == get_ident() and not _Serving.permitted:
+        if must_not_block():
             report(f"{function.__module__}.{function.__qualname__}")
         return function(*args, **kwargs)
 
@@ -74,7 +74,7 @@ def blocking(function: Callable[P, T]) -> Callable[P, T]:
 
 @contextlib.contextmanager
 def unavoidable(reason: str) -> Iterator[None]:
-    """Permit blocking calls in the reactor's thread. ``reason`` tells why they cannot be made elsewhere."""
+    """Permit blocking calls in the reactor's thread. ``reason`` is the cause, as a sentence for readers."""
     if _Serving.thread != get_ident():
         yield
         return

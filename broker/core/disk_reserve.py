@@ -56,23 +56,22 @@ def _no_room(directory: str) -> bool:
 class DiskReserve:
     """Reserve of the state directory ``directory``. All stores in it share one: it is one file."""
 
-    def __init__(self, directory: str, size: int = RESERVE_BYTES) -> None:
+    def __init__(self, directory: str) -> None:
         self._directory = directory
         self._path = os.path.join(directory, RESERVE)
-        self._size = size
 
     @blocking
     def take(self) -> bool:
         """Create the file, if there is twice as much room. Returns whether it exists with as much free room besides."""
         free = self._free()
         if self._is_there():
-            return free >= self._size
-        if free < 2 * self._size:
+            return free >= RESERVE_BYTES
+        if free < 2 * RESERVE_BYTES:
             return False
         try:
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.posix_fallocate(file, 0, self._size)
+                os.posix_fallocate(file, 0, RESERVE_BYTES)
             finally:
                 os.close(file)
         except OSError:
@@ -82,7 +81,7 @@ class DiskReserve:
 
     def spares(self) -> bool:
         """Return whether the disk may be filled further: the reserve exists, or there is at least room for it."""
-        return self._is_there() or self._free() >= self._size
+        return self._is_there() or self._free() >= RESERVE_BYTES
 
     @blocking
     def release(self) -> bool:
@@ -96,7 +95,7 @@ class DiskReserve:
     @blocking
     def _is_there(self) -> bool:
         try:
-            return os.stat(self._path).st_size >= self._size
+            return os.stat(self._path).st_size >= RESERVE_BYTES
         except OSError:
             return False
 

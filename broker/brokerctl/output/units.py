@@ -72,10 +72,10 @@ def text(value: object, unit: str = "", name: str = "") -> str:
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(values: Sequence[object], highest: float | None = None) -> str:
+def sparkline(values: Sequence[object]) -> str:
     """Return a line of bars, from 0 to the highest value; a gap for a value that is no number."""
     numbers = [float(v) if isinstance(v, int | float) and math.isfinite(v) else None for v in values]
-    top = max((n for n in numbers if n is not None), default=0.0) if highest is None else highest
+    top = max((n for n in numbers if n is not None), default=0.0)
     return "".join(
         " " if n is None else BARS[0] if top <= 0 else BARS[max(0, min(len(BARS) - 1, int(n / top * len(BARS))))]
         for n in numbers
