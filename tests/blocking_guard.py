@@ -44,7 +44,7 @@ file of a unix socket, which comes and goes with the port."""
 ROOT = f"{Path(__file__).parents[1]}/"
 
 found: list[str] = []
-"""What the broker's code has blocked a reactor with that a test runs."""
+"""Reports of code of the broker that has blocked the reactor of a test."""
 
 
 def install() -> None:

@@ -5,8 +5,8 @@ Ways are finds, lists and DNS, the broker's own topics, watches and events, the 
 
 - An entry is shown to users with the right `find` for its name. The right to use the way ("subscribe", "view") is
   needed besides, and does not replace it.
-- What concerns several services, as a provider and its load, is shown to users who may find any of them; what concerns
-  none that is known, as the end of a provider, to users who may find all names.
+- An item about several services, such as a provider and its load, is shown to users who may find any of them; an item
+  about none that is known, such as the end of a provider, to users who may find all names.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ log = Logger()
 
 @attrs.frozen(eq=False)
 class _Usable:
-    """What a reload has read: a configuration, what the TLS listeners show, and the outcome once both are in use."""
+    """Result of a reading: a configuration, the certificates of TLS listeners, and the outcome once both are in use."""
 
     config: Config
     identities: Sequence[tuple[Certificates, Identity]]

@@ -54,8 +54,8 @@ class Share(Enum):
     SESSIONS = "sessions"
     """State of connections and sessions themselves: TLS handshakes, standing finds."""
     STORED = "stored"
-    """What outlives its connection: descriptions of registered services. Nobody is evicted for it; further ones are
-    refused."""
+    """What outlives its connection: descriptions of registered services. No consumer is evicted for it; further
+    ones are refused."""
 
 
 class Consumer(Protocol):

@@ -3,8 +3,8 @@
 docs/plan.schema.json defines the file, and `broker.export.plan_document` decodes it.
 
 Rules:
-- The plan is made for a moment, ``made``: the end of the last full hour that the jobs knew. What was measured comes
-  before what is foreseen: a service that is overloaded, or that one failure overloads, is short now. By its policy a
+- The plan is made for a moment, ``made``: the end of the last full hour that the jobs knew. Measured states
+  come before foreseen ones: a service that is overloaded, or that one failure overloads, is short now. By its policy a
   service is short from the first hour on that needs more providers than there are now. If only the highest peak of the
   horizon does, at no certain hour, that may be any hour, and so the first one. Beyond the horizon, the trend of the
   weekly peaks counts.

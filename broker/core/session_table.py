@@ -118,7 +118,7 @@ class SessionTable:
         self.displaced = 0
         """Peers that gave way."""
         self.turned_away = 0
-        """Newcomers that were refused since nobody gave way."""
+        """Newcomers that were refused since no peer gave way."""
         self._seconds = seconds
         self._strangers: OrderedDict[Placed, None] = OrderedDict()
         """Peers that have not authenticated, in the order of their arrival."""
@@ -166,7 +166,7 @@ class SessionTable:
 
     @property
     def turns_away(self) -> bool:
-        """True if a newcomer was refused within the last `RECENT` seconds, since nobody gave way."""
+        """True if a newcomer was refused within the last `RECENT` seconds, since no peer gave way."""
         return self._seconds() - self._turned_away_at < RECENT
 
     def make_room(self, source: str) -> Refusal | None:

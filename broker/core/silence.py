@@ -1,4 +1,4 @@
-"""Silence: what happens when a peer gives no sign of life for longer than its lease.
+"""The rule on silence: the decision on peers that give no sign of life for longer than their leases.
 
 Rules:
 - A peer that falls silent by itself is ended at once, as its wire promises.

@@ -2,7 +2,7 @@
 
 Invariants: `ConnectionFactory.connections` holds each connected protocol. A connection has a place in the listener's
 table (`broker.core.session_table`) only if admission did not refuse it, and until it begins to close. The port accepts
-at any time: without a place, a newcomer learns the reason.
+at any time: without a place, a newcomer is sent the reason.
 
 Read on in `broker.net.connection` (one connection) and `broker.net.rate_limits` (token buckets and deadlines).
 """
@@ -120,7 +120,7 @@ class ConnectionFactory(Factory):
             return Refusal(Reason.TOO_MANY_CONNECTIONS, "this address connects too often: closing")
         return None
 
-    def is_of(self, connection: StreamConnection, client: str) -> Refusal | None:
+    def count_for_client(self, connection: StreamConnection, client: str) -> Refusal | None:
         """Record that a connection of a trusted proxy is that of a client. Returns the refusal of the client."""
         source = network_of(client)
         refusal = self._over_limits(source, local=False)
@@ -202,7 +202,7 @@ class ConnectionFactory(Factory):
     def drain(self) -> None:
         """Refuse new connections, and close the present ones in order. Idempotent.
 
-        The port stays open: a refused peer learns the reason, and a drain is undone without binding the port again,
+        The port stays open: a refused peer is sent the reason, and a drain is undone without binding the port again,
         which a socket from systemd does not permit.
         """
         self.draining = True
@@ -221,7 +221,7 @@ class ConnectionFactory(Factory):
         return bool(found)
 
     def send_away(self, connection: StreamConnection, refusal: Refusal) -> None:
-        """Tell a peer why its connection ends, as far as its protocol can, and close it in order."""
+        """Send a peer the reason for the end of its connection, as far as its protocol can, and close it in order."""
         try:
             connection.refuse(refusal)
         except Exception:  # the other connections are closed all the same

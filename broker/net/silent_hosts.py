@@ -47,7 +47,7 @@ def end_with_host(sock: socket.socket) -> None:
 
 
 def unacknowledged(sock: socket.socket) -> bool:
-    """Return True if the kernel of the peer has not acknowledged all output; False on a system that does not tell."""
+    """Return True if the kernel of the peer has not acknowledged all output; False where that is unknown."""
     try:
         waiting = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
     except (OSError, ValueError):  # a socket that is closed

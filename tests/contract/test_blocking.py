@@ -101,7 +101,7 @@ DOORS: dict[str, tuple[str, Callable[[int], None]]] = {
 
 @contextmanager
 def unread(daemon: Daemon, config: Path) -> Iterator[None]:
-    """Nobody reads the standard output, and more lines were logged than its pipe takes."""
+    """The standard output is not read, and more lines were logged than its pipe takes."""
     daemon.pause_output()
     for _ in range(LINES):
         assert call(daemon, "PUT", "/v1/log", {"level": "debug"})[0] == 200

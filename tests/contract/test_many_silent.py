@@ -32,7 +32,7 @@ REFUSED, ACCEPTED = Outcome(False, "no connection: refused", refused=True), Outc
 
 
 class Network:
-    """What the checks of the broker find: ``answers`` by hostport. They get no answer from any other."""
+    """Results of the checks of the broker: ``answers`` by hostport. They get no answer from any other."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Outcome] = {}
@@ -149,7 +149,7 @@ def wire(request: pytest.FixtureRequest, network: Network) -> Wire:
 
 
 def places(wire: Wire, state: CheckState | None = None) -> int:
-    """How many of the services there are, of all or of one state."""
+    """Return the number of services, of all or of one state."""
     services = [service for service in wire.registry.services() if service.name.startswith("bank")]
     if state is None:
         return len(services)

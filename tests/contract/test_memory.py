@@ -31,7 +31,7 @@ GROWTH, WITHIN = 64 * MEBIBYTE, 30.0
 """With the default budget: the growth of the process for any attack, and the seconds until it is given back."""
 
 LEFT = 6 * MEBIBYTE
-"""What may stay: heaps are given back in whole pages only, and caches are filled by the first use of a wire."""
+"""Bytes that may stay: heaps are given back in whole pages only, and caches are filled by the first use of a wire."""
 
 LEFT_OF_MANY = 24 * MEBIBYTE
 """The same after the long attacks: small objects of ten thousand finds leave gaps between those that stay."""

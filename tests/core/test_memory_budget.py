@@ -25,7 +25,7 @@ def evicted(*holders: Holding) -> list[bool]:
     return [holder.evicted for holder in holders]
 
 
-def test_what_counts_is_more_than_a_short_read(memory: MemoryBudget) -> None:
+def test_a_consumer_counts_beyond_a_short_read(memory: MemoryBudget) -> None:
     holder = Holding(memory)
     for size, held in ((SHORT, 0), (SHORT + 1, SHORT + 1), (9_000, 9_000), (5_000, 5_000), (SHORT, 0), (0, 0)):
         holder.hold(size)
@@ -120,7 +120,7 @@ def test_a_peer_that_authenticates_counts_as_such_from_then_on(memory: MemoryBud
     assert evicted(one, other) == [False, True]
 
 
-def test_what_is_stored_leaves_less_for_the_connections_of_its_address(memory: MemoryBudget) -> None:
+def test_stored_bytes_leave_less_for_the_connections_of_its_address(memory: MemoryBudget) -> None:
     holder, elsewhere = Holding(memory), Holding(memory, "192.0.2.2")
     holder.hold(5_000)
     elsewhere.hold(BY_ADDRESS)
@@ -178,7 +178,7 @@ def test_a_message_that_was_short_for_long_is_a_young_one(memory: MemoryBudget) 
     assert evicted(first, second) == [False, True]
 
 
-def test_the_same_many_bytes_of_another_message_close_nobody_within_the_limits(memory: MemoryBudget) -> None:
+def test_the_same_many_bytes_of_another_message_close_no_peer_within_the_limits(memory: MemoryBudget) -> None:
     holders = fill(memory)
     for holder in holders:
         holder.hold(min(BY_ADDRESS, BY_ALL // (2 * len(holders))), another=True)

@@ -159,7 +159,7 @@ def test_at_the_end_of_the_pool_strangers_of_the_largest_listener_give_way_first
     assert gave_way(hostile) == [0, 1]
 
 
-def test_it_is_full_for_a_while(clock: Clock) -> None:
+def test_a_table_is_reported_as_full_for_a_while(clock: Clock) -> None:
     door = Door(clock, 1)
     assert not door.table.full
     door.come()

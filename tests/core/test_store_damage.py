@@ -262,7 +262,7 @@ def test_two_databases_are_set_aside_in_one_second(directory: Path, store: Store
     assert {each.reason.split()[-1] for each in left_aside(str(directory))} == {ASIDE, f"{ASIDE}-2"}
 
 
-def test_what_another_version_or_program_wrote_is_not_set_aside(directory: Path, store: Store) -> None:
+def test_databases_of_other_versions_or_programs_are_not_set_aside(directory: Path, store: Store) -> None:
     filled(directory, f"PRAGMA user_version = {SCHEMA + 1}")
     with pytest.raises(StateUnusable, match="newer") as refused:
         store.open()

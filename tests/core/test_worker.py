@@ -78,7 +78,7 @@ def unmarked(node: ast.AST, function: str = "") -> Iterator[tuple[str, int, str]
         yield from unmarked(child, inside)
 
 
-def test_what_may_wait_stands_in_blocking_functions_only() -> None:
+def test_calls_that_may_wait_stand_in_blocking_functions_only() -> None:
     found = []
     for path in sorted((ROOT / "broker").rglob("*.py")):
         name = str(path.relative_to(ROOT))

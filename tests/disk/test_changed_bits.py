@@ -90,7 +90,7 @@ def check_queues(state: Path) -> bool:
 
 
 @pytest.mark.parametrize("count", [150, pytest.param(5_000, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
-def test_what_is_read_is_as_it_was_written(intact: Path, tmp_path: Path, count: int) -> None:
+def test_rows_are_read_as_they_were_written(intact: Path, tmp_path: Path, count: int) -> None:
     harmless = 0
     for seed in range(count):
         rng = random.Random(seed)

@@ -454,7 +454,7 @@ def test_bad_registrations_are_denied_with_a_reason(nodes: Nodes, bystander: Nod
     is_served(bystander)
 
 
-def test_what_is_valid_but_unexpected_is_answered_by_a_good_bye_and_a_close(nodes: Nodes, bystander: Node) -> None:
+def test_a_valid_but_unexpected_message_is_answered_by_a_good_bye_and_a_close(nodes: Nodes, bystander: Node) -> None:
     for command in ("o_O", "OwO", "(O_O)", "OmO", "<3", "u.u"):
         node = nodes.dealer()
         assert node.ask(command, "nobody") == [b"</3"]

@@ -287,7 +287,7 @@ def _long(frame: bytes, flags: int = 3) -> bytes:
 
 
 @pytest.mark.parametrize("case", BY_HAND)
-def test_what_libzmq_reads_is_read(doors: list[Door], case: str) -> None:
+def test_input_that_libzmq_reads_is_read(doors: list[Door], case: str) -> None:
     served = case not in UNSERVED
     for door in doors:
         began, octets, rest = BY_HAND[case]

@@ -1,4 +1,4 @@
-"""Record of the farm for the next start: which Context Servers there are, and which contexts are open on each.
+"""Record of the farm for the next start: the Context Servers, and the contexts that are open on each.
 
 Rules:
 - The record is a file in the state directory, a checksum on a line and JSON after it. It is replaced as a whole in the
@@ -49,8 +49,8 @@ VERSION = 1
 
 @attrs.frozen(eq=False)
 class RecordedServer:
-    """A Context Server. ``families`` says of each if it is restricted; ``contexts`` are those that users were sent
-    to."""
+    """A Context Server. ``families`` maps each to True if it is restricted; ``contexts`` are those that users
+    were sent to."""
 
     label: str
     addresses: dict[str, str]
@@ -111,7 +111,7 @@ def _text(value: Any) -> str:
 
 @blocking
 def read(path: str, now: float) -> Sequence[RecordedServer]:
-    """Return the servers of a fresh record; none if there is none. Logs why a record cannot be used."""
+    """Return the servers of a fresh record; none if there is none. Logs the reason if a record cannot be used."""
     try:
         with open(path, "rb") as file:
             data = file.read(MAX_FILE + 1)

@@ -227,7 +227,7 @@ class WebSocket:
         line = self._line
         named = [[_header(event, name) or ""] for name in (b"forwarded", b"x-forwarded-for")]
         client = line.factory.turns.proxies.client(line.host, *named)
-        refusal = None if client is None else line.factory.is_of(line, client)
+        refusal = None if client is None else line.factory.count_for_client(line, client)
         if refusal is not None:
             self._reject(503, refusal)
             return

@@ -103,7 +103,7 @@ class Mc0Session:
 
     @property
     def providers(self) -> tuple[int, ...]:
-        """Nothing: a session offers no services, and is not checked."""
+        """Empty: a session offers no services, and is not checked."""
         return ()
 
     def confirm(self) -> None:
