@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
+from weakref import ref
 
 import pytest
 
+from broker.access.login_gate import LoginGate
+from broker.access.principal import Principal
 from broker.admin.console import PRETTY, ConsoleSession, Shown
-from broker.admin.telnet import ConsoleReader
+from broker.admin.telnet import ConsoleReader, Line
 from broker.wires.dialect import Dialect
 from broker.wires.elko.codec.director import ADMIN
 from broker.wires.elko.commands import DIRECTOR, WIDTH, broker_dialect, director_dialect
@@ -254,3 +258,31 @@ def test_either_of_the_sessions_may_be_the_last_to_answer(waiting: str) -> None:
         farm.settle()
         assert '"op":"dump"' in operator.read()
     assert operator.closed
+
+
+def test_an_operator_who_has_gone_needs_no_garbage_collection(farm: DirectorFarm) -> None:
+    broker = ElkoFarm()
+    peer = RecordingPeer(True, "127.0.0.1:7")
+    session = ConsoleSession(both(broker, farm), Shown(), None, broker.gate, peer)
+    for command in ("director listusers", "director watch user-joe"):
+        session.receive(Line(command))
+    farm.clock.advance(1)
+    gone = ref(session)
+    gc.collect()
+    gc.disable()
+    try:
+        session.lost()
+        del session
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_operators_share_the_access_of_their_dialect(farm: DirectorFarm) -> None:
+    gates = {id(each) for each in gc.get_objects() if isinstance(each, LoginGate)}
+    dialects = both(ElkoFarm(), farm)
+    made = []
+    for _ in range(3):
+        made += [dialect.converse(RecordingPeer(True, "127.0.0.1:7"), Principal()) for dialect in dialects]
+    new = [each for each in gc.get_objects() if isinstance(each, LoginGate) and id(each) not in gates]
+    assert len(new) == len(dialects) + 1, "one of each dialect, and that of the farm"

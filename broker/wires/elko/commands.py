@@ -275,6 +275,9 @@ class ElkoDialect:
     session: Callable[[AccessControl, Peer], OperatorSession]
     access: Access = attrs.field(factory=Everyone)
     audit: Audit = attrs.field(factory=NoAudit)
+    _controls: dict[str, AccessControl] = attrs.field(init=False, factory=dict)
+    """The access of operators, by listener. All of one listener share it: its tables would be most of the cost of a
+    connection to the console."""
 
     @property
     def prefix(self) -> str:
@@ -304,8 +307,11 @@ class ElkoDialect:
 
     def converse(self, peer: Peer, principal: Principal, listener: str = CONSOLE) -> Typist:
         """Create the session of an operator."""
-        # The console has authenticated the operator: no password is compared here, so the clock is not used.
-        control = AccessControl(POLICY, LoginGate(lambda: 0.0), self.access, listener, self.audit)
+        control = self._controls.get(listener)
+        if control is None:
+            # The console has authenticated the operator: no password is compared here, so the clock is not used.
+            control = AccessControl(POLICY, LoginGate(lambda: 0.0), self.access, listener, self.audit)
+            self._controls[listener] = control
         session = self.session(control, peer)
         session.become(principal)
         session.receive(Auth("admin", label="console"))

@@ -125,7 +125,7 @@ class DirectorSession(ElkoSession):
         self._withdraw()
         self._ended = True
         if self._outbox is not None:
-            self._outbox.clear()
+            self._outbox.end()
 
     def review(self) -> bool:
         """Check the user and the rights again, and end the watches of an administrator who may not view any more."""

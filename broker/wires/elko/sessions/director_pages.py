@@ -159,12 +159,18 @@ class Outbox:
         return True
 
     def clear(self) -> None:
-        """Discard everything: the recipient is gone."""
+        """Discard everything."""
         self.asked = 0
         self._parts = None
         self._pages.clear()
         self._behind.clear()
         self._behind_size = 0
+
+    def end(self) -> None:
+        """Discard everything: the recipient is gone."""
+        self.clear()
+        # It refers to the session: without the cycle, no garbage collection is needed.
+        self._emptied = _ignore
 
     def _send(self) -> None:
         """Send the complete answer, and the messages behind it up to the next long answer."""
@@ -181,6 +187,10 @@ class Outbox:
             self._behind_size -= len(next_one)
             self._peer.write(next_one)
         self._emptied()
+
+
+def _ignore() -> None:
+    """Do nothing at the end of an answer to a recipient that is gone."""
 
 
 def dump_parts(ask: Callable[[], Dump], depth: int) -> Parts:
