@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import FieldInfo
 
 from broker.access.login_gate import GUESS_EVERY, GUESSES
 from broker.admin.console import ConsoleSession, Shown
@@ -818,3 +820,21 @@ def test_an_operator_who_has_gone_needs_no_garbage_collection(farm: ElkoFarm, pa
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_command_that_was_typed_before_takes_no_look_at_the_types_of_its_message(
+    farm: ElkoFarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator = enter(farm)
+    operator.read()
+    first = operator.type("find bank", "help find")
+    looks: list[type] = []
+
+    def fields(message: type[msgspec.Struct]) -> tuple[FieldInfo, ...]:
+        looks.append(message)
+        return found_fields(message)
+
+    found_fields = msgspec.structs.fields
+    monkeypatch.setattr(msgspec.structs, "fields", fields)
+    assert operator.type("find bank", "help find") == first
+    assert looks == []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import get_args
 
 import attrs
@@ -39,6 +40,12 @@ CONSOLE = "console"
 
 PROVIDING = (WillServe, WontServe, LoadReport)
 """The ops of providers: the first of them makes an operator's session a provider."""
+
+
+@cache
+def _parameters(message: type[Message]) -> Mapping[str, FieldInfo]:
+    """Return the parameters of a message, by name. To find them takes as long as several commands."""
+    return {f.encode_name: f for f in msgspec.structs.fields(message) if f.name != "to"}
 
 
 @attrs.frozen(eq=False)
@@ -117,9 +124,9 @@ class Commands:
         shown = [f"{name}=..." if f.required else f"[{name}=...]" for name, f in self._fields(op).items()]
         return " ".join((self.name(op), *shown))
 
-    def _fields(self, op: str) -> dict[str, FieldInfo]:
+    def _fields(self, op: str) -> Mapping[str, FieldInfo]:
         """Return the parameters of an op, by name."""
-        return {f.encode_name: f for f in msgspec.structs.fields(self.messages_by_op[op]) if f.name != "to"}
+        return _parameters(self.messages_by_op[op])
 
     def _parameter(self, op: str, word: str) -> tuple[str, object]:
         """Parse ``name=value``; the value is a string, or JSON if the parameter has another type."""
