@@ -8,8 +8,10 @@ Rules:
   is then that of the client, for limits, places, logins and the log. A connection without a header is the proxy's own.
 - The proxy sends the header at once, so that a connection that is silent for `HEADER_WITHIN` has none.
 - A client behind a proxy is never exempt from limits as a local peer is, whatever its address.
-- Over HTTP the client is the last address of ``Forwarded``, else of ``X-Forwarded-For``, that is no trusted proxy's:
-  what stands before it was written by the client.
+- Over HTTP the client is the last address of ``Forwarded`` or ``X-Forwarded-For`` that is no trusted proxy's: what
+  stands before it was written by the client. A proxy writes one of these fields, and may pass on the other one as the
+  client wrote it: where they name different clients, neither counts.
+- A client whose address the proxy does not give, or that is ambiguous, has the proxy's address, and is a client still.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ _HEAD_V2 = 16
 _V2_LENGTHS = {0x11: 12, 0x21: 36}
 """Bytes of the addresses, by address family and transport: TCP over IPv4, and over IPv6."""
 
-_FOR = re.compile(r'(?:^|[;,])\s*for\s*=\s*("(?:[^"\\]|\\.)*"|[^;,\s]*)', re.IGNORECASE)
+_PAIR = re.compile(r'[;,\s]*([\w-]+)\s*=\s*("(?:[^"\\]|\\.)*"|[^";,\s]*)\s*(?=[;,]|$)')
+"""A parameter of ``Forwarded``. What follows a quoted value is checked: a quote that the client left open would
+otherwise end in the part of the proxy."""
 
 
 class _Proxied:
@@ -60,6 +64,10 @@ class ProxiedIPv4(_Proxied, IPv4Address):
 
 class ProxiedIPv6(_Proxied, IPv6Address):
     """The IPv6 address of a client behind a proxy."""
+
+
+UNKNOWN = ProxiedIPv4("TCP", "", 0)
+"""The client of a header that gives no address over TCP."""
 
 
 class BadHeader(ValueError):
@@ -88,17 +96,25 @@ class TrustedProxies:
         return any(address in network for network in self._networks)
 
     def client(self, peer: str, forwarded: Sequence[str], x_forwarded_for: Sequence[str]) -> str | None:
-        """Return the address of the client that a request of HTTP from that peer names; None if it names none, or the
-        peer is no trusted proxy. The sequences are the values of the header fields."""
+        """Return the address of the client that sent a request of HTTP through that peer; None if there are no such
+        fields, or the peer is no trusted proxy. It is the peer's own if the client is not known. The sequences are the
+        values of the header fields."""
         if not self.trusts(peer):
             return None
-        chain = _forwarded(forwarded) or [text.strip() for text in ",".join(x_forwarded_for).split(",")]
+        chains = [_forwarded(forwarded), [text.strip() for text in ",".join(x_forwarded_for).split(",")]]
+        clients = {self._last(chain) for chain in chains if any(chain)}
+        if not clients:
+            return None
+        return (clients.pop() if len(clients) == 1 else None) or plain(peer)
+
+    def _last(self, chain: Sequence[str]) -> str | None:
+        """Return the last address that is no trusted proxy's; None if something else stands there."""
         client = None
         for text in reversed(chain):
             try:
                 client = str(address_of(text))
             except ValueError:
-                break  # "unknown", or a name that the proxy made up
+                return None  # "unknown", or a name that the proxy made up
             if not self.trusts(client):
                 break
         return client
@@ -118,7 +134,8 @@ def is_proxied(address: IAddress | None) -> bool:
 def header(data: bytes) -> tuple[ProxiedIPv4 | ProxiedIPv6 | None, bytes] | None:
     """Return the client of a PROXY header and the bytes behind it; None while more bytes are needed.
 
-    The client is None for a connection of the proxy itself, and for one without a header. Raises `BadHeader`.
+    The client is None for a connection of the proxy itself, and for one without a header; it is `UNKNOWN` if the header
+    does not give its address. Raises `BadHeader`.
     """
     if data.startswith(_V1[: len(data)]):
         return _version_1(data)
@@ -156,7 +173,7 @@ class ProxyFactory(Factory):
         """Count a connection whose first bytes are awaited."""
         self.undecided[connection] = None
         if len(self.undecided) > MAX_UNDECIDED:
-            next(iter(self.undecided)).decide(None)
+            next(iter(self.undecided)).give_up()
 
 
 class _Undecided(Protocol):
@@ -171,7 +188,7 @@ class _Undecided(Protocol):
         self._timer: IDelayedCall | None = None
 
     def connectionMade(self) -> None:
-        self._timer = self._proxy.clock.callLater(HEADER_WITHIN, self.decide, None)
+        self._timer = self._proxy.clock.callLater(HEADER_WITHIN, self._waited)
         self._proxy.wait(self)
 
     def dataReceived(self, data: bytes) -> None:
@@ -190,10 +207,23 @@ class _Undecided(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self._forget()
 
+    def _waited(self) -> None:
+        # In the next turn: what came while the process stalled is read before.
+        self._timer = self._proxy.clock.callLater(0, self.give_up)
+
+    def give_up(self) -> None:
+        """Pass the connection on as the proxy's own, unless it has begun a header."""
+        if self._data.startswith((_V1, SIGNATURE)):
+            self._refuse("it does not end")
+        else:
+            self.decide(None)
+
     def decide(self, client: ProxiedIPv4 | ProxiedIPv6 | None) -> None:
         """Pass the connection on, as that of the client, or of the proxy itself."""
         self._forget()
         transport = self.transport
+        if client is UNKNOWN:
+            client = proxied(plain(getattr(self._address, "host", "")), getattr(self._address, "port", 0))
         if client is not None:
             # What asks the transport for its peer gets the client, too.
             transport.client = (client.host, client.port, 0, 0)[: 4 if ":" in client.host else 2]
@@ -224,7 +254,15 @@ class _Undecided(Protocol):
 
 def _forwarded(values: Sequence[str]) -> list[str]:
     """Return the addresses of ``Forwarded`` (RFC 7239), without ports."""
-    nodes = [found.strip('"') for value in values for found in _FOR.findall(value)]
+    text = ", ".join(values).strip(" \t,;")
+    nodes, end = [], 0
+    while end < len(text):
+        pair = _PAIR.match(text, end)
+        if pair is None:
+            return ["malformed"]
+        end = pair.end()
+        if pair[1].lower() == "for":
+            nodes.append(pair[2].strip('"'))
     return [node[1:].partition("]")[0] if node.startswith("[") else node.partition(":")[0] for node in nodes]
 
 
@@ -236,7 +274,7 @@ def _version_1(data: bytes) -> tuple[ProxiedIPv4 | ProxiedIPv6 | None, bytes] | 
         return None
     words = line.decode("ascii", "replace").split(" ")
     if words[1:2] == ["UNKNOWN"]:
-        return None, rest
+        return UNKNOWN, rest
     if len(words) != 6 or words[1] not in ("TCP4", "TCP6") or not words[4].isdecimal() or int(words[4]) > 65_535:
         raise BadHeader("it is no line of version 1")
     return _client(words[2], int(words[4])), rest
@@ -253,8 +291,10 @@ def _version_2(data: bytes) -> tuple[ProxiedIPv4 | ProxiedIPv6 | None, bytes] | 
     if len(data) < length:
         return None
     size = _V2_LENGTHS.get(data[13])
-    if data[12] == 0x20 or size is None:  # LOCAL, or an address that is none of TCP
+    if data[12] == 0x20:  # LOCAL
         return None, data[length:]
+    if size is None:
+        return UNKNOWN, data[length:]
     if length < _HEAD_V2 + size:
         raise BadHeader("it is too short for its addresses")
     addresses = data[_HEAD_V2 : _HEAD_V2 + size]

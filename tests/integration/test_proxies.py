@@ -194,3 +194,22 @@ def test_a_header_from_elsewhere_is_refused_at_every_door(daemon: Daemon, door: 
             while piece := stream.recv(65_536):
                 got += piece
     assert b'"here"' not in got
+
+
+NO_CLIENT = {
+    "bytes": b"Forwarded: for=\xff\r\nX-Forwarded-For: \xff\r\n",
+    "an open quote": b'Forwarded: for="203.0.113.7\r\nForwarded: for="[2001:db8::7]"\r\n',
+    "two clients": b"Forwarded: for=203.0.113.7\r\nX-Forwarded-For: 203.0.113.8\r\n",
+}
+"""Fields of which a client of a proxy wrote a part, by what is wrong with them."""
+
+
+@pytest.mark.parametrize("fields", NO_CLIENT.values(), ids=NO_CLIENT)
+@pytest.mark.parametrize("door", BY_FIELDS)
+def test_a_client_whose_address_is_uncertain_has_that_of_the_proxy(daemon: Daemon, door: str, fields: bytes) -> None:
+    port = _port(daemon, door)
+    bad = BAD.replace(b"\r\n\r\n", b"\r\n" + fields + (UPGRADE if door == "websocket" else b"") + b"\r\n")
+    with socket.create_connection((HERE, port), PATIENCE) as stream:
+        _answer(stream, bad, b"HTTP/1.1 4")
+    DOORS[door].honest(daemon, port)
+    assert not any("made the broker fail" in line or "203.0.113." in line for line in daemon.log)

@@ -43,12 +43,12 @@ HEADERS = [
     (b"PROXY TCP4 198.51.100.7 192.0.2.1 4000 80\r\n", ("198.51.100.7", 4000)),
     (b"PROXY TCP6 2001:db8::7 2001:db8::1 4000 80\r\n", ("2001:db8::7", 4000)),
     (b"PROXY TCP6 ::ffff:198.51.100.7 ::1 4000 80\r\n", ("198.51.100.7", 4000)),
-    (b"PROXY UNKNOWN\r\n", None),
-    (b"PROXY UNKNOWN ffff::1 ffff::1 1 2\r\n", None),
+    (b"PROXY UNKNOWN\r\n", ("", 0)),
+    (b"PROXY UNKNOWN ffff::1 ffff::1 1 2\r\n", ("", 0)),
     (version_2("198.51.100.7"), ("198.51.100.7", 4000)),
     (version_2("2001:db8::7", more=b"\4\0\3abc"), ("2001:db8::7", 4000)),
     (version_2("198.51.100.7", command=0x20), None),
-    (SIGNATURE + b"\x21\0\0\0", None),
+    (SIGNATURE + b"\x21\0\0\0", ("", 0)),
     (SIGNATURE + b"\x20\0\0\0", None),
 ]
 
@@ -100,12 +100,20 @@ def test_any_bytes_are_a_header_or_none_or_wrong(data: bytes, before: bytes) -> 
         ([], ["203.0.113.1, 198.51.100.7", "192.0.2.8"], "198.51.100.7"),
         ([], ["::ffff:198.51.100.7"], "198.51.100.7"),
         ([], ["192.0.2.7, 192.0.2.8"], "192.0.2.7"),
-        ([], ["198.51.100.7, unknown"], None),
+        ([], ["198.51.100.7, unknown"], PROXY),
         ([], [], None),
-        (["for=198.51.100.7;proto=http;by=192.0.2.9"], ["203.0.113.1"], "198.51.100.7"),
+        (["for=198.51.100.7;proto=http;by=192.0.2.9"], [], "198.51.100.7"),
+        (["for=198.51.100.7"], ["203.0.113.1, 198.51.100.7"], "198.51.100.7"),
+        (["for=198.51.100.7"], ["203.0.113.1"], PROXY),
+        (["for=unknown"], ["203.0.113.1"], PROXY),
+        ([""], [""], None),
+        (['for="203.0.113.1', 'for="[2001:db8::7]"'], [], PROXY),
+        (['a="', 'for="198.51.100.7:80";by="x"'], [], PROXY),
+        (["for=198.51.100.7 bank"], [], PROXY),
+        (['by="a, for=203.0.113.1", for=198.51.100.7,'], [], "198.51.100.7"),
         (['For="[2001:db8::7]:4711", for=192.0.2.8'], [], "2001:db8::7"),
         (['for="198.51.100.7:4711"'], [], "198.51.100.7"),
-        (["for=_hidden"], ["203.0.113.1"], None),
+        (["for=_hidden"], [], PROXY),
     ],
 )
 def test_the_client_of_a_request(forwarded: list[str], x_forwarded_for: list[str], client: str | None) -> None:
@@ -137,7 +145,7 @@ class Proxied:
         return found
 
 
-@pytest.mark.parametrize("data", [data for data, client in HEADERS if client is not None])
+@pytest.mark.parametrize("data", [data for data, client in HEADERS if client not in (None, ("", 0))])
 def test_a_connection_of_a_proxy_is_that_of_its_client(data: bytes) -> None:
     proxied = Proxied()
     wire = proxied.connect()
@@ -157,16 +165,36 @@ def test_a_connection_of_a_proxy_without_a_header_is_its_own() -> None:
     proxied.connect().protocol.dataReceived(b"say x\n")
     assert proxied.addresses() == [f"{PROXY}:5000"]
     silent = proxied.connect()
-    proxied.hub.pass_seconds(int(HEADER_WITHIN) + 1)
+    proxied.hub.pass_seconds(int(HEADER_WITHIN) + 2)
     silent.protocol.dataReceived(b"say x\n")
     assert proxied.addresses() == [f"{PROXY}:5000"]
     local = proxied.connect()
-    local.protocol.dataReceived(b"PROXY UNKNOWN\r\nsay x\n")
+    local.protocol.dataReceived(version_2(PROXY, command=0x20) + b"say x\n")
     assert proxied.addresses() == [f"{PROXY}:5000"]
     lost = proxied.connect()
     lost.protocol.connectionLost(connectionDone)
     assert not proxied.factory.undecided
     assert proxied.hub.clock.getDelayedCalls() == []
+
+
+@pytest.mark.parametrize("data", [data for data, client in HEADERS if client == ("", 0)])
+def test_a_client_without_an_address_has_that_of_the_proxy_and_is_not_local(data: bytes) -> None:
+    proxied = Proxied()
+    proxied.factory = ProxyFactory(proxied.hub.factory, TrustedProxies(["127.0.0.1"]), proxied.hub.clock)
+    for first, local in ((b"", True), (data, False)):
+        proxied.connect("127.0.0.1").protocol.dataReceived(first + b"say x\n")
+        assert proxied.addresses() == ["127.0.0.1:5000"]
+        assert [each.local for each in proxied.hub.factory.connections if each.local == local]
+    assert len(proxied.hub.factory.connections) == 2
+
+
+def test_a_header_that_does_not_end_in_time_is_refused() -> None:
+    proxied = Proxied()
+    slow = proxied.connect()
+    slow.protocol.dataReceived(b"PROXY TCP4 198.51.100.7 ")
+    proxied.hub.pass_seconds(int(HEADER_WITHIN) + 2)
+    assert slow.aborted
+    assert not proxied.hub.factory.connections
 
 
 def test_a_header_from_elsewhere_is_refused() -> None:

@@ -69,6 +69,10 @@ LINGER_READ = 65_536
 """Bytes of a read whose content is discarded: fewer reads cost less."""
 
 
+PROXY_FIELDS = (b"Forwarded", b"X-Forwarded-For")
+"""The fields by which a proxy names its client."""
+
+
 class HttpOwner(Protocol):
     """The factory of a channel: a listener."""
 
@@ -214,8 +218,9 @@ class HttpChannel(Scheduled, HTTPChannel):
         given = None if request is None else request.requestHeaders.getRawHeaders(RAW_HEADER)
         self._request_id = self.factory.ids.choose(given)
         if request is not None:
+            # By names in bytes, since values are any bytes: names in text have values in UTF-8.
             fields = request.requestHeaders.getRawHeaders
-            named = [fields(name, []) for name in ("Forwarded", "X-Forwarded-For")]
+            named = [[each.decode("latin-1") for each in fields(name, [])] for name in PROXY_FIELDS]
             self.client = self.factory.turns.proxies.client(self.peer, *named)
             self.host = self.client or self.peer
 
