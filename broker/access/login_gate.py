@@ -18,15 +18,15 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
-from typing import Generic, TypeVar
 
 import attrs
 
 from broker.access.identity import network_of
 from broker.access.password_verifiers import is_user
 from broker.core.errors import Reason, Refusal
+from broker.core.token_buckets import Rates
 
 GUESSES = 3
 """Wrong passwords for one name at one address, at once: people mistype."""
@@ -41,8 +41,11 @@ ADDRESS_GUESSES = 30
 ADDRESS_GUESS_EVERY = 1.0
 """Seconds for each further one: some 86,000 guesses a day, spread over as many names as the address likes."""
 
+OF_NAME, OF_ADDRESS = (1 / GUESS_EVERY, GUESSES), (1 / ADDRESS_GUESS_EVERY, ADDRESS_GUESSES)
+"""The rate and the burst of each bucket."""
+
 MAX_REMEMBERED = 10_000
-"""Entries of each table: as many as there are sessions, at some 400 bytes each."""
+"""Names that have logged in: as many as there are sessions, at some 400 bytes each."""
 
 REFUSED = "too many wrong passwords from this address: try again in a few seconds"
 """The answer to an attempt that is not admitted. It has no time: two answers to attempts at different moments would
@@ -56,9 +59,8 @@ class LoginGate:
     """The guesses of all addresses. ``seconds`` returns the time of a clock, in seconds."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
-        self._seconds = seconds
-        self._names: _Buckets[Key] = _Buckets(GUESSES, GUESS_EVERY)
-        self._addresses: _Buckets[str] = _Buckets(ADDRESS_GUESSES, ADDRESS_GUESS_EVERY)
+        self._names: Rates[Key] = Rates(seconds)
+        self._addresses: Rates[str] = Rates(seconds)
         self._known: OrderedDict[Key, None] = OrderedDict()
         """Names that have logged in from an address, the one unused for longest first."""
         self._secret = secrets.token_bytes(32)
@@ -102,21 +104,18 @@ class LoginGate:
         return _key(address, name) in self._known
 
     def _admit(self, key: Key) -> None:
-        now = self._seconds()
-        if not self._names.has(key, now) or not (key in self._known or self._addresses.has(key[0], now)):
+        if not self._names.has(key, *OF_NAME) or not (key in self._known or self._addresses.has(key[0], *OF_ADDRESS)):
             raise Refusal(Reason.TOO_MANY_GUESSES, REFUSED)
 
     def _begin(self, key: Key) -> Attempt:
         self._admit(key)
-        now = self._seconds()
-        return Attempt(self, key, self._names.take(key, now), self._addresses.take(key[0], now))
+        return Attempt(self, key, self._names.take(key, *OF_NAME), self._addresses.take(key[0], *OF_ADDRESS))
 
     def _give_back(self, attempt: Attempt) -> None:
-        now = self._seconds()
         if attempt.of_name:
-            self._names.give_back(attempt.key, now)
+            self._names.give_back(attempt.key, *OF_NAME)
         if attempt.of_address:
-            self._addresses.give_back(attempt.key[0], now)
+            self._addresses.give_back(attempt.key[0], *OF_ADDRESS)
 
     def _remember(self, key: Key) -> None:
         new = key not in self._known
@@ -150,56 +149,3 @@ class Attempt:
 
 def _key(address: str, name: str) -> Key:
     return network_of(address), name if is_user(name) else ""
-
-
-K = TypeVar("K", bound=Hashable)
-
-
-class _Buckets(Generic[K]):
-    """Token buckets by key, of ``burst`` tokens, with a further one each ``every`` seconds.
-
-    A full bucket is not stored. Beyond `MAX_REMEMBERED` the one unused for longest is discarded, which fills it.
-    """
-
-    def __init__(self, burst: int, every: float) -> None:
-        self._burst = burst
-        self._every = every
-        self._buckets: OrderedDict[K, tuple[float, float]] = OrderedDict()
-        """Tokens, and the time at which there were so many."""
-
-    def __len__(self) -> int:
-        return len(self._buckets)
-
-    def has(self, key: K, now: float) -> bool:
-        """Return True if the bucket has a token."""
-        return self._tokens(key, now) >= 1.0
-
-    def take(self, key: K, now: float) -> bool:
-        """Take a token. Returns False if there is none."""
-        tokens = self._tokens(key, now)
-        if tokens < 1.0:
-            return False
-        self._set(key, tokens - 1.0, now)
-        return True
-
-    def give_back(self, key: K, now: float) -> None:
-        """Put a token back."""
-        self._set(key, self._tokens(key, now) + 1.0, now)
-
-    def _tokens(self, key: K, now: float) -> float:
-        found = self._buckets.get(key)
-        if found is None:
-            return float(self._burst)
-        tokens, then = found
-        if now < then:
-            return float(self._burst)  # the clock was set back, which must not lock a name
-        return min(float(self._burst), tokens + (now - then) / self._every)
-
-    def _set(self, key: K, tokens: float, now: float) -> None:
-        if tokens >= self._burst:
-            self._buckets.pop(key, None)
-            return
-        self._buckets[key] = (tokens, now)
-        self._buckets.move_to_end(key)
-        if len(self._buckets) > MAX_REMEMBERED:
-            self._buckets.popitem(last=False)

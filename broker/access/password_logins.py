@@ -92,7 +92,7 @@ class PasswordLogins:
         verifier, until = self._verified.get(digest, (None, 0.0))
         if verifier is None:
             return None
-        # The clock may be set back: an entry of the future is too old as well.
+        # The clock of another reactor may be set back: an entry of the future is too old as well.
         if not 0.0 < until - self._seconds() <= LIFETIME or verifier not in present:
             del self._verified[digest]
             return None

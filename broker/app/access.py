@@ -19,8 +19,8 @@ from broker.access.users_access import UsersAccess
 from broker.admin.audit import FILE, AuditLog
 from broker.config.access import Access as Config
 from broker.core.counters import Counters
+from broker.core.token_buckets import Rates
 from broker.core.worker import Worker
-from broker.net.rate_limits import Rates
 
 
 @attrs.frozen(eq=False)
@@ -63,7 +63,7 @@ def open_access(
     ``read`` and ``write`` call functions in the threads that read the users file and write the state directory.
     """
     threads = Worker(reactor, "passwords", CHECKS)
-    requests = RequestLimits(Rates(reactor), Rates(reactor))
+    requests = RequestLimits(Rates(reactor.seconds), Rates(reactor.seconds))
     requests.use(config.requests_per_address, config.requests_per_user, config.requests_burst)
     logins = Logins.open(reactor.seconds, threads.run, requests)
     access: Everyone | UsersAccess = Everyone()

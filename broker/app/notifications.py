@@ -28,7 +28,7 @@ from broker.config.notify import NotifyRule
 from broker.core.backoff import Backoff
 from broker.core.interfaces import INotifications
 from broker.core.model import EVENTS
-from broker.net.rate_limits import Bucket
+from broker.core.token_buckets import Bucket
 from broker.wall_clock import wall
 from broker.wires.views import AnyView, Column, Row, View
 

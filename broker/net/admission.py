@@ -4,7 +4,7 @@ Invariants: `ConnectionFactory.connections` holds each connected protocol. A con
 table (`broker.core.session_table`) only if admission did not refuse it, and until it begins to close. The port accepts
 at any time: without a place, a newcomer is sent the reason.
 
-Read on in `broker.net.connection` (one connection) and `broker.net.rate_limits` (token buckets and deadlines).
+Read on in `broker.net.connection` (one connection) and `broker.net.rate_limits` (refusals and deadlines).
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from twisted.internet.protocol import Factory, Protocol
 from broker.access.identity import is_local, network_of, plain
 from broker.core.errors import Reason, Refusal
 from broker.core.session_table import Pool, SessionTable
+from broker.core.token_buckets import Rates
 from broker.net.connection import StreamConnection
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.proxies import is_proxied
-from broker.net.rate_limits import Complaints, Deadlines, Rates
+from broker.net.rate_limits import Complaints, Deadlines
 from broker.net.scheduler import Scheduler
 from broker.net.taps import Direction
 
@@ -80,7 +81,7 @@ class ConnectionFactory(Factory):
         self.stalls: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("stalled"))
         self.closes: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("unclosed"))
         self.lingering: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("close"))
-        self._rates: Rates[str] = Rates(clock)
+        self._rates: Rates[str] = Rates(clock.seconds)
         self.memory = turns.memory
         self.stopping = False
         self._tapped: tuple[Callable[[StreamConnection], bool], TapSeen] | None = None

@@ -18,13 +18,14 @@ from twisted.python.failure import Failure
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.session_table import Pool
+from broker.core.token_buckets import Bucket
 from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
 from broker.net.connection_states import OPENING
 from broker.net.http_guard import Opening, opening
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import MessageReader, PeerSession
-from broker.net.rate_limits import MAX_SHOWN, Bucket, Complaints
+from broker.net.rate_limits import MAX_SHOWN, Complaints
 from broker.net.scheduler import Scheduler
 
 MAX_OPENING = 8_192

@@ -1,12 +1,11 @@
-"""Rate limits, deadlines and the refusal log. All tables are bounded, independent of the peers' behaviour.
+"""The refusal log, and deadlines. All tables are bounded, independent of the peers' behaviour.
 
-Invariants: a table has at most `ADDRESSES` entries and evicts the least recently used one; each computation
-tolerates a clock that is set back, as that of another reactor than the broker's own may be.
+Rates are in `broker.core.token_buckets`.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
@@ -18,9 +17,7 @@ from broker.access.identity import network_of
 from broker.core.counters import Counters
 from broker.core.errors import Refusal
 from broker.core.log_limit import LINE_EVERY, LogLimit
-
-ADDRESSES = 10_000
-"""Entries of a table of rates: more than a farm has. The least recently used one is evicted."""
+from broker.core.token_buckets import Rates
 
 LINES = 200
 """Log lines for one reason of one wire: at once, and per `LINE_EVERY`. So the mistakes of a farm of some hundred
@@ -31,53 +28,6 @@ MAX_SHOWN = 1_000
 """Characters of a peer's text in one log line."""
 
 K = TypeVar("K", bound=Hashable)
-
-
-class Bucket:
-    """Token bucket: a burst of ``burst``, refilled at ``rate`` per second."""
-
-    __slots__ = ("_at", "_tokens")
-
-    def __init__(self, burst: float, now: float) -> None:
-        self._tokens = burst
-        self._at = now
-
-    def take(self, rate: float, burst: float, now: float) -> bool:
-        """Take a token. Returns False if the rate is exceeded."""
-        passed = max(0.0, now - self._at)  # the clock of another reactor may be set back
-        self._tokens = min(burst, self._tokens + passed * rate)
-        self._at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-    def full(self, rate: float, burst: float, now: float) -> bool:
-        """Return True if no token is missing."""
-        return self._tokens + max(0.0, now - self._at) * rate >= burst
-
-
-class Rates(Generic[K]):
-    """A token bucket for each key, in a bounded table."""
-
-    def __init__(self, clock: IReactorTime) -> None:
-        self._clock = clock
-        self._buckets: OrderedDict[K, Bucket] = OrderedDict()
-
-    def take(self, key: K, rate: float, burst: float) -> bool:
-        """Take a token of this key. Returns False beyond ``rate`` per second and a burst of ``burst``."""
-        now = self._clock.seconds()
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            bucket = self._buckets[key] = Bucket(burst, now)
-            if len(self._buckets) > ADDRESSES:
-                self._buckets.popitem(last=False)
-        else:
-            self._buckets.move_to_end(key)
-        return bucket.take(rate, burst, now)
-
-    def __len__(self) -> int:
-        return len(self._buckets)
 
 
 class Conversing(Protocol):
@@ -101,7 +51,7 @@ class Complaints:
         self._counters = counters
         self._clock = clock
         self._logged: LogLimit[tuple[str, str, str]] = LogLimit(clock)
-        self._lines: Rates[tuple[str, str]] = Rates(clock)
+        self._lines: Rates[tuple[str, str]] = Rates(clock.seconds)
         self._left_out: Counter[tuple[str, str]] = Counter()
         """Suppressed lines since the last summary, by wire and reason."""
 

@@ -1,4 +1,4 @@
-"""Rate limits, deadlines and the refusal log: their effect, and bounded memory."""
+"""Deadlines and the refusal log: their effect, and bounded memory."""
 
 from __future__ import annotations
 
@@ -11,63 +11,10 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
 from broker.core.log_limit import LINE_EVERY
-from broker.net.rate_limits import (
-    ADDRESSES,
-    LINES,
-    MAX_SHOWN,
-    Bucket,
-    Complaints,
-    Deadlines,
-    Rates,
-)
+from broker.net.rate_limits import LINES, MAX_SHOWN, Complaints, Deadlines
 
 SYNTAX = Refusal(Reason.SYNTAX, "no message")
 LIMIT = Refusal(Reason.LIMIT, "too much")
-
-
-# buckets and rates
-
-
-def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
-    bucket = Bucket(3, 100.0)
-    assert [bucket.take(2, 3, 100.0) for _ in range(5)] == [True, True, True, False, False]
-    assert not bucket.take(2, 3, 100.4)
-    assert bucket.take(2, 3, 100.5)
-    assert not bucket.take(2, 3, 100.6)
-    assert bucket.take(2, 3, 101.0)
-
-
-def test_a_bucket_never_holds_more_than_its_burst() -> None:
-    bucket = Bucket(2, 0.0)
-    assert [bucket.take(10, 2, 1e9) for _ in range(3)] == [True, True, False]
-
-
-def test_a_clock_that_is_set_back_takes_nothing_from_a_bucket() -> None:
-    bucket = Bucket(5, 3_600.0)
-    assert bucket.take(1, 5, 3_600.0)
-    assert bucket.take(1, 5, 0.0)
-    assert bucket.take(1, 5, 1.0)
-
-
-def test_every_key_has_its_own_rate() -> None:
-    clock = Clock()
-    rates: Rates[str] = Rates(clock)
-    assert [rates.take("a", 1, 2) for _ in range(3)] == [True, True, False]
-    assert rates.take("b", 1, 2)
-    clock.advance(1)
-    assert [rates.take("a", 1, 2) for _ in range(2)] == [True, False]
-
-
-def test_the_table_of_rates_is_bounded_and_forgets_whom_it_saw_longest_ago() -> None:
-    rates: Rates[int] = Rates(Clock())
-    assert rates.take(0, 0, 1)
-    assert rates.take(1, 0, 1)
-    for key in range(2, ADDRESSES):
-        rates.take(key, 0, 1)
-    assert not rates.take(0, 0, 1)
-    assert rates.take(ADDRESSES, 0, 1)
-    assert not rates.take(0, 0, 1), "it was seen just now"
-    assert rates.take(1, 0, 1), "it was forgotten"
 
 
 # complaints

@@ -41,9 +41,9 @@ from broker.core.checks.interfaces import Question
 from broker.core.checks.progress import Outcome
 from broker.core.checks.rules import CheckKind
 from broker.core.errors import Reason, Refusal
+from broker.core.token_buckets import Rates
 from broker.net.checks.bounded import bounded
 from broker.net.outgoing import Address, Outgoing, split
-from broker.net.rate_limits import Rates
 
 LOOKUPS = 4
 """Lookups of names at a time. A lookup occupies a thread of the reactor, which has ten, for as long as name servers do
@@ -67,7 +67,7 @@ class ConnectionChecks:
     def __init__(self, reactor: Any, outgoing: Outgoing) -> None:
         self._reactor = reactor
         self._outgoing = outgoing
-        self._rates: Rates[Address] = Rates(reactor)
+        self._rates: Rates[Address] = Rates(reactor.seconds)
         self._lookups = 0
 
     def ask(self, question: Question, answered: Callable[[Outcome], None]) -> Callable[[], None]:

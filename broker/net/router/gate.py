@@ -16,7 +16,8 @@ from twisted.internet.interfaces import IReactorTime
 from broker.access.identity import network_of, owner_of
 from broker.core.errors import Reason, Refusal
 from broker.core.log_limit import LINE_EVERY
-from broker.net.rate_limits import Complaints, Rates
+from broker.core.token_buckets import Rates
+from broker.net.rate_limits import Complaints
 
 KEYS_LOGGED = 20
 """Refused keys of one address logged per minute."""
@@ -36,8 +37,8 @@ class KeyGate:
         self._wire = wire
         self._keys = keys
         self._complaints = complaints
-        self._due: Rates[tuple[str, str]] = Rates(clock)
-        self._shown: Rates[str] = Rates(clock)
+        self._due: Rates[tuple[str, str]] = Rates(clock.seconds)
+        self._shown: Rates[str] = Rates(clock.seconds)
 
     def owner(self, key: str, address: str) -> str:
         """Return the owner of what a peer with that key (Z85, or empty) has: see `broker.access.identity`."""

@@ -21,10 +21,10 @@ from broker.config.zmq_endpoint import parse
 from broker.core.checks.interfaces import Pinger
 from broker.core.interfaces import ILeases
 from broker.core.model import Rights
+from broker.core.token_buckets import Rates
 from broker.net.admission import ConnectionFactory
 from broker.net.endpoints import CannotListen
 from broker.net.probes import Probes
-from broker.net.rate_limits import Rates
 from broker.net.udp import UdpSocket
 from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.common.routes import Routes
@@ -217,8 +217,8 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
         leases,
         clock,
         complaints,
-        Rates(clock),
-        Rates(clock),
+        Rates(clock.seconds),
+        Rates(clock.seconds),
         _name(context.broker),
         config.beacon_port,
     )
@@ -240,7 +240,9 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
     datagrams = DatagramHandler(catalogue, outbound, complaints)
     routes.serve(commands)
     if context.members.clustered:
-        catalogue.elsewhere = RemoteServices(context.registry, context.links, catalogue, complaints, Rates(clock))
+        catalogue.elsewhere = RemoteServices(
+            context.registry, context.links, catalogue, complaints, Rates(clock.seconds)
+        )
     catalogue.restore(context.known.providers)
     listener = RouterListener(router, clock)
     wire = OpenDbp(

@@ -17,11 +17,11 @@ from twisted.python.failure import Failure
 from broker.access.principal import Principal
 from broker.config.values import Broker
 from broker.core.errors import Reason, Refusal
+from broker.core.token_buckets import Rates
 from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
 from broker.net.endpoints import CannotListen, bound, close_now, listen
 from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.rate_limits import Rates
 from broker.net.udp import UdpSocket
 from broker.wires.common.places import occupied
 from broker.wires.dns import views
@@ -229,7 +229,7 @@ def open_dns(config: Dns, context: Context) -> OpenDns:
     # A query has no user: it finds what peers without a user may find here.
     may = (lambda name: access.allows(Principal(), WIRE, "find", name)) if access.users else None
     responder = Responder(Zone(context.registry, names, may), _terms(config), clock, random.randrange)
-    limit = ResponseLimit(Rates(clock), Rates(clock), _rates(config))
+    limit = ResponseLimit(Rates(clock.seconds), Rates(clock.seconds), _rates(config))
     udp = UdpSocket(clock, context.scheduler, WIRE, MAX_QUERY)
     datagrams = Datagrams(responder, limit, udp, context.complaints)
     factory = DnsFactory(responder, _limits(config), context)

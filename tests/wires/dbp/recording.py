@@ -18,9 +18,9 @@ from broker.core.liveness import TICK
 from broker.core.memory_budget import MemoryBudget
 from broker.core.model import Provider
 from broker.core.registry import Registry
+from broker.core.token_buckets import Rates
 from broker.net.interfaces.router import Part, Sender
 from broker.net.outgoing import Outgoing
-from broker.net.rate_limits import Rates
 from broker.wires.common.routes import Routes
 from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
 from broker.wires.dbp.codec.messages import begins
@@ -125,8 +125,8 @@ class DbpFarm(CoreFarm):
         self.routes = routes = Routes(self.router, "dbp", begins, self.complaints)
         self.udp = RecordingUdp()
         self.probes = RecordingProbes(self.clock)
-        self.sources: Rates[Hashable] = Rates(self.clock)
-        self.addresses: Rates[Hashable] = Rates(self.clock)
+        self.sources: Rates[Hashable] = Rates(self.clock.seconds)
+        self.addresses: Rates[Hashable] = Rates(self.clock.seconds)
         self.outbound = DbpOutbound(
             routes,
             self.udp,

@@ -11,7 +11,7 @@ import dns.rdatatype
 from dns.message import Message
 
 from broker.core.model import Service
-from broker.net.rate_limits import Rates
+from broker.core.token_buckets import Rates
 from broker.wires.dns.codec.framing import Frames, framed
 from broker.wires.dns.sessions.datagrams import Datagrams
 from broker.wires.dns.sessions.responder import Responder
@@ -59,7 +59,7 @@ class DnsFarm(CoreFarm):
         self.names = ServiceNames(self.farm.registry, remembered)
         self.zone = Zone(self.farm.registry, self.names)
         self.responder = Responder(self.zone, terms or Terms(DOMAIN, TTL), self.clock, begin)
-        self.limit = ResponseLimit(Rates(self.clock), Rates(self.clock), rates or ResponseRates(0, 1))
+        self.limit = ResponseLimit(Rates(self.clock.seconds), Rates(self.clock.seconds), rates or ResponseRates(0, 1))
         self.socket = RecordingSocket()
         self.datagrams = Datagrams(self.responder, self.limit, self.socket, self.complaints)
 

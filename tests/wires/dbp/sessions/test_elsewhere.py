@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from broker.net.rate_limits import Rates
+from broker.core.token_buckets import Rates
 from broker.wires.dbp.sessions.catalogue import MOVE_SECONDS, DbpTerms
 from broker.wires.dbp.sessions.elsewhere import BEATS, BURST, MOVES, RemoteServices
 from tests.core.director.sharing.network import Links, Network
@@ -30,7 +30,7 @@ class Pair:
             farm = farms[name] = DbpFarm(clock=self.clock, registry=registry)
             links = self.network.add(name)
             farm.catalogue.elsewhere = RemoteServices(
-                registry, links, farm.catalogue, farm.complaints, Rates(self.clock)
+                registry, links, farm.catalogue, farm.complaints, Rates(self.clock.seconds)
             )
         self.network.up("a", "b")
         self.a, self.b = farms["a"], farms["b"]

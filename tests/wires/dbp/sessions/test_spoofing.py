@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from broker.net.rate_limits import ADDRESSES
+from broker.core.token_buckets import ADDRESSES
 from broker.wires.dbp.sessions.catalogue import DbpTerms
 from broker.wires.dbp.sessions.outbound import ADDRESS_BURST, ADDRESS_RATE, SOURCE_RATE
 from tests.recording.logs import nothing_fails
