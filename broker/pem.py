@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from OpenSSL import SSL
 from OpenSSL.crypto import X509
 
+from broker import small_file
+
 MAX_PEM = 1024 * 1024
 """Bytes of a PEM file: the authorities of a whole system are 250 kB."""
 
@@ -83,15 +85,10 @@ class Files:
 def read(path: str, most: int = MAX_PEM) -> bytes:
     """Return the content of a file of at most ``most`` bytes."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(most + 1)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise ValueError(f"{path!r} cannot be read: a zero byte in its name") from None
-    if len(data) > most:
-        raise ValueError(f"{path} is larger than {most} bytes")
-    return data
+        return small_file.read(path, most)
+    except ValueError as error:
+        shown = path if path.isprintable() else repr(path)
+        raise ValueError(f"{shown} {error}") from None
 
 
 def certificates(path: str) -> Sequence[x509.Certificate]:

@@ -7,7 +7,6 @@ record: a line that cannot be read is left out, and a disk that fails costs the 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,6 +15,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker import small_file
 from broker.access.login_gate import MAX_REMEMBERED, Key, LoginGate
 from broker.access.password_verifiers import MAX_USER, is_user
 from broker.blocking import blocking
@@ -73,9 +73,8 @@ class KnownLogins:
 def _read(path: str) -> list[Key]:
     """Return the names in the file, none if it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            text = file.read(MAX_BYTES).decode("ascii", "replace")
-    except OSError:
+        text = small_file.read(path, MAX_BYTES).decode("ascii", "replace")
+    except ValueError:
         return []
     found = []
     for line in text.split("\n"):
@@ -88,7 +87,4 @@ def _read(path: str) -> list[Key]:
 @blocking
 def _replace(path: str, known: Iterable[Key]) -> None:
     text = "".join(f"{network} {name}\n" for network, name in known if is_user(name) and network.isascii())
-    new = f"{path}.new"
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-    os.rename(new, path)
+    small_file.replace(path, text.encode("ascii"))

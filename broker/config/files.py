@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from broker import small_file
 from broker.blocking import blocking
 
 MAX_SIZE = 1024 * 1024
@@ -33,26 +34,15 @@ class BadFile(ValueError):
 
 def text(path: Path, most: int = MAX_SIZE) -> str:
     """Return the text of a file of at most ``most`` bytes, without a byte order mark. Raises `BadFile`."""
-    data = _read(path, most)
+    try:
+        data = small_file.read(path, most)
+    except ValueError as error:
+        raise BadFile(str(error)) from error
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise BadFile(f"is not UTF-8: line {line} has the byte 0x{data[error.start]:02x}") from error
-
-
-@blocking
-def _read(path: Path, most: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(most + 1)
-    except OSError as error:
-        raise BadFile(f"cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise BadFile("cannot be read: a zero byte in its name") from error
-    if len(data) > most:
-        raise BadFile(f"is larger than {most} bytes")
-    return data
 
 
 def secret(path: Path) -> str:

@@ -23,6 +23,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from broker import small_file
 from broker.blocking import blocking
 from broker.core.checksums import checksum
 from broker.core.director.farm import Farm
@@ -112,15 +113,11 @@ def _text(value: Any) -> str:
 @blocking
 def read(path: str, now: float) -> Sequence[RecordedServer]:
     """Return the servers of a fresh record; none if there is none. Logs the reason if a record cannot be used."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE + 1)
-        if len(data) > MAX_FILE:
-            raise ValueError(f"it has more than {MAX_FILE} bytes")
-        at, servers = decode(data)
-    except FileNotFoundError:
+    if not os.path.exists(path):
         return []
-    except (OSError, ValueError) as error:
+    try:
+        at, servers = decode(small_file.read(path, MAX_FILE))
+    except ValueError as error:
         _log.warn("the record of the director is ignored: {path}: {why}", path=path, why=error)
         return []
     return servers if abs(now - at) <= FRESH_SECONDS else []
@@ -173,11 +170,7 @@ class FarmRecorder:
 @blocking
 def _write(path: str, servers: Sequence[RecordedServer], at: float) -> None:
     """Replace the file. To be called in the worker thread."""
-    temporary = f"{path}.new"
-    # Not synchronized with the disk: a record that a power failure loses is a restart without one.
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(encode(servers, at))
-    os.replace(temporary, path)
+    small_file.replace(path, encode(servers, at))
 
 
 _log = Logger()
