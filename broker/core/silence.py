@@ -7,14 +7,15 @@ Rules:
   cut, or a broker that does not receive, than so many deaths. Then a peer whose lease ends becomes *doubtful*.
 - The services of a doubtful peer come last in finds, and are neither hidden nor withdrawn (`IRegistry.doubt`).
 - They are verified: a connection to the hostport of each, by the rule on outgoing connections. One that is accepted
-  counts as a sign of life of the peer; the peer ends when all are refused, since its host is there and its servers are
-  not. Any other outcome proves nothing, and the check is repeated after `AGAIN`.
+  ends the doubt, and begins the lease again; the peer ends when all are refused, since its host is there and its
+  servers are not. Any other outcome proves nothing, and the check is repeated after `AGAIN`.
 - A message of the peer ends the doubt.
 - A provider that is bound to a connection may lose it in such a time: the kernel ends those of hosts that it cannot
   reach. If the check of the provider failed before, or was in doubt, and so did those of many others, it stays
   registered as an *orphan*, doubtful, and is verified like a peer with a lease of `ORPHAN_LEASE`. It leaves when
   another provider offers a service at the same place: that is its successor.
-- A peer that stays silent ends after `ttls` leases, whatever the others do: no entry stays for ever.
+- A peer that stays silent ends after ``ttls`` leases, whatever the others do. Connections count for `PROVED_FOR` after
+  its last message: what accepts them may be another program by then. So no entry stays for ever.
 
 Peers are known by their *entries*: the wires' own objects, which keep the time of the last sign of life. `suspects` is
 bounded by the leases of all wires.
@@ -62,6 +63,10 @@ ORPHAN_LEASE = 30.0
 AGAIN = 2.0
 """Seconds between two checks of one peer, and the longest time between two looks at a doubtful one."""
 
+PROVED_FOR = 3_600.0
+"""Seconds from the last message of a peer for which connections are signs of life, and ``ttls`` leases where these are
+longer: the time in which people mend a network whose other direction works."""
+
 CHECK = CheckRule(("*",), CheckKind.TCP, timeout=TIMEOUT)
 """The check of a doubtful service."""
 
@@ -81,11 +86,17 @@ class SilenceSettings:
 
 @attrs.define(eq=False)
 class _Suspect:
-    """A doubtful peer. ``places`` are the hostports that were not refused, each with True if a local peer gave it."""
+    """A doubtful peer, or one whose doubt a connection has ended (``proved``), until its next message.
+
+    ``until`` is its end without a sign of life, ``last`` its end without a message. ``places`` are the hostports that
+    were not refused, each with True if a local peer gave it.
+    """
 
     entry: Silent
     until: float
+    last: float
     places: deque[tuple[str, bool]]
+    proved: bool = False
     cancel: Callable[[], None] | None = None
     timer: IDelayedCall | None = None
     over: bool = False
@@ -165,7 +176,7 @@ class Verification:
 
     def spare(self, entry: Silent, now: float) -> float | None:
         suspect = self._suspects.get(entry)
-        if suspect is None:
+        if suspect is None or suspect.proved:
             if self._stopped or not self._many(now):
                 return None
             later = self._later(now)
@@ -178,7 +189,8 @@ class Verification:
         return min(suspect.until, now + AGAIN)
 
     def heard(self, entry: Silent) -> None:
-        if self._end(entry):
+        suspect = self._end(entry)
+        if suspect is not None and not suspect.proved:
             self._events["heard"] += 1
             self._say(entry, None)
 
@@ -206,7 +218,8 @@ class Verification:
 
     def spare_orphan(self, orphan: _Orphan, now: float) -> float | None:
         """Decide about an orphan, as `spare` does about an entry of a wire."""
-        if orphan not in self._suspects:
+        suspect = self._suspects.get(orphan)
+        if suspect is None or suspect.proved:
             if self._stopped or not self._many_providers():
                 return None
             self._suspect(orphan)
@@ -231,7 +244,7 @@ class Verification:
     def counts(self) -> Mapping[str, int]:
         """Return counters and a gauge by name."""
         return {
-            "silence.doubtful": len(self._suspects),
+            "silence.doubtful": sum(not each.proved for each in self._suspects.values()),
             **{f"silent_peers.{event}": self._events[event] for event in EVENTS},
         }
 
@@ -312,7 +325,10 @@ class Verification:
             for service in () if provider is None else provider.services:
                 assert provider is not None
                 places[service.hostport, is_local(provider.address)] = None
-        suspect = _Suspect(entry, entry.heard + self.settings.ttls * entry.patience, deque(places))
+        until = entry.heard + self.settings.ttls * entry.patience
+        before = self._suspects.get(entry)
+        last = max(until, entry.heard + PROVED_FOR) if before is None else before.last
+        suspect = _Suspect(entry, min(until, last), last, deque(places))
         self._suspects[entry] = suspect
         self._events["doubtful"] += 1
         self._say(
@@ -326,17 +342,16 @@ class Verification:
         for id in entry.providers:
             self._registry.doubt(id, reason)
 
-    def _end(self, entry: Silent) -> bool:
-        """End a doubt. Returns False if there is none."""
+    def _end(self, entry: Silent) -> _Suspect | None:
+        """Forget a suspect, and return it; None if there is none."""
         suspect = self._suspects.pop(entry, None)
-        if suspect is None:
-            return False
-        suspect.over = True
-        self._close(suspect)
-        if suspect.timer is not None:
-            suspect.timer.cancel()
-            suspect.timer = None
-        return True
+        if suspect is not None:
+            suspect.over = True
+            self._close(suspect)
+            if suspect.timer is not None:
+                suspect.timer.cancel()
+                suspect.timer = None
+        return suspect
 
     # checks
 
@@ -382,7 +397,8 @@ class Verification:
             self._end(entry)
             self._events["proved"] += 1
             self._say(entry, None)
-            entry.confirm()
+            entry.confirm()  # a sign of life to its wire, which says so here: the suspect is back after that
+            self._suspects[entry] = _Suspect(entry, suspect.until, suspect.last, deque(), proved=True)
             return
         if outcome.refused:
             suspect.places.popleft()

@@ -15,7 +15,7 @@ from broker.core.checks.progress import Outcome
 from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import Change, Check, CheckState, Kind, Policy, Rights, Service
 from broker.core.registry import Registry
-from broker.core.silence import EACH_TICK, LEAST, ORPHAN_LEASE, TICKS, SilenceSettings, Verification
+from broker.core.silence import EACH_TICK, LEAST, ORPHAN_LEASE, PROVED_FOR, TICKS, SilenceSettings, Verification
 from broker.wires.mtl.codec import data as mtl
 from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from tests.recording.farm import CoreFarm
@@ -225,6 +225,17 @@ def test_servers_that_accept_connections_are_not_doubtful_any_more(wire: Wire, n
     assert places(wire) == PEERS
     network.answers = {}
     pass_leases(wire, 6)
+    assert places(wire) == 0
+
+
+def test_servers_that_accept_connections_and_send_nothing_go_in_the_end(wire: Wire, network: Network) -> None:
+    network.answers = dict.fromkeys((f"192.0.2.{number}:5" for number in range(PEERS)), ACCEPTED)
+    wire.farm.wait(PROVED_FOR / 2)
+    for number in range(PEERS):
+        wire.beat(number)
+    wire.farm.wait(PROVED_FOR - 2 * wire.patience)
+    assert places(wire) == PEERS
+    wire.farm.wait(4 * wire.patience)
     assert places(wire) == 0
 
 
