@@ -24,7 +24,7 @@ class Broker:
     strict_listeners: bool = False
     """Fail the start if any listener cannot be opened; else all but the first Elko listener may be opened later."""
     trusted_proxies: tuple[str, ...] = ()
-    """Networks of proxies whose word on the addresses of their clients counts: see `broker.net.proxies`."""
+    """Networks of trusted proxies, whose clients have their own addresses: see `broker.net.proxies`."""
     memory: int = 256 * 1024 * 1024
     """Bytes that all peers together may make the broker hold: see `broker.core.memory_budget`."""
     memory_per_address: int = 36 * 1024 * 1024

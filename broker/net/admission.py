@@ -108,7 +108,7 @@ class ConnectionFactory(Factory):
 
     def source_of(self, host: str) -> str:
         """Return the network that a connection from that address counts for; empty for none."""
-        return "" if self.forwards and self.turns.proxies.trusts(host) else network_of(host)
+        return self.turns.proxies.source_of(host) if self.forwards else network_of(host)
 
     def _over_limits(self, source: str, local: bool) -> Refusal | None:
         """Return the refusal of a newcomer whose network has or opens too many connections."""

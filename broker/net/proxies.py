@@ -27,8 +27,11 @@ from twisted.internet.interfaces import IAddress, IDelayedCall
 from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
-from broker.access.identity import address_of, plain
+from broker.access.identity import address_of, network_of, plain
 from broker.core.errors import Reason, Refusal
+
+PROXY_FIELDS = (b"forwarded", b"x-forwarded-for")
+"""The fields of HTTP by which a proxy names its client, in lower case: the arguments of `TrustedProxies.client`."""
 
 HEADER_WITHIN = 1.0
 """Seconds within which a PROXY header begins: haproxy and nginx send it with the connection. Peers on the proxy's own
@@ -94,6 +97,10 @@ class TrustedProxies:
         except ValueError:
             return False
         return any(address in network for network in self._networks)
+
+    def source_of(self, host: str) -> str:
+        """Return the network that a connection of HTTP counts for; empty for a trusted proxy, whose clients count."""
+        return "" if self.trusts(host) else network_of(host)
 
     def client(self, peer: str, forwarded: Sequence[str], x_forwarded_for: Sequence[str]) -> str | None:
         """Return the address of the client that sent a request of HTTP through that peer; None if there are no such
@@ -225,7 +232,7 @@ class _Undecided(Protocol):
         if client is UNKNOWN:
             client = proxied(plain(getattr(self._address, "host", "")), getattr(self._address, "port", 0))
         if client is not None:
-            # What asks the transport for its peer gets the client, too.
+            # Callers that ask the transport for its peer get the client, too.
             transport.client = (client.host, client.port, 0, 0)[: 4 if ":" in client.host else 2]
             transport._addressType = type(client)
             transport.hostname = client.host

@@ -38,6 +38,7 @@ from broker.net.fast_write import plain_socket, push, unsent
 from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.reading import Reading
 from broker.net.http.request import HttpRequest
+from broker.net.proxies import PROXY_FIELDS
 from broker.net.rate_limits import Complaints
 from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled, sliced
@@ -67,10 +68,6 @@ limit without a look at the answer reads the answer afterwards, if its body is n
 
 LINGER_READ = 65_536
 """Bytes of a read whose content is discarded: fewer reads cost less."""
-
-
-PROXY_FIELDS = (b"Forwarded", b"X-Forwarded-For")
-"""The fields by which a proxy names its client."""
 
 
 class HttpOwner(Protocol):

@@ -18,7 +18,6 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IAddress, IDelayedCall
 from twisted.internet.protocol import connectionDone
 
-from broker.access.identity import network_of
 from broker.core.errors import Refusal
 from broker.core.session_table import Placed, Pool, SessionTable
 from broker.net.admission import STOP_WITHIN
@@ -142,9 +141,7 @@ class Sockets:
 
     def admit(self, socket: CountedConnection, address: IAddress | None) -> None:
         """Decide on a new connection: it has a place to take, or is turned away."""
-        host = getattr(address, "host", "unix")
-        # The connections of a trusted proxy count for its clients, by their sessions.
-        source = "" if self._lines.turns.proxies.trusts(host) else network_of(host)
+        source = self._lines.turns.proxies.source_of(getattr(address, "host", "unix"))
         socket.turned_away = self._lines.seat(self.table, source)
         if socket.turned_away is None:
             socket.source = source

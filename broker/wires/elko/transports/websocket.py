@@ -39,6 +39,7 @@ from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.connection import NO_READER
 from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineProtocol
+from broker.net.proxies import PROXY_FIELDS
 from broker.net.rate_limits import Deadlines
 from broker.net.web_origins import FROM_ELSEWHERE, Origins, not_allowed
 from broker.net.websockets import PING_EVERY, breach, close_frame, ping_frame
@@ -225,7 +226,7 @@ class WebSocket:
     def _requested(self, event: Request) -> None:
         origin, site = _header(event, b"origin"), _header(event, b"sec-fetch-site")
         line = self._line
-        named = [[_header(event, name) or ""] for name in (b"forwarded", b"x-forwarded-for")]
+        named = [[_header(event, name) or ""] for name in PROXY_FIELDS]
         client = line.factory.turns.proxies.client(line.host, *named)
         refusal = None if client is None else line.factory.count_for_client(line, client)
         if refusal is not None:
