@@ -52,7 +52,7 @@ def waiting_finds(number: int) -> Iterator[bytes]:
 
 
 def never_reading(number: int) -> Iterator[bytes]:
-    """Pings, or requests for all services, whose answers nobody reads."""
+    """Pings, or requests for all services, whose answers are not read."""
     if number % 2:
         yield CLIENT
         yield from repeat(messages.PING * 100)
@@ -82,7 +82,7 @@ def lenient(number: int) -> Iterator[bytes]:
 
 
 def watching(number: int) -> Iterator[bytes]:
-    """A watch of services, whose notices nobody reads."""
+    """A watch of services, whose notices are not read."""
     yield ADMIN + messages.WATCH_SERVICES
 
 

@@ -2,7 +2,8 @@
 SIGQUIT stop the daemon.
 
 Rules:
-- No signal that tools of operators send ends the process out of order: the others whose default is that are logged.
+- No signal that tools of operators send ends the process out of order: those whose default action is to terminate it
+  are logged instead.
 - The reactor handles the first SIGTERM or SIGINT: it stops the services, and then the process ends by that signal.
 - A later one is ignored: the stop is bounded in time. Only SIGKILL is quicker.
 - Outside the main thread no handler is installed: the program around the daemon keeps its own signals.
