@@ -1,4 +1,7 @@
-"""Interfaces between the core and the wires: registry, topics, leases, store and control."""
+"""Interfaces between the core and the wires: registry, topics, leases, store and control.
+
+The file is longer than others: it is the list of everything in the core that sessions may use.
+"""
 
 from __future__ import annotations
 

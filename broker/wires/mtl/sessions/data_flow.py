@@ -35,6 +35,8 @@ Rules:
   nothing.
 - Flows belong to the number of a connection, which is never reused: a later connection with the same identity has to
   begin with a Lease.
+
+The file is longer than others: its methods are the cells of the table above.
 """
 
 from __future__ import annotations
