@@ -154,6 +154,11 @@ class StreamConnection(ConnectionOutput, Protocol):
         return False
 
     @property
+    def stranger(self) -> bool:
+        """See `Scheduled`."""
+        return self.reads is STRANGER
+
+    @property
     def crowd(self) -> int:
         """See `broker.core.session_table.Placed`: virtual transports have it."""
         crowd: int = getattr(self.transport, "crowd", 0)
@@ -206,7 +211,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         if self._refusals is not None:
             ordinary = ordinary and self._forgiven()
         # An ordinary peer sends little, causes little work, and has no recent refusals.
-        self.factory.turns.serve(self, ordinary, self.reads is STRANGER)
+        self.factory.turns.serve(self, ordinary, self.stranger)
         if self._rest is not None:
             self._stop_reading()
 

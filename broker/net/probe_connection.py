@@ -44,7 +44,6 @@ class ProbeConnection(Scheduled, Protocol):
     """One probe. All probes share ``factory``, which provides the needs of `Scheduled` and is their lane."""
 
     transport: Any  # an ITCPTransport over a socket of its own
-    stranger = True
 
     def __init__(self, factory: Any, host: str, frames: Sequence[bytes], came: Callable[[], object]) -> None:
         self.factory = factory
@@ -56,6 +55,11 @@ class ProbeConnection(Scheduled, Protocol):
         """Remaining input allowance in bytes."""
         self._connector: Any = None
         """The connector of Twisted; None before `open` and once the connection is closed or closing."""
+
+    @property
+    def stranger(self) -> bool:
+        """See `Scheduled`: no service authenticates to a probe."""
+        return True
 
     def open(self, reactor: Any, port: int) -> bool:
         """Begin to connect, over IPv4. Returns False if no descriptor is available."""

@@ -33,9 +33,6 @@ class Scheduled:
     """The address of the peer."""
     costly = COSTLY
     """Seconds beyond which a quantum is a strike."""
-    stranger = False
-    """True while the peer has not authenticated: see `Scheduler.serve`."""
-
     # Class attributes as defaults: an idle connection has no instance entries for them, which saves memory.
     _rest: Iterator[Any] | None = None  # the unfinished iterator of the last read
     _held = b""  # bytes that a transport delivered after its pause
@@ -60,6 +57,11 @@ class Scheduled:
         """The scheduler."""
         turns: Scheduler = self.factory.turns
         return turns
+
+    @property
+    def stranger(self) -> bool:
+        """True while the peer has not authenticated: see `Scheduler.serve`."""
+        return False
 
     @property
     def lane(self) -> object:

@@ -61,6 +61,11 @@ class DnsConnection(StreamConnection):
         """Queries so far."""
         return self._session.queries
 
+    @property
+    def stranger(self) -> bool:
+        """True before the first query. DNS has no authentication: clients that have asked come before new ones."""
+        return not self._session.queries
+
     def receive(self, message: bytes) -> None:
         """Take one message."""
         self.factory.queries += 1
