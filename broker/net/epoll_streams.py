@@ -5,8 +5,8 @@ ten nested calls, while each connection of a reconnecting farm has four events. 
 `broker.net.reactor.Reactor` that calls `doRead` and `doWrite` of its members itself.
 
 Rules:
-- Towards a port and a connection, only public seams of Twisted are used: the ``transport`` and ``reactor`` of a
-  listening port, and `IReactorFDSet`.
+- Towards a port and a connection, only public seams of Twisted are used: ``transport``, ``reactor`` and
+  ``numberAccepts`` of a listening port, and `IReactorFDSet`.
 - Semantics match the reactor: readiness is level-triggered, a descriptor is read before it is written, and an exception
   from a method is logged and ends that connection alone.
 - A descriptor about to be closed is not removed from the set: the kernel removes it, which saves a system call.
@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from socket import SHUT_RDWR, SO_LINGER, SOL_SOCKET
@@ -42,8 +43,14 @@ _RESET = struct.pack("ii", 1, 0)
 """Value of SO_LINGER with which a close resets the connection."""
 
 ACCEPTS = 20
-"""Connections accepted in one turn of the reactor: some 100 µs each, and twice that with TLS."""
+"""Connections of one port that are accepted in one turn of the reactor."""
 
+ACCEPT_SECONDS = 0.002
+"""CPU time in seconds of one turn for the accepts of all ports together: connected peers come before newcomers. An
+accept takes some 100 µs, and up to twice that over TLS, or where another peer gives way."""
+
+BATCH = 4
+"""Accepts between two readings of the CPU time. A port accepts as many in each turn in any case."""
 
 CROWDED_READ = 8_192
 """Bytes of a read while the scheduler is crowded: 20,000 connections hold 160 MiB. It exceeds the read of an ordinary
@@ -174,19 +181,44 @@ class UnixStream(_Stream, unix.Server):
     """An accepted connection over a unix socket."""
 
 
-class _Accepting:
-    """A port in the set. One turn of the reactor accepts a bounded number of its connections."""
+class AcceptBudget:
+    """The CPU time for accepts in one turn, `ACCEPT_SECONDS`. The ports that had newcomers in the turn before have even
+    shares of it. ``cpu`` returns the CPU time of the thread in seconds."""
 
-    def __init__(self, port: Any) -> None:
+    def __init__(self, cpu: Callable[[], float]) -> None:
+        self.cpu = cpu
+        self._ports = 0
+        self._share = ACCEPT_SECONDS
+
+    def next_turn(self) -> None:
+        """Begin a turn."""
+        self._share = ACCEPT_SECONDS / max(self._ports, 1)
+        self._ports = 0
+
+    def begin(self) -> float:
+        """Begin the accepts of one port. Returns the CPU time at which they end."""
+        self._ports += 1
+        return self.cpu() + self._share
+
+
+class _Accepting:
+    """A port in the set. One turn of the reactor accepts as many of its connections as the budget allows."""
+
+    def __init__(self, port: Any, budget: AcceptBudget) -> None:
         self.port = port
         self.fileno = port.fileno
         self.connectionLost = port.connectionLost
+        self._budget = budget
 
-    def doRead(self) -> Any:
-        port = self.port
-        # Twisted raises this number by 20 with each turn that reaches it.
-        port.numberAccepts = min(port.numberAccepts, ACCEPTS)
-        return port.doRead()
+    def doRead(self) -> None:
+        port, budget = self.port, self._budget
+        end = budget.begin()
+        for _ in range(ACCEPTS // BATCH):
+            port.numberAccepts = BATCH
+            port.doRead()
+            # Twisted raises the number if it was reached, and else reduces it to that of the accepts.
+            if port.numberAccepts <= BATCH or port.disconnecting or budget.cpu() >= end:
+                break
 
 
 @implementer(IReactorFDSet)
@@ -195,7 +227,10 @@ class Streams:
 
     log = Logger()
 
-    def __init__(self, poller: Any, call_later: Callable[..., Any]) -> None:
+    def __init__(
+        self, poller: Any, call_later: Callable[..., Any], cpu: Callable[[], float] = time.thread_time
+    ) -> None:
+        self.accepts = AcceptBudget(cpu)
         self._epoll = poller
         self._members: dict[int, Any] = {}
         self._events: dict[int, int] = {}
@@ -212,6 +247,7 @@ class Streams:
         ``other`` serves a descriptor that is no member, and returns False if it does not know it either.
         """
         self._dispatching = True
+        self.accepts.next_turn()
         members, registered = self._members, self._events
         for fd, event in ready:
             member = members.get(fd)
@@ -287,7 +323,7 @@ class Streams:
         events = self._events.get(fd)
         if events is None:
             self._epoll.register(fd, event)
-            self._members[fd] = _Accepting(member) if isinstance(member, tcp.Port) else member
+            self._members[fd] = _Accepting(member, self.accepts) if isinstance(member, tcp.Port) else member
             self._events[fd] = event
         elif not events & event:
             self._epoll.modify(fd, events | event)

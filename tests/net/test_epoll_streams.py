@@ -7,6 +7,7 @@ import shutil
 import socket
 import struct
 import tempfile
+from itertools import count
 from typing import Any
 
 from twisted.internet import tcp
@@ -23,7 +24,7 @@ from zope.interface.verify import verifyObject
 
 from broker.config import endpoint
 from broker.net.endpoints import listen
-from broker.net.epoll_streams import ACCEPTS, CROWDED_READ
+from broker.net.epoll_streams import ACCEPT_SECONDS, ACCEPTS, BATCH, CROWDED_READ
 
 LARGE = 8 * 1024 * 1024
 """Bytes that no pair of sockets takes at once."""
@@ -231,18 +232,55 @@ class OverSockets(TestCase):
         await accepted.lost()
         self.assertEqual(set(streams.getReaders()), set(before))
 
+    def burst(self, port: Any, stack: contextlib.ExitStack, number: int = 3 * ACCEPTS) -> None:
+        """So many clients connect, and are in the queue of the kernel."""
+        for _ in range(number):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port.getHost().port)))
+
+    async def all_gone(self) -> None:
+        while self.factory.accepted.pending:
+            accepted = await self.factory.accepted.get()
+            accepted.transport.abortConnection()  # type: ignore[union-attr]
+            await accepted.lost()
+
+    def accepts_take(self, seconds: float) -> None:
+        """Each reading of the CPU time is so much later than the one before."""
+        readings = count()
+        self.patch(self.reactor.streams.accepts, "cpu", lambda: next(readings) * seconds)
+
     async def test_a_burst_of_connections_is_accepted_over_several_turns(self) -> None:
+        self.accepts_take(0.0)
         port = self.listening()
         with contextlib.ExitStack() as stack:
-            for _ in range(3 * ACCEPTS):
-                stack.enter_context(socket.create_connection(("127.0.0.1", port.getHost().port)))
+            self.burst(port, stack)
             for turn in range(1, 4):
                 self.reactor.doIteration(0)
                 self.assertEqual(len(self.factory.accepted.pending), turn * ACCEPTS)
-            while self.factory.accepted.pending:
-                accepted = await self.factory.accepted.get()
-                accepted.transport.abortConnection()  # type: ignore[union-attr]
-                await accepted.lost()
+            await self.all_gone()
+
+    async def test_a_turn_accepts_as_many_as_its_cpu_time_allows(self) -> None:
+        port = self.listening()
+        with contextlib.ExitStack() as stack:
+            self.burst(port, stack)
+            self.reactor.streams.accepts.next_turn()  # what other tests accepted does not count
+            for seconds, accepted in ((ACCEPT_SECONDS / 2, 2 * BATCH), (ACCEPT_SECONDS, 3 * BATCH)):
+                self.accepts_take(seconds)
+                self.reactor.doIteration(0)
+                self.assertEqual(len(self.factory.accepted.pending), accepted)
+            await self.all_gone()
+
+    async def test_ports_with_newcomers_share_the_cpu_time(self) -> None:
+        ports = [self.listening(), self.listening()]
+        with contextlib.ExitStack() as stack:
+            for port in ports:
+                self.burst(port, stack)
+            self.accepts_take(ACCEPT_SECONDS)
+            self.reactor.doIteration(0)
+            self.assertEqual(len(self.factory.accepted.pending), 2 * BATCH)
+            self.accepts_take(ACCEPT_SECONDS / 4)
+            self.reactor.doIteration(0)
+            self.assertEqual(len(self.factory.accepted.pending), 2 * BATCH + 2 * 2 * BATCH)
+            await self.all_gone()
 
     def test_it_is_what_it_stands_for(self) -> None:
         verifyObject(IReactorFDSet, self.listening().reactor)
