@@ -52,7 +52,7 @@ class Share(Enum):
     OUTPUT = "output"
     """Messages that a peer has not read, or has not acknowledged."""
     SESSIONS = "sessions"
-    """State of connections and sessions themselves: TLS handshakes, standing finds."""
+    """State of connections and sessions themselves: TLS handshakes, standing finds, offered services."""
     STORED = "stored"
     """What outlives its connection: descriptions of registered services. No consumer is evicted for it; further
     ones are refused."""

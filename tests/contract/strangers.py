@@ -195,6 +195,15 @@ def _waits(number: int, size: Size) -> Iterator[bytes]:
         yield elko(words)
 
 
+def _offers(number: int, size: Size) -> Iterator[bytes]:
+    yield elko({"op": "auth"})
+    label = "l" * 200
+    for first in range(0, 1_000, 50):
+        names = (f"{number} {each} ".ljust(200, "x") for each in range(first, first + 50))
+        offers = [{"service": name, "protocol": "tcp", "hostport": "h:1", "label": label} for name in names]
+        yield elko({"op": "willserve", "services": offers})
+
+
 def _block(number: int, size: Size) -> Iterator[bytes]:
     yield b'{"to":"client", "op":"auth", "label":"'
     yield from _long(size)
@@ -328,6 +337,7 @@ ATTACKS = {
     "mtl-pings": Attack("mtl", _pings),
     "elko-finds": Attack("main", _finds),
     "elko-waits": Attack("main", _waits),
+    "elko-offers": Attack("main", _offers),
     "elko-block": Attack("main", _block),
     "websocket-finds": Attack("web", _web_finds),
     "websocket-fragments": Attack("web", _fragments),
