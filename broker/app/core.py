@@ -119,8 +119,9 @@ def build(
         )
 
     launchers = Launchers(table, snapshot.launchers_on, programs.spawn, remember)
-    topics = Topics()
     leases = Leases(reactor)
+    scheduler = Scheduler(reactor, leases.look, time.thread_time)
+    topics = Topics(memory=scheduler.memory)
     RegistryTopics(registry, topics, leases)
     core = Core(
         registry=registry,
@@ -132,7 +133,7 @@ def build(
         files=files,
         topics=topics,
         leases=leases,
-        scheduler=Scheduler(reactor, leases.look, time.thread_time),
+        scheduler=scheduler,
         complaints=Complaints(counters, reactor),
         in_thread=in_thread,
         damages=damages,

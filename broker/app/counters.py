@@ -34,7 +34,11 @@ DAEMON = (
     Counter("registry", "What the registry holds now", gauge=True),
     Counter("memory", "Memory that peers hold, by its share of the budget", "bytes", gauge=True),
     Counter("memory_evicted", "Peers disconnected because the memory budget was full, by share", "peers"),
-    Counter("memory_full", "Messages for slow peers that were refused because the memory budget was full", "messages"),
+    Counter(
+        "memory_full",
+        "Messages refused because the memory budget was full: for slow peers, or to be stored",
+        "messages",
+    ),
     Counter("journal_records", "Records of the metrics journal, by what became of them", "records"),
     Counter("journal_segments", "Segments of the metrics journal, by event", "segments"),
     Counter("journal_errors", "Failures of the journal's disk, by operation", "errors"),

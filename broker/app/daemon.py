@@ -588,6 +588,7 @@ class Daemon(TwistedService):
             **{f"memory.{share.value}": size for share, size in memory.shares().items()},
             **{f"memory_evicted.{share.value}": count for share, count in memory.evicted.items()},
             "memory_full.refused": memory.refused,
+            "memory_full.stored": memory.denied,
         }
 
     def _offer_own(self) -> None:

@@ -320,13 +320,16 @@ class IStore(Interface):
 
 
 class StoredMemory(Protocol):
-    """The share of the memory budget for what outlives its connection; see `broker.core.memory_budget`."""
+    """The share of the memory budget for what outlives its connection; see `broker.core.memory_budget`.
 
-    def fits(self, host: str, size: int) -> bool:
+    ``payer`` is the address of the stranger that had it stored; empty for an authenticated user, who is not counted.
+    """
+
+    def may_store(self, payer: str, size: int) -> bool:
         """Return True if ``size`` more bytes for that address are within the limits."""
 
-    def store(self, host: str, size: int) -> None:
-        """Add bytes to what is stored for an address, or subtract them. Ask `fits` before."""
+    def store(self, payer: str, size: int) -> None:
+        """Add bytes to what is stored for an address, or subtract them. Ask `may_store` before."""
 
 
 # topics
@@ -358,8 +361,10 @@ class ITopics(Interface):
 
     subscriptions: int = Attribute("Number of subscriptions, to all topics and of all outlets together.")
 
-    def subscribe(topic: bytes, outlet: Outlet, subscriber: Hashable) -> bytes:
+    def subscribe(topic: bytes, outlet: Outlet, subscriber: Hashable, payer: str = ...) -> bytes:
         """Subscribe: from now on the outlet delivers messages of the topic to this subscriber. Idempotent.
+
+        A new topic counts as memory of ``payer`` until it ends: see `StoredMemory`.
 
         Returns the broker's own copy of the name, equal to ``topic``: callers that keep it share one copy. Raises
         `Refusal` LIMIT if the tables are full.

@@ -10,6 +10,9 @@ Rules:
   is the one without progress for the longest time: the oldest unfinished message, the output that is unread for the
   longest. Hostile peers hold old messages, others complete theirs soon; to close the consumer that grew would let the
   former lock the latter out.
+- What outlives its connection (`STORED`) is refused to strangers beyond a half of the limit of an address
+  (`may_store`), so that a full store leaves room for the connections that empty it. What authenticated users store is
+  bounded by the configuration of its kind, and not counted.
 - Output that its sender may refuse or drop is admitted first (`admit`): it evicts only readers that made no progress
   for `SLOW` seconds, and is refused otherwise.
 - The age of a message counts from its first `SHORT` bytes, and starts again with `hold(..., another=True)`.
@@ -40,6 +43,9 @@ BY_ADDRESS = 36 * 1024 * 1024
 """Bytes held for one address: two of the longest messages of ZeroMQ (16 MiB) in progress at once. The process grows by
 up to a half more, since buffers that grow exceed their content, and freed memory is fragmented: 64 MiB in all."""
 
+STORED_PART = 2
+"""The stored bytes of an address are at most its limit divided by this."""
+
 BY_ALL = 256 * 1024 * 1024
 """Bytes held for all addresses together: the budget of a container with half a gigabyte, beside the process itself."""
 
@@ -54,8 +60,8 @@ class Share(Enum):
     SESSIONS = "sessions"
     """State of connections and sessions themselves: TLS handshakes, standing finds, offered services."""
     STORED = "stored"
-    """What outlives its connection: descriptions of registered services. No consumer is evicted for it; further
-    ones are refused."""
+    """What outlives its connection: descriptions of registered services, topics, queues with their messages, retained
+    values, requests and replies that wait. No consumer is evicted for it; further ones are refused."""
 
 
 class Consumer(Protocol):
@@ -152,6 +158,8 @@ class MemoryBudget:
         """Evictions, by the share of the evicted consumer."""
         self.refused = 0
         """Calls of `admit` that returned False."""
+        self.denied = 0
+        """Calls of `may_store` that returned False."""
         self._seconds = seconds
         self._shares: Counter[Share] = Counter()
         self._accounts: dict[str, _Account] = {}
@@ -217,9 +225,23 @@ class MemoryBudget:
             if not account.held:
                 del self._accounts[host]
 
-    def store(self, host: str, size: int) -> None:
-        """Add bytes to what is stored for an address, or subtract them. Ask `fits` before."""
-        network = network_of(host)
+    def may_store(self, payer: str, size: int) -> bool:
+        """Return True if ``size`` more bytes may be stored for an address. Always True for the empty payer."""
+        if not payer:
+            return True
+        account = self._accounts.get(network_of(payer))
+        stored = 0 if account is None else account.stored
+        if stored + size <= self.limits.address // STORED_PART and self.fits(payer, size):
+            return True
+        self.denied += 1
+        return False
+
+    def store(self, payer: str, size: int) -> None:
+        """Add bytes to what is stored for an address, or subtract them. Ask `may_store` before. No-op for the empty
+        payer."""
+        if not payer:
+            return
+        network = network_of(payer)
         account = self._accounts.get(network)
         if account is None:
             account = self._accounts[network] = _Account()

@@ -25,7 +25,8 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ITopics, Outlet
+from broker.core.interfaces import ITopics, Outlet, StoredMemory
+from broker.core.memory_budget import MemoryBudget
 from broker.core.model import TopicInfo, is_own
 
 
@@ -44,23 +45,28 @@ class TopicsBounds:
 
 _BOUNDS = TopicsBounds()
 
+TOPIC_BYTES = 1_000
+"""Bytes that a topic takes beside its name, with its first subscription, here and at its outlet."""
+
 
 class _Entry:
     """Topic with subscribers."""
 
-    __slots__ = ("name", "outlets", "published")
+    __slots__ = ("name", "outlets", "payer", "published")
 
-    def __init__(self, name: bytes, outlets: dict[Outlet, dict[Hashable, None]], published: int) -> None:
+    def __init__(self, name: bytes, outlets: dict[Outlet, dict[Hashable, None]], published: int, payer: str) -> None:
         self.name = name
         self.outlets = outlets
         self.published = published
+        self.payer = payer
+        """The payer of the first subscription."""
 
     def __len__(self) -> int:
         return sum(map(len, self.outlets.values()))
 
     def copy(self) -> _Entry:
         outlets = {outlet: subscribers.copy() for outlet, subscribers in self.outlets.items()}
-        return _Entry(self.name, outlets, self.published)
+        return _Entry(self.name, outlets, self.published, self.payer)
 
 
 @implementer(ITopics)
@@ -69,8 +75,9 @@ class Topics:
 
     log = Logger()
 
-    def __init__(self, bounds: TopicsBounds = _BOUNDS) -> None:
+    def __init__(self, bounds: TopicsBounds = _BOUNDS, memory: StoredMemory | None = None) -> None:
         self._bounds = bounds
+        self._memory = memory or MemoryBudget()
         self.subscriptions = 0
         self._entries: dict[bytes, _Entry] = {}
         self._name_bytes = 0
@@ -83,7 +90,7 @@ class Topics:
 
     # subscribing
 
-    def subscribe(self, topic: bytes, outlet: Outlet, subscriber: Hashable) -> bytes:
+    def subscribe(self, topic: bytes, outlet: Outlet, subscriber: Hashable, payer: str = "") -> bytes:
         entry = self._entries.get(topic)
         if entry is not None and subscriber in entry.outlets.get(outlet, ()):
             return entry.name
@@ -94,8 +101,11 @@ class Topics:
             if self._name_bytes + len(topic) > self._bounds.name_bytes:
                 most = self._bounds.name_bytes
                 raise Refusal(Reason.LIMIT, f"the names of all topics may have {most} bytes, and no more")
+            if not self._memory.may_store(payer, TOPIC_BYTES + len(topic)):
+                raise Refusal(Reason.LIMIT, "the topics of this address take too much memory")
+            self._memory.store(payer, TOPIC_BYTES + len(topic))
             self._name_bytes += len(topic)
-            self._entries[topic] = _Entry(topic, {outlet: {subscriber: None}}, 0)
+            self._entries[topic] = _Entry(topic, {outlet: {subscriber: None}}, 0, payer)
             self.subscriptions += 1
             self._tell_owner(topic, True)
             if outlet is not self._remote:
@@ -125,6 +135,7 @@ class Topics:
         if not outlets:
             del self._entries[topic]
             self._name_bytes -= len(topic)
+            self._memory.store(entry.payer, -TOPIC_BYTES - len(topic))
             self._tell_owner(topic, False)
 
     def _changeable(self, entry: _Entry) -> _Entry:

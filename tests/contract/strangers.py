@@ -13,12 +13,16 @@ import ssl
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import attrs
+import zmq
 
 from tests.config.certificates import certificate
 from tests.integration.daemon import Daemon
+from tests.integration.mtl_peers import CONTENT, LEASE, SUMMON, Control, head, short, tail
 from tests.net.zmtp_peers import greeting, message, part, ready
 from tests.patience import PATIENCE
 
@@ -48,10 +52,14 @@ Payload = Callable[[int, Size], Iterable[bytes]]
 
 @attrs.frozen
 class Attack:
-    """The listener that is attacked, and what each connection sends. ``wire`` names the listener."""
+    """The listener that is attacked, and what each connection sends. ``wire`` names the listener.
+
+    ``lease`` is the profile of MTL and the side for which each connection uses a data lease first.
+    """
 
     wire: str
     payload: Payload
+    lease: tuple[str, str] | None = None
 
 
 # the daemon
@@ -90,6 +98,7 @@ def port(daemon: Daemon, wire: str) -> int:
         "dns": r"dns on \S+:(\d+)",
         "mc0": r"mc0 on tcp://127\.0\.0\.1:(\d+) \(",
         "dbp": r"dbp on tcp://127\.0\.0\.1:(\d+) \(",
+        "mtl-data": r"mtl on \S+ \(data \S*?:(\d+);",
         "mtl": r"mtl on tcp://127\.0\.0\.1:(\d+)",
         "console": r"console on \S+:(\d+)",
     }
@@ -181,6 +190,51 @@ def _own_messages(number: int, size: Size) -> Iterator[bytes]:
     yield dealer(number + 1)
     yield message(b"", b"SUB", b"ID", b"1", b"", b"news")
     yield from _many(message(b"", b"PUT", b"TOPIC", b"news", b"", b"x" * 30_000), size)
+
+
+def _contents(size: Size, body: int, name: Callable[[int], str], properties: dict[str, Any]) -> Iterator[bytes]:
+    """Contents of MTL with bodies of that many bytes; ``name`` returns the resource of each, by its sequence."""
+    sent, sequence = 0, 1
+    while sent < size.sent:
+        sequence += 1
+        data = message(head(CONTENT, sequence, tail(name(sequence), properties)), b"x" * body)
+        sent += len(data)
+        yield data
+
+
+def _queued(number: int, size: Size) -> Iterator[bytes]:
+    yield from _contents(size, 10_000, lambda _: f"queue{number}", {})
+
+
+def _queued_small(number: int, size: Size) -> Iterator[bytes]:
+    yield from _contents(attrs.evolve(size, sent=size.sent // 10), 10, lambda _: f"small{number}", {})
+
+
+def _queues(number: int, size: Size) -> Iterator[bytes]:
+    """A queue for each message."""
+    name = f"{number}".rjust(200, "q")
+    yield from _contents(attrs.evolve(size, sent=size.sent // 20), 10, lambda sequence: f"{name}.{sequence}", {})
+
+
+def _retained(number: int, size: Size) -> Iterator[bytes]:
+    yield from _contents(size, 10_000, lambda sequence: f"retained{number}.{sequence}", {"retain": True})
+
+
+def _service_requests(number: int, size: Size) -> Iterator[bytes]:
+    yield from _contents(size, 10_000, lambda _: f"service/nobody{number}", {"ttl": 3_600_000})
+
+
+def _summons(number: int, size: Size) -> Iterator[bytes]:
+    name = f"{number}".rjust(200, "t")
+    for sequence in range(1, min(1_000, size.sent // 400)):
+        yield message(head(SUMMON, sequence + 1, short(f"{name}.{sequence}")), b"")
+
+
+def _topics(number: int, size: Size) -> Iterator[bytes]:
+    yield dealer(number + 1)
+    name = f"{number}".rjust(200, "t")
+    for topic in range(min(1_000, size.sent // 400)):
+        yield message(b"", b"SUB", b"ID", b"1", b"", f"{name}.{topic}".encode())
 
 
 def _finds(number: int, size: Size) -> Iterator[bytes]:
@@ -330,11 +384,18 @@ ATTACKS = {
     "dbp-frames": Attack("dbp", _short_frames),
     "dbp-pings": Attack("dbp", _pings),
     "mc0-own": Attack("mc0", _own_messages),
+    "mc0-topics": Attack("mc0", _topics),
     "mc0-frame": Attack("mc0", _long_frame),
     "mc0-frames": Attack("mc0", _short_frames),
     "mtl-frame": Attack("mtl", _long_frame),
     "mtl-frames": Attack("mtl", _short_frames),
     "mtl-pings": Attack("mtl", _pings),
+    "mtl-queued": Attack("mtl-data", _queued, ("queue", "Writer")),
+    "mtl-queued-small": Attack("mtl-data", _queued_small, ("queue", "Writer")),
+    "mtl-queues": Attack("mtl-data", _queues, ("queue", "Writer")),
+    "mtl-retained": Attack("mtl-data", _retained, ("topic", "Writer")),
+    "mtl-requests": Attack("mtl-data", _service_requests, ("service", "Writer")),
+    "mtl-summons": Attack("mtl-data", _summons, ("topic", "Reader")),
     "elko-finds": Attack("main", _finds),
     "elko-waits": Attack("main", _waits),
     "elko-offers": Attack("main", _offers),
@@ -362,19 +423,41 @@ ATTACKS = {
 """Every attack, by wire and by what it fills."""
 
 
+LEASES = 100
+"""Data leases of one session of MTL."""
+
+
+def leases(daemon: Daemon, profile: str, side: str, count: int) -> tuple[list[str], zmq.Context[Any]]:
+    """Return the tokens of data leases for all resources, and the context whose end ends them."""
+    context: zmq.Context[Any] = zmq.Context()
+    tokens: list[str] = []
+    while len(tokens) < count:
+        control = Control(context, f"tcp://127.0.0.1:{port(daemon, 'mtl')}", zmq.DEALER, None).opened(profile)
+        some = min(LEASES, count - len(tokens))
+        tokens += [control.token(side, confirm="none") for _ in range(some)]
+    return tokens, context
+
+
 class Stranger:
-    """The connections of one attack."""
+    """The connections of one attack, all from one address, which no other attack uses: what is stored for it stays."""
 
     def __init__(self, daemon: Daemon, attack: Attack, size: Size) -> None:
         self._daemon = daemon
+        self._context: zmq.Context[Any] | None = None
+        tokens: list[str] = []
+        if attack.lease is not None:
+            tokens, self._context = leases(daemon, *attack.lease, size.connections)
+        source = f"127.0.1.{1 + list(ATTACKS.values()).index(attack)}"
         self._selector = selectors.DefaultSelector()
         self._sockets: list[socket.socket] = []
         where = ("127.0.0.1", port(daemon, attack.wire))
         for number in range(size.connections):
-            sock = socket.create_connection(where, PATIENCE)
+            sock = socket.create_connection(where, PATIENCE, (source, 0))
             sock.setblocking(False)
             self._sockets.append(sock)
-            self._selector.register(sock, selectors.EVENT_WRITE, [iter(attack.payload(number, size)), memoryview(b"")])
+            first = [dealer(0) + message(head(LEASE, 1, short(tokens[number])), b"")] if tokens else []
+            pieces = chain(first, attack.payload(number, size))
+            self._selector.register(sock, selectors.EVENT_WRITE, [pieces, memoryview(b"")])
 
     def send(self, look: Callable[[], object] = lambda: None) -> None:
         """Send all, as far as the daemon takes it. ``look`` is called now and then."""
@@ -408,6 +491,8 @@ class Stranger:
         self._selector.close()
         for sock in self._sockets:
             sock.close()
+        if self._context is not None:
+            self._context.destroy(linger=0)
 
 
 def alive(daemon: Daemon) -> None:

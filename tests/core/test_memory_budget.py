@@ -134,6 +134,20 @@ def test_stored_bytes_leave_less_for_the_connections_of_its_address(memory: Memo
     assert memory.held == BY_ADDRESS
 
 
+def test_half_of_the_limit_of_an_address_may_be_stored(memory: MemoryBudget) -> None:
+    assert memory.may_store("192.0.2.1", BY_ADDRESS // 2)
+    assert not memory.may_store("192.0.2.1", BY_ADDRESS // 2 + 1)
+    memory.store("192.0.2.1", BY_ADDRESS // 2)
+    assert not memory.may_store("::ffff:192.0.2.1", 1)
+    assert memory.may_store("192.0.2.2", 1)
+    assert memory.denied == 2
+    Holding(memory, "192.0.2.3").hold(BY_ADDRESS // 2 + 1)
+    assert not memory.may_store("192.0.2.3", BY_ADDRESS // 2)
+    assert memory.may_store("", BY_ALL + 1)
+    memory.store("", BY_ALL)
+    assert memory.held == BY_ADDRESS + 1
+
+
 def test_as_many_go_as_are_needed(memory: MemoryBudget) -> None:
     holders = [Holding(memory) for _ in range(10)]
     for holder in holders:

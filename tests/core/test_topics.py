@@ -19,6 +19,7 @@ from zope.interface.verify import verifyObject
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics, Outlet
+from broker.core.memory_budget import MemoryBudget, MemoryLimits
 from broker.core.model import TopicInfo, is_own
 from broker.core.topics import Topics, TopicsBounds
 
@@ -485,6 +486,22 @@ def test_names_of_topics_that_are_too_long_together_are_refused_until_one_goes()
     topics.unsubscribe(names[0], outlet, "b")
     topics.subscribe(b"y" * size, outlet, "a")
     refused(lambda: topics.subscribe(b"x", outlet, "a"))
+
+
+def test_the_topics_of_an_address_are_bounded_by_its_memory() -> None:
+    memory = MemoryBudget(MemoryLimits(address=2 * 3_500))
+    topics, outlet = Topics(memory=memory), Recorder()
+    for name in (b"1", b"2", b"3"):
+        topics.subscribe(name, outlet, "a", "192.0.2.1")
+    assert "address" in refused(lambda: topics.subscribe(b"4", outlet, "a", "192.0.2.1"))
+    topics.subscribe(b"1", outlet, "b", "192.0.2.1")
+    topics.subscribe(b"4", outlet, "a", "192.0.2.2")
+    topics.subscribe(b"5", outlet, "a")
+    topics.unsubscribe(b"1", outlet, "a")
+    refused(lambda: topics.subscribe(b"6", outlet, "a", "192.0.2.1"))
+    for subscriber, name in (("b", b"1"), ("a", b"2"), ("a", b"3"), ("a", b"4"), ("a", b"5")):
+        topics.unsubscribe(name, outlet, subscriber)
+    assert memory.held == 0
 
 
 # comparison with a reference model

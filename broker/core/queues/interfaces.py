@@ -14,7 +14,7 @@ from zope.interface import Interface
 
 from broker.core.damage import Damage
 from broker.core.database import StateError, StateUnusable
-from broker.core.interfaces import ILeases
+from broker.core.interfaces import ILeases, StoredMemory
 from broker.core.model import Verified
 from broker.core.queues.messages import Message
 from broker.core.queues.settings import Death
@@ -85,6 +85,7 @@ class QueueTable(Protocol):
 
     leases: ILeases
     keeper: MessageKeeper | None
+    memory: StoredMemory
     identify: Callable[[bytes], tuple[str, str] | None]
     messages: int
     bytes: int

@@ -31,7 +31,8 @@ class Message:
     """Message of a queue. ``head`` and ``body`` belong to the wire, and are empty once the message is gone.
 
     ``order`` is its position in ``queue``; ``count`` the number of its deliveries; ``deadline`` the end of its TTL, in
-    lifetime. ``death`` is the reason why it is in a dead-letter queue, or why a removed message was not confirmed.
+    lifetime. ``payer`` is that of its author: see `broker.core.interfaces.StoredMemory`. ``death`` is the reason why it
+    is in a dead-letter queue, or why a removed message was not confirmed.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class Message:
         "head",
         "kept",
         "order",
+        "payer",
         "queue",
         "refused",
         "size",
@@ -51,7 +53,14 @@ class Message:
     )
 
     def __init__(
-        self, queue: Any, order: int, head: bytes, body: Any, deadline: float = inf, death: Death | None = None
+        self,
+        queue: Any,
+        order: int,
+        head: bytes,
+        body: Any,
+        deadline: float = inf,
+        death: Death | None = None,
+        payer: str = "",
     ) -> None:
         self.queue = queue
         self.order = order
@@ -60,6 +69,7 @@ class Message:
         self.size = len(head) + len(body) + OVERHEAD
         self.deadline = deadline
         self.death = death
+        self.payer = payer
         self.count = 0
         self.state = READY
         self.kept = NOT_KEPT

@@ -16,6 +16,8 @@ Rules:
   newest message, and its deliveries are counted from 0.
 - A durable message is in the queue at once, and its author is notified later that it is safe (`MessageKeeper`). If it
   cannot be kept it is removed; if it is with a receiver by then it may still be confirmed, but does not return.
+- A message counts as memory of its payer until it is removed; beyond the limit of that address, further ones are
+  refused. After a restart it counts for nobody.
 - Nothing is kept of a message that is refused for lack of room.
 - A queue that another broker has taken is given up: its messages leave memory without being removed from the store,
   the delivered ones as soon as their receivers answer or end.
@@ -74,6 +76,8 @@ class Queue:
         """Number of the queue at the keeper; 0 if it has none yet."""
         self.given_up = False
         """True if another broker has the queue: its messages leave memory, and nothing of them is written."""
+        self.payer = ""
+        """The address that the queue itself counts for; empty for an authenticated user."""
         self.messages = 0
         """Messages, the delivered ones included."""
         self.out = 0
@@ -105,13 +109,14 @@ class Queue:
         id: str | None = None,
         author: Author | None = None,
         token: Any = None,
+        payer: str = "",
     ) -> bool:
         """Queue a message. Returns True if it is as safe as it gets; if False, ``author`` is notified of ``token``
         later.
 
         ``body`` is bytes, or an object with a length that can be turned into bytes. ``ttl`` is in seconds. ``id`` is
-        the message id of ``user``. Raises `Refusal`: LIMIT if the message cannot be taken now, PARAMETER if it never
-        can be.
+        the message id of ``user``; ``payer`` the address that the message counts for. Raises `Refusal`: LIMIT if the
+        message cannot be taken now, PARAMETER if it never can be.
         """
         queues = self._queues
         settings = self.settings
@@ -125,6 +130,8 @@ class Queue:
         if keeper is not None and not keeper.takes:
             raise self._refusal("store", Reason.LIMIT, "the queue cannot be written to the disk now")
         size = len(head) + len(body) + OVERHEAD
+        if payer and not queues.memory.may_store(payer, size):
+            raise self._refusal("address", Reason.LIMIT, "what this address has stored takes too much memory")
         if (
             self.messages >= settings.max_messages
             or self.bytes + size > settings.max_bytes
@@ -134,7 +141,7 @@ class Queue:
         deadline = inf
         if ttl is not None or settings.ttl is not None:
             deadline = queues.leases.now + min(each for each in (ttl, settings.ttl) if each is not None)
-        message = Message(self, queues.next_order(), head, body, deadline)
+        message = Message(self, queues.next_order(), head, body, deadline, payer=payer)
         self._add(message)
         queues.put += 1
         if keeper is not None:
@@ -153,7 +160,7 @@ class Queue:
                 break  # all are delivered
             self._die(oldest, Death.TOO_MANY)
         queues = self._queues
-        letter = Message(self, queues.next_order(), message.head, message.body, inf, death)
+        letter = Message(self, queues.next_order(), message.head, message.body, inf, death, message.payer)
         self._add(letter)
         if settings.durable and queues.keeper is not None:
             queues.keeper.add(letter, None, None)
@@ -192,6 +199,8 @@ class Queue:
         queues = self._queues
         queues.messages += 1
         queues.bytes += message.size
+        if message.payer:
+            queues.memory.store(message.payer, message.size)
 
     def _make_room(self, size: int) -> None:
         """Displace old messages if `drop_oldest` is set. Raises `Refusal` if there is no room for a message of that
@@ -420,6 +429,8 @@ class Queue:
         queues = self._queues
         queues.messages -= 1
         queues.bytes -= message.size
+        if message.payer:
+            queues.memory.store(message.payer, -message.size)
         message.head = message.body = b""
         if message.kept:
             self._keeper.remove(message)

@@ -15,15 +15,19 @@ import attrs
 
 from broker.core.damage import Damage
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ILeases
+from broker.core.interfaces import ILeases, StoredMemory
+from broker.core.memory_budget import MemoryBudget
 from broker.core.queues.interfaces import MessageKeeper, MessageReceiver, QueueGate, QueueInfo, RestoredMessage
 from broker.core.queues.messages import Message
 from broker.core.queues.queue import Queue
 from broker.core.queues.settings import DEAD, Death, QueueRule, QueueSettings, settings_of
 
 MAX_QUEUES = 10_000
-"""Limit of queues of all spaces together, without dead-letter queues: each takes some 3 KB, and exists as long as it
+"""Limit of queues of all spaces together, without dead-letter queues: each takes some 4 KB, and exists as long as it
 has messages or consumers. A farm has some hundred."""
+
+QUEUE_BYTES = 4_500
+"""Bytes that a queue takes beside its messages, with a name of the greatest length."""
 
 MAX_NAME_LENGTH = 255
 """Limit of the characters of a name, with the suffixes of dead-letter queues: that of names on the wires."""
@@ -43,7 +47,7 @@ class Queues:
     """All queues. ``keeper`` keeps durable messages; without one, no queue is durable.
 
     ``identify`` returns the user and the message id in the head of a restored message, None without an id. ``report``
-    is called with findings of damage.
+    is called with findings of damage. ``memory`` counts what strangers store.
     """
 
     def __init__(
@@ -53,11 +57,13 @@ class Queues:
         keeper: MessageKeeper | None = None,
         identify: Callable[[bytes], tuple[str, str] | None] = lambda head: None,
         report: Callable[[Iterable[Damage]], object] = lambda found: None,
+        memory: StoredMemory | None = None,
     ) -> None:
         self.leases = leases
         self.keeper = keeper
         self.identify = identify
         self.report = report
+        self.memory = memory or MemoryBudget()
         self.gate: QueueGate | None = None
         """Ownership of queues; None where this broker owns all of them."""
         self.messages = 0
@@ -81,8 +87,8 @@ class Queues:
     def __len__(self) -> int:
         return len(self._queues)
 
-    def open(self, space: str, name: str) -> Queue:
-        """Return the queue of that name, creating it on first use.
+    def open(self, space: str, name: str, payer: str = "") -> Queue:
+        """Return the queue of that name, creating it on first use; then it counts as memory of ``payer``.
 
         Raises `Refusal`: LIMIT if there are too many, or those of `QueueGate.admit`.
         """
@@ -93,7 +99,12 @@ class Queues:
             if len(self._queues) - self._dead_letter_queues >= MAX_QUEUES:
                 self.refused["queues"] += 1
                 raise Refusal(Reason.LIMIT, f"there are {MAX_QUEUES} queues, and no more can be made")
+            if not self.memory.may_store(payer, QUEUE_BYTES):
+                self.refused["address"] += 1
+                raise Refusal(Reason.LIMIT, "what this address has stored takes too much memory")
             queue = self._make(space, name)
+            queue.payer = payer
+            self.memory.store(payer, QUEUE_BYTES)
         return queue
 
     def dead_letter_queue(self, queue: Queue) -> Queue:
@@ -177,6 +188,7 @@ class Queues:
         del self._queues[queue.space, queue.name]
         if queue.name.endswith(DEAD):
             self._dead_letter_queues -= 1
+        self.memory.store(queue.payer, -QUEUE_BYTES)
         count = queue.give_up()
         self.remembered -= queue.close()
         return count
@@ -230,6 +242,7 @@ class Queues:
         del self._queues[queue.space, queue.name]
         if queue.name.endswith(DEAD):
             self._dead_letter_queues -= 1
+        self.memory.store(queue.payer, -QUEUE_BYTES)
         self.remembered -= queue.close()
         if queue.number and self.keeper is not None:
             self.keeper.forget(queue)

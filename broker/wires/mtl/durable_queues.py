@@ -60,7 +60,9 @@ class DurableQueues:
         in_thread = threads.run
         context.damages.include("queues", store.verify, in_thread)
         recorder = QueueRecorder(store, leases, clock, in_thread, rows, full)
-        queues = Queues(leases, queue_rules(config), recorder, identity_of, context.damages.add)
+        queues = Queues(
+            leases, queue_rules(config), recorder, identity_of, context.damages.add, context.scheduler.memory
+        )
         ownership: QueueOwnership | None = None
         members = context.members
         if members.clustered or shared is not None:

@@ -20,7 +20,7 @@ from broker.access.principal import Principal
 from broker.config.values import Broker
 from broker.core.cluster.interfaces import IMembers
 from broker.core.database import StateError
-from broker.core.interfaces import ITopics
+from broker.core.interfaces import ITopics, StoredMemory
 from broker.core.model import NotReady
 from broker.core.topics import Topics
 from broker.net.admission import ConnectionFactory
@@ -65,6 +65,7 @@ class MtlProfiles:
         registry, leases, complaints = context.registry, context.leases, context.complaints
         bridge = config.hosts[0]
         spaces: dict[str, ITopics] = {bridge: context.topics}
+        memory = context.scheduler.memory
         queue = QueueProfile(queues.queues, data, context.clock, config.window_bytes, queues.ownership)
         service = ServiceProfile(
             data,
@@ -73,12 +74,13 @@ class MtlProfiles:
             complaints,
             bridge,
             config.window_bytes,
+            memory,
             endpoint_of=partial(_endpoint_of, context.members),
         )
         profiles: tuple[Profile, ...] = (
             FanOutProfile(data),
             RegistryProfile(data, registry, leases, complaints),
-            TopicProfile(data, partial(_space, spaces, context.join_topics), complaints),
+            TopicProfile(data, partial(_space, spaces, context.join_topics, memory), complaints, memory),
             queue,
             service,
         )
@@ -268,10 +270,12 @@ def _endpoint_of(members: IMembers, broker: str) -> str:
     return "" if member is None else member.listeners.get(WIRE, "")
 
 
-def _space(spaces: dict[str, ITopics], join: Callable[[str, ITopics], None], host: str) -> ITopics:
+def _space(
+    spaces: dict[str, ITopics], join: Callable[[str, ITopics], None], memory: StoredMemory, host: str
+) -> ITopics:
     """Return the topics of a virtual host. The first host has those of the other wires; each other has its own."""
     topics = spaces.get(host)
     if topics is None:
-        topics = spaces[host] = Topics()
+        topics = spaces[host] = Topics(memory=memory)
         join(host, topics)
     return topics

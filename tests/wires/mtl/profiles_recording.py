@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 
 from broker.core.interfaces import IRegistry, ITopics
+from broker.core.memory_budget import MemoryBudget
 from broker.core.topics import Topics
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
@@ -84,8 +85,9 @@ class ProfilesFarm(MtlFarm):
     def start(self) -> None:
         self.core = self._registry or registry_at(self.clock)
         super().start()
+        self.memory = MemoryBudget()
         self.spaces: dict[str, ITopics] = {HOST: Topics() if self._shared is None else self._shared}
-        self.topic = TopicProfile(self.data, self.space, self.complaints, self._bounds.topic)
+        self.topic = TopicProfile(self.data, self.space, self.complaints, self.memory, self._bounds.topic)
         self.registry = RegistryProfile(self.data, self.core, self.leases, self.complaints, self._bounds.registry)
         self.service = ServiceProfile(
             self.data,
@@ -94,6 +96,7 @@ class ProfilesFarm(MtlFarm):
             self.complaints,
             HOST,
             self.settings.window_bytes,
+            self.memory,
             self._bounds.service,
             lambda broker: ENDPOINTS.get(broker, ""),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from broker.core.memory_budget import MemoryBudget
 from broker.core.queues.interfaces import RestoredMessage
 from broker.core.queues.queues import Queues
 from broker.core.queues.recorder import QueueRecorder
@@ -55,7 +56,8 @@ class QueueFarm(MtlFarm):
             self.store = QueueStore(self.directory)
             rows = self.store.open(self.clock.seconds())
             self.recorder = QueueRecorder(self.store, self.leases, self.clock, self.thread, rows)
-        self.queues = Queues(self.leases, self.rules, self.recorder, identity_of)
+        self.memory = MemoryBudget()
+        self.queues = Queues(self.leases, self.rules, self.recorder, identity_of, memory=self.memory)
         self.queues.restore(rows)
         self.queue = QueueProfile(self.queues, self.data, self.clock, self.settings.window_bytes)
 

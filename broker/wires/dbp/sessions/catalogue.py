@@ -485,7 +485,7 @@ class Catalogue:
     def _fit(self, address: str, size: int, before: int) -> None:
         """Raise `Refusal` if an info of that size does not fit into the memory of its address, where there is a shorter
         one now."""
-        if size > before and not self._memory.fits(address, COPIES * (size - before)):
+        if size > before and not self._memory.may_store(address, COPIES * (size - before)):
             raise Refusal(Reason.LIMIT, "the services of this address have too long descriptions")
 
     def _agree(self, entry: ServiceEntry) -> None:

@@ -87,6 +87,11 @@ class Mc0Session:
         return self.sender.address
 
     @property
+    def payer(self) -> str:
+        """The address that its topics count for; empty for a known key: see `StoredMemory`."""
+        return "" if self.key_name else self.sender.address
+
+    @property
     def key(self) -> str:
         """The CURVE key of the peer (Z85), empty without one."""
         return self.sender.key

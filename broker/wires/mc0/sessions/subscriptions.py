@@ -52,7 +52,7 @@ class Mc0Subscriptions:
         for number, topic in enumerate(new):
             try:
                 # The core's own copy of the name is stored, so that all subscribers share one.
-                session.topics[self._topics.subscribe(topic, self, session)] = None
+                session.topics[self._topics.subscribe(topic, self, session, session.payer)] = None
             except Refusal:
                 self.unsubscribe(session, new[:number])
                 raise

@@ -27,7 +27,7 @@ from math import inf
 from typing import Protocol
 
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ILease, ILeases
+from broker.core.interfaces import ILease, ILeases, StoredMemory
 from broker.net.interfaces.router import Part, Sent
 from broker.wires.mtl.codec.data import make_tail
 from broker.wires.mtl.codec.table import with_members
@@ -47,22 +47,25 @@ worker; no worker had room in time."""
 
 
 class ByteBudget:
-    """Bytes of stored requests and replies, with a bound."""
+    """Bytes of stored requests and replies, with a bound for all, and that of ``memory`` for each payer."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, memory: StoredMemory) -> None:
         self._most = most
+        self.memory = memory
         self.bytes = 0
 
-    def take(self, size: int) -> bool:
-        """Reserve bytes. Returns False if there is no room."""
-        if self.bytes + size > self._most:
+    def take(self, size: int, payer: str, paid: int = 0) -> bool:
+        """Reserve bytes, of which ``paid`` count for the payer already. Returns False if there is no room."""
+        if self.bytes + size > self._most or not self.memory.may_store(payer, size - paid):
             return False
         self.bytes += size
+        self.memory.store(payer, size - paid)
         return True
 
-    def give(self, size: int) -> None:
-        """Release bytes."""
+    def give(self, size: int, payer: str, paid: int = 0) -> None:
+        """Release bytes; see `take`."""
         self.bytes -= size
+        self.memory.store(payer, paid - size)
 
 
 class ReplySink(Protocol):
@@ -80,7 +83,7 @@ class ServiceRequest:
 
     - ``box``: destination of its reply, None without one; ``correlation``: its correlation-id.
     - ``ttl``: seconds that it may wait. ``retry``: it may be given to another worker after one has had it.
-    - ``properties``: encoded properties that it is sent with.
+    - ``properties``: encoded properties that it is sent with. ``payer``: that of its writer (`StoredMemory`).
     """
 
     __slots__ = (
@@ -95,6 +98,7 @@ class ServiceRequest:
         "key",
         "lease",
         "order",
+        "payer",
         "properties",
         "replied",
         "retry",
@@ -111,6 +115,7 @@ class ServiceRequest:
         correlation: str = "",
         ttl: float = 0.0,
         retry: bool = False,
+        payer: str = "",
     ) -> None:
         self.key = key
         """The virtual host and the name of the service."""
@@ -120,6 +125,7 @@ class ServiceRequest:
         self.correlation = correlation
         self.ttl = ttl
         self.retry = retry
+        self.payer = payer
         self.size = len(properties) + len(body) + OVERHEAD
         self.order = 0
         self.count = 0
@@ -257,6 +263,9 @@ class Dispatcher:
         bounds = self._bounds
         if self.requests >= bounds.requests:
             raise Refusal(Reason.LIMIT, f"there are {bounds.requests} requests on their way")
+        memory, payer = self._store.memory, request.payer
+        if not memory.may_store(payer, OVERHEAD):
+            raise Refusal(Reason.LIMIT, "what this address has stored takes too much memory")
         if request.retry and not self._keep(request):
             raise Refusal(Reason.LIMIT, "there is no room for a request that may be sent again")
         self._order += 1
@@ -264,6 +273,7 @@ class Dispatcher:
         if request.ttl:
             request.deadline = self._leases.moment() + request.ttl
         self.requests += 1
+        memory.store(payer, OVERHEAD)
         if request.box is not None:
             request.box.expect(request)
         if self._give(request):
@@ -404,6 +414,7 @@ class Dispatcher:
     def over(self, request: ServiceRequest) -> None:
         """End a request, and release all that is stored of it."""
         self.requests -= 1
+        self._store.memory.store(request.payer, -OVERHEAD)
         self._release(request)
         if request.box is not None:
             request.box.forget(request)
@@ -411,14 +422,14 @@ class Dispatcher:
     def _keep(self, request: ServiceRequest) -> bool:
         """Reserve the bytes of a request. Returns False if there is no room."""
         if not request.kept:
-            request.kept = self._store.take(request.size)
+            request.kept = self._store.take(request.size, request.payer, OVERHEAD)
         return request.kept
 
     def _release(self, request: ServiceRequest) -> None:
         """Release the body of a request that will not be sent again."""
         if request.kept:
             request.kept = False
-            self._store.give(request.size)
+            self._store.give(request.size, request.payer, OVERHEAD)
         request.properties = request.body = b""
 
     def _service(self, key: tuple[str, str]) -> _ServiceQueue:

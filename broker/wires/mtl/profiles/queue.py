@@ -39,7 +39,7 @@ from broker.wires.mtl.codec.data import Content, make_tail
 from broker.wires.mtl.codec.faults import IllFormed
 from broker.wires.mtl.codec.table import MAX_EXTENDED, check, members, with_members, without_members
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
+from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter, payer_of
 from broker.wires.mtl.sessions.send_window import SendWindow
 
 MAX_NAME = 250
@@ -80,7 +80,7 @@ class WorkQueue(Protocol):
     """A queue: see `broker.core.queues.queue.Queue`."""
 
     def put(
-        self, head: bytes, body: Any, ttl: float | None, user: str, id: str | None, author: Any, token: Any
+        self, head: bytes, body: Any, ttl: float | None, user: str, id: str | None, author: Any, token: Any, payer: str
     ) -> bool: ...
 
     def join(self, receiver: Any) -> Any: ...
@@ -91,7 +91,7 @@ class WorkQueue(Protocol):
 class WorkQueues(Protocol):
     """All queues: see `broker.core.queues.queues.Queues`."""
 
-    def open(self, space: str, name: str) -> WorkQueue: ...
+    def open(self, space: str, name: str, payer: str) -> WorkQueue: ...
 
     def serve(self, receiver: Any) -> None: ...
 
@@ -190,7 +190,7 @@ class QueueProfile:
     def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         receiver: _ReaderPlace = reader.place
         try:
-            queue = self._queues.open(reader.grant.principal.host, resource)
+            queue = self._queues.open(reader.grant.principal.host, resource, payer_of(reader))
         except Refusal as refusal:
             # The Summon has been answered by 200 already, so the flow ends. The client may try again later.
             moved = refusal.reason is not Reason.LIMIT
@@ -219,8 +219,8 @@ class QueueProfile:
         sequence = content.sequence
         head, ttl, id = author.prepared.get(content.tail) or author.prepare(resource, content)
         try:
-            queue = self._queues.open(author.host, resource)
-            safe = queue.put(head, content.body, ttl, author.user, id, author.waits, sequence)
+            queue = self._queues.open(author.host, resource, author.payer)
+            safe = queue.put(head, content.body, ttl, author.user, id, author.waits, sequence, author.payer)
         except Refusal as refusal:
             if refusal.reason is Reason.ELSEWHERE:
                 author.misdirect(sequence)
@@ -281,12 +281,13 @@ class QueueProfile:
 class _WriterPlace:
     """State of a writer."""
 
-    __slots__ = ("_writer", "done", "host", "prepared", "undecided", "user", "waits")
+    __slots__ = ("_writer", "done", "host", "payer", "prepared", "undecided", "user", "waits")
 
     def __init__(self, writer: ProfileWriter) -> None:
         self._writer: ProfileWriter | None = writer
         self.host = writer.grant.principal.host
         self.user = writer.grant.principal.user
+        self.payer = payer_of(writer)
         self.waits = self if writer.grant.confirm is ConfirmMode.FULL else None
         """Receiver of the outcome of durable messages, None if the flow is not confirmed."""
         self.done: list[int] = []

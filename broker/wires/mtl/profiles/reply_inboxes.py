@@ -17,7 +17,7 @@ from broker.net.interfaces.router import Part, Sent
 from broker.wires.mtl.codec.data import make_tail
 from broker.wires.mtl.profiles.dispatch import ByteBudget, ServiceRequest
 from broker.wires.mtl.sessions.principals import Principal
-from broker.wires.mtl.sessions.profile_interface import ProfileReader
+from broker.wires.mtl.sessions.profile_interface import ProfileReader, payer_of
 
 OVERHEAD = 200
 """Bytes that a waiting reply takes beside its own."""
@@ -29,6 +29,7 @@ class ReplyInbox:
     def __init__(self, reader: ProfileReader, token: str, store: ByteBudget, max_backlog: int) -> None:
         self._reader = reader
         self._store = store
+        self._payer = payer_of(reader)
         self._max_backlog = max_backlog
         self._names: dict[str, None] = {}
         """Names by which its reader has summoned it: ``reply``, the full address, or both."""
@@ -77,7 +78,7 @@ class ReplyInbox:
         # Behind waiting replies, even if there is room by now: replies keep their order.
         if not self._backlog and self._send(properties, body):
             return
-        if len(self._backlog) >= self._max_backlog or not self._store.take(_size(properties, body)):
+        if len(self._backlog) >= self._max_backlog or not self._store.take(_size(properties, body), self._payer):
             raise Refusal(Reason.LIMIT, "too many replies wait")
         self._backlog.append((properties, body))
 
@@ -90,7 +91,7 @@ class ReplyInbox:
         return self._reader.send(make_tail(next(iter(self._names)), properties), body) is Sent.SENT
 
     def _shorten(self) -> None:
-        self._store.give(_size(*self._backlog.popleft()))
+        self._store.give(_size(*self._backlog.popleft()), self._payer)
 
     # requests
 

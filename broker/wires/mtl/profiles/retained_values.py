@@ -9,13 +9,16 @@ from collections.abc import Hashable
 
 import attrs
 
+from broker.core.interfaces import StoredMemory
+
 
 @attrs.frozen
 class RetainedValue:
-    """A Content as it is sent: tail and body."""
+    """A Content as it is sent: tail and body. ``payer`` is that of its writer: see `StoredMemory`."""
 
     tail: bytes
     body: bytes
+    payer: str
 
     @property
     def size(self) -> int:
@@ -37,8 +40,9 @@ class RetainedBounds:
 class RetainedValues:
     """Retained values, by topic."""
 
-    def __init__(self, bounds: RetainedBounds) -> None:
+    def __init__(self, bounds: RetainedBounds, memory: StoredMemory) -> None:
         self._bounds = bounds
+        self._memory = memory
         self._values: dict[Hashable, RetainedValue] = {}
         self.bytes = 0
 
@@ -49,10 +53,13 @@ class RetainedValues:
         """Return the retained value of a topic, or None."""
         return self._values.get(topic)
 
-    def fits(self, topic: Hashable, size: int) -> bool:
+    def fits(self, topic: Hashable, size: int, payer: str) -> bool:
         """Return True if a value of that size can replace the former one of the topic."""
         bounds = self._bounds
         old = self._values.get(topic)
+        grown = size - old.size if old is not None and old.payer == payer else size
+        if grown > 0 and not self._memory.may_store(payer, grown):
+            return False
         if old is None:
             return len(self._values) < bounds.values and self.bytes + size <= bounds.bytes
         return self.bytes - old.size + size <= bounds.bytes
@@ -62,9 +69,11 @@ class RetainedValues:
         self.drop(topic)
         self._values[topic] = value
         self.bytes += value.size
+        self._memory.store(value.payer, value.size)
 
     def drop(self, topic: Hashable) -> None:
         """Remove the value of a topic. No-op if it has none."""
         old = self._values.pop(topic, None)
         if old is not None:
             self.bytes -= old.size
+            self._memory.store(old.payer, -old.size)

@@ -40,7 +40,7 @@ from weakref import WeakKeyDictionary
 import attrs
 
 from broker.core.errors import Elsewhere, Reason, Refusal
-from broker.core.interfaces import ILeases, IRegistry
+from broker.core.interfaces import ILeases, IRegistry, StoredMemory
 from broker.core.model import Service
 from broker.net.interfaces.router import Complaints
 from broker.wires.mtl.codec import data, table
@@ -57,7 +57,7 @@ from broker.wires.mtl.profiles.flow_provider import WIRE, FlowProvider, read_loa
 from broker.wires.mtl.profiles.reply_inboxes import ReplyInbox
 from broker.wires.mtl.profiles.service_bounds import ServiceBounds
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
+from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter, payer_of
 from broker.wires.mtl.sessions.send_window import SendWindow
 
 NAME = "service"
@@ -113,6 +113,7 @@ class ServiceProfile:
         complaints: Complaints,
         bridge: str,
         window_bytes: int,
+        memory: StoredMemory,
         bounds: ServiceBounds = _BOUNDS,
         endpoint_of: Callable[[str], str] = lambda broker: "",
     ) -> None:
@@ -123,7 +124,7 @@ class ServiceProfile:
         self._bridge = bridge
         self.window_bytes = window_bytes
         self._bounds = bounds
-        self._store = ByteBudget(bounds.kept)
+        self._store = ByteBudget(bounds.kept, memory)
         self._calls = Dispatcher(leases, self._store, self._failed, bounds)
         self._tokens: WeakKeyDictionary[Grant, str] = WeakKeyDictionary()
         """Tokens of unused leases. Weak, since profiles are not notified when an unused lease ends."""
@@ -300,8 +301,9 @@ class ServiceProfile:
                 raise Refusal(Reason.PARAMETER, "the reply-to has no reader")
         properties = _by(principal.user, content.table)
         request = ServiceRequest(
-            (principal.host, name), properties, content.body, box, correlation, min(ttl, MAX_TTL) / 1000, retry
-        )
+            (principal.host, name), properties, content.body, box, correlation, min(ttl, MAX_TTL) / 1000, retry,
+            payer_of(writer),
+        )  # fmt: skip
         if not self._calls.has_workers(request.key):
             self._check_elsewhere(request)
         try:

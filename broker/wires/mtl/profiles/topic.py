@@ -27,14 +27,14 @@ import attrs
 
 from broker.access.registry_reading import RegistryReading
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ITopics
+from broker.core.interfaces import ITopics, StoredMemory
 from broker.core.model import PublishedHeaders, is_own
 from broker.net.interfaces.router import Complaints, Part, Sent
 from broker.wires.common.registry_topics import readers
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles.retained_values import RetainedBounds, RetainedValue, RetainedValues
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
+from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter, payer_of
 
 NAME = "topic"
 
@@ -81,6 +81,7 @@ class TopicProfile:
         flows: DataFlows,
         space: Callable[[str], ITopics],
         complaints: Complaints,
+        memory: StoredMemory,
         bounds: TopicBounds = _BOUNDS,
     ) -> None:
         self._bounds = bounds
@@ -89,7 +90,7 @@ class TopicProfile:
         self._complaints = complaints
         self._published = 0
         self._known: dict[tuple[str, str, bytes], TopicProperties] = {}
-        self._retained = RetainedValues(bounds.retained)
+        self._retained = RetainedValues(bounds.retained, memory)
         self._owed: dict[ProfileReader | ProfileWriter, dict[str, None]] = {}
         """Readers with the topics whose retained values they are still to be sent."""
 
@@ -126,7 +127,7 @@ class TopicProfile:
             self._owed.setdefault(reader, {})[resource] = None
             self._pay(reader, resource)
         try:
-            reader.place[self._space(host).subscribe(resource.encode(), self, reader)] = None
+            reader.place[self._space(host).subscribe(resource.encode(), self, reader, payer_of(reader))] = None
         except Refusal:
             # The Summon has been answered by 200 already: ending the flow is the only way to report it.
             self._complaints.count("mtl_topics", "full")
@@ -181,8 +182,8 @@ class TopicProfile:
         if properties is None:
             properties = self._learn(*key)
         topic = (principal.host, resource)
-        kept, body = properties.kept, content.body
-        if kept is not None and len(body) and not self._retained.fits(topic, len(kept) + len(body)):
+        kept, body, payer = properties.kept, content.body, payer_of(writer)
+        if kept is not None and len(body) and not self._retained.fits(topic, len(kept) + len(body), payer):
             self._complaints.count("mtl_topics", "not-retained")
             writer.reject(content.sequence, recycle=True)
             return
@@ -192,7 +193,7 @@ class TopicProfile:
         if kept is not None:
             # After the fan-out, which first sends the former value to readers that it is owed to.
             if len(body):
-                self._retained.put(topic, RetainedValue(kept, body))
+                self._retained.put(topic, RetainedValue(kept, body, payer))
             else:
                 self._retained.drop(topic)
         writer.confirm(content.sequence)

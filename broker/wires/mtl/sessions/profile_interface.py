@@ -88,6 +88,11 @@ class ProfileWriter(Protocol):
         """
 
 
+def payer_of(flow: ProfileReader | ProfileWriter) -> str:
+    """Return the address that what a flow has stored counts for; empty for a user: see `StoredMemory`."""
+    return "" if flow.grant.principal.user else flow.address
+
+
 class DataFlows(Protocol):
     """The data flows, as profiles use them."""
 

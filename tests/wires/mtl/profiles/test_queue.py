@@ -18,10 +18,12 @@ import pytest
 from broker.core.database import StateUnusable
 from broker.core.disk_errors import RETRY_SECONDS
 from broker.core.errors import Reason, Refusal
+from broker.core.memory_budget import MemoryLimits
 from broker.core.queues import queues as core
 from broker.core.queues.queue import FIRST_PAUSE
+from broker.core.queues.queues import QUEUE_BYTES
 from broker.core.queues.recorder import COMMIT_SECONDS
-from broker.core.queues.settings import Death, QueueRule, QueueSettings
+from broker.core.queues.settings import EXPIRES, Death, QueueRule, QueueSettings
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
 from broker.wires.mtl.codec.data import Response
@@ -179,6 +181,50 @@ def test_what_can_never_be_queued_is_refused_for_good() -> None:
     assert answers(writer) == [("reject", 1, False)]
     blind.put(1, bytes(1_000), "q")
     assert blind.take() == refused(1)
+
+
+def test_a_stranger_queues_up_to_the_limit_of_its_address_and_users_up_to_that_of_the_queue(farm: QueueFarm) -> None:
+    farm.memory.limits = MemoryLimits(address=2 * (QUEUE_BYTES + 12_000))
+    stranger, ann = farm.sender(principal=farm.principal()), farm.sender("q", "other")
+    for number in range(1, 4):
+        stranger.put(number, bytes(5_000), "q")
+        ann.put(number, bytes(5_000), "q")
+    assert answers(stranger) == [("confirm", 2, True), ("reject", 3, True)]
+    farm.turn()
+    assert answers(ann) == [("confirm", 3, True)]
+    assert farm.queues.counts()["refused.address"] == 1
+    worker = farm.peer()
+    worker.lease(farm.lease(Side.READER, "q"))
+    assert len(summon(worker, "q")) == 5
+    confirm(worker, 1)
+    stranger.put(4, bytes(5_000), "q")
+    farm.turn()
+    assert answers(stranger) == [("confirm", 4, False)]
+    confirm(worker, worker.reading.sequence, multiple=True)
+    assert farm.memory.held == QUEUE_BYTES, "its queue is there until it expires"
+    worker.say(*wire.dismiss(9, "q"))
+    farm.wait(EXPIRES + 10)
+    assert farm.memory.held == 0
+
+
+def test_a_stranger_makes_a_bounded_number_of_queues(farm: QueueFarm) -> None:
+    farm.memory.limits = MemoryLimits(address=2 * 3 * QUEUE_BYTES)
+    writer = farm.writer(profile=farm.queue, confirm=ConfirmMode.FULL, principal=farm.principal())
+    for number in range(1, 4):
+        writer.put(number, b"", f"q{number}")
+    assert answers(writer) == [("confirm", 2, True), ("reject", 3, True)]
+
+
+def test_a_dead_letter_counts_for_its_author(farm: QueueFarm) -> None:
+    farm.queues.use([QueueRule(("*",), QueueSettings(dead_letters=frozenset({Death.REJECTED})))])
+    worker, stranger = farm.worker(), farm.sender(principal=farm.principal())
+    stranger.put(1, bytes(5_000), "q")
+    worker.take()
+    held = farm.memory.held
+    reject(worker, 1, recycle=False)
+    assert farm.memory.held == held >= 5_000
+    assert bodies_of_all(farm, "q.dead") == [bytes(5_000)]
+    assert farm.memory.held == 0
 
 
 def test_a_disk_that_fails_is_not_now_and_the_earlier_confirms_come_first(durable: QueueFarm) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.errors import Reason, Refusal
+from broker.core.memory_budget import MemoryLimits
 from broker.core.model import Provider, Rights
 from broker.wires.mtl.codec import data as wire
 from broker.wires.mtl.codec import table
@@ -815,6 +816,31 @@ def test_the_bytes_of_replies_that_wait_are_bounded(bounded: Callable[..., Servi
     for number in range(3):
         put(worker, number, "reply", b"x" * 10_000, **{"reply-to": caller.address})
     assert worker.take() == [*confirmed(0, 1), *rejected(2, recycle=True)]
+
+
+def test_what_waits_of_a_stranger_is_bounded_by_the_limit_of_its_address(farm: ServiceFarm) -> None:
+    memory = farm.mtl.memory
+    memory.limits = MemoryLimits(address=2 * 15_000)
+    stranger, ann = farm.caller(), farm.caller(farm.mtl.principal("ann"))
+    stranger.asked("a", b"x" * 10_000, ttl=1_000)
+    assert stranger.ask("a", b"x" * 10_000, ttl=1_000) == rejected(2, recycle=True)
+    for _ in range(2):
+        ann.asked("a", b"x" * 10_000, ttl=1_000)
+    assert 10_000 < memory.held <= 15_000
+    farm.mtl.wait(2)
+    assert memory.held == 0
+    stranger.replies()
+    worker = farm.worker("a", principal=farm.mtl.principal("ann"))
+    stranger.asked("a", b"x" * 10_000)
+    assert 0 < memory.held < 10_000, "no body, which will not be sent again"
+    stranger.peer.stop_reading()
+    for number in range(2):
+        put(worker, number, "reply", b"x" * 10_000, **{"reply-to": stranger.address})
+    assert worker.take()[-2:] == [*confirmed(0), *rejected(1, recycle=True)]
+    worker.say(*wire.confirm(1))
+    stranger.peer.read_on()
+    assert memory.held == 0
+    assert farm.idle()
 
 
 @pytest.mark.parametrize("says", [{}, {"reply-to": 7}, {"reply-to": "service/a"}])

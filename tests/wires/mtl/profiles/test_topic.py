@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import pytest
 
 from broker.core.errors import Reason, Refusal
+from broker.core.memory_budget import MemoryLimits
 from broker.core.model import Rights, Service
 from broker.core.topics import Topics, TopicsBounds
 from broker.wires.mc0.codec.messages import MAX_HEADERS
@@ -432,6 +433,23 @@ def test_the_bytes_of_last_values_are_bounded(bounded: Callable[..., TopicFarm])
     assert writer.take() == rejected(4, recycle=True)
     [content] = summon(farm.mtl.reader(profile=farm.mtl.topic), "a")
     assert content.body == b"x" * 900
+
+
+def test_a_stranger_has_last_values_up_to_the_limit_of_its_address(bounded: Callable[..., TopicFarm]) -> None:
+    farm = bounded()
+    farm.mtl.memory.limits = MemoryLimits(address=2 * 1_500)
+    stranger, ann = farm.writer(confirm=ConfirmMode.FULL), farm.writer(principal=farm.mtl.principal("ann"))
+    put(ann, 1, "of ann", b"x" * 5_000, retain=True)
+    put(stranger, 1, "a", b"x" * 1_000, retain=True)
+    put(stranger, 2, "b", b"x" * 1_000, retain=True)
+    put(stranger, 3, "a", b"x" * 1_200, retain=True)
+    assert stranger.take() == [*confirmed(1), *rejected(2, recycle=True), *confirmed(3)]
+    put(ann, 2, "a", b"in its place", retain=True)
+    assert farm.mtl.memory.held == 0
+    put(stranger, 4, "b", b"x" * 1_000, retain=True)
+    put(stranger, 5, "b", b"", retain=True)
+    assert stranger.take() == confirmed(4, 5)
+    assert farm.mtl.memory.held == 0
 
 
 def test_a_last_value_that_finds_no_room_is_sent_when_there_is_some(farm: TopicFarm) -> None:
