@@ -161,6 +161,7 @@ class MemoryBudget:
         self.denied = 0
         """Calls of `may_store` that returned False."""
         self._seconds = seconds
+        self._evicting = False
         self._shares: Counter[Share] = Counter()
         self._accounts: dict[str, _Account] = {}
         self._places: dict[Share, dict[Consumer, tuple[str, bool]]] = {share: {} for share in Share}
@@ -204,7 +205,8 @@ class MemoryBudget:
         part.put(consumer, size, self._seconds(), another)
         grown = size - before
         self._add(account, share, stranger, grown)
-        if grown > 0:
+        # The refusal of an evicted consumer is output itself: the loop of the first eviction goes on.
+        if grown > 0 and not self._evicting:
             limits = self.limits
             while account.held > limits.address and self._evict(account, "for this address"):
                 pass
@@ -301,10 +303,13 @@ class MemoryBudget:
         self.forget(consumer)
         self.evicted[share] += 1
         reason = Reason.NOT_READING if share is Share.OUTPUT else Reason.TOO_LARGE
+        before_this, self._evicting = self._evicting, True
         what = {Share.INPUT: "unfinished input", Share.OUTPUT: "output", Share.SESSIONS: "memory"}[share]
         try:
             consumer.evict(Refusal(reason, f"too much {what} is held {why}: closing"))
         except Exception:  # must not affect the connection that is being served
             self.log.failure("the eviction of a consumer of memory failed")
             consumer.abort()
+        finally:
+            self._evicting = before_this
         return True

@@ -223,6 +223,27 @@ def test_output_of_readers_without_progress_gives_way_to_that_of_others(memory: 
     assert evicted(stuck, slow, writer) == [True, False, False]
 
 
+class Refused(Holding):
+    """A connection that is sent its refusal before it closes."""
+
+    def evict(self, refusal: Refusal) -> None:
+        self.hold(SHORT + 1, share=Share.OUTPUT)
+        self.drop()
+        super().evict(refusal)
+
+
+def test_the_refusals_of_many_that_go_at_once_evict_no_further_ones(memory: MemoryBudget) -> None:
+    size = BY_ADDRESS // 2_000
+    holders = [Refused(memory) for _ in range(2_000)]
+    for holder in holders:
+        holder.hold(size)
+    last = Holding(memory)
+    last.hold(BY_ADDRESS // 2)
+    gone = sum(evicted(*holders))
+    assert 1_000 <= gone <= 1_001
+    assert not evicted(last)[0]
+
+
 def test_an_eviction_that_fails_costs_its_own_connection_alone(memory: MemoryBudget) -> None:
     class Failing(Holding):
         def evict(self, refusal: Refusal) -> None:
