@@ -26,7 +26,7 @@ import attrs
 from broker.access.identity import network_of
 from broker.access.password_verifiers import is_user
 from broker.core.errors import Reason, Refusal
-from broker.core.token_buckets import Rates
+from broker.core.token_buckets import ADDRESSES, Rates
 
 GUESSES = 3
 """Wrong passwords for one name at one address, at once: people mistype."""
@@ -51,6 +51,9 @@ REFUSED = "too many wrong passwords from this address: try again in a few second
 """The answer to an attempt that is not admitted. It has no time: two answers to attempts at different moments would
 differ, and so be no proof that the answer depends on nothing else."""
 
+MAX_ENTRIES = MAX_REMEMBERED + 2 * ADDRESSES
+"""Entries of all tables together: 12 MB at most."""
+
 Key = tuple[str, str]
 """An address, and a name at it."""
 
@@ -66,6 +69,11 @@ class LoginGate:
         self._secret = secrets.token_bytes(32)
         self.learned: Callable[[], object] = lambda: None
         """Is called for each name of a user that logs in from an address for the first time."""
+
+    @property
+    def entries(self) -> int:
+        """The number of entries of all tables, of `MAX_ENTRIES`."""
+        return len(self._known) + len(self._names) + len(self._addresses)
 
     def known(self) -> Iterable[Key]:
         """Return the names that have logged in from an address, the one unused for longest first."""

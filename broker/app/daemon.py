@@ -27,6 +27,7 @@ from twisted.logger import Logger
 
 from broker import blocking
 from broker.access.guarded_reading import BadUsers
+from broker.access.login_gate import MAX_ENTRIES
 from broker.admin.certificate_views import CertificateWatch, certificates
 from broker.admin.checks_view import checks_view
 from broker.admin.cluster_views import views as cluster_views
@@ -583,10 +584,15 @@ class Daemon(TwistedService):
     def _counts(self) -> dict[str, int]:
         """Return gauges of the registry, and the account of memory."""
         memory = self.core.scheduler.memory
+        queued, room = (0, 0) if self.journal is None else self.journal.journal.queued
         return {
             **{f"registry.{name}": size for name, size in self.core.registry.sizes().items()},
             **{f"memory.{share.value}": size for share, size in memory.shares().items()},
             **{f"memory_evicted.{share.value}": count for share, count in memory.evicted.items()},
+            "memory_entries.logins": self._access.logins.gate.entries,
+            "memory_entries.logins_bound": MAX_ENTRIES,
+            "memory_entries.journal": queued,
+            "memory_entries.journal_bound": room,
             "memory_full.refused": memory.refused,
             "memory_full.stored": memory.denied,
         }

@@ -135,6 +135,11 @@ class Journal:
         else:
             self._late += 1
 
+    @property
+    def queued(self) -> tuple[int, int]:
+        """The number of records that wait in memory, and its bound."""
+        return len(self._queue), self._room
+
     def now(self) -> int:
         """Return the ``ts`` of a record that is created now."""
         now = wall(self._clock)
