@@ -331,7 +331,7 @@ def test_the_example_prints_what_the_readme_shows(daemon: Daemon, tmp_path: Path
     offering += ["--service", "bank", "--hostport", "bank.example.com:7000", "--load", "0.25"]
 
     def normal(text: str) -> str:
-        return re.sub(r"\(provider \d+\)", "(provider 1)", text)
+        return re.sub(r"\(provider \d+\)", "(provider 1)", text).replace("127.0.0.1:7000", "bank.example.com:7000")
 
     with out.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file) as farm:
         try:
