@@ -24,7 +24,8 @@ from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IAddress, IDelayedCall
-from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.protocols.policies import WrappingFactory
 from twisted.python.failure import Failure
 
 from broker.access.identity import address_of, network_of, plain
@@ -151,29 +152,20 @@ def header(data: bytes) -> tuple[ProxiedIPv4 | ProxiedIPv6 | None, bytes] | None
     return None, data
 
 
-class ProxyFactory(Factory):
+class ProxyFactory(WrappingFactory[Any]):
     """Wrapper of the factory of a port: connections of trusted proxies may have a PROXY header."""
 
     noisy = False
 
     def __init__(self, factory: Any, proxies: TrustedProxies, clock: Any) -> None:
-        self.factory = factory
+        super().__init__(factory)  # type: ignore[no-untyped-call]
         self._proxies = proxies
         self.clock = clock
         self.undecided: OrderedDict[_Undecided, None] = OrderedDict()
 
-    def doStart(self) -> None:
-        self.factory.doStart()
-        super().doStart()  # type: ignore[no-untyped-call]
-
-    def doStop(self) -> None:
-        self.factory.doStop()
-        super().doStop()  # type: ignore[no-untyped-call]
-
-    def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
+    def buildProtocol(self, addr: IAddress | None) -> Any:
         if not self._proxies.trusts(getattr(addr, "host", "")):
-            inner: Protocol | None = self.factory.buildProtocol(addr)
-            return inner
+            return self.wrappedFactory.buildProtocol(addr)
         return _Undecided(self, addr)
 
     def wait(self, connection: _Undecided) -> None:
@@ -236,7 +228,7 @@ class _Undecided(Protocol):
             transport.client = (client.host, client.port, 0, 0)[: 4 if ":" in client.host else 2]
             transport._addressType = type(client)
             transport.hostname = client.host
-        inner = self._proxy.factory.buildProtocol(self._address if client is None else client)
+        inner = self._proxy.wrappedFactory.buildProtocol(self._address if client is None else client)
         if inner is None:
             transport.abortConnection()
             return
@@ -252,7 +244,7 @@ class _Undecided(Protocol):
 
     def _refuse(self, text: str) -> None:
         self._forget()
-        factory = self._proxy.factory
+        factory = self._proxy.wrappedFactory
         factory = getattr(factory, "wrappedFactory", factory)  # that of TLS counts for the protocol within
         host = plain(getattr(self._address, "host", ""))
         factory.complaints.add(factory.wire, host, Refusal(Reason.SYNTAX, f"a PROXY header is wrong: {text}"))
