@@ -1,4 +1,4 @@
-"""Hostile peers of the DBP wire: floods of datagrams, connections that send nonsense, come and go, or do not read."""
+"""Floods of DBP datagrams: heartbeats of strangers and of registered services, and random bytes."""
 
 from __future__ import annotations
 
@@ -19,15 +19,6 @@ PORTS = 500
 
 BURST = 200
 """Datagrams that are sent between two looks at the clock."""
-
-PEERS = 20
-"""Hostile connections."""
-
-SLEEPERS = 8
-"""Connections that do not read."""
-
-PACKET = 200
-"""Messages that are sent at once."""
 
 
 # what datagrams hold

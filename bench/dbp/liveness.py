@@ -1,4 +1,4 @@
-"""The detection of silent services by the DBP wire, and the effect of floods and hostile peers on it.
+"""The detection of silent services by the DBP wire, and the effect of floods of datagrams on it.
 
 bench/README.md says what the rows are; `bench.robust` runs them.
 """
@@ -14,7 +14,7 @@ from bench.common import traffic
 from bench.common.figures import MIB, Figure, Scenario, at_most, exactly
 from bench.common.machine import peak_resident, waited_seconds
 from bench.common.processes import NICENESS, InProcess
-from bench.dbp import floods as dbp_hostile
+from bench.dbp import floods as dbp_floods
 from bench.dbp import herd as dbp_herd
 from bench.dbp import peers as dbp_peers
 from bench.dbp import servers as dbp_servers
@@ -136,9 +136,9 @@ def _detected(how: str, took: Sequence[float]) -> list[Figure]:
 # floods
 
 _KINDS = {
-    "strangers": dbp_hostile.strangers,
-    "garbage": dbp_hostile.garbage,
-    "the herd's": dbp_hostile.registered,
+    "strangers": dbp_floods.strangers,
+    "garbage": dbp_floods.garbage,
+    "the herd's": dbp_floods.registered,
 }
 
 FLOODED = 32 * MIB
@@ -170,7 +170,7 @@ def floods(seconds: float) -> list[Figure]:
         for kind, ports in runs:
             counted, start = server.counters(), time.perf_counter()
             waited = waited_seconds(server.pid)
-            flood = InProcess(dbp_hostile.flood, server.udp, _KINDS[kind], ports, seconds, niceness=NICENESS)
+            flood = InProcess(dbp_floods.flood, server.udp, _KINDS[kind], ports, seconds, niceness=NICENESS)
             stack.callback(flood.stop)
             took = _good(server, seconds, stack)
             sent: int = flood.result(ROOM)
