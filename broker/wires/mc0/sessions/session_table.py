@@ -98,9 +98,9 @@ class SessionTable:
         self.most = most
         self._sessions: dict[bytes, Mc0Session] = {}
         self._connections: dict[int, Mc0Session] = {}
+        """Sessions with a connection, by its number."""
         self._routed: dict[int, Mc0Session] = {}
         """Those of clients behind proxies, the oldest first."""
-        """Sessions with a connection, by its number."""
 
     def __iter__(self) -> Iterator[Mc0Session]:
         return iter(self._sessions.values())
