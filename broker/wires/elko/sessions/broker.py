@@ -356,8 +356,10 @@ class BrokerSession(ElkoSession):
         if message.service is not None:
             wanted = {service.provider for service in registry.services(message.service)}
             loads = [load for load in loads if load.provider in wanted]
-        if not self.reading.every:
-            loads = [load for load in loads if self._shows_provider(load.provider)]
+        reading = self.reading
+        if not reading.every:
+            offered = registry.services_of
+            loads = [load for load in loads if reading.shows_any(each.name for each in offered(load.provider))]
         self._peer.write(encode(wire.LoadDescs(desc=[load_desc(load) for load in loads])))
 
     def _service_desc(self, message: wire.ServiceDescRequest) -> None:
@@ -367,13 +369,10 @@ class BrokerSession(ElkoSession):
         else:
             protocol = DEFAULT_PROTOCOL if message.protocol is None else message.protocol
             services = registry.services(message.service, protocol)
-        if not self.reading.every:
-            services = [service for service in services if self.reading.shows(service.name)]
+        reading = self.reading
+        if not reading.every:
+            services = [service for service in services if reading.shows(service.name)]
         self._peer.write(encode(wire.ServiceDescs(desc=service_descs(services, self.trusted), on=True)))
-
-    def _shows_provider(self, provider: int) -> bool:
-        services = self._wiring.registry.services_of(provider)
-        return self.reading.shows_any(service.name for service in services)
 
     def _watch(self, message: wire.Watch) -> None:
         notices = self._wiring.notices
