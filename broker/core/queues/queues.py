@@ -185,12 +185,8 @@ class Queues:
 
     def give_up(self, queue: Queue) -> int:
         """Remove a queue that another broker has from the table. Returns the number of messages that leave memory."""
-        del self._queues[queue.space, queue.name]
-        if queue.name.endswith(DEAD):
-            self._dead_letter_queues -= 1
-        self.memory.store(queue.payer, -QUEUE_BYTES)
         count = queue.give_up()
-        self.remembered -= queue.close()
+        self._remove(queue)
         return count
 
     def describe(self) -> list[QueueInfo]:
@@ -239,11 +235,7 @@ class Queues:
         """Delete a queue that is no longer needed."""
         if queue.given_up:
             return
-        del self._queues[queue.space, queue.name]
-        if queue.name.endswith(DEAD):
-            self._dead_letter_queues -= 1
-        self.memory.store(queue.payer, -QUEUE_BYTES)
-        self.remembered -= queue.close()
+        self._remove(queue)
         if queue.number and self.keeper is not None:
             self.keeper.forget(queue)
         if self.gate is not None:
@@ -256,6 +248,14 @@ class Queues:
         if self.gate is not None:
             self.gate.made(queue)
         return queue
+
+    def _remove(self, queue: Queue) -> None:
+        """Remove a queue from the table, with what is counted of it."""
+        del self._queues[queue.space, queue.name]
+        if queue.name.endswith(DEAD):
+            self._dead_letter_queues -= 1
+        self.memory.store(queue.payer, -QUEUE_BYTES)
+        self.remembered -= queue.close()
 
     def _settings(self, space: str, name: str) -> QueueSettings:
         """Return the settings of a queue. One that is claimed without the store becomes durable by its next claim."""
