@@ -55,7 +55,7 @@ class PasswordLogins:
         """
         # Bounded before anything is kept: attempts wait for a thread.
         name = name if is_user(name) else ""
-        password = password if is_usable(password) else ""
+        password = password if is_usable(password) else ""  # no verifier has it; the work is that of any wrong one
         digest = self._digest(name, password)
 
         def begin() -> Callable[[list[PasswordVerifier]], PasswordVerifier | None]:

@@ -99,13 +99,11 @@ class PasswordVerifier:
 
 
 def matching(verifiers: Sequence[PasswordVerifier], password: str, work: int) -> list[PasswordVerifier]:
-    """Return those verifiers that the password fits. Slow: call it in a thread.
+    """Return those verifiers that a usable password fits. Slow: call it in a thread.
 
     The time is that of ``work`` iterations (see `work_of`), however many verifiers there are: also for none, which is
     a user who does not exist.
     """
-    if not is_usable(password):
-        password = ""  # no verifier has it; the work is that of any other wrong password
     fitting = [verifier for verifier in verifiers if verifier.check(password)]
     left = work - sum(verifier.iterations for verifier in verifiers)
     if left > 0:
