@@ -24,6 +24,7 @@ No rule with more in it was clearly better; docs/adr/0032 has the measurements.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import attrs
 import numpy as np
@@ -120,16 +121,10 @@ def by_hour(peaks: Floats, horizon: int, day: int = DAY, headroom: float = HEADR
 def record(peaks: Floats, horizon: int, day: int = DAY, headroom: float = HEADROOM) -> Record:
     """Look back: how often would the bound have been missed?"""
     ahead = horizon if len(peaks) >= (FIRST + 1) * horizon else day
-    missed, ratios = [], []
-    for origin in range(len(peaks) - ahead, FIRST * ahead - 1, -ahead):
-        came, before = peaks[origin : origin + ahead], peaks[:origin]
-        if np.isnan(came).all() or np.isnan(before).all():
-            continue
-        peak, said = float(np.nanmax(came)), bound(before, day, headroom)
-        missed.append(said < peak)
-        if peak > 0.0:
-            ratios.append(said / peak)
-    return Record(len(missed), sum(missed), ahead if missed else 0, float(np.median(ratios)) if ratios else math.nan)
+    past = list(_past(peaks, ahead, FIRST * ahead, day, headroom))
+    ratios = [said / peak for _, said, peak in past if peak > 0.0]
+    missed = sum(said < peak for _, said, peak in past)
+    return Record(len(past), missed, ahead if past else 0, float(np.median(ratios)) if ratios else math.nan)
 
 
 def odds(peaks: Floats, day: int = DAY, headroom: float = HEADROOM) -> Odds:
@@ -144,14 +139,23 @@ def past_odds(peaks: Floats, day: int = DAY, headroom: float = HEADROOM) -> list
     """Return the odds that would have been said on each past day, and whether its peak was above the bound."""
     made: list[tuple[float, bool]] = []
     missed = 0
-    for origin in range(len(peaks) % day or day, len(peaks), day):
-        came, before = peaks[origin : origin + day], peaks[:origin]
-        if np.isnan(came).all() or np.isnan(before).all():
-            continue
-        miss = bound(before, day, headroom) < float(np.nanmax(came))
+    for origin, said, peak in _past(peaks, day, 1, day, headroom):
+        miss = said < peak
         made.append((_rate(origin / day, len(made), missed), miss))
         missed += miss
     return made
+
+
+def _past(peaks: Floats, ahead: int, first: int, day: int, headroom: float) -> Iterator[tuple[int, float, float]]:
+    """Yield past moments from the step ``first`` on, the last of them ``ahead`` steps before the end, and as many from
+    one to the next: the step, the bound that would have been said then, and the peak of the steps ahead.
+
+    Moments before or after which nothing is known are left out.
+    """
+    for origin in reversed(range(len(peaks) - ahead, first - 1, -ahead)):
+        came, before = peaks[origin : origin + ahead], peaks[:origin]
+        if not np.isnan(came).all() and not np.isnan(before).all():
+            yield origin, bound(before, day, headroom), float(np.nanmax(came))
 
 
 def _rate(days: float, trials: int, missed: int) -> float:
