@@ -78,7 +78,6 @@ class GlanceRow:
     name: str
     link: str
     state: State
-    cost: float | None
     add: float | None
     free: float
     since: Shortage
@@ -162,7 +161,6 @@ def glance(services: Sequence[ServiceRows], pages: bool = False) -> list[GlanceR
             service.name,
             service.page if pages else service.section,
             service.state,
-            _cost(service),
             number_of(service.plan, "add"),
             number_of(service.plan, "free") or 0,
             service.shortage,

@@ -48,7 +48,6 @@ class PlanFacts:
     now: float | None
     need_now: float | None
     need_horizon: float | None
-    spare: float | None
     rule: str | None
     demand_now: float | None
     peak_bound: float | None
@@ -169,7 +168,6 @@ def _plan_facts(service: ServiceRows) -> PlanFacts:
         number_of(plan, "providers_now"),
         number_of(plan, "need_now"),
         number_of(plan, "need_horizon"),
-        number_of(plan, "spare"),
         text_of(plan, "rule"),
         number_of(plan, "demand_now"),
         number_of(plan, "peak_bound"),
