@@ -37,6 +37,11 @@ class State(StrEnum):
         """True if providers are missing, by what was measured or by the policy."""
         return self in (State.OVERLOADED, State.NO_SPARE, State.BELOW)
 
+    @property
+    def rank(self) -> int:
+        """The place among all states, of which the worst is the first."""
+        return list(State).index(self)
+
 
 def state_of(
     needs: Needs, providers: int, now: float | None, day: float | None, bound: float, known_hours: int

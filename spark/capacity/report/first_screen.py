@@ -14,30 +14,18 @@ from spark.capacity.report.service_rows import (
     Misses,
     ServiceRows,
     Shortage,
+    StateTotal,
+    cost_now,
     missed_before,
     odds_of,
     shortage,
     shortage_by_p50,
+    totals,
 )
 from spark.capacity.report.trend_chart import Outlook, outlook
 
 SPAN_OF_ROW = timedelta(hours=1)
 """The last row of an hour ends so much later."""
-
-
-@attrs.frozen
-class StateCount:
-    """The services of a state: their number, their providers, those to add and to free, and the cost of those there.
-
-    `cost` is None where a service of the state has no cost.
-    """
-
-    state: State
-    services: int
-    now: float
-    add: float
-    free: float
-    cost: float | None
 
 
 @attrs.frozen
@@ -47,7 +35,7 @@ class Verdict:
     `days` is the number of days from the plan to the shortage of a service that is below its policy.
     """
 
-    states: Sequence[StateCount]
+    states: Sequence[StateTotal]
     first: str = ""
     state: State | None = None
     since: Shortage | None = None
@@ -115,36 +103,12 @@ def urgency(service: ServiceRows) -> tuple[int, float, float, float, str]:
     since, plan = shortage(service.plan), service.plan
     at = {"now": 0.0, "date": since.at.timestamp() if since.at else 0.0}.get(since.kind, float("inf"))
     missing = (number_of(plan, "add") or 0) + (number_of(plan, "free") or 0)
-    return (_WORST[service.state], at, -missing, -(_cost(service) or 0.0), service.name)
-
-
-_WORST = {state: number for number, state in enumerate(State)}
-
-
-def _cost(service: ServiceRows) -> float | None:
-    """Return the cost of the providers of a service."""
-    cost, now = number_of(service.plan, "cost"), number_of(service.plan, "providers_now")
-    return None if cost is None or now is None else cost * now
-
-
-def counts(services: Sequence[ServiceRows]) -> list[StateCount]:
-    """Return the states that services have, the worst first."""
-    made = []
-    for state in State:
-        mine = [service for service in services if service.state is state]
-        if mine:
-            now, add, free = (
-                sum(number_of(service.plan, name) or 0 for service in mine) for name in ("providers_now", "add", "free")
-            )
-            costs = [_cost(service) for service in mine]
-            known = [cost for cost in costs if cost is not None]
-            made.append(StateCount(state, len(mine), now, add, free, sum(known) if len(known) == len(mine) else None))
-    return made
+    return (service.state.rank, at, -missing, -(cost_now(plan) or 0.0), service.name)
 
 
 def verdict(services: Sequence[ServiceRows]) -> Verdict:
     """Return the sentence to act on."""
-    states = counts(services)
+    states = [total for total in totals(service.plan for service in services) if total.services]
     short = [service for service in services if service.state.is_short]
     if not short:
         return Verdict(states)

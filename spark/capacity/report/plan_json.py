@@ -38,10 +38,9 @@ from pathlib import Path
 from typing import Any
 
 from spark.capacity.planning.needs import needs_of
-from spark.capacity.planning.state import State
 from spark.capacity.report.files import FORMULA, replace
 from spark.capacity.report.rows_by_service import RowsByService
-from spark.capacity.report.service_rows import by_service
+from spark.capacity.report.service_rows import by_service, cost_now, planned_state, totals
 
 VERSION = 1
 
@@ -62,34 +61,25 @@ def document(
     """
     links = links or {}
     steps = by_service(forecasts)
-    worst = list(State)
-    plans = sorted(plans, key=lambda row: (worst.index(State(row["state"])), -(row["add"] or 0), str(row["service"])))
+    plans = sorted(plans, key=lambda row: (planned_state(row).rank, -(row["add"] or 0), str(row["service"])))
     return {
         "version": VERSION,
         "issued": _time(plans[0]["issued"]) if plans else None,
         "inputs": dict(inputs),
-        "short": sum(State(row["state"]).is_short for row in plans),
-        "totals": totals(plans),
+        "short": sum(planned_state(row).is_short for row in plans),
+        "totals": {
+            total.state.value: {
+                "services": total.services,
+                "providers_now": total.now,
+                "add": total.add,
+                "free": total.free,
+                "cost_now": total.cost,
+            }
+            for total in totals(plans)
+        },
         # The last member: `text_of` writes its elements line by line.
         "services": [_service(row, steps.get(row["service"], ()), links.get(row["service"])) for row in plans],
     }
-
-
-def totals(plans: Iterable[Row]) -> dict[str, dict[str, Any]]:
-    """Return for each state the number of services, of providers there, to add and to free, and the cost per state of
-    what is there; a cost is null where a service of the state has none."""
-    made: dict[str, dict[str, Any]] = {}
-    for state in State:
-        mine = [row for row in plans if row["state"] == state]
-        costs = [None if row["cost"] is None else row["cost"] * row["providers_now"] for row in mine]
-        made[state.value] = {
-            "services": len(mine),
-            "providers_now": sum(row["providers_now"] for row in mine),
-            "add": sum(row["add"] or 0 for row in mine),
-            "free": sum(row["free"] or 0 for row in mine),
-            "cost_now": None if not mine or None in costs else sum(cost for cost in costs if cost is not None),
-        }
-    return made
 
 
 SERVICE = ("service", "state", "providers_now", "need_now", "need_horizon", "add", "free", "spare", "rule")
@@ -125,7 +115,7 @@ def _service(row: Row, steps: Sequence[Row], report: str | None) -> dict[str, An
         },
         **{name: _number(row[name]) for name in ("erlangs", "service_s")},
         "shared_providers": row["shared_providers"],
-        "cost_now": None if cost is None else cost * row["providers_now"],
+        "cost_now": cost_now(row),
         "cost_needed": None if cost is None or row["need_horizon"] is None else cost * row["need_horizon"],
         "note": row["note"],
         "report": report,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import Literal
@@ -56,6 +56,21 @@ class DayOdds:
 
 
 @attrs.frozen
+class StateTotal:
+    """The services of a state: their number, their providers, those to add and to free, and the cost of those there.
+
+    `cost` is None where there is no service, or where one has no cost.
+    """
+
+    state: State
+    services: int
+    now: int
+    add: int
+    free: int
+    cost: float | None
+
+
+@attrs.frozen
 class ServiceRows:
     """A service in the report. Its hours are looked up when they are asked for."""
 
@@ -106,7 +121,7 @@ class ServiceRows:
     @property
     def state(self) -> State:
         """The state of the service in the plan; unknown without one."""
-        return State(text_of(self.plan, "state") or State.UNKNOWN)
+        return planned_state(self.plan)
 
     @property
     def shortage(self) -> Shortage:
@@ -187,6 +202,33 @@ def odds_of(row: Row) -> DayOdds | None:
         return None
     trials, missed = (number_of(row, name) or 0 for name in ("odds_trials", "odds_missed"))
     return DayOdds(now, number_of(row, "odds_said"), trials, missed)
+
+
+def planned_state(plan: Row) -> State:
+    """Return the state of a service; unknown where the plan does not tell it."""
+    return State(text_of(plan, "state") or State.UNKNOWN)
+
+
+def cost_now(plan: Row) -> float | None:
+    """Return the cost of the providers that a service has; None without a cost in its policy."""
+    cost, now = number_of(plan, "cost"), number_of(plan, "providers_now")
+    return None if cost is None or now is None else cost * now
+
+
+def totals(plans: Iterable[Row]) -> list[StateTotal]:
+    """Return the total of each state, the worst first."""
+    of_state: dict[State, list[Row]] = {state: [] for state in State}
+    for plan in plans:
+        of_state[planned_state(plan)].append(plan)
+    return [_total(state, mine) for state, mine in of_state.items()]
+
+
+def _total(state: State, plans: Sequence[Row]) -> StateTotal:
+    now, add, free = (
+        sum(int(number_of(plan, name) or 0) for plan in plans) for name in ("providers_now", "add", "free")
+    )
+    costs = [cost for plan in plans if (cost := cost_now(plan)) is not None]
+    return StateTotal(state, len(plans), now, add, free, sum(costs) if costs and len(costs) == len(plans) else None)
 
 
 def missed_before(row: Row) -> Misses | None:
