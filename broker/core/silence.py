@@ -24,7 +24,7 @@ bounded by the leases of all wires.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -133,6 +133,25 @@ class _Orphan:
         self._owner.drop_orphan(self)
 
 
+class _Count:
+    """The number of silent peers of one kind, and of all of that kind, by a function of the lifetime."""
+
+    def __init__(self, count: Callable[[float], tuple[int, int]]) -> None:
+        self._count = count
+        self._at: float | None = None
+        self.silent = self.total = 0
+
+    def are_many(self, now: float, share: float) -> bool:
+        """Return True if many are silent: more than a share, by a count that is valid for `RECOUNT`."""
+        if self._at is None or not 0 <= now - self._at < RECOUNT:
+            self._at = now
+            self.silent, self.total = self._count(now)
+        return self.silent >= LEAST and self.silent > share * self.total
+
+    def __str__(self) -> str:
+        return f"{self.silent} of {self.total} peers"
+
+
 class Verification:
     """Implementation of `broker.core.silent_peers.Silence`. ``ask`` makes connections."""
 
@@ -154,16 +173,16 @@ class Verification:
         self._clock = clock
         self._ask = ask
         self._tables: list[Callable[[], Iterable[Silent]]] = []
-        self._counted: float | None = None
-        self._silent = self._total = 0
+        self._leased = _Count(self._count_entries)
+        """Peers with a lease."""
+        self._bound = _Count(lambda _: registry.silent_providers())
+        """Providers, most of which are bound to a connection, by their checks."""
         self._tick = -1.0
         """The lifetime of the last tick in which peers became doubtful, and their number in it."""
         self._new = 0
         self._orphans: dict[int, _Orphan] = {}
         self._watch: IWait | None = None
         """The watch of changes that end orphans, while there are any."""
-        self._providers: tuple[float, bool] | None = None
-        """The lifetime of the last count of silent providers, and if they were many."""
         self._waiting: deque[_Suspect] = deque()
         self._open = 0
         self._events: Counter[str] = Counter()
@@ -177,12 +196,12 @@ class Verification:
     def spare(self, entry: Silent, now: float) -> float | None:
         suspect = self._suspects.get(entry)
         if suspect is None or suspect.proved:
-            if self._stopped or not self._many(now):
+            if self._stopped or not self._leased.are_many(now, self.settings.share):
                 return None
             later = self._later(now)
             if later is not None:
                 return later
-            suspect = self._suspect(entry)
+            suspect = self._suspect(entry, self._leased)
         if now >= suspect.until:
             self._events["ended"] += 1
             return None
@@ -201,12 +220,13 @@ class Verification:
         services = self._registry.services_of(provider)
         check = self._registry.check_of(services[0]) if services else None
         silent = check is not None and check.state in (CheckState.DOUBTFUL, CheckState.FAILING)
-        if self._stopped or not silent or not self._many_providers():
+        now = self._leases.moment()
+        if self._stopped or not silent or not self._bound.are_many(now, self.settings.share):
             return False
-        orphan = self._orphans[provider] = _Orphan(self, provider, self._leases.moment())
+        orphan = self._orphans[provider] = _Orphan(self, provider, now)
         if self._watch is None:
             self._watch = self._registry.watch(self._changed, (Kind.OFFERED, Kind.LEFT), own=True)
-        self._suspect(orphan)
+        self._suspect(orphan, self._bound)
         orphan.lease = self._leases.hold(orphan, orphan.heard + ORPHAN_LEASE)
         return True
 
@@ -220,9 +240,9 @@ class Verification:
         """Decide about an orphan, as `spare` does about an entry of a wire."""
         suspect = self._suspects.get(orphan)
         if suspect is None or suspect.proved:
-            if self._stopped or not self._many_providers():
+            if self._stopped or not self._bound.are_many(self._leases.moment(), self.settings.share):
                 return None
-            self._suspect(orphan)
+            self._suspect(orphan, self._bound)
         return self.spare(orphan, now)
 
     def drop_orphan(self, orphan: _Orphan) -> None:
@@ -281,15 +301,6 @@ class Verification:
                 self._events["heard"] += 1
                 self._registry.leave(each.provider)
 
-    def _many_providers(self) -> bool:
-        """Return True if many providers are silent, by their checks."""
-        now = self._leases.moment()
-        if self._providers is None or not 0 <= now - self._providers[0] < RECOUNT:
-            self._silent, self._total = self._registry.silent_providers()
-            many = self._silent >= LEAST and self._silent > self.settings.share * self._total
-            self._providers = now, many
-        return self._providers[1]
-
     def _later(self, now: float) -> float | None:
         """Return the lifetime at which a peer becomes doubtful, None for now: thousands do so over several ticks."""
         if self._tick != now:
@@ -297,27 +308,22 @@ class Verification:
         slices, self._new = self._new // EACH_TICK, self._new + 1
         return now + slices * TICKS if slices else None
 
-    def _many(self, now: float) -> bool:
-        """Return True if many peers are silent."""
-        if self._counted is None or not 0 <= now - self._counted < RECOUNT:
-            self._counted = now
-            self._silent = self._total = 0
-            for entry in self._entries():
-                self._total += 1
-                self._silent += now - entry.heard > OVERDUE * entry.patience
-        return self._silent >= LEAST and self._silent > self.settings.share * self._total
-
-    def _entries(self) -> Iterator[Silent]:
+    def _count_entries(self, now: float) -> tuple[int, int]:
+        """Return the number of silent entries of all wires, and that of all."""
+        silent = total = 0
         for entries in self._tables:
-            yield from entries()
+            for entry in entries():
+                total += 1
+                silent += now - entry.heard > OVERDUE * entry.patience
+        return silent, total
 
-    def _suspect(self, entry: Silent) -> _Suspect:
-        """Make a peer doubtful, and begin to verify it."""
+    def _suspect(self, entry: Silent, count: _Count) -> _Suspect:
+        """Make a peer doubtful, because of that count, and begin to verify it."""
         if not self._suspects:
             self.log.warn(
                 "{silent} of {total} peers are silent: they are doubtful, and verified before they end",
-                silent=self._silent,
-                total=self._total,
+                silent=count.silent,
+                total=count.total,
             )
         places: dict[tuple[str, bool], None] = {}
         for id in entry.providers:
@@ -331,10 +337,7 @@ class Verification:
         suspect = _Suspect(entry, min(until, last), last, deque(places))
         self._suspects[entry] = suspect
         self._events["doubtful"] += 1
-        self._say(
-            entry,
-            f"no sign of life for {self._leases.now - entry.heard:.0f} s, as of {self._silent} of {self._total} peers",
-        )
+        self._say(entry, f"no sign of life for {self._leases.now - entry.heard:.0f} s, as of {count}")
         self._queue(suspect)
         return suspect
 

@@ -273,6 +273,25 @@ def test_thousands_become_doubtful_over_several_turns(network: Network) -> None:
     assert len(farm.registry.services()) == 3 * EACH_TICK
 
 
+def test_a_connection_that_breaks_meanwhile_ends_no_peer_of_a_cut_network(network: Network) -> None:
+    wire = Http(network)
+    for number in range(PEERS):
+        wire.offer(number)
+    assert network.made is not None
+    # The leases end one after the other: most peers are not doubtful yet when the connection breaks.
+    wire.farm.wait(0.1)
+    for number in range(1, PEERS):
+        wire.beat(number)
+    while not network.made.suspects:
+        wire.farm.clock.advance(0.05)
+    other = Service("elko", "h:1", wire.registry.join("elko", "elko", ""))
+    wire.registry.offer([other], Rights())
+    wire.registry.set_check(other, Check(CheckState.FAILING, "no answer to a ping", 0.0), Policy.LAST)
+    assert not network.made.orphaned(other.provider)
+    pass_leases(wire, 1)
+    assert (places(wire), places(wire, CheckState.DOUBTFUL)) == (PEERS, PEERS)
+
+
 def test_no_check_runs_after_the_stop(wire: Wire, network: Network) -> None:
     pass_leases(wire, 1.4)
     assert network.made is not None
