@@ -1,7 +1,7 @@
 """nginx and haproxy before a daemon, each with little more than the address of the broker in its configuration.
 
-Both serve HTTP of the broker at ``/`` and below ``/farm/``, and its Elko listeners for WebSocket and HTTP at ``/web``
-and ``/poll/``.
+By `proxy` both serve HTTP of the broker at ``/`` and below ``/farm/``, and its Elko listeners for WebSocket and HTTP at
+``/web`` and ``/poll/``. By `proxying` they have any configuration.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import attrs
@@ -40,6 +40,11 @@ http {{
   fastcgi_temp_path {directory}/3;
   uwsgi_temp_path {directory}/4;
   scgi_temp_path {directory}/5;
+  {servers}
+}}
+"""
+
+NGINX_BEHIND = """
   server {{
     listen 127.0.0.1:{port};
     location / {{ proxy_pass http://127.0.0.1:{behind.http}; }}
@@ -52,10 +57,9 @@ http {{
       proxy_set_header Connection upgrade;
     }}
   }}
-}}
 """
 
-HAPROXY = """
+HAPROXY_BEHIND = """
 defaults
   mode http
   timeout connect 10s
@@ -77,29 +81,41 @@ backend web
   server web 127.0.0.1:{behind.web}
 """
 
-PROXIES = {"nginx": (NGINX, "-c"), "haproxy": (HAPROXY, "-f")}
-"""The configuration of each proxy, and the option that names the file."""
+PROXIES = {"nginx": NGINX_BEHIND, "haproxy": HAPROXY_BEHIND}
+"""The configuration of each proxy; of nginx, the servers in it."""
 
 
 @contextmanager
 def proxy(name: str, behind: Behind, directory: Path) -> Iterator[int]:
     """A proxy before these listeners: its port. Skips the test if the program is missing."""
-    executable = program(name)
-    text, option = PROXIES[name]
     directory.mkdir()
-    for _ in range(3):  # the port is free, and may be taken by another before the proxy does
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+    with proxying(name, directory, 1, lambda ports: PROXIES[name].format(port=ports[0], behind=behind)) as ports:
+        yield ports[0]
+
+
+@contextmanager
+def proxying(name: str, directory: Path, count: int, text: Callable[[Sequence[int]], str]) -> Iterator[Sequence[int]]:
+    """A proxy that listens on so many ports. Skips the test if the program is missing.
+
+    ``text`` returns the configuration of haproxy, or the servers of nginx, for the ports.
+    """
+    executable = program(name)
+    for _ in range(3):  # the ports are free, and may be taken by others before the proxy does
+        with ExitStack() as stack:
+            free = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+            ports = [each.getsockname()[1] for each in free]
         path = directory / "configuration"
-        path.write_text(text.format(directory=directory, port=port, behind=behind))
+        servers = text(ports)
+        path.write_text(NGINX.format(directory=directory, servers=servers) if name == "nginx" else servers)
         with (directory / "output").open("w") as output:
+            option = {"nginx": "-c", "haproxy": "-f"}[name]
             process = subprocess.Popen([executable, option, str(path)], stdout=output, stderr=output)
         try:
-            if _listens(process, port):
-                yield port
+            if all(_listens(process, port) for port in ports):
+                yield ports
                 return
         finally:
-            process.terminate()
+            process.terminate()  # nginx ends its worker processes by that
             process.wait()
     raise AssertionError((directory / "output").read_text())
 
@@ -108,7 +124,8 @@ def _listens(process: subprocess.Popen[bytes], port: int) -> bool:
     deadline = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
         try:
-            socket.create_connection(("127.0.0.1", port), 1.0).close()
+            # From an address that no peer of a test has: the broker may log it.
+            socket.create_connection(("127.0.0.1", port), 1.0, ("127.0.0.9", 0)).close()
             return True
         except OSError:
             time.sleep(0.02)

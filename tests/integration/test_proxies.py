@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import pytest
 
 from tests.config.certificates import certificate
 from tests.contract.test_places import DOORS, HELLO, HERE, TCP, _answer
 from tests.integration.daemon import Daemon
-from tests.packages import program
-from tests.patience import PATIENCE, until
+from tests.integration.proxies import proxying
+from tests.patience import PATIENCE
 
 CONFIG = """
 [broker]
@@ -82,71 +81,41 @@ def _port(daemon: Daemon, door: str) -> int:
     return int(daemon.wait_for(DOORS[door].port).group(1))
 
 
-def _free_ports(number: int) -> list[int]:
-    """Ports that are free now, for a program that cannot take any."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for each in sockets:
-            each.bind((HERE, 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-def _listens(port: int) -> bool:
-    with suppress(OSError), socket.create_connection((HERE, port), 1, ("127.0.0.9", 0)):
-        return True
-    return False
-
-
-def _run(stack: ExitStack, ports: list[int], *command: str) -> None:
-    program = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-    stack.callback(program.terminate)  # nginx ends its worker processes by that
-    until(lambda: all(map(_listens, ports)))
-
-
 @pytest.fixture(scope="module")
 def haproxy(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     """The ports of haproxy, by door."""
-    executable = program("haproxy")
     doors = [*BY_HEADER, *BY_FIELDS]
-    ports = dict(zip(doors, _free_ports(len(doors)), strict=True))
-    lines = ["global", "defaults", "timeout connect 20s", "timeout client 60s", "timeout server 60s"]
-    for number, (door, port) in enumerate(ports.items()):
-        server = f"server broker {HERE}:{_port(daemon, door)}"
-        options = ["mode tcp", f"{server} {BY_HEADER[door][0]}"] if door in BY_HEADER else []
-        lines += [
-            f"listen door{number}",
-            f"bind {HERE}:{port}",
-            *(options or ["mode http", "option forwardfor", server]),
-        ]
-    config = tmp_path_factory.mktemp("haproxy") / "haproxy.cfg"
-    config.write_text("\n".join([*lines, ""]))
-    with ExitStack() as stack:
-        _run(stack, list(ports.values()), executable, "-db", "-f", str(config))
-        yield ports
+
+    def text(ports: Sequence[int]) -> str:
+        lines = ["global", "defaults", "timeout connect 20s", "timeout client 60s", "timeout server 60s"]
+        for number, (door, port) in enumerate(zip(doors, ports, strict=True)):
+            server = f"server broker {HERE}:{_port(daemon, door)}"
+            options = ["mode tcp", f"{server} {BY_HEADER[door][0]}"] if door in BY_HEADER else []
+            lines += [
+                f"listen door{number}",
+                f"bind {HERE}:{port}",
+                *(options or ["mode http", "option forwardfor", server]),
+            ]
+        return "\n".join([*lines, ""])
+
+    with proxying("haproxy", tmp_path_factory.mktemp("haproxy"), len(doors), text) as ports:
+        yield dict(zip(doors, ports, strict=True))
 
 
 @pytest.fixture(scope="module")
 def nginx(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     """The ports of nginx, by door."""
-    executable = program("nginx")
-    directory = tmp_path_factory.mktemp("nginx")
-    ports = dict(zip(BY_FIELDS, _free_ports(len(BY_FIELDS)), strict=True))
-    servers = "".join(
-        f"server {{ listen {HERE}:{port}; location / {{ proxy_pass http://{HERE}:{_port(daemon, door)}; "
-        "proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; "
-        "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; } }\n"
-        for door, port in ports.items()
-    )
-    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    paths = "".join(f"{kind}_temp_path {directory}/{kind};" for kind in kinds)
-    config = directory / "nginx.conf"
-    config.write_text(
-        f"daemon off; pid {directory}/pid; error_log {directory}/error; events {{}}\n"
-        f"http {{ access_log off; {paths}\n{servers} }}\n"
-    )
-    with ExitStack() as stack:
-        _run(stack, list(ports.values()), executable, "-c", str(config))
-        yield ports
+
+    def text(ports: Sequence[int]) -> str:
+        return "".join(
+            f"server {{ listen {HERE}:{port}; location / {{ proxy_pass http://{HERE}:{_port(daemon, door)}; "
+            "proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; "
+            "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; } }\n"
+            for door, port in zip(BY_FIELDS, ports, strict=True)
+        )
+
+    with proxying("nginx", tmp_path_factory.mktemp("nginx"), len(BY_FIELDS), text) as ports:
+        yield dict(zip(BY_FIELDS, ports, strict=True))
 
 
 def _secure(stream: socket.socket) -> ssl.SSLSocket:
