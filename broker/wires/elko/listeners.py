@@ -81,8 +81,7 @@ def make_listener(
 class ElkoListeners(Generic[L]):
     """The listeners of one Elko protocol, by the titles of their bindings.
 
-    ``policy`` gives the policy of a listener, ``converse`` the sessions of its peers, ``limits`` the limits of
-    connections.
+    ``policy`` gives the policy of a listener, ``converse`` the sessions of its peers.
     """
 
     log = Logger()
@@ -92,7 +91,6 @@ class ElkoListeners(Generic[L]):
     configured: Sequence[L]
     policy: Callable[[L], Policy]
     converse: Callable[[AccessControl, Peer], tuple[MessageReader, PeerSession]]
-    limits: Callable[[L], TransportLimits]
     made: dict[str, NamedListener] = attrs.field(factory=dict)
 
     def make(self) -> None:
@@ -108,7 +106,7 @@ class ElkoListeners(Generic[L]):
             )
             self.context.access.changed.append(access.review)
             converse = partial(self.converse, access)
-            made = make_listener(self.wire, listener, access, converse, self.limits(listener), self.context)
+            made = make_listener(self.wire, listener, access, converse, net_limits(listener), self.context)
             self.made[title(self.wire, listener)] = made
 
     def bind(self, name: str) -> str:
@@ -161,7 +159,7 @@ class ElkoListeners(Generic[L]):
             if each is not None:
                 each.access.policy = self.policy(listener)
                 each.origins.use(listener.origins)
-                each.carrier.limit(self.limits(listener))
+                each.carrier.limit(net_limits(listener))
 
     def carriers(self) -> list[ConnectionFactory]:
         """Return the factories of the sessions, one for each listener."""

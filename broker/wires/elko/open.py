@@ -24,7 +24,7 @@ from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker import VOCABULARY
 from broker.wires.elko.commands import broker_dialect
 from broker.wires.elko.config import BrokerListener, Elko
-from broker.wires.elko.listeners import ElkoListeners, base_policy, net_limits
+from broker.wires.elko.listeners import ElkoListeners, base_policy
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
 from broker.wires.elko.sessions.change_notices import ChangeNotices
@@ -49,7 +49,7 @@ class OpenElko(PlainWire):
         self.wiring = BrokerWiring(
             registry, ChangeNotices(registry), context.launchers, context.control, silence=context.silence
         )
-        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, net_limits)
+        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse)
         self.listeners.make()
 
     def bind(self, title: str) -> str:

@@ -33,7 +33,7 @@ from broker.wires.elko.codec.director import VOCABULARY
 from broker.wires.elko.commands import director_dialect
 from broker.wires.elko.config import Director as Config
 from broker.wires.elko.config import DirectorListener
-from broker.wires.elko.listeners import ElkoListeners, base_policy, net_limits
+from broker.wires.elko.listeners import ElkoListeners, base_policy
 from broker.wires.elko.section import title
 from broker.wires.elko.server_checks import ServerChecks
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
@@ -74,7 +74,7 @@ class OpenDirector(PlainWire):
             self._director.keep_record(context.clock, context.in_thread, path, within)
         self._closing: list[Deferred[Any]] = []
         self.wiring = DirectorWiring.of(self._director, self, context.clock, self._server_checks)
-        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse, net_limits)
+        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse)
         self.listeners.make()
 
     def bind(self, title: str) -> str:
