@@ -183,12 +183,12 @@ class Daemon(TwistedService):
         version()
         page.endpoints()
         self._started = self._reactor.seconds()
-        self._descriptors = descriptors.raise_limit()
-        self._pool = descriptors.pool(self._config, self._descriptors)
+        most = descriptors.raise_limit()
+        self._pool = descriptors.pool(self._config, most)
         self.log.info(
             "all listeners together take {room} connections: the system allows {most} file descriptors",
             room=self._pool.size,
-            most=self._descriptors,
+            most=most,
         )
         gc.freeze()
         gc.set_threshold(*COLLECT_AFTER)
@@ -477,7 +477,6 @@ class Daemon(TwistedService):
             clock=self._reactor,
             in_thread=core.in_thread,
             pool=self._pool,
-            descriptors=self._descriptors,
             control=self.operations,
             offer_own=self._offer_own,
             forget=self.openings.remove,

@@ -63,7 +63,7 @@ class Context:
     - ``recorder``: stores sessions that outlast a restart.
     - ``scheduler``, ``complaints``: fair scheduling of input; refusal counters and rate-limited refusal log.
     - ``clock``: the reactor, for time and sockets. ``in_thread``: calls a function in the thread of the disk.
-    - ``pool``: the descriptors for the connections of all listeners; ``descriptors``: all those of the process.
+    - ``pool``: the descriptors for the connections of all listeners.
     - ``checks``: the schedule of health checks, for servers that are not in the registry. ``outgoing``: the rule on
       outgoing connections to addresses that peers chose.
     - ``silence``: the rule for peers whose leases end.
@@ -93,7 +93,6 @@ class Context:
     clock: Any
     in_thread: Callable[..., Deferred[Any]]
     pool: Pool
-    descriptors: int
     checks: Schedule
     outgoing: Outgoing
     control: IControl

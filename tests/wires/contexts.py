@@ -67,7 +67,6 @@ def context(clock: Any, known: Sequence[Provider] = (), **given: Any) -> Context
         "clock": clock,
         "in_thread": None,
         "pool": Pool(),
-        "descriptors": 65_536,
         "control": None,
         "offer_own": lambda: None,
         "forget": lambda title: None,
