@@ -35,12 +35,11 @@ class Verification:
 def endpoints(verify: Callable[[], Deferred[list[tuple[str, Verified]]]]) -> list[Endpoint]:
     """Return the endpoint. ``verify`` compares all rows, or fails with a `broker.core.errors.Refusal`."""
 
-    async def compare() -> Response:
-        results = await verify()
+    def shown(results: list[tuple[str, Verified]]) -> Response:
         return answer(Verification([StoreVerified(name, r.rows, r.damaged, r.named, r.aside) for name, r in results]))
 
     def verification(call: Call) -> Deferred[Response]:
-        return Deferred.fromCoroutine(compare())
+        return verify().addCallback(shown)
 
     return [
         Endpoint(
