@@ -204,7 +204,7 @@ def endpoints(
     def provider(call: Call) -> Response:
         found = registry.provider(_number(call.path["provider"]))
         reading = RegistryReading.of(call.grants)
-        if found is None or not (reading.every or shows_provider(reading, found)):
+        if found is None or not shows_provider(reading, found):
             raise Problem(404, "there is no such provider: ids are not used again", Reason.UNKNOWN_TARGET)
         row = provider_row(registry, clock, found, here)
         if not reading.every:
