@@ -256,10 +256,9 @@ class Pipeline:
         tables, settings = self._tables, self._settings
         known = [day for day in tables.dates(GOLD_SERVICE_1H) if day >= (now - HISTORY).date()]
         assumed = settings.options.assumed
-        if assumed.named:
-            columns = [tables.rows_of(GOLD_SERVICE_1H, day)["service"] for day in known]
-            assumed.need_services({name for column in columns for name in pc.unique(column).to_pylist()})
         load = tables.read(GOLD_SERVICE_1H, known).persist()
+        if assumed.named:
+            assumed.need_services(row["service"] for row in load.select("service").distinct().collect())
         with self._progress.job("forecast") as step:
             self._keep(GOLD_FORECAST, forecast(load, now, settings.horizon, assumed), now)
             services = len(pc.unique(tables.rows_of(GOLD_FORECAST, now.date())["service"]))
