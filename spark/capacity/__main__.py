@@ -257,12 +257,13 @@ def ask(arguments: argparse.Namespace) -> None:
     with tables_of(arguments.out, what_if.needed(arguments.without)) as tables:
         options = Options(
             target=arguments.target,
+            cost=arguments.cost,
             growth=arguments.growth,
             full_load=arguments.full_load,
             without=what_if.removed(tables, what_if.last_issue(tables), arguments.without),
             events=what_if.read_calendar(arguments.calendar) if arguments.calendar else (),
         )
-        print(what_if.table(what_if.answer(tables, options), arguments.cost))
+        print(what_if.table(what_if.answer(tables, options)))
 
 
 @contextmanager

@@ -53,14 +53,16 @@ SEVERAL = "providers handle several requests at a time: Erlang's formula is not 
 class Options:
     """Parameters of a plan: the policy file, and the rest for what-if questions.
 
-    ``growth`` multiplies the demand, ``full_load`` and ``target`` replace the load that a provider carries and the part
-    of it that it may, ``without`` takes so many providers away, by service, and ``events`` are known besides.
+    ``growth`` multiplies the demand; ``full_load``, ``target`` and ``cost`` replace the load that a provider carries,
+    the part of it that it may, and its cost; ``without`` takes so many providers away, by service, and ``events`` are
+    known besides.
     """
 
     assumed: Assumptions = attrs.field(factory=Assumptions)
     growth: float = 1.0
     full_load: float | None = None
     target: float | None = None
+    cost: float | None = None
     without: Mapping[str, int] = attrs.field(factory=dict)
     events: tuple[Event, ...] = ()
 
@@ -81,7 +83,8 @@ class Options:
     def policy(self, service: str) -> Policy:
         """Return the policy of a service."""
         policy = self.assumed.of(service)
-        return policy if self.target is None else attrs.evolve(policy, target=self.target)
+        target = policy.target if self.target is None else self.target
+        return attrs.evolve(policy, target=target, cost=policy.cost if self.cost is None else self.cost)
 
 
 PLAIN = Options()

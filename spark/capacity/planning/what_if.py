@@ -163,10 +163,10 @@ def _by_service(rows: Iterable[Row]) -> dict[str, list[Row]]:
     return {service: sorted(mine, key=lambda row: row["h"]) for service, mine in found.items()}
 
 
-def table(answers: Sequence[tuple[Row, Row]], cost: float | None = None) -> str:
+def table(answers: Sequence[tuple[Row, Row]]) -> str:
     """Return the answer as text: a line for each service, those first that are short."""
     heads = ("service", "providers", "needed", "to add", "what if: providers", "needed", "to add", "short from")
-    priced = cost is not None or any(other["cost"] is not None for _, other in answers)
+    priced = any(other["cost"] is not None for _, other in answers)
     lines: list[tuple[str, ...]] = [(*heads, "cost of the needed") if priced else heads]
     for plan, other in sorted(answers, key=lambda pair: (-(pair[1]["add"] or 0), str(pair[1]["service"]))):
         line = (
@@ -175,9 +175,7 @@ def table(answers: Sequence[tuple[Row, Row]], cost: float | None = None) -> str:
             *(_said(other[name]) for name in ("providers_now", "need_horizon", "add")),
             f"{other['exhaust_bound']:%Y-%m-%d %H:%M}" if other["exhaust_bound"] else "-",
         )
-        lines.append(
-            (*line, _costs(other["cost"] if cost is None else cost, other["need_horizon"])) if priced else line
-        )
+        lines.append((*line, _costs(other["cost"], other["need_horizon"])) if priced else line)
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
     padded = ("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
     return "\n".join(padded)

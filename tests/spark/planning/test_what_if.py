@@ -104,8 +104,8 @@ def test_the_command_prints_both_plans(tables, capsys):
     assert heads.split("  ")[0] == "service"
     assert line.split() == ["web", "4", "4", "0", "3", "7", "4", "2026-03-03", "10:00", "35.00"]
     # An unknown need has no cost.
-    unknown = {"service": "free", "providers_now": 3, "cost": 1.0}
+    unknown = {"service": "free", "providers_now": 3, "cost": 5.0}
     unknown |= dict.fromkeys(("need_horizon", "add", "exhaust_bound"))
-    assert what_if.table([(unknown, unknown)], 5.0).splitlines()[1].split() == ["free", "3", *"--3----"]
+    assert what_if.table([(unknown, unknown)]).splitlines()[1].split() == ["free", "3", *"--3----"]
     assert main(["what-if", "--out", str(tables.out / "nothing")]) == 1
     assert "has no plan yet" in capsys.readouterr().err
