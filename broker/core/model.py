@@ -168,6 +168,10 @@ class CheckState(enum.StrEnum):
     FAILING = "failing"
 
 
+BAD_STATES = frozenset({CheckState.DOUBTFUL, CheckState.FAILING})
+"""States of a service that has missed a sign of life. Descriptors show them, and members of a cluster report them."""
+
+
 @attrs.frozen
 class Check:
     """Result of the health checks of a service: its state, the ``reason`` as a sentence, and the time ``since`` which

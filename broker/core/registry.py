@@ -26,6 +26,7 @@ from zope.interface import implementer
 from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import (
+    BAD_STATES,
     BROKER,
     MAX_INFO,
     MAX_NAME,
@@ -330,7 +331,7 @@ class Registry:
                 continue
             total += 1
             check = self.check_of(member.services[0])
-            silent += check is not None and check.state in (CheckState.DOUBTFUL, CheckState.FAILING)
+            silent += check is not None and check.state in BAD_STATES
         return silent, total
 
     def by_check(self, services: Sequence[Service]) -> Sequence[Service]:

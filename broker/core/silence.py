@@ -35,7 +35,7 @@ from broker.core.checks.interfaces import Question
 from broker.core.checks.progress import Outcome
 from broker.core.checks.rules import CheckKind, CheckRule
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
-from broker.core.model import Change, CheckState, Kind, Service
+from broker.core.model import BAD_STATES, Change, Kind, Service
 from broker.core.silent_peers import Silent
 
 LEAST = 5
@@ -219,7 +219,7 @@ class Verification:
     def orphaned(self, provider: int) -> bool:
         services = self._registry.services_of(provider)
         check = self._registry.check_of(services[0]) if services else None
-        silent = check is not None and check.state in (CheckState.DOUBTFUL, CheckState.FAILING)
+        silent = check is not None and check.state in BAD_STATES
         now = self._leases.moment()
         if self._stopped or not silent or not self._bound.are_many(now, self.settings.share):
             return False

@@ -33,6 +33,7 @@ from broker.core.cluster.successors import Successors
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import (
+    BAD_STATES,
     BROKER,
     MAX_TEXT,
     NOBODY,
@@ -52,9 +53,6 @@ from broker.core.model import (
 )
 from broker.core.registry import MAX_SERVICES, ProviderEntry, Registry
 from broker.core.restored_services import Restored
-
-_BAD = frozenset({CheckState.DOUBTFUL, CheckState.FAILING})
-"""The states of a check of which the other members must know."""
 
 
 @implementer(IRegistry, IMirror)
@@ -200,7 +198,7 @@ class ClusterRegistry(Registry):
                 check.state is CheckState.DOUBTFUL,
             )
             for place, service in enumerate(member.services)
-            if (check := self.check_of(service)) is not None and check.state in _BAD
+            if (check := self.check_of(service)) is not None and check.state in BAD_STATES
         )
 
     # the other members
@@ -391,7 +389,7 @@ class ClusterRegistry(Registry):
     def _report_of(self, service: Service) -> tuple[str, Policy] | None:
         """Return the reason and the policy of a service that fails its check or is doubtful, None for any other."""
         check = self.check_of(service)
-        if check is None or check.state not in _BAD:
+        if check is None or check.state not in BAD_STATES:
             return None
         return check.reason, self._index[service.name, service.protocol].judgement(service)
 
@@ -399,7 +397,7 @@ class ClusterRegistry(Registry):
         """Judge a mirrored service by the report of its holder, None if its check does not fail there."""
         same = self._index[service.name, service.protocol]
         before = self._checks.get(id(service))
-        fails = before is not None and before.state in _BAD
+        fails = before is not None and before.state in BAD_STATES
         now = self._clock.seconds()
         if report is not None:
             state = CheckState.DOUBTFUL if report.doubtful else CheckState.FAILING

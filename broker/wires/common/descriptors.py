@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-from broker.core.model import NO_DETAILS, Auth, Check, CheckState, Load, Service
+from broker.core.model import BAD_STATES, NO_DETAILS, Auth, Check, Load, Service
 
 DEFAULT_PROTOCOL = "tcp"
 """The protocol of a service whose descriptor names none."""
-
-
-SHOWN = frozenset({CheckState.DOUBTFUL, CheckState.FAILING})
-"""The states of a check that descriptors show."""
 
 
 class Authentication(msgspec.Struct, frozen=True, gc=False):
@@ -88,8 +84,8 @@ def offered(offer: OfferDescriptor, provider: int) -> Service | None:
 
 
 def service_descriptor(service: Service, check: Check | None = None) -> ServiceDescriptor:
-    """Return the descriptor of a service, without its secret, with the result of its health checks if `SHOWN`."""
-    shown = check if check is not None and check.state in SHOWN else None
+    """Return the descriptor of a service, without its secret, with the result of its checks in `BAD_STATES`."""
+    shown = check if check is not None and check.state in BAD_STATES else None
     return ServiceDescriptor(
         service=service.name,
         hostport=service.hostport,

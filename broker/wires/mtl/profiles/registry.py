@@ -35,9 +35,9 @@ import attrs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
-from broker.core.model import BROKER, Change, Check, Kind, Load, Service
+from broker.core.model import BAD_STATES, BROKER, Change, Check, Kind, Load, Service
 from broker.net.interfaces.router import Complaints, Sent
-from broker.wires.common.descriptors import SHOWN, encode, load_descriptor, service_descriptor
+from broker.wires.common.descriptors import encode, load_descriptor, service_descriptor
 from broker.wires.mtl.codec import data, table
 from broker.wires.mtl.profiles import resumption
 from broker.wires.mtl.profiles.catalogue import Catalogue, EntryChange, EntryKey, key_of
@@ -323,7 +323,7 @@ class RegistryProfile:
     def _checked(self, change: Change, service: Service) -> None:
         """Notify readers of a check whose shown state begins, changes or ends, unless the service is hidden."""
         key = key_of(service)
-        state = change.why if change.why in SHOWN else None
+        state = change.why if change.why in BAD_STATES else None
         if state == self._shown.get(key):
             return
         if state is None:
