@@ -21,6 +21,11 @@ decoded = partial(str, encoding="utf-8", errors="surrogateescape")
 _DOUBLE = struct.Struct("<d").pack
 
 
+def summed(*row: Any) -> tuple[Any, ...]:
+    """Return the columns of a row with their checksum."""
+    return (*row, checksum(*row))
+
+
 def checksum(*values: Any) -> int:
     """Return the checksum of the columns of a row: int, float, str, bytes or None.
 

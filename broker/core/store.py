@@ -20,14 +20,14 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 from zope.interface import implementer
 
 from broker.blocking import blocking
 from broker.core import stored_sessions
-from broker.core.checksums import checksum
+from broker.core.checksums import checksum, summed
 from broker.core.damage import TABLE as DAMAGED
 from broker.core.damage import Damage, left_aside
 from broker.core.database import Database, Design, StateDamaged, StateFull, StateInUse, set_rows_aside, transact
@@ -45,9 +45,10 @@ from broker.core.model import (
     Verified,
 )
 
+T = TypeVar("T")
+
 DATABASE = "elkobroker.sqlite3"
 LOCK = "lock"
-
 
 STEPS = (
     """
@@ -96,6 +97,9 @@ _COLUMNS = {
     "session": stored_sessions.COLUMNS,
     "cluster": "identity, memory, sum",
 }
+
+MISMATCH = "does not match its checksum"
+"""The reason for which a damaged row is set aside."""
 
 VERIFIED_ROWS = 500
 """Rows that one step of a verification reads: half a megabyte of usual providers."""
@@ -172,7 +176,7 @@ class Store:
     ) -> None:
         """Store these providers with their services and these sessions, delete those with the ids ``gone`` and the
         identities ``sessions_gone``, and `reserve`: all or nothing."""
-        described = [_summed(row.id, _encode(_describe(row))) for row in rows]
+        described = [summed(row.id, _encode(_describe(row))) for row in rows]
 
         def work(connection: sqlite3.Connection) -> None:
             connection.executemany("INSERT OR REPLACE INTO provider VALUES (?, ?, ?)", described)
@@ -184,12 +188,12 @@ class Store:
 
     def switch(self, name: str, on: bool) -> None:
         """Store the switch of a launcher."""
-        row = _summed(name, int(on))
+        row = summed(name, int(on))
         self._write(lambda connection: connection.execute("INSERT OR REPLACE INTO launcher VALUES (?, ?, ?)", row))
 
     def remember_cluster(self, identity: str, memory: str) -> None:
         """Store the memory of a membership in a cluster."""
-        row = _summed(identity, memory)
+        row = summed(identity, memory)
         self._write(lambda connection: connection.execute("INSERT OR REPLACE INTO cluster VALUES (?, ?, ?)", row))
 
     def found(self) -> list[Damage]:
@@ -215,7 +219,7 @@ class Store:
             if self._database.is_open:
                 self._database.write(
                     lambda connection: connection.execute(
-                        "INSERT OR REPLACE INTO counter VALUES (1, ?, ?)", _summed(next_provider)
+                        "INSERT OR REPLACE INTO counter VALUES (1, ?, ?)", summed(next_provider)
                     )
                 )
         finally:
@@ -286,34 +290,33 @@ class Store:
         has_sums = version >= SUMS_SINCE
         damaged: dict[str, list[tuple[int, str]]] = {}
 
-        def rows(table: str) -> Iterator[tuple[int, list[Any]]]:
-            """Yield the rows that match their checksums, each with its rowid."""
-            columns = _COLUMNS[table] if has_sums else _COLUMNS[table].replace("sum", "NULL")
-            for id, *row, sum in connection.execute(f"SELECT rowid, {columns} FROM {table} ORDER BY rowid"):
-                if has_sums and checksum(*row) != sum:
-                    damaged.setdefault(table, []).append((id, f"{table} {id} does not match its checksum"))
-                else:
-                    yield id, row
+        def rows(table: str, decode: Callable[..., T], failure: str = MISMATCH) -> list[T]:
+            """Return the decoded rows of a table, in the order in which they were stored, without damaged ones.
 
-        counters = [row[0] for _, row in rows("counter") if isinstance(row[0], int)]
-        providers = []
-        for id, (_, described) in rows("provider"):
-            try:
-                providers.append(_provider(id, json.loads(described)))
-            except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
-                damaged.setdefault("provider", []).append((id, f"provider {id} cannot be understood"))
-        launchers = {str(name): bool(on) for _, (name, on) in rows("launcher")}
-        sessions: tuple[KnownSession, ...] = ()
-        if version >= SESSIONS_SINCE:
-            sessions, lost = stored_sessions.read(connection, has_sums)
-            if lost:
-                damaged["session"] = lost
-        cluster: dict[str, str] = {}
-        if version >= CLUSTER_SINCE:
-            cluster = {identity: memory for _, (identity, memory) in rows("cluster")}
+            ``failure`` is the reason for one that ``decode`` fails on: by default a column has another type, which its
+            checksum may not show.
+            """
+            columns = _COLUMNS[table] if has_sums else _COLUMNS[table].replace("sum", "NULL")
+            found = []
+            for id, *row, sum in connection.execute(f"SELECT rowid, {columns} FROM {table} ORDER BY rowid"):
+                reason = MISMATCH
+                if not has_sums or checksum(*row) == sum:
+                    try:
+                        found.append(decode(*row))
+                        continue
+                    except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+                        reason = failure
+                damaged.setdefault(table, []).append((id, f"{table} {id} {reason}"))
+            return found
+
+        counters = [number for number in rows("counter", lambda number: number) if isinstance(number, int)]
+        providers = rows("provider", lambda id, text: _provider(id, json.loads(text)), "cannot be understood")
+        launchers = dict(rows("launcher", lambda name, on: (str(name), bool(on))))
+        sessions = rows("session", stored_sessions.decode) if version >= SESSIONS_SINCE else ()
+        cluster = dict(rows("cluster", lambda *row: row)) if version >= CLUSTER_SINCE else {}
         # Without its row the counter begins at 1: the recorder issues ids that are far above, by the clock.
         next_provider = max([*counters, *(provider.id + 1 for provider in providers)], default=1)
-        return Snapshot(next_provider, providers, launchers, sessions, cluster), damaged
+        return Snapshot(next_provider, providers, launchers, tuple(sessions), cluster), damaged
 
     def _release(self) -> None:
         self._database.close()
@@ -325,12 +328,7 @@ class Store:
 def _raise_counter(connection: sqlite3.Connection, next_provider: int) -> None:
     (before,) = connection.execute("SELECT next_provider FROM counter").fetchone() or (1,)
     if next_provider > before:
-        connection.execute("INSERT OR REPLACE INTO counter VALUES (1, ?, ?)", _summed(next_provider))
-
-
-def _summed(*row: Any) -> tuple[Any, ...]:
-    """Return a row with its checksum."""
-    return (*row, checksum(*row))
+        connection.execute("INSERT OR REPLACE INTO counter VALUES (1, ?, ?)", summed(next_provider))
 
 
 def _piece(table: str, last: int, connection: sqlite3.Connection) -> list[tuple[Any, ...]]:

@@ -1,7 +1,7 @@
 """Table of subscribers' sessions in the store.
 
-A row that does not match its checksum, or cannot be decoded, costs that session only, which its peer can establish
-again: the row is set aside. The wire that owns the sessions validates their content.
+A damaged row costs that session only, which its peer can establish again. The wire that owns the sessions validates
+their content.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
-from broker.core.checksums import checksum
+from broker.core.checksums import summed
 from broker.core.model import KnownSession
 
 TABLE = """
@@ -38,26 +38,9 @@ def write(connection: sqlite3.Connection, rows: Sequence[KnownSession], gone: Se
     """Store these sessions, and delete those with the identities ``gone``."""
     connection.executemany(
         "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [(*row, checksum(*row)) for row in map(_row, rows)],
+        [summed(*_row(session)) for session in rows],
     )
     connection.executemany("DELETE FROM session WHERE identity = ?", [(identity,) for identity in gone])
-
-
-def read(connection: sqlite3.Connection, has_sums: bool) -> tuple[tuple[KnownSession, ...], list[tuple[int, str]]]:
-    """Return all sessions, in the order in which they were stored, and the rowids of damaged rows with the reason."""
-    known: list[KnownSession] = []
-    damaged: list[tuple[int, str]] = []
-    columns = COLUMNS if has_sums else COLUMNS.replace("sum", "NULL")
-    for id, *row, sum in connection.execute(f"SELECT rowid, {columns} FROM session ORDER BY rowid"):
-        try:
-            session = _session(*row)
-            if has_sums and checksum(*row) != sum:
-                raise ValueError
-        except (ValueError, TypeError, RecursionError):
-            damaged.append((id, f"session {id} does not match its checksum"))
-        else:
-            known.append(session)
-    return tuple(known), damaged
 
 
 def _row(session: KnownSession) -> tuple[Any, ...]:
@@ -66,7 +49,7 @@ def _row(session: KnownSession) -> tuple[Any, ...]:
     return s.identity, s.key, s.address, float(s.ttl), s.version, topics
 
 
-def _session(identity: Any, key: Any, address: Any, ttl: Any, version: Any, topics: Any) -> KnownSession:
+def decode(identity: Any, key: Any, address: Any, ttl: Any, version: Any, topics: Any) -> KnownSession:
     """Decode a row. Raises a built-in exception for one that this module did not write."""
     if not (isinstance(identity, bytes) and isinstance(key, str) and isinstance(address, str)):
         raise TypeError

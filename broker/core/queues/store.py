@@ -23,7 +23,7 @@ from typing import Any
 
 from zope.interface import implementer
 
-from broker.core.checksums import checksum
+from broker.core.checksums import checksum, summed
 from broker.core.damage import TABLE as DAMAGED
 from broker.core.damage import Damage
 from broker.core.database import Database, Design, set_rows_aside, transact
@@ -140,7 +140,7 @@ class QueueStore:
         """Write a batch: all of it, or nothing, which raises `StateUnusable`."""
 
         def work(connection: sqlite3.Connection) -> None:
-            queues = [(*queue, checksum(*queue)) for queue in batch.queues]
+            queues = [summed(*queue) for queue in batch.queues]
             connection.executemany("INSERT OR REPLACE INTO queue VALUES (?, ?, ?, ?)", queues)
             at = 0
             for count in ROWS:
@@ -149,7 +149,7 @@ class QueueStore:
                     connection.execute(_INSERT[count], list(chain.from_iterable(rows)))
                     at += count
             if batch.counts:
-                counts = [(order, number, checksum(order, number)) for _, order, number in batch.counts]
+                counts = [summed(order, number) for _, order, number in batch.counts]
                 connection.execute(_COUNT, (json.dumps(counts),))
             for table, gone in (("message", [order for _, order in batch.gone]), ("queue", batch.queues_gone)):
                 if gone:
