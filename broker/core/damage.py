@@ -53,6 +53,12 @@ class Damage:
     files: int = 0
 
 
+def kept_rows(what: str, rows: Sequence[tuple[int, str]], not_used: str) -> Damage:
+    """Return the finding about rows that were moved to the table ``damaged``, each with its id and the reason."""
+    reasons = "; ".join([reason for _, reason in rows[:3]] + ["..."] * (len(rows) > 3))
+    return Damage(what, f"{reasons}. They are kept in the table damaged, and are not {not_used}", rows=len(rows))
+
+
 class Damages:
     """All findings of this process. Any part of the start may add some; they are reported once it is complete."""
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import sqlite3
 import threading
@@ -383,6 +384,12 @@ def set_rows_aside(
             (now, table, reason, id),
         )
         connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (id,))
+
+
+def without_sums(columns: str) -> str:
+    """Return a list of columns in SQL for tables of versions without checksums, which are read as they are on a full
+    disk: NULL in their place."""
+    return re.sub(r"\w*sum\b", "NULL", columns)
 
 
 def _equip(connection: sqlite3.Connection) -> None:

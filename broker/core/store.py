@@ -29,8 +29,17 @@ from broker.blocking import blocking
 from broker.core import stored_sessions
 from broker.core.checksums import checksum, summed
 from broker.core.damage import TABLE as DAMAGED
-from broker.core.damage import Damage, left_aside
-from broker.core.database import Database, Design, StateDamaged, StateFull, StateInUse, set_rows_aside, transact
+from broker.core.damage import Damage, kept_rows, left_aside
+from broker.core.database import (
+    Database,
+    Design,
+    StateDamaged,
+    StateFull,
+    StateInUse,
+    set_rows_aside,
+    transact,
+    without_sums,
+)
 from broker.core.disk_reserve import DiskReserve, is_full
 from broker.core.interfaces import IStore
 from broker.core.model import (
@@ -278,9 +287,7 @@ class Store:
         if damaged:
             transact(connection, tidy)
             for rows in damaged.values():
-                reasons = "; ".join([reason for _, reason in rows[:3]] + ["..."][: len(rows) > 3])
-                text = f"{reasons}. They are kept in the table damaged, and are not used"
-                self._found.append(Damage(f"{len(rows)} rows of {self._database.path}", text, rows=len(rows)))
+                self._found.append(kept_rows(f"{len(rows)} rows of {self._database.path}", rows, "used"))
         return snapshot
 
     def _read(self, connection: sqlite3.Connection) -> tuple[Snapshot, dict[str, list[tuple[int, str]]]]:
@@ -296,7 +303,7 @@ class Store:
             ``failure`` is the reason for one that ``decode`` fails on: by default a column has another type, which its
             checksum may not show.
             """
-            columns = _COLUMNS[table] if has_sums else _COLUMNS[table].replace("sum", "NULL")
+            columns = _COLUMNS[table] if has_sums else without_sums(_COLUMNS[table])
             found = []
             for id, *row, sum in connection.execute(f"SELECT rowid, {columns} FROM {table} ORDER BY rowid"):
                 reason = MISMATCH

@@ -17,7 +17,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from math import inf
 from typing import Any
 
@@ -25,8 +25,8 @@ from zope.interface import implementer
 
 from broker.core.checksums import checksum, summed
 from broker.core.damage import TABLE as DAMAGED
-from broker.core.damage import Damage
-from broker.core.database import Database, Design, set_rows_aside, transact
+from broker.core.damage import Damage, kept_rows
+from broker.core.database import Database, Design, set_rows_aside, transact, without_sums
 from broker.core.model import MAX_NAMED, Verified
 from broker.core.queues.interfaces import MAX_ORDER, Batch, IQueueStore, RestoredMessage
 from broker.core.queues.settings import Death
@@ -74,12 +74,6 @@ FROM json_each(?) AS new WHERE message.id = json_extract(new.value, '$[0]')
 _COLUMNS = "id, queue, count, expires, death, head, body, sum, count_sum"
 
 _QUEUE_COLUMNS = "id, space, name, sum"
-
-_UNCHECKED = {
-    _COLUMNS: "id, queue, count, expires, death, head, body, NULL, NULL",
-    _QUEUE_COLUMNS: "id, space, name, NULL",
-}
-"""The columns in databases of versions without checksums, which are read as they are on a full disk."""
 
 SUMS_SINCE = 2
 """First version with checksums."""
@@ -197,12 +191,8 @@ class QueueStore:
         return None if last is None or not rows else (Verified(rows, len(bad), bad[:MAX_NAMED]), last)
 
     def _aside(self, table: str, rows: Sequence[tuple[int, str]]) -> Damage:
-        reasons = "; ".join(f"{reason}" for _, reason in islice(rows, 3)) + ("; ..." if len(rows) > 3 else "")
-        return Damage(
-            f"{len(rows)} {'messages' if table == 'message' else 'names of queues'} in {self._database.path}",
-            f"{reasons}. They are kept in the table damaged, and are not delivered",
-            rows=len(rows),
-        )
+        what = "messages" if table == "message" else "names of queues"
+        return kept_rows(f"{len(rows)} {what} in {self._database.path}", rows, "delivered")
 
     def _read(
         self, connection: sqlite3.Connection, now: float
@@ -213,7 +203,7 @@ class QueueStore:
         has_sums = version >= SUMS_SINCE
         queues: dict[int, tuple[str, str]] = {}
         lost: dict[str, list[tuple[int, str]]] = {"message": [], "queue": []}
-        columns = _QUEUE_COLUMNS if has_sums else _UNCHECKED[_QUEUE_COLUMNS]
+        columns = _QUEUE_COLUMNS if has_sums else without_sums(_QUEUE_COLUMNS)
         for id, space, name, sum in connection.execute(f"SELECT {columns} FROM queue"):
             is_text = isinstance(space, str) and isinstance(name, str)
             if is_text and (not has_sums or checksum(id, space, name) == sum):
@@ -221,7 +211,7 @@ class QueueStore:
             else:
                 lost["queue"].append((id, f"the name of queue {id} does not match its checksum"))
         rows = []
-        columns = _COLUMNS if has_sums else _UNCHECKED[_COLUMNS]
+        columns = _COLUMNS if has_sums else without_sums(_COLUMNS)
         for row in connection.execute(f"SELECT {columns} FROM message ORDER BY id"):
             is_good = not has_sums or _matches(row)
             try:
