@@ -52,7 +52,7 @@ def _service(leases: ILeases, entry: ServiceEntry) -> Row:
         "contract": entry.contract,
     }
     if entry.contract:
-        heard = round(leases.moment() - entry.last_alive, 2)
+        heard = round(leases.moment() - entry.heard, 2)
         about |= {"interval": entry.interval, "liveness": entry.liveness, "heard": heard}
     if entry.source is not None:
         about["udp"] = f"{entry.source[0]}:{entry.source[1]}"

@@ -82,7 +82,7 @@ def _session(leases: ILeases, session: Mc0Session) -> Row:
     if session.key:
         about |= {"key": session.key, "name": session.key_name}
     about["ttl"] = round(session.ttl * 1000)
-    about["heard"] = round(leases.now - session.last_received, 1)
+    about["heard"] = round(leases.now - session.heard, 1)
     about["subscriptions"] = len(session.topics)
     about["topics"] = [shown(topic) for topic in islice(session.topics, MAX_TOPICS)]
     if session.refused:

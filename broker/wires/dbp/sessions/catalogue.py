@@ -219,7 +219,7 @@ class Catalogue:
 
     def live(self, entry: ServiceEntry) -> None:
         """Record a sign of life of a service."""
-        entry.last_alive = self._leases.moment()
+        entry.heard = self._leases.moment()
         if self._silence.suspects:
             self._silence.heard(entry)
         entry.failures = 0
@@ -228,7 +228,7 @@ class Catalogue:
     def beat(self, entry: ServiceEntry, source: Source | None, form: Form, sent: float | None) -> None:
         """Process a heartbeat of a service: by UDP from ``source``, or over a connection. ``sent`` is its time, which
         had that form."""
-        entry.last_alive = self._leases.moment()
+        entry.heard = self._leases.moment()
         if self._silence.suspects:
             self._silence.heard(entry)
         entry.restored = False
@@ -387,7 +387,7 @@ class Catalogue:
             entry.beat_at = max(entry.beat_at + entry.interval, now)
         due = min(dead_at, entry.beat_at)
         if self.terms.fall_back and not entry.probing:
-            ask_at = entry.last_alive + MISSED * entry.interval
+            ask_at = entry.heard + MISSED * entry.interval
             left = dead_at - now
             if now < ask_at:
                 due = min(due, ask_at)
@@ -417,11 +417,11 @@ class Catalogue:
 
     def _dead_at(self, entry: ServiceEntry) -> float:
         # The exact slack, since an agreed interval may be shorter than the coarse one.
-        return entry.last_alive + entry.liveness * entry.interval + self._leases.slack_exact
+        return entry.heard + entry.patience + self._leases.slack_exact
 
     def _missed_at_home(self, entry: ServiceEntry, now: float) -> bool:
         """Return True if a service under contract is silent, and another broker has it."""
-        if self.elsewhere is None or not entry.contract or now < entry.last_alive + MISSED * entry.interval:
+        if self.elsewhere is None or not entry.contract or now < entry.heard + MISSED * entry.interval:
             return False
         return self.elsewhere.held(entry.name) is not None
 

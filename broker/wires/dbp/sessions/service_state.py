@@ -71,8 +71,8 @@ class ServiceEntry:
     """One registered service, the subject of a lease while it is to be checked.
 
     ``address`` is the address from which it was registered; ``interval`` is in seconds. A service is under *contract*
-    if it registered an interval, or has sent a heartbeat: then it must go on sending them. ``last_alive`` is the time
-    of its last sign of life, ``beat_at`` that of the broker's next heartbeat to it, both on the clock of the leases.
+    if it registered an interval, or has sent a heartbeat: then it must go on sending them. ``heard`` is the time of
+    its last sign of life, ``beat_at`` that of the broker's next heartbeat to it, both on the clock of the leases.
     """
 
     __slots__ = (
@@ -84,9 +84,9 @@ class ServiceEntry:
         "details",
         "failures",
         "form",
+        "heard",
         "info",
         "interval",
-        "last_alive",
         "lease",
         "liveness",
         "moved",
@@ -112,7 +112,7 @@ class ServiceEntry:
         self.contract = False
         self.interval = 0.0
         self.liveness = 0
-        self.last_alive = 0.0
+        self.heard = 0.0
         self.beat_at = 0.0
         self.lease: ILease | None = None
         self.connection: RouterConnection | None = None
@@ -138,13 +138,9 @@ class ServiceEntry:
         """Reason for which it is not probed: its address is not permitted."""
 
     @property
-    def heard(self) -> float:
-        """The time of the last sign of life; see `broker.core.silent_peers.Silent`, as for the methods below."""
-        return self.last_alive
-
-    @property
     def patience(self) -> float:
-        """The intervals of silence after which it expires, in seconds."""
+        """The intervals of silence after which it expires, in seconds; see `broker.core.silent_peers.Silent`, as for
+        the methods below."""
         return self.liveness * self.interval
 
     @property

@@ -92,7 +92,7 @@ class Mc0Conversation:
                 self._refuse_unadmitted(identity, frames, refusal)
                 return
         # Invalid messages count as signs of life too: the peer is there.
-        session.last_received = self._leases.now
+        session.heard = self._leases.now
         if self._table.silence.suspects:
             self._table.silence.heard(session)
         try:

@@ -33,9 +33,9 @@ class Mc0Session:
     __slots__ = (
         "connection",
         "dropped",
+        "heard",
         "identity",
         "key_name",
-        "last_received",
         "lease",
         "owner",
         "refused",
@@ -64,7 +64,7 @@ class Mc0Session:
         """VERSION of the last CONNECT, empty if it had none; None before the first CONNECT."""
         self.ttl = 0.0
         """Seconds; 0 for none."""
-        self.last_received = 0.0
+        self.heard = 0.0
         """Time of the last message from the peer, on the clock of the leases."""
         self.sent = 0.0
         """Time of the last message to the peer, on the same clock."""
@@ -97,13 +97,8 @@ class Mc0Session:
         return self.sender.key
 
     @property
-    def heard(self) -> float:
-        """The time of the last message; see `broker.core.silent_peers.Silent`, as for the members below."""
-        return self.last_received
-
-    @property
     def patience(self) -> float:
-        """The TTL."""
+        """The TTL; see `broker.core.silent_peers.Silent`, as for the members below."""
         return self.ttl
 
     @property

@@ -235,7 +235,7 @@ class SessionTable:
             self.end(session, "gone")
             return None
         # The slack of the leases covers messages that were received but are not processed yet.
-        expires = session.last_received + EXPIRES * session.ttl + self._leases.slack
+        expires = session.heard + EXPIRES * session.ttl + self._leases.slack
         if now >= expires:
             again = self.silence.spare(session, now)
             if again is None:
@@ -291,7 +291,7 @@ class SessionTable:
         session = self._begin(identity, sender, key_name, "restored")
         session.version = known.version
         session.ttl = min(max(MIN_TTL, known.ttl), wire.MAX_TTL / 1000) if known.ttl else 0.0
-        session.last_received = self._leases.now
+        session.heard = self._leases.now
         self._subscriptions.subscribe_permitted(session, known.topics)
         self.schedule(session)
 

@@ -820,7 +820,7 @@ def test_any_answer_keeps_a_service_alive_for_ever(farm: DbpFarm) -> None:
     assert farm.catalogue.get("Rohan") is not None
     assert 300 <= len(farm.probes.asked) <= 600
     farm.probes.alive.clear()
-    last = farm.entry("Rohan").last_alive
+    last = farm.entry("Rohan").heard
     silence(farm, "Rohan")
     assert 3.0 < farm.leases.now - last <= 3.2
 
@@ -1015,7 +1015,7 @@ def test_a_health_check_is_a_probe_and_its_answer_is_a_sign_of_life(farm: DbpFar
     entry = farm.catalogue.get("Rohan")
     assert entry is not None
     assert entry.proved
-    assert entry.last_alive >= farm.leases.now - 0.2
+    assert entry.heard >= farm.leases.now - 0.2
 
 
 def test_a_health_check_of_what_is_not_registered(farm: DbpFarm) -> None:
