@@ -219,9 +219,7 @@ class Instances:
     def confirm(self, instance: Instance) -> None:
         """Process a check of a doubtful instance that succeeded: its lease begins again."""
         self._heard(instance)
-        if instance.lease is not None:
-            instance.lease.cancel()
-        instance.lease = self._leases.hold(instance, instance.due)
+        self._hold(instance)
 
     def follow(self) -> None:
         """Give up instances that are registered at other brokers of the cluster."""
@@ -327,7 +325,7 @@ class Instances:
         made = Instance(name, instance, principal, owner, token, provider, offer, self._leases.moment(), self)
         self._all[name, instance] = self._by_provider[provider] = made
         self._by_owner[owner.name] += 1
-        made.lease = self._leases.hold(made, made.due)
+        self._hold(made)
         if before is None:
             self.counts["registered"] += 1
         return made
@@ -381,10 +379,9 @@ class Instances:
         else:
             self.counts["renewed"] += 1
         self._heard(known)
-        if offer.ttl < before.ttl and known.lease is not None:
+        if offer.ttl < before.ttl:
             # The check of the longer lease would come too late.
-            known.lease.cancel()
-            known.lease = self._leases.hold(known, known.due)
+            self._hold(known)
 
     def _all_instances(self) -> Iterator[Instance]:
         return iter(self._all.values())
@@ -393,6 +390,12 @@ class Instances:
         known.heard = self._leases.moment()
         self.silence.heard(known)
         self._registry.beat(known.provider)
+
+    def _hold(self, known: Instance) -> None:
+        """Begin the lease of an instance, or begin it again."""
+        if known.lease is not None:
+            known.lease.cancel()
+        known.lease = self._leases.hold(known, known.due)
 
     def _forget(self, known: Instance) -> None:
         self.silence.ended(known)
