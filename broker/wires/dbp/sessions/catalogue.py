@@ -219,19 +219,13 @@ class Catalogue:
 
     def live(self, entry: ServiceEntry) -> None:
         """Record a sign of life of a service."""
-        entry.heard = self._leases.moment()
-        if self._silence.suspects:
-            self._silence.heard(entry)
+        self._heard(entry)
         entry.failures = 0
-        entry.restored = False
 
     def beat(self, entry: ServiceEntry, source: Source | None, form: Form, sent: float | None) -> None:
         """Process a heartbeat of a service: by UDP from ``source``, or over a connection. ``sent`` is its time, which
         had that form."""
-        entry.heard = self._leases.moment()
-        if self._silence.suspects:
-            self._silence.heard(entry)
-        entry.restored = False
+        self._heard(entry)
         entry.form = form
         if source is not None and entry.source != source:
             self._move(entry, source)
@@ -406,6 +400,12 @@ class Catalogue:
         """Remove a doubtful service at whose address nothing listens."""
         self._outbound.part(entry)
         self.remove(entry, "expired")
+
+    def _heard(self, entry: ServiceEntry) -> None:
+        entry.heard = self._leases.moment()
+        if self._silence.suspects:
+            self._silence.heard(entry)
+        entry.restored = False
 
     def _under_contract(self) -> Iterator[ServiceEntry]:
         return (entry for entry in self._entries.values() if entry.contract)
