@@ -36,6 +36,7 @@ from spark.capacity.tables.object_store import ObjectFolder, Place, StoreError, 
 from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, Table
 from spark.capacity.tables.store import OutError, Tables, need_publishable
 from spark.capacity.tables.working_copy import LAKE, fill, is_newest, refresh
+from spark.capacity.utc import utc
 
 SAID = (JournalError, NoJavaError, NoRecordsError, OutError, PolicyError, QuestionError, StoreError, TraceError)
 """Errors whose text is the sentence for the user."""
@@ -46,8 +47,7 @@ DEMO_DAYS = 30
 
 def moment(text: str) -> datetime:
     """Read a time in ISO form; without a zone it is UTC."""
-    when = datetime.fromisoformat(text)
-    return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    return utc(datetime.fromisoformat(text))
 
 
 def hours(text: str) -> int:

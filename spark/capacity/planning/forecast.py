@@ -15,7 +15,7 @@ One pandas function for each service does the work, for it is a few thousand num
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped, unused-ignore]
@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 from spark.capacity.planning import models, peak_bound
 from spark.capacity.planning.policy import Assumptions
 from spark.capacity.tables.schema import GOLD_FORECAST, PEAKS
+from spark.capacity.utc import utc
 
 PLAIN = Assumptions()
 
@@ -40,8 +41,7 @@ QUIET = 24
 
 def full_hour(now: datetime) -> datetime:
     """Return the hour of a moment, in UTC; a moment without a zone is one of UTC."""
-    moment = now.replace(tzinfo=UTC) if now.tzinfo is None else now.astimezone(UTC)
-    return moment.replace(minute=0, second=0, microsecond=0)
+    return utc(now).replace(minute=0, second=0, microsecond=0)
 
 
 def forecast(load: DataFrame, now: datetime, horizon: int = HORIZON, assumed: Assumptions = PLAIN) -> DataFrame:
@@ -65,7 +65,7 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
         service = hours["service"].iloc[0]
         highest = hours[list(PEAKS)].astype("float64").bfill(axis="columns")[PEAKS[0]]
         if assumed.exclusions:
-            out = [assumed.excluded(service, at.replace(tzinfo=UTC)) for at in pd.to_datetime(hours["h"])]
+            out = [assumed.excluded(service, utc(at)) for at in pd.to_datetime(hours["h"])]
             highest = highest.mask(pd.Series(out, highest.index))
         headroom = assumed.of(service).headroom
         peaks = models.recent(hourly(hours["h"], highest, start))

@@ -16,7 +16,7 @@ A service's plan is plain Python on a few hundred numbers; Spark only brings the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from math import isfinite
 from typing import Any
@@ -33,6 +33,7 @@ from spark.capacity.planning.needs import POLICY_COLUMNS, Needs, service_needs, 
 from spark.capacity.planning.policy import Assumptions, Event, Policy
 from spark.capacity.planning.state import State, state_of
 from spark.capacity.tables.schema import GOLD_PLAN, PEAKS
+from spark.capacity.utc import utc
 
 ODDS = (
     *("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h"),
@@ -139,13 +140,13 @@ def plan_service(
     day = [finest(row) for row in hours if row["h"] >= issued - timedelta(days=1)]
     highest = max((options.grown * peak for peak in day if peak is not None), default=None)
     # In an event the whole week may be as high as its highest peak: nothing is known of when in it that comes.
-    bound = first["peak_bound"] * max(options.factor(service, _utc(row["h"])) for row in steps)
+    bound = first["peak_bound"] * max(options.factor(service, utc(row["h"])) for row in steps)
     erlangs = _erlangs(last)
     needs = service_needs(full_load, policy, erlangs, there, last.get("demand_mean"))
-    usual = [row for row in hours if not options.assumed.excluded(service, _utc(row["h"]))]
+    usual = [row for row in hours if not options.assumed.excluded(service, utc(row["h"]))]
     peaks = weekly_peaks(usual, issued)
     trend = growth(peaks, whole_weeks(usual, issued))
-    need_now = needs.of(first["hour_bound"] * options.factor(service, _utc(first["h"])))
+    need_now = needs.of(first["hour_bound"] * options.factor(service, utc(first["h"])))
     busy, need = needs.busy(bound), needs.of(bound)
     known = sum(finest(row) is not None for row in hours)
     state = state_of(needs, providers, demand if last else None, highest, bound, known)
@@ -189,10 +190,6 @@ def plan_service(
     }
 
 
-def _utc(hour: datetime) -> datetime:
-    return hour.replace(tzinfo=UTC) if hour.tzinfo is None else hour
-
-
 def _erlangs(last: Mapping[str, Any]) -> float | None:
     """Return the mean number of requests in service in the last hour; None where it is unknown or absurd."""
     requests, seconds, in_flight = (last.get(name) for name in ("requests", "service_s", "in_flight"))
@@ -211,7 +208,7 @@ def _short_from(
 ) -> datetime | None:
     """Return the first hour of which the need is more than there are providers."""
     for row in steps:
-        if needs.exceed(row[of] * options.factor(row["service"], _utc(row["h"])), providers):
+        if needs.exceed(row[of] * options.factor(row["service"], utc(row["h"])), providers):
             hour: datetime = row["h"]
             return hour
     return None

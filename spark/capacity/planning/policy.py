@@ -35,7 +35,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from fnmatch import fnmatchcase
 from math import isfinite
 from pathlib import Path
@@ -44,6 +44,7 @@ from typing import Any
 import attrs
 
 from spark.capacity.planning.peak_bound import HEADROOM
+from spark.capacity.utc import utc
 
 TARGET = 0.8
 """Target utilisation of a provider in the busiest minute, as far as the journal tells minutes: the rest is for shorter
@@ -242,7 +243,7 @@ class _Reader:
         for key in ("from", "to", "factor"):
             if key in rules and key not in given:
                 raise self._error(table, number, "", f"[[{table}]] needs the key {key}")
-        made = {NAMES.get(key, key): _in_utc(value) for key, value in given.items()}
+        made = {NAMES.get(key, key): utc(value) if _moment(value) else value for key, value in given.items()}
         if "begin" in made and made["begin"] >= made["end"]:
             raise self._error(table, number, "to", f"[[{table}]] ends before it begins")
         if made.get("most") is not None and made.get("least", 1) > made["most"]:
@@ -265,9 +266,3 @@ class _Reader:
                 if re.match(rf"""\s*["']?{re.escape(key)}["']?\s*=""", self._lines[at]):
                     return f"{self._path}, line {at + 1}"
         return f"{self._path}" if head is None else f"{self._path}, line {head + 1}"
-
-
-def _in_utc(value: Any) -> Any:
-    if not isinstance(value, datetime):
-        return value
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from spark.capacity.tables.schema import (
     Table,
 )
 from spark.capacity.tables.store import OutError, Tables
+from spark.capacity.utc import utc
 
 LABEL = "label"
 
@@ -67,8 +68,7 @@ def read_calendar(path: Path) -> tuple[Event, ...]:
 
 
 def _moment(text: str) -> datetime:
-    when = datetime.fromisoformat(text.strip())
-    return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    return utc(datetime.fromisoformat(text.strip()))
 
 
 def needed(wanted: Sequence[str]) -> list[Table]:

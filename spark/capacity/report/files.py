@@ -10,7 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from spark.capacity.report.row_values import Row, missing, utc
+from spark.capacity.report.row_values import Row, missing
+from spark.capacity.utc import utc
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Beginnings of a text that a spreadsheet would take for a formula."""

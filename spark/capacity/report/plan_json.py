@@ -33,7 +33,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from spark.capacity.planning.needs import needs_of
 from spark.capacity.report.files import FORMULA, replace
 from spark.capacity.report.rows_by_service import RowsByService
 from spark.capacity.report.service_rows import by_service, cost_now, planned_state, totals
+from spark.capacity.utc import utc
 
 VERSION = 1
 
@@ -128,7 +129,7 @@ def schedule(row: Row, steps: Sequence[Row]) -> list[int | None]:
     made: list[int | None] = [None] * WEEK
     needs = needs_of(row)
     for step in steps:
-        at, needed = _utc(step["h"]), needs.of(step["hour_bound"])
+        at, needed = utc(step["h"]), needs.of(step["hour_bound"])
         slot = at.weekday() * 24 + at.hour
         if needed is not None:
             made[slot] = max(needed, made[slot] or 0)
@@ -162,12 +163,8 @@ def text_of(made: Mapping[str, Any]) -> str:
     return f"{head}\n{services}\n]}}\n"
 
 
-def _utc(value: datetime) -> datetime:
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
 def _time(value: datetime | None) -> str | None:
-    return None if value is None or value != value else _utc(value).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return None if value is None or value != value else utc(value).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _number(value: float | None) -> float | None:

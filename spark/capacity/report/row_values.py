@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
+
+from spark.capacity.utc import utc
 
 Row = Mapping[str, Any]
 Tables = Mapping[str, Any]
@@ -18,10 +20,6 @@ with `broker`, `boot`, `seq`, `before` and `after`: which records show that a br
 def missing(value: Any) -> bool:
     # NaN and pandas' NaT are not equal to themselves.
     return value is None or (isinstance(value, float | datetime) and value != value)
-
-
-def utc(value: datetime) -> datetime:
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def time_of(row: Row, name: str) -> datetime | None:

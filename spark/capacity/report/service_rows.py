@@ -10,8 +10,9 @@ from typing import Literal
 import attrs
 
 from spark.capacity.planning.state import State
-from spark.capacity.report.row_values import Row, Tables, number_of, text_of, time_of, utc
+from spark.capacity.report.row_values import Row, Tables, number_of, text_of, time_of
 from spark.capacity.report.rows_by_service import RowsByService
+from spark.capacity.utc import utc
 
 
 @attrs.frozen

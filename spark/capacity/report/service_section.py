@@ -12,7 +12,7 @@ from spark.capacity.planning.needs import policy_of
 from spark.capacity.planning.policy import Policy
 from spark.capacity.planning.state import State
 from spark.capacity.report.chart import Band, Drawing, Line, Mark, chart
-from spark.capacity.report.row_values import Row, highest_of, mean_of, number_of, text_of, time_of, utc
+from spark.capacity.report.row_values import Row, highest_of, mean_of, number_of, text_of, time_of
 from spark.capacity.report.service_rows import (
     Misses,
     ServiceRows,
@@ -21,6 +21,7 @@ from spark.capacity.report.service_rows import (
     shortage_by_p50,
 )
 from spark.capacity.report.trend_chart import Trend, limit_of, trend_of
+from spark.capacity.utc import utc
 
 SHOWN = timedelta(days=35)
 """History in a chart: five weeks, so that the weekly wave is seen and an hour still has a part of a pixel."""
