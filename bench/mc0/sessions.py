@@ -1,4 +1,4 @@
-"""The cost of many silent, slow or hostile mc0 peers for the broker, and for peers beside them.
+"""The cost of many silent or slow mc0 peers for the broker, and for peers beside them.
 
 bench/README.md says what the rows are; `bench.robust` runs them.
 """

@@ -66,8 +66,8 @@ def _by_tcp(kind: str, title: str, attack: Attack) -> Door:
     return Door(f"dns-{kind}", "dns", title, partial(swarm, attack))
 
 
-def _by_udp(kind: str, title: str, make: Callable[[int], bytes], wire: str = "dns-udp") -> Door:
-    return Door(f"{wire}-{kind}", wire, title, partial(flood, make), lossy=True)
+def _by_udp(kind: str, title: str, make: Callable[[int], bytes]) -> Door:
+    return Door(f"dns-udp-{kind}", "dns-udp", title, partial(flood, make), lossy=True)
 
 
 DOORS = [

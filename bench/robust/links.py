@@ -1,7 +1,7 @@
 """A link between two brokers beside a thousand hostile connections to the listener of one of them.
 
 The two brokers send a message to and fro every 10 ms; the goal is the share that is back within 50 ms, as for peers
-of the wires. The hostile peers are those of `bench.zmtp.hostile_peers`, and some that begin the handshake of CURVE.
+of the wires. The hostile peers are those of `bench.robust.zmtp_attacks`, and some that begin the handshake of CURVE.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from bench.robust.good_peers import (
     RtcpPeer,
     WebPeer,
 )
-from bench.robust.swarm import ANSWER_WITHIN, SOURCES, Seen
+from bench.robust.swarm import SOURCES, Seen
 from bench.robust.visits import visitors
 from tests.config.certificates import certificate
 
@@ -49,6 +49,9 @@ the share of newcomers that are answered."""
 
 ANSWERED_WITHIN = 0.050
 """Seconds in which every good peer is to be answered."""
+
+ANSWER_WITHIN = 5.0
+"""Seconds that good peers wait for their last answers."""
 
 ALONE = 3.0
 """Seconds in which the good peers are alone."""
@@ -435,6 +438,5 @@ _LISTENS = {
     ("mtl", "mtl-data"): mtl_servers.LISTENS,
     ("api",): re.compile(r" http on 127\.0\.0\.1:(\d+) \("),
     ("dns", "dns-udp"): re.compile(r"dns on 127\.0\.0\.1:(\d+) \(udp and tcp\)"),
-    ("dbp-udp",): re.compile(r"dbp on tcp://127\.0\.0\.1:\d+ \(udp 127\.0\.0\.1:(\d+)"),
 }
 """The log line of an open wire, and the names of the ports in it."""

@@ -14,9 +14,6 @@ import attrs
 
 from bench.common import traffic
 
-ANSWER_WITHIN = 5.0
-"""Seconds that good peers wait for their last answers."""
-
 FIRST_SOURCE = 300
 SOURCES = 20
 """The hostile peers come from these loopback addresses, 50 from each; good peers and newcomers from 127.0.0.1."""
