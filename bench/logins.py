@@ -11,7 +11,6 @@ import http.client
 import json
 import re
 import socket
-import sys
 import time
 from argparse import ArgumentParser
 from base64 import b64encode
@@ -29,7 +28,7 @@ import zmq
 from bench.common.machine import describe
 from bench.common.processes import NICENESS, InProcess
 from bench.common.report import table
-from bench.common.servers import HOST, START_WITHIN, free_port, spawn
+from bench.common.servers import HOST, START_WITHIN, Server, await_log, free_port, spawn, twistd
 from broker.access.known_logins import WRITE_AFTER
 from broker.access.password_verifiers import of
 
@@ -102,21 +101,15 @@ def broker(servers: int) -> Iterator[tuple[Ports, Callable[[], None]]]:
 
 @contextmanager
 def _running(folder: Path) -> Iterator[None]:
-    twistd = str(Path(sys.executable).with_name("twistd"))
     log = folder / "log"
     log.unlink(missing_ok=True)
-    options = (f"--config={folder / 'config.toml'}", f"--state={folder}")
-    process = spawn([twistd, "-n", "--pidfile=", "elkobroker", *options], log)
+    command = twistd(f"--config={folder / 'config.toml'}", f"--state={folder}")
+    server = Server(spawn(command, log), 0, True, log)
     try:
-        end = time.monotonic() + 3 * START_WITHIN
-        while not re.search(r"mtl on \S+", log.read_text() if log.exists() else ""):
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        await_log(server, re.compile(r"mtl on \S+").search, 3 * START_WITHIN)
         yield
     finally:
-        process.terminate()
-        process.wait(PATIENCE)
+        server.stop()
 
 
 # one attempt at each door: "in", "wrong" or "refused"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ import attrs
 
 from bench.common.command import begin, parsed, write
 from bench.common.report import table
-from bench.common.servers import HOST, Server, free_port, spawn, wait_for
+from bench.common.servers import HOST, Server, await_log, free_port, spawn, twistd, wait_for
 from bench.dbp import peers as dbp
 from bench.zmtp.peer import connect as zmtp
 from broker.client.blocking import Client
@@ -58,14 +57,12 @@ def farm() -> Iterator[Farm]:
     with TemporaryDirectory(prefix="elkobroker-bench-") as directory, ExitStack() as held:
         ports = {name: free_port() for name in ("elko", "http", "mc0", "dbp", "mtl", "console")}
         options = [f"--{name}-port={port}" for name, port in ports.items() if name != "elko"]
-        command = ["-n", "--pidfile=", "elkobroker", f"--port={ports['elko']}", *options, f"--state={directory}/state"]
-        twistd = str(Path(sys.executable).with_name("twistd"))
+        command = twistd(f"--port={ports['elko']}", *options, f"--state={directory}/state")
         log = Path(directory) / "log"
-        server = Server(spawn([twistd, *command], log), ports["elko"], True, log)
+        server = Server(spawn(command, log), ports["elko"], True, log)
         try:
             wait_for(server)
-            while not re.search("console on", log.read_text()):
-                time.sleep(0.05)
+            await_log(server, re.compile("console on").search)
             yield Farm(server, ports["http"], ports["mc0"], ports["dbp"], ports["mtl"], held)
         finally:
             held.close()

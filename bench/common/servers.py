@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -108,6 +108,7 @@ class WireServer(Server):
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
+F = TypeVar("F")
 S = TypeVar("S", bound=Server)
 W = TypeVar("W", bound=WireServer)
 
@@ -146,37 +147,25 @@ def broker_with(
     while console == elko:
         console = free_port()
     log = directory / "log"
-    command = [
-        str(Path(sys.executable).with_name("twistd")),
-        "-n",
-        "--pidfile=",
-        "elkobroker",
+    command = twistd(
         f"--config={directory / 'config.toml'}",
         f"--port={elko}",
         f"--console-port={console}",
         *(f"--{other}-port=off" for other in wires_of(checkout) if other != wire),
         f"--state={directory}",
-    ]
+    )
     process = spawn(command, log, checkout=checkout, variables=variables, descriptors=descriptors)
     server = kind(process, 0, True, log)
     server.elko, server.console = elko, console
     try:
-        yield server, _await_log(server, listens)
+        yield server, await_log(server, listens.search)
     finally:
         server.stop()
 
 
-def _await_log(server: Server, listens: re.Pattern[str]) -> re.Match[str]:
-    """The line of the log that says that the wire is open. Raises `CannotStart`."""
-    end = time.monotonic() + START_WITHIN
-    while time.monotonic() < end:
-        text = server.log.read_text(errors="replace") if server.log.exists() else ""
-        if (found := listens.search(text)) is not None:
-            return found
-        if server.process.poll() is not None:
-            raise CannotStart(f"the broker ended with status {server.process.returncode}:\n{text}")
-        time.sleep(0.02)
-    raise CannotStart(f"the broker has no such wire after {START_WITHIN:g} s:\n{server.log.read_text()}")
+def twistd(*options: str) -> list[str]:
+    """The command of a broker with these options."""
+    return [str(Path(sys.executable).with_name("twistd")), "-n", "--pidfile=", "elkobroker", *options]
 
 
 @contextmanager
@@ -213,19 +202,10 @@ def start_broker(directory: Path, wait: bool = True) -> Server:
     With ``wait`` False it is returned at once, and may not accept connections yet.
     """
     port = free_port()
-    twistd = Path(sys.executable).with_name("twistd")
     state = directory / "state"
     state.mkdir(mode=0o700, exist_ok=True)
-    command = [
-        str(twistd),
-        "-n",
-        "--pidfile=",
-        "elkobroker",
-        f"--port={port}",
-        f"--state={state}",
-        "--console-port=off",
-        *(f"--{wire}-port=off" for wire in wires_of(None)),
-    ]
+    off = (f"--{wire}-port=off" for wire in wires_of(None))
+    command = twistd(f"--port={port}", f"--state={state}", "--console-port=off", *off)
     log = directory / f"log-{port}"
     server = Server(spawn(command, log), port, True, log)
     if wait:
@@ -281,13 +261,32 @@ def die_with_parent() -> None:
 
 def wait_for(server: Server, poll: float = 0.02) -> None:
     """Wait until it accepts connections, trying every ``poll`` seconds. Raises `CannotStart`."""
-    end = time.monotonic() + START_WITHIN
-    while time.monotonic() < end:
-        if server.process.poll() is not None:
-            raise CannotStart(f"the broker ended with status {server.process.returncode}:\n{server.log.read_text()}")
+
+    def accepts() -> bool | None:
         try:
             socket.create_connection((HOST, server.port), 1).close()
-            return
         except OSError:
-            time.sleep(poll)
-    raise CannotStart(f"the broker does not listen after {START_WITHIN:g} s:\n{server.log.read_text()}")
+            return None
+        return True
+
+    _awaited(server, accepts, poll, START_WITHIN)
+
+
+def await_log(server: Server, find: Callable[[str], F | None], within: float = START_WITHIN) -> F:
+    """Wait until ``find`` finds something in its log, and return that. Raises `CannotStart`."""
+    return _awaited(server, lambda: find(_log(server)), 0.02, within)
+
+
+def _awaited(server: Server, look: Callable[[], F | None], poll: float, within: float) -> F:
+    end = time.monotonic() + within
+    while time.monotonic() < end:
+        if (found := look()) is not None:
+            return found
+        if server.process.poll() is not None:
+            raise CannotStart(f"the broker ended with status {server.process.returncode}:\n{_log(server)}")
+        time.sleep(poll)
+    raise CannotStart(f"the broker does not listen after {within:g} s:\n{_log(server)}")
+
+
+def _log(server: Server) -> str:
+    return server.log.read_text(errors="replace") if server.log.exists() else ""

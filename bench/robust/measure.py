@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -19,10 +18,10 @@ from typing import Any
 
 import attrs
 
-from bench.common import machine, servers, traffic
+from bench.common import machine, traffic
 from bench.common.figures import MIB
 from bench.common.processes import NICENESS, InProcess
-from bench.common.servers import CannotStart, Server, spawn
+from bench.common.servers import Server, await_log, spawn, twistd
 from bench.dbp import servers as dbp_servers
 from bench.elko import messages
 from bench.mc0 import servers as mc0_servers
@@ -247,8 +246,9 @@ def measure(door: Door, count: int, seconds: float, sources: int = SOURCES) -> S
     elsewhere = "elko" if door.wire != "elko" else "api"
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="elkobroker-bench-")))
-        server, ports = _start(directory, door.descriptors)
+        server = _start(directory, door.descriptors)
         stack.callback(server.stop)
+        ports = await_log(server, _ports)
 
         def started(function: Callable[..., Any], *arguments: Any, niceness: int = 0) -> InProcess:
             process = InProcess(function, *arguments, niceness=niceness)
@@ -400,36 +400,23 @@ def _given_back(server: Server, before: int) -> int:
     return kept
 
 
-def _start(directory: Path, descriptors: int | None) -> tuple[Server, dict[str, int]]:
-    """A broker with all listeners, and their ports."""
+def _start(directory: Path, descriptors: int | None) -> Server:
+    """A broker with all listeners."""
     pem, key = certificate(directory, "broker")
     config = directory / "config.toml"
     config.write_text(CONFIG.format(certificate=pem, key=key))
     log = directory / "log"
-    command = [
-        str(Path(sys.executable).with_name("twistd")),
-        "-n",
-        "--pidfile=",
-        "elkobroker",
-        f"--config={config}",
-        "--console-port=0",
-        f"--state={directory}",
-    ]
-    server = Server(spawn(command, log, descriptors=descriptors), 0, True, log)
-    end = time.monotonic() + servers.START_WITHIN
-    while time.monotonic() < end:
-        text = log.read_text(errors="replace") if log.exists() else ""
-        ports = {name or console: int(port) for name, console, port in _PORT.findall(text)}
-        for wires, listens in _LISTENS.items():
-            if said := listens.search(text):
-                ports |= zip(wires, [int(port) for port in said.groups()] * len(wires), strict=False)
-        if {*GOOD, "tls"} <= ports.keys():
-            return server, ports
-        if server.process.poll() is not None:
-            break
-        time.sleep(0.02)
-    server.stop()
-    raise CannotStart(f"the broker does not have all listeners:\n{log.read_text()}")
+    command = twistd(f"--config={config}", "--console-port=0", f"--state={directory}")
+    return Server(spawn(command, log, descriptors=descriptors), 0, True, log)
+
+
+def _ports(log: str) -> dict[str, int] | None:
+    """The ports of all listeners, once the log has them."""
+    ports = {name or console: int(port) for name, console, port in _PORT.findall(log)}
+    for wires, listens in _LISTENS.items():
+        if said := listens.search(log):
+            ports |= zip(wires, [int(port) for port in said.groups()] * len(wires), strict=False)
+    return ports if {*GOOD, "tls"} <= ports.keys() else None
 
 
 _LISTENS = {
