@@ -59,11 +59,10 @@ class PlannedService:
 
     ``has`` is the number of providers at the time of the plan; ``need_now`` are needed for the bound of the hour that
     begins then, ``need`` for that of the horizon, of which ``add`` are missing, or ``free`` too many. From ``short_at``
-    on there are too few,
-    in seconds of the epoch; None if that is not foreseen. The bound behind ``need`` would have been missed at
-    ``missed`` of ``trials`` past moments; with 95 % confidence its rate of misses is at most ``miss_at_most``, a share.
-    ``note`` is a sentence. ``report`` is the path of its section or page in the report, relative to the file of the
-    plan; empty if the plan names none.
+    on there are too few, in seconds of the epoch; None if that is not foreseen. The bound behind ``need`` would have
+    been missed at ``missed`` of ``trials`` past moments; with 95 % confidence its rate of misses is at most
+    ``miss_at_most``, a share. ``note`` is a sentence. ``report`` is the path of its section or page in the report,
+    relative to the file of the plan; empty if the plan names none.
     """
 
     name: str

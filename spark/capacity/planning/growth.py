@@ -7,7 +7,8 @@ Rules:
   lower, and the next week would look like growth.
 - The growth is the Theil-Sen slope of the last `WEEKS` weekly peaks, which a single week does not bend. With less than
   `FEWEST` known weeks there is none.
-- The date is the first of the coming `WEEKS` weeks in which the level, `HEADROOM` on top, needs more than there are.
+- The date is the first of the coming `WEEKS` weeks in which the level, with the headroom of the policy on
+  top, needs more than there are.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rules:
 - `version` is 1. Later versions may add members; a reader leaves those that it does not know.
-- Times are ISO 8601 in UTC, loads as providers report them, needs in providers with their spares.
+- Times are ISO 8601 in UTC, loads as providers report them, needs in providers, by the policy.
 - A value that is not known is null. Nothing is said of capacity where `full_load` is null.
 - `schedule` has a need for each hour of the week, 168 of them from Monday 00:00 UTC on; null beyond the horizon.
 - Each service has a line of its own.

@@ -20,8 +20,8 @@ Rules:
 - Loads are weighted by time, not by reports: a provider that reports often, or changes only, is not counted more or
   less for it. A load holds until the next report while the provider is up.
 - An instance with two brokers is one: its times are added up and capped.
-- A task may run twice, after a failure or by speculation. Each attempt writes a file
-  of its own, and the files of those attempts whose results Spark returns are moved into the table.
+- A task may run twice, after a failure or by speculation. Each attempt writes a file of its own, and the files of those
+  attempts whose results Spark returns are moved into the table.
 """
 
 import shutil

@@ -424,7 +424,7 @@ GOLD_PLAN = Table(
     ),
     dated=True,
 )
-"""Number of providers that a service needs, spares included, the rule that decided, and the time from which on those of
+"""Number of providers that a service needs by its policy, the rule that decided, and the time from which on those of
 now are too few.
 
 `state` is one of `planning/state.py`. `add` is the number of missing providers, `free` the number that may go. The
@@ -434,8 +434,7 @@ share of them, from `trend_level` on, and `exhaust_trend` the week in which it m
 within 13. `weekly_peaks` are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest minute of
 the last full hour, `demand_mean` its mean. `erlangs` is the mean number of requests in service in that hour, where
 providers report requests. So many `shared_providers` offer other services as well: their full load counts in each, and
-needs do not add
-up."""
+needs do not add up."""
 
 EVALUATION = Table(
     "evaluation",
