@@ -10,13 +10,12 @@ import contextlib
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import zmq
 
-from broker import curve
+from broker import curve, small_file
 from broker.config import files
 from broker.config.files import PUBLIC
 
@@ -158,27 +157,14 @@ def _public_key(path: str) -> str:
 
 def write(path: Path, key: bytes, mode: int, force: bool) -> None:
     """Write a key file: it appears whole, with its mode, and replaces another one only with ``force``."""
-    temporary = None
     try:
-        # A hidden name, since readers of the directory skip hidden files; readable by its owner only.
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with open(descriptor, "wb") as file:
+        with small_file.written(path, create=not force) as file:
             file.write(key + b"\n")
-            os.fchmod(descriptor, mode)
-            file.flush()
-            os.fsync(descriptor)
-        if force:
-            os.replace(temporary, path)
-            temporary = None
-        else:
-            os.link(temporary, path)
+            os.fchmod(file.fileno(), mode)
     except FileExistsError:
         raise Failed(f"{path} is there already; --force replaces it") from None
     except OSError as error:
         raise Failed(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        if temporary is not None:
-            os.unlink(temporary)
 
 
 # the command line

@@ -1,8 +1,12 @@
-"""Small files, which are read and replaced as a whole: those that operators name, and soft state of the broker."""
+"""Small files, which are read and replaced as a whole: those of operators and users, and soft state of the broker."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
+from collections.abc import Iterator
+from typing import BinaryIO
 
 from broker.blocking import blocking
 
@@ -26,11 +30,37 @@ def read(path: str | os.PathLike[str], most: int) -> bytes:
     return data
 
 
+@contextlib.contextmanager
+@blocking
+def written(path: str | os.PathLike[str], create: bool = False) -> Iterator[BinaryIO]:
+    """Yield a file with the mode 0600 that is at the path after the block: whole, and on the disk.
+
+    It replaces one that is there; with ``create``, FileExistsError is raised then. Nothing is left of it after an
+    exception. Raises OSError.
+    """
+    directory, name = os.path.split(path)
+    # A hidden name, since readers of directories skip hidden files.
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=directory or ".")
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+        if create:
+            os.link(temporary, path)
+        else:
+            os.replace(temporary, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
 @blocking
 def replace(path: str, data: bytes) -> None:
     """Replace a file with soft state, or create it, with the mode 0600. Raises OSError.
 
-    It is not synchronized with the disk: after a power failure, the reader must do without it.
+    It is not synchronized with the disk: after a power failure, the reader must do without it. The name of the new file
+    is fixed, so that kills leave one at most: there is one writer.
     """
     temporary = f"{path}.new"
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:

@@ -6,9 +6,9 @@ import contextlib
 import fcntl
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 
+from broker import small_file
 from broker.access.guarded_reading import FORBIDDEN, MAX_FILE
 
 MODE = 0o600
@@ -45,22 +45,13 @@ def replace(path: str, text: str) -> None:
     data = text.encode()
     if len(data) > MAX_FILE:
         raise EditFailed(f"{path} would become larger than {MAX_FILE} bytes")
-    temporary = None
-    try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            os.fchmod(descriptor, MODE)
-            with contextlib.suppress(FileNotFoundError):
-                old, new = os.stat(path), os.fstat(descriptor)
-                if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
-                    os.fchown(descriptor, old.st_uid, old.st_gid)
-                # The broker may read the file by its group.
-                os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & ~FORBIDDEN)
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(temporary, path)
-        temporary = None
-    finally:
-        if temporary is not None:
-            os.unlink(temporary)
+    with small_file.written(path) as file:
+        file.write(data)
+        descriptor = file.fileno()
+        os.fchmod(descriptor, MODE)
+        with contextlib.suppress(FileNotFoundError):
+            old, new = os.stat(path), os.fstat(descriptor)
+            if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+                os.fchown(descriptor, old.st_uid, old.st_gid)
+            # The broker may read the file by its group.
+            os.fchmod(descriptor, stat.S_IMODE(old.st_mode) & ~FORBIDDEN)

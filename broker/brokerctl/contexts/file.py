@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import stat
-import tempfile
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
 
+from broker import small_file
 from broker.brokerctl.contexts.context import NAME, Context
 from broker.brokerctl.failures import Exit, Failure
 
@@ -104,21 +104,12 @@ def write(path: Path, contexts: Contexts) -> None:
                 lines.append(f"{key} = {_quoted(value)}")
     # A link stays, as dotfiles are often linked.
     real = Path(os.path.realpath(path))
-    temporary = None
     try:
         real.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines).lstrip("\n") + "\n")
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(temporary, real)
-        temporary = None
+        with small_file.written(real) as file:
+            file.write(("\n".join(lines).lstrip("\n") + "\n").encode())
     except OSError as error:
         raise Failure(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        if temporary is not None:
-            os.unlink(temporary)
 
 
 def _quoted(text: str) -> str:

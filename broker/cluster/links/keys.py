@@ -7,7 +7,6 @@ published as `broker.core.cluster.interfaces.Member.key`.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import attrs
 from nacl.bindings import crypto_box_keypair, crypto_scalarmult_base
 
-from broker import curve
+from broker import curve, small_file
 from broker.blocking import blocking
 from broker.config.files import BadFile, curve_secret
 from broker.core.cluster.interfaces import Member
@@ -55,18 +54,11 @@ def kept_key(path: str) -> LinkKey:
 
 @blocking
 def _create(path: str) -> None:
-    """Create the file, whole or not at all. The mode of a temporary file is 600."""
+    """Create the file, whole or not at all."""
     _, secret = crypto_box_keypair()
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path) or ".")
-    try:
-        with open(descriptor, "w") as file:
-            file.write(curve.encode(secret) + "\n")
-            file.flush()
-            os.fsync(descriptor)
-        with suppress(FileExistsError):  # another process was faster: its key counts
-            os.link(temporary, path)
-    finally:
-        os.unlink(temporary)
+    # If the file exists by now, another process was faster: its key counts.
+    with suppress(FileExistsError), small_file.written(path, create=True) as file:
+        file.write(curve.encode(secret).encode("ascii") + b"\n")
 
 
 class MemberKeys:
