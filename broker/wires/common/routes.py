@@ -193,8 +193,7 @@ class Routes:
             self._close(connection, next(iter(routes.values())))
         about = connection.to_bytes(8) + envelopes.joined(envelope)
         route = Route(b"\0" + blake2b(about, digest_size=16).digest(), next(self._numbers), peer, envelope)
-        # Again, since the last route of a connection takes the table with it.
-        self._of_connection.setdefault(connection, routes)[envelope] = route
+        routes[envelope] = route
         self._connections[peer] = connection
         self._routes[route.identity] = route
         return route
