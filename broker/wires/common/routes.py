@@ -1,8 +1,8 @@
 """Routes: the clients behind proxies as peers of their own, for wires that know connections only.
 
-Between a ROUTER and the sessions of a wire. The sessions get each message with one empty frame in front, whatever its
-envelope was (`broker.net.interfaces.envelopes`), and send theirs so; the envelope is kept here, and put before each
-answer.
+They stand between a ROUTER and the sessions of a wire. The sessions get each message with one empty frame in front,
+whatever its envelope was (`broker.net.interfaces.envelopes`), and send theirs so; the envelope is kept here, and put
+before each answer.
 
 Rules:
 - A client behind a proxy is a *route* of the proxy's connection. It has an identity and a connection number of its own:
