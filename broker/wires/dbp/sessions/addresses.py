@@ -1,10 +1,9 @@
-"""Addresses of services: the hostport for the registry, the address for probes, and the comparison of peers' addresses.
+"""Addresses of services: the hostport for the registry, and the address for probes.
 
 Rules:
 - A service registers its own address. Hermes' services always register 127.0.0.1, which is wrong for clients on other
   machines: a loopback or wildcard address stands for the address from which the service was registered.
 - So does a missing address. A missing port becomes 0, to which no client can connect.
-- All loopback addresses are one peer.
 
 See docs/protocols/dbp.md, "Into the registry".
 """
@@ -14,7 +13,7 @@ from __future__ import annotations
 from functools import lru_cache
 from ipaddress import ip_address
 
-from broker.access.identity import is_local
+from broker.access.identity import KEPT, is_local
 from broker.wires.dbp.codec.details import Details
 
 
@@ -43,10 +42,6 @@ def probed(details: Details, address: str) -> tuple[str, int] | None:
         return None
     host = host_of(details, address)
     return (host if _version(host) == 4 else address), details.port
-
-
-KEPT = 4_096
-"""Addresses whose classification is cached: parsing one takes longer than the rest of a heartbeat's processing."""
 
 
 @lru_cache(KEPT)
