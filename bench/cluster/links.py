@@ -87,7 +87,7 @@ def connect_links(name: str, port: int, receiver: Any) -> Any:
     from broker.config import zmq_endpoint
     from broker.core.counters import Counters
     from broker.core.liveness import Leases
-    from broker.core.session_table import Pool
+    from broker.core.place_table import Pool
     from broker.net.rate_limits import Complaints
     from broker.net.scheduler import Scheduler
 

@@ -38,7 +38,7 @@ from broker.core.cluster.remote_topics import SHARED, RemoteTopics
 from broker.core.counters import Counters
 from broker.core.interfaces import ITopics
 from broker.core.model import Listening, NotReady, Snapshot
-from broker.core.session_table import Pool
+from broker.core.place_table import Pool
 from broker.core.store import Store
 from broker.net.sdnotify import SystemdNotifier
 from broker.wires.views import AnyView

@@ -15,7 +15,7 @@ from broker.app.access import OpenAccess
 from broker.app.core import Core
 from broker.config import endpoint as endpoints
 from broker.config import values
-from broker.core.session_table import Pool
+from broker.core.place_table import Pool
 from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import MessageReader, Peer, PeerSession

@@ -7,7 +7,7 @@ import resource
 from broker.app.checks import connections_of
 from broker.app.wires import descriptors, streams
 from broker.config.schema import Config
-from broker.core.session_table import CLOSING, Pool
+from broker.core.place_table import CLOSING, Pool
 
 WANTED = 65_536
 """File descriptors requested, within the limit of the system: one for each connection, and some more."""

@@ -1,7 +1,7 @@
 """Admission control for one listener: connection limits, accept rate limits, deadlines and orderly shutdown.
 
 Invariants: `ConnectionFactory.connections` holds each connected protocol. A connection has a place in the listener's
-table (`broker.core.session_table`) only if admission did not refuse it, and until it begins to close. The port accepts
+table (`broker.core.place_table`) only if admission did not refuse it, and until it begins to close. The port accepts
 at any time: without a place, a newcomer is sent the reason.
 
 Read on in `broker.net.connection` (one connection) and `broker.net.rate_limits` (refusals and deadlines).
@@ -21,7 +21,7 @@ from twisted.internet.protocol import Factory, Protocol
 
 from broker.access.identity import is_local, network_of, plain
 from broker.core.errors import Reason, Refusal
-from broker.core.session_table import Pool, SessionTable
+from broker.core.place_table import PlaceTable, Pool
 from broker.core.token_buckets import Rates
 from broker.net.connection import StreamConnection
 from broker.net.interfaces.limits import ConnectionLimits
@@ -75,7 +75,7 @@ class ConnectionFactory(Factory):
         self.clock = clock
         self.half_close = half_close
         self.connections: set[StreamConnection] = set()
-        self.table = SessionTable(limits.connections, clock.seconds, pool)
+        self.table = PlaceTable(limits.connections, clock.seconds, pool)
         """The places of the connections."""
         self.logins: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("too_slow"))
         self.stalls: Deadlines[StreamConnection] = Deadlines(clock, methodcaller("stalled"))
@@ -130,7 +130,7 @@ class ConnectionFactory(Factory):
             self.table.move(connection, source)
         return refusal
 
-    def seat(self, table: SessionTable, network: str) -> Refusal | None:
+    def seat(self, table: PlaceTable, network: str) -> Refusal | None:
         """Have a place for a newcomer in a table of the listener. Returns the refusal of one without a place."""
         if not table.full:
             return None

@@ -160,7 +160,7 @@ class StreamConnection(ConnectionOutput, Protocol):
 
     @property
     def crowd(self) -> int:
-        """See `broker.core.session_table.Placed`: virtual transports have it."""
+        """See `broker.core.place_table.Placed`: virtual transports have it."""
         crowd: int = getattr(self.transport, "crowd", 0)
         return crowd
 

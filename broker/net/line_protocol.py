@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.core.session_table import Pool
+from broker.core.place_table import Pool
 from broker.core.token_buckets import Bucket
 from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection

@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IListeningPort
 
 from broker import pem
 from broker.config.endpoint import Endpoint
-from broker.core.session_table import SessionTable
+from broker.core.place_table import PlaceTable
 from broker.net.endpoints import CannotListen, bound, listen
 from broker.net.line_protocol import LineFactory
 from broker.net.rate_limits import Complaints
@@ -25,7 +25,7 @@ class Carrier(Protocol):
     """A connection factory with the operations of a listener."""
 
     @property
-    def table(self) -> SessionTable:
+    def table(self) -> PlaceTable:
         """The places of the connections."""
 
     def limit(self, limits: Any) -> None:

@@ -37,7 +37,7 @@ from broker.core.cluster.single import SINGLE
 from broker.core.damage import Damages
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import NotReady, Service, Snapshot
-from broker.core.session_table import Pool
+from broker.core.place_table import Pool
 from broker.core.silent_peers import EndAtOnce, Silence
 from broker.net.admission import ConnectionFactory
 from broker.net.outgoing import Outgoing

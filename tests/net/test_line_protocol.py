@@ -18,7 +18,7 @@ from zope.interface.verify import verifyObject
 
 from broker.core.errors import Malformed, Reason
 from broker.core.memory_budget import BY_ADDRESS, SHORT
-from broker.core.session_table import RECENT
+from broker.core.place_table import RECENT
 from broker.net.admission import STOP_WITHIN
 from broker.net.connection import CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE
 from broker.net.connection_output import BATCH

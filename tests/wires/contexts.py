@@ -20,9 +20,9 @@ from broker.core.damage import Damages
 from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
 from broker.core.model import Provider, Snapshot
+from broker.core.place_table import Pool
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.core.session_table import Pool
 from broker.core.topics import Topics
 from broker.net.outgoing import Outgoing
 from broker.net.rate_limits import Complaints

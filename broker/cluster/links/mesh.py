@@ -29,7 +29,7 @@ from broker.cluster.links.settings import CONNECT_WITHIN, SILENCE, STEADY, WIRE,
 from broker.core.cluster.interfaces import IMembers, Member
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IWait
-from broker.core.session_table import Pool
+from broker.core.place_table import Pool
 from broker.net.endpoints import CannotListen
 from broker.net.rate_limits import Complaints
 from broker.net.router.backlog import BacklogLimits

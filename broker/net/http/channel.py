@@ -32,7 +32,7 @@ from twisted.web.http import HTTPChannel
 from broker.access.identity import plain
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import SHORT, MemoryBudget, Share
-from broker.core.session_table import SessionTable
+from broker.core.place_table import PlaceTable
 from broker.net.connection import CLOSE_WITHIN, NOT_READING
 from broker.net.fast_write import plain_socket, push, unsent
 from broker.net.http.bounds import HttpDeadlines, RequestBounds
@@ -82,7 +82,7 @@ class HttpOwner(Protocol):
     ids: RequestIds
 
     @property
-    def table(self) -> SessionTable:
+    def table(self) -> PlaceTable:
         """The places of the connections."""
 
     def connected(self, connection: Any) -> None:

@@ -2,7 +2,7 @@
 
 Rules:
 - At the connection limit, a connection without a complete request gives way: the one whose last request is the longest
-  ago (`broker.core.session_table`). So neither idle nor slow peers lock others out.
+  ago (`broker.core.place_table`). So neither idle nor slow peers lock others out.
 - Answers that wait are bounded, all together and for each address; further ones are refused by 503.
 - A request with a malformed target or query is a problem 400.
 - When the listener ends, requests that wait are answered by 503, and streams end.
@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred
 
 from broker.access.identity import network_of
 from broker.core.errors import Reason, Refusal
-from broker.core.session_table import Pool
+from broker.core.place_table import Pool
 from broker.net.admission import DISCONNECTED, ConnectionFactory
 from broker.net.client_certificate import client_names
 from broker.net.connection import StreamConnection

@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.errors import Reason, Refusal
-from broker.core.session_table import Pool
+from broker.core.place_table import Pool
 from broker.net.admission import DISCONNECTED, ConnectionFactory, TapSeen
 from broker.net.connection import StreamConnection
 from broker.net.connection_states import BLOCKED

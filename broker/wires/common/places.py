@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broker.core.session_table import SessionTable
+from broker.core.place_table import PlaceTable
 from broker.net.admission import ConnectionFactory
 from broker.net.endpoints import bound
 from broker.net.stream_listener import StreamListener
 
 
-def occupied(factory: ConnectionFactory, *more: SessionTable) -> dict[str, object]:
+def occupied(factory: ConnectionFactory, *more: PlaceTable) -> dict[str, object]:
     """Return the number of a listener's connections, and ``full``: while true, a new one needs the place of another.
 
     A listener that was full within the last seconds also has a ``trouble``, and ``refuses`` is true if new peers were

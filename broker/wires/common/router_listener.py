@@ -19,7 +19,7 @@ from twisted.logger import Logger
 
 from broker import curve
 from broker.config.zmq_endpoint import ZEndpoint
-from broker.core.session_table import Pool
+from broker.core.place_table import Pool
 from broker.net.endpoints import bound, close_now, listen
 from broker.net.interfaces.limits import RouterLimits
 from broker.net.rate_limits import Complaints

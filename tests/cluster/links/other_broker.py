@@ -21,7 +21,7 @@ from broker.config import zmq_endpoint
 from broker.core.cluster.interfaces import Member
 from broker.core.counters import Counters
 from broker.core.liveness import Leases
-from broker.core.session_table import Pool
+from broker.core.place_table import Pool
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from tests.cluster.links.rig import QUICK, Members, Table

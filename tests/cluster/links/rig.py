@@ -23,7 +23,7 @@ from broker.core.counters import Counters
 from broker.core.interfaces import IWait
 from broker.core.liveness import Leases
 from broker.core.model import NotReady
-from broker.core.session_table import Pool
+from broker.core.place_table import Pool
 from broker.net.interfaces.limits import RouterLimits
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler

@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
-from broker.core.session_table import CLOSING
+from broker.core.place_table import CLOSING
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.router import Sender, Sent
 from tests.net.router.rig import OWN, Allowed, Pair, Rig, To, numbers

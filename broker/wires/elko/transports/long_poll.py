@@ -19,7 +19,7 @@ from twisted.internet.protocol import Factory
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.memory_budget import MemoryBudget
-from broker.core.session_table import Pool
+from broker.core.place_table import Pool
 from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.channel import HttpChannel, plain_sentence
 from broker.net.http.request import HttpRequest

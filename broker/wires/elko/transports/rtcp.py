@@ -32,7 +32,7 @@ from zope.interface import implementer
 from broker.access.identity import plain
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.memory_budget import SHORT, Share
-from broker.core.session_table import Pool
+from broker.core.place_table import Pool
 from broker.net.connection import CLOSE_WITHIN
 from broker.net.fast_write import plain_socket, send_now, unsent
 from broker.net.line_protocol import LineFactory

@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IAddress, IDelayedCall
 from twisted.internet.protocol import connectionDone
 
 from broker.core.errors import Refusal
-from broker.core.session_table import Placed, Pool, SessionTable
+from broker.core.place_table import Placed, PlaceTable, Pool
 from broker.net.admission import STOP_WITHIN
 from broker.net.connection import CLOSE_WITHIN
 from broker.net.line_protocol import LineFactory, LineProtocol
@@ -135,7 +135,7 @@ class Sockets:
     def __init__(self, lines: LineFactory, pool: Pool | None = None) -> None:
         self._lines = lines
         self.open: set[CountedConnection] = set()
-        self.table = SessionTable(lines.limits.connections, lines.clock.seconds, pool)
+        self.table = PlaceTable(lines.limits.connections, lines.clock.seconds, pool)
         self._closes: Deadlines[Any] = Deadlines(lines.clock, lambda socket: socket.abort())
         self._closed: Deferred[None] | None = None
 
@@ -202,7 +202,7 @@ class Listener:
         return self.lines.wire
 
     @property
-    def table(self) -> SessionTable:
+    def table(self) -> PlaceTable:
         """The places of the connections."""
         return self.sockets.table
 

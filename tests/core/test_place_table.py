@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from broker.core.errors import Refusal
-from broker.core.session_table import CLOSING, RECENT, Pool, SessionTable
+from broker.core.place_table import CLOSING, RECENT, PlaceTable, Pool
 
 
 class Peer:
-    """A peer that closes when it is asked to, and is gone once `SessionTable.gone` was called."""
+    """A peer that closes when it is asked to, and is gone once `PlaceTable.gone` was called."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -35,7 +35,7 @@ class Door:
     """A table, and its peers."""
 
     def __init__(self, clock: Clock, limit: int = 1_000, pool: Pool | None = None) -> None:
-        self.table = SessionTable(limit, clock.seconds, pool)
+        self.table = PlaceTable(limit, clock.seconds, pool)
         self._sources = count()
 
     def come(self, source: str | None = None, authenticated: bool = False, needed: bool = False) -> Peer | None:

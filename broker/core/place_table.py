@@ -87,27 +87,27 @@ class Pool:
     def __init__(self, size: int | None = None, closing: int = CLOSING) -> None:
         self.size = size
         self.closing = closing
-        self.tables: list[SessionTable] = []
+        self.tables: list[PlaceTable] = []
 
-    def reserve(self, table: SessionTable) -> int:
+    def reserve(self, table: PlaceTable) -> int:
         """Return the places of a table that no other table can take."""
         assert self.size is not None
         even = self.size // len(self.tables)
         return min(table.limit, max(even // RESERVE, min(even, LEAST)))
 
-    def has_room(self, table: SessionTable) -> bool:
+    def has_room(self, table: PlaceTable) -> bool:
         """Return True if that table may take another descriptor."""
         if self.size is None or len(table) < self.reserve(table):
             return True
         return sum(max(each.descriptors, self.reserve(each)) for each in self.tables) < self.size
 
-    def beyond_reserve(self) -> list[SessionTable]:
+    def beyond_reserve(self) -> list[PlaceTable]:
         """Return the tables that have taken more than their reserve, the one that has taken most first."""
         beyond = [each for each in self.tables if len(each) > self.reserve(each)]
         return sorted(beyond, key=lambda each: self.reserve(each) - len(each))
 
 
-class SessionTable:
+class PlaceTable:
     """The places of one listener: ``limit`` peers, by the clock ``seconds``.
 
     A table with a ``pool`` takes a descriptor for each place; one of virtual sessions, which have none, has no pool.
@@ -258,9 +258,9 @@ class SessionTable:
             else:
                 del self._by_address[source]
 
-    def _to_displace(self, source: str, tables: Iterable[SessionTable]) -> tuple[SessionTable, Placed] | None:
+    def _to_displace(self, source: str, tables: Iterable[PlaceTable]) -> tuple[PlaceTable, Placed] | None:
         """Return the peer that gives way to a newcomer of that address, and its table; None if the newcomer must."""
-        for candidates in (SessionTable._oldest_strangers, SessionTable._idle):
+        for candidates in (PlaceTable._oldest_strangers, PlaceTable._idle):
             for table in tables:
                 # The first one of equals is the oldest.
                 found = max(candidates(table), key=lambda each: (table.of(each.source), each.crowd), default=None)
