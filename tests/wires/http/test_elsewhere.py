@@ -8,6 +8,7 @@ from twisted.internet.task import Clock
 from broker.access.principal import Principal
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import Leases
+from broker.core.silent_peers import EndAtOnce
 from broker.wires.http.sessions.instances import InstanceLimits, Instances, Offer
 from tests.wires.mirroring import Mirrors
 
@@ -21,7 +22,7 @@ class Pair:
         self.a, self.b = (self.instances(name) for name in ("a", "b"))
 
     def instances(self, name: str) -> Instances:
-        made = Instances(self.mirrors.registries[name], Leases(self.clock), InstanceLimits())
+        made = Instances(self.mirrors.registries[name], Leases(self.clock), InstanceLimits(), EndAtOnce())
         made.follow()
         return made
 

@@ -13,6 +13,7 @@ from broker.core.liveness import Leases
 from broker.core.model import Kind, Provider
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
+from broker.core.silent_peers import EndAtOnce
 from broker.core.store import Store
 from broker.wires.http.sessions.instances import InstanceLimits, Instances, Offer
 from broker.wires.http.views import views
@@ -135,7 +136,7 @@ def test_nothing_shows_the_token_or_its_digest(http: HttpFarm) -> None:
 def restarted(provider: Provider, clock: Clock) -> Instances:
     """The table after a restart of the broker that had this provider."""
     registry = Registry(clock, iter(range(100, 200)).__next__, Restored([provider], 60.0, clock, lambda ids: None))
-    return Instances(registry, Leases(clock), InstanceLimits())
+    return Instances(registry, Leases(clock), InstanceLimits(), EndAtOnce())
 
 
 def put(table: Instances, address: str, token: str = "", hostport: str = "h:1", label: str | None = None) -> str:

@@ -36,7 +36,7 @@ from broker.access.principal import Access, Principal
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Owner, Provider, Rights, Service, checked_load
-from broker.core.silent_peers import EndAtOnce, Silence
+from broker.core.silent_peers import Silence
 
 WIRE = "http"
 """The name of the wire in the registry."""
@@ -123,11 +123,9 @@ class Instance:
 class Instances:
     """The table of instances."""
 
-    def __init__(
-        self, registry: IRegistry, leases: ILeases, limits: InstanceLimits, silence: Silence | None = None
-    ) -> None:
+    def __init__(self, registry: IRegistry, leases: ILeases, limits: InstanceLimits, silence: Silence) -> None:
         self.limits = limits
-        self.silence: Silence = silence or EndAtOnce()
+        self.silence = silence
         self.silence.follow(self._all_instances)
         self.counts: Counter[str] = Counter()
         """Events: registered, renewed, replaced, withdrawn, expired, moved, revoked."""

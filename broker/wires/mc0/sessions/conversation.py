@@ -54,7 +54,7 @@ class Mc0Conversation:
         record: SessionRecord,
         most_sessions: int,
         most_subscriptions: int,
-        silence: Silence | None = None,
+        silence: Silence,
     ) -> None:
         self._router = router
         self._topics = topics

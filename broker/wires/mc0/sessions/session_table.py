@@ -26,7 +26,7 @@ from twisted.logger import Logger
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases
 from broker.core.model import KnownSession
-from broker.core.silent_peers import EndAtOnce, Silence
+from broker.core.silent_peers import Silence
 from broker.net.interfaces.router import Complaints, Router, Sender, Sent
 from broker.wires.mc0.codec import messages as wire
 from broker.wires.mc0.sessions.admission import Admission
@@ -84,9 +84,9 @@ class SessionTable:
         complaints: Complaints,
         record: SessionRecord,
         most: int,
-        silence: Silence | None = None,
+        silence: Silence,
     ) -> None:
-        self.silence: Silence = silence or EndAtOnce()
+        self.silence = silence
         self.silence.follow(self._with_ttl)
         self._router = router
         self._outbound = outbound
