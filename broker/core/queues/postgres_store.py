@@ -23,7 +23,6 @@ import select
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from math import inf
 from time import monotonic, time
 from typing import Any, TypeVar
@@ -335,18 +334,18 @@ class PostgresStore:
             (aside,) = self._attempt(lambda connection: _one(connection.execute(count)))
         yield Verified(aside=aside)
         last: tuple[Any, ...] = (-1, "", -1)
-        while True:
-            with self._mutex:
-                values = (*last, VERIFIED_ROWS)
-                work = partial(_Connection.execute, query=_VERIFY, params=values, binary=True)
-                rows = self._attempt(lambda connection, work=work: work(connection).fetchall())  # type: ignore[misc]
-            if not rows:
-                return
+        while rows := self._rows_after(last):
             bad = [
                 f"message {row[3]} of queue {row[1]}{row[2]!r}" for row in rows if not _matches(row[0], row[1], row[2:])
             ]
             yield Verified(len(rows), len(bad), bad[:MAX_NAMED])
             last = (rows[-1][10], rows[-1][2], rows[-1][3])
+
+    def _rows_after(self, last: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Return the next rows of a verification."""
+        values = (*last, VERIFIED_ROWS)
+        with self._mutex:
+            return self._attempt(lambda connection: connection.execute(_VERIFY, values, binary=True).fetchall())
 
     def probe(self) -> None:
         """Execute a write that changes nothing. Raises `StateUnusable`."""
