@@ -82,11 +82,6 @@ def set_password(path: str, name: str, password: str, keep: bool = False) -> Non
     _change(path, change)
 
 
-def remove_passwords(path: str, name: str) -> None:
-    """Remove all passwords of a user."""
-    _change(path, lambda file: file.set(file.known(name), "passwords", ()))
-
-
 def add_token(path: str, name: str, label: str, days: float | None = TOKEN_DAYS, now: float | None = None) -> str:
     """Add a token to a user, and return it: it is stored nowhere. ``days`` is its life; None is without an end."""
     token = tokens.new()
