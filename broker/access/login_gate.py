@@ -68,7 +68,7 @@ class LoginGate:
         """Names that have logged in from an address, the one unused for longest first."""
         self._secret = secrets.token_bytes(32)
         self.learned: Callable[[], object] = lambda: None
-        """Is called for each name of a user that logs in from an address for the first time."""
+        """Callback for each name of a user that logs in from an address for the first time."""
 
     @property
     def entries(self) -> int:
@@ -82,9 +82,7 @@ class LoginGate:
     def learn(self, known: Iterable[Key]) -> None:
         """Take names that logged in before a restart."""
         for key in known:
-            self._known[key] = None
-            if len(self._known) > MAX_REMEMBERED:
-                self._known.popitem(last=False)
+            self._keep(key)
 
     def admit(self, address: str, name: str) -> None:
         """Raise `Refusal` TOO_MANY_GUESSES unless an attempt would be admitted now."""
@@ -127,12 +125,16 @@ class LoginGate:
 
     def _remember(self, key: Key) -> None:
         new = key not in self._known
+        self._keep(key)
+        if new and is_user(key[1]):
+            self.learned()
+
+    def _keep(self, key: Key) -> None:
+        """Make a key the last one of those that are known."""
         self._known[key] = None
         self._known.move_to_end(key)
         if len(self._known) > MAX_REMEMBERED:
             self._known.popitem(last=False)
-        if new and is_user(key[1]):
-            self.learned()
 
 
 @attrs.define(eq=False)

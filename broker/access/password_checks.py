@@ -27,8 +27,8 @@ MAX_WAITING = 100
 
 
 Begin = Callable[[], Callable[[Any], Any]]
-"""Is called when a check begins, and raises `Refusal` if it may not. Returns a function for the result of the check,
-whose own result is that of the caller. It is called even if the check was cancelled meanwhile."""
+"""Begins a check, or raises `Refusal` if it may not begin. Returns a function for the result of the check, whose own
+result is that of the caller. That function is called even if the check was cancelled meanwhile."""
 
 
 def _at_once() -> Callable[[Any], Any]:
