@@ -54,8 +54,9 @@ class KnownLogins:
     def stop(self) -> None:
         """Write no more."""
         self._stopped = True
-        if self._call is not None and self._call.active():
+        if self._call is not None:
             self._call.cancel()
+            self._call = None
 
     def _learned(self) -> None:
         if self._call is None and not self._stopped:
