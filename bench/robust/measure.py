@@ -40,7 +40,7 @@ from bench.robust.good_peers import (
 )
 from bench.robust.swarm import SOURCES, Seen
 from bench.robust.visits import visitors
-from tests.config.certificates import certificate
+from tests.integration.configurations import every_listener
 
 SHARE_ELSEWHERE, SHARE_THERE, SHARE_OF_VISITS = 0.95, 0.85, 0.80
 """The part of its share of answers in time that a good peer keeps, on the other listeners and on the attacked one; and
@@ -66,49 +66,6 @@ RUNAWAY = 1 << 30
 
 LOOK_EVERY = 0.05
 """Seconds between two looks at the broker's memory."""
-
-CONFIG = """
-[mc0]
-endpoint = "tcp://127.0.0.1:0"
-auth = "open"
-[dbp]
-endpoint = "tcp://127.0.0.1:0"
-beacon = []
-[mtl]
-endpoint = "tcp://127.0.0.1:0"
-auth = "open"
-[http]
-endpoint = "tcp:0:interface=127.0.0.1"
-[dns]
-enabled = true
-endpoint = "tcp:0:interface=127.0.0.1"
-limit_loopback = true
-[director]
-enabled = true
-[[director.listeners]]
-name = "director"
-endpoint = "tcp:0:interface=127.0.0.1"
-[[elko.listeners]]
-name = "elko"
-endpoint = "tcp:0:interface=127.0.0.1"
-[[elko.listeners]]
-name = "websocket"
-endpoint = "tcp:0:interface=127.0.0.1"
-transport = "websocket"
-path = "/"
-[[elko.listeners]]
-name = "http"
-endpoint = "tcp:0:interface=127.0.0.1"
-transport = "http"
-path = "/"
-[[elko.listeners]]
-name = "rtcp"
-endpoint = "tcp:0:interface=127.0.0.1"
-transport = "rtcp"
-[[elko.listeners]]
-name = "tls"
-endpoint = "tls:0:certificate={certificate}:key={key}:interface=127.0.0.1"
-"""
 
 GOOD: dict[str, Callable[[Mapping[str, int]], Good]] = {
     "elko": lambda ports: ElkoPeer(ports["elko"]),
@@ -402,11 +359,8 @@ def _given_back(server: Server, before: int) -> int:
 
 def _start(directory: Path, descriptors: int | None) -> Server:
     """A broker with all listeners."""
-    pem, key = certificate(directory, "broker")
-    config = directory / "config.toml"
-    config.write_text(CONFIG.format(certificate=pem, key=key))
     log = directory / "log"
-    command = twistd(f"--config={config}", "--console-port=0", f"--state={directory}")
+    command = twistd(*every_listener(directory), f"--state={directory}")
     return Server(spawn(command, log, descriptors=descriptors), 0, True, log)
 
 
@@ -420,6 +374,7 @@ def _ports(log: str) -> dict[str, int] | None:
 
 
 _LISTENS = {
+    ("elko",): re.compile(r"elko listener 'main' on \S*?:(\d+)"),
     ("mc0",): mc0_servers.LISTENS,
     ("dbp",): dbp_servers.LISTENS,
     ("mtl", "mtl-data"): mtl_servers.LISTENS,

@@ -9,65 +9,18 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from broker.net.silent_hosts import GONE_WITHIN, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT
-from tests.config.certificates import certificate
 from tests.contract.wires import WIRES
+from tests.integration.configurations import PORTS_OF_EVERY_LISTENER, every_listener
 from tests.integration.daemon import Daemon
 from tests.integration.process_sockets import sockets_of
 from tests.patience import PATIENCE, until
 from tests.wires.recording import ElkoFarm
 
-DOORS = """
-[console]
-endpoint = "tcp:0:interface=127.0.0.1"
-[mc0]
-endpoint = "tcp://127.0.0.1:0"
-[dbp]
-endpoint = "tcp://127.0.0.1:0"
-beacon = []
-[mtl]
-endpoint = "tcp://127.0.0.1:0"
-[dns]
-enabled = true
-endpoint = "tcp:0:interface=127.0.0.1"
-[http]
-endpoint = "tcp:0:interface=127.0.0.1"
-[director]
-enabled = true
-[[director.listeners]]
-name = "director"
-endpoint = "tcp:0:interface=127.0.0.1"
-[[elko.listeners]]
-name = "main"
-endpoint = "tcp:0:interface=127.0.0.1"
-[[elko.listeners]]
-name = "websocket"
-endpoint = "tcp:0:interface=127.0.0.1"
-transport = "websocket"
-[[elko.listeners]]
-name = "http"
-endpoint = "tcp:0:interface=127.0.0.1"
-transport = "http"
-path = "/"
-[[elko.listeners]]
-name = "rtcp"
-endpoint = "tcp:0:interface=127.0.0.1"
-transport = "rtcp"
-[[elko.listeners]]
-name = "tls"
-endpoint = "tls:0:certificate={certificate}:key={key}:interface=127.0.0.1"
-"""
-
-DOOR_COUNT = 13
-"""The TCP ports of these: one for each table, and a second one for the data flows of MTL."""
-
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     directory = tmp_path_factory.mktemp("silence")
-    config = directory / "elkobroker.toml"
-    public, private = certificate(directory, "broker")
-    config.write_text(DOORS.format(certificate=public, key=private))
-    with Daemon(directory, "--config", str(config)) as running:
+    with Daemon(directory, *every_listener(directory)) as running:
         yield running
 
 
@@ -98,7 +51,7 @@ def _accepted(daemon: Daemon, name: tuple[str, int]) -> list[int]:
 
 
 def test_the_kernel_ends_the_connections_of_a_vanished_host_at_every_door(daemon: Daemon) -> None:
-    ports = until(lambda: found if len(found := _ports(daemon)) >= DOOR_COUNT else [])
+    ports = until(lambda: found if len(found := _ports(daemon)) >= PORTS_OF_EVERY_LISTENER else [])
     with ExitStack() as stack:
         for port in ports:
             peer = stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))

@@ -10,7 +10,8 @@ from contextlib import suppress
 import pytest
 
 from tests.config.certificates import certificate
-from tests.contract.test_places import DOORS, HELLO, HERE, TCP, _answer
+from tests.contract.newcomers import DOORS, HELLO, HERE, answered
+from tests.integration.configurations import TCP
 from tests.integration.daemon import Daemon
 from tests.integration.proxies import proxying
 from tests.patience import PATIENCE
@@ -32,7 +33,7 @@ endpoint = "{tcp}"
 [http]
 endpoint = "{tcp}"
 [[elko.listeners]]
-name = "tcp"
+name = "main"
 endpoint = "{tcp}"
 [[elko.listeners]]
 name = "tls"
@@ -77,10 +78,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield running
 
 
-def _port(daemon: Daemon, door: str) -> int:
-    return int(daemon.wait_for(DOORS[door].port).group(1))
-
-
 @pytest.fixture(scope="module")
 def haproxy(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     """The ports of haproxy, by door."""
@@ -89,7 +86,7 @@ def haproxy(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     def text(ports: Sequence[int]) -> str:
         lines = ["global", "defaults", "timeout connect 20s", "timeout client 60s", "timeout server 60s"]
         for number, (door, port) in enumerate(zip(doors, ports, strict=True)):
-            server = f"server broker {HERE}:{_port(daemon, door)}"
+            server = f"server broker {HERE}:{DOORS[door].port(daemon)}"
             options = ["mode tcp", f"{server} {BY_HEADER[door][0]}"] if door in BY_HEADER else []
             lines += [
                 f"listen door{number}",
@@ -108,7 +105,7 @@ def nginx(daemon: Daemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
     def text(ports: Sequence[int]) -> str:
         return "".join(
-            f"server {{ listen {HERE}:{port}; location / {{ proxy_pass http://{HERE}:{_port(daemon, door)}; "
+            f"server {{ listen {HERE}:{port}; location / {{ proxy_pass http://{HERE}:{DOORS[door].port(daemon)}; "
             "proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; "
             "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; } }\n"
             for door, port in zip(BY_FIELDS, ports, strict=True)
@@ -150,13 +147,13 @@ def test_a_client_of_a_proxy_of_http_is_served_and_logged_by_its_own_address(
     client = f"127.0.{2 + (proxy == 'nginx')}.{list(BY_FIELDS).index(door) + 1}"
     bad = BAD.replace(b"\r\n\r\n", b"\r\n" + UPGRADE + b"\r\n") if door == "websocket" else BAD
     with socket.create_connection((HERE, ports[door]), PATIENCE, (client, 0)) as stream:
-        _answer(stream, bad, b"HTTP/1.1 4")
+        answered(stream, bad, b"HTTP/1.1 4")
     daemon.wait_for(rf"{BY_FIELDS[door]} peer {client}\b")
 
 
 @pytest.mark.parametrize("door", ["elko", "tls", "console", "mc0", "dns", "http", "websocket"])
 def test_a_header_from_elsewhere_is_refused_at_every_door(daemon: Daemon, door: str) -> None:
-    with socket.create_connection((HERE, _port(daemon, door)), PATIENCE, ("127.0.0.8", 0)) as stream:
+    with socket.create_connection((HERE, DOORS[door].port(daemon)), PATIENCE, ("127.0.0.8", 0)) as stream:
         stream.sendall(b"PROXY TCP4 198.51.100.7 127.0.0.1 4000 80\r\n" + HELLO)
         got = b""
         with suppress(ConnectionError):
@@ -176,9 +173,9 @@ NO_CLIENT = {
 @pytest.mark.parametrize("fields", NO_CLIENT.values(), ids=NO_CLIENT)
 @pytest.mark.parametrize("door", BY_FIELDS)
 def test_a_client_whose_address_is_uncertain_has_that_of_the_proxy(daemon: Daemon, door: str, fields: bytes) -> None:
-    port = _port(daemon, door)
+    port = DOORS[door].port(daemon)
     bad = BAD.replace(b"\r\n\r\n", b"\r\n" + fields + (UPGRADE if door == "websocket" else b"") + b"\r\n")
     with socket.create_connection((HERE, port), PATIENCE) as stream:
-        _answer(stream, bad, b"HTTP/1.1 4")
+        answered(stream, bad, b"HTTP/1.1 4")
     DOORS[door].honest(daemon, port)
     assert not any("made the broker fail" in line or "203.0.113." in line for line in daemon.log)
