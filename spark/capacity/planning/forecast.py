@@ -65,7 +65,7 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
         service = hours["service"].iloc[0]
         highest = hours[list(PEAKS)].astype("float64").bfill(axis="columns")[PEAKS[0]]
         if assumed.exclusions:
-            out = [assumed.excluded(service, utc(at)) for at in pd.to_datetime(hours["h"])]
+            out = [assumed.excluded(service, at) for at in pd.to_datetime(hours["h"])]
             highest = highest.mask(pd.Series(out, highest.index))
         headroom = assumed.of(service).headroom
         peaks = models.recent(hourly(hours["h"], highest, start))

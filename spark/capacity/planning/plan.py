@@ -73,11 +73,11 @@ class Options:
         return self.growth * self.assumed.growth
 
     def factor(self, service: str, hour: datetime) -> float:
-        """Return the factor of the demand in an hour."""
+        """Return the factor of the demand in an hour; one without a zone is one of UTC."""
         mine = [
             event.factor
             for event in (*self.assumed.events, *self.events)
-            if event.begin <= hour < event.end and fnmatchcase(service, event.services)
+            if fnmatchcase(service, event.services) and event.begin <= utc(hour) < event.end
         ]
         return self.grown * max(mine, default=1.0)
 
@@ -140,13 +140,13 @@ def plan_service(
     day = [finest(row) for row in hours if row["h"] >= issued - timedelta(days=1)]
     highest = max((options.grown * peak for peak in day if peak is not None), default=None)
     # In an event the whole week may be as high as its highest peak: nothing is known of when in it that comes.
-    bound = first["peak_bound"] * max(options.factor(service, utc(row["h"])) for row in steps)
+    bound = first["peak_bound"] * max(options.factor(service, row["h"]) for row in steps)
     erlangs = _erlangs(last)
     needs = service_needs(full_load, policy, erlangs, there, last.get("demand_mean"))
-    usual = [row for row in hours if not options.assumed.excluded(service, utc(row["h"]))]
+    usual = [row for row in hours if not options.assumed.excluded(service, row["h"])]
     peaks = weekly_peaks(usual, issued)
     trend = growth(peaks, whole_weeks(usual, issued))
-    need_now = needs.of(first["hour_bound"] * options.factor(service, utc(first["h"])))
+    need_now = needs.of(first["hour_bound"] * options.factor(service, first["h"]))
     busy, need = needs.busy(bound), needs.of(bound)
     known = sum(finest(row) is not None for row in hours)
     state = state_of(needs, providers, demand if last else None, highest, bound, known)
@@ -208,7 +208,7 @@ def _short_from(
 ) -> datetime | None:
     """Return the first hour of which the need is more than there are providers."""
     for row in steps:
-        if needs.exceed(row[of] * options.factor(row["service"], utc(row["h"])), providers):
+        if needs.exceed(row[of] * options.factor(row["service"], row["h"]), providers):
             hour: datetime = row["h"]
             return hour
     return None

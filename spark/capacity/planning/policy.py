@@ -119,8 +119,8 @@ class Assumptions:
         return next((one for one in self.policies if fnmatchcase(service, one.services)), DEFAULT)
 
     def excluded(self, service: str, hour: datetime) -> bool:
-        """Return True if an hour of a service is no peak of it."""
-        return any(one.begin <= hour < one.end and fnmatchcase(service, one.services) for one in self.exclusions)
+        """Return True if an hour of a service is no peak of it; an hour without a zone is one of UTC."""
+        return any(fnmatchcase(service, one.services) and one.begin <= utc(hour) < one.end for one in self.exclusions)
 
     def need_services(self, known: Iterable[str]) -> None:
         """Raise `PolicyError` for the first pattern that matches none of the services."""
