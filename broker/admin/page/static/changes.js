@@ -43,11 +43,18 @@ export function word(change) {
   return String(change.kind ?? "");
 }
 
+const CHECKS = { passing: "good", doubtful: "warn", failing: "bad" };
+
+/** Return the kind of mark for the state of a check. */
+export function checkKind(state) {
+  return CHECKS[state] ?? "idle";
+}
+
 /** Return the kind of mark for a change. */
 export function markOf({ kind, why }) {
-  if (kind === "offered" || kind === "joined" || kind === "shown" || why === "passing") return "good";
-  if (kind === "withdrawn" || kind === "left" || kind === "hidden" || why === "failing") return "bad";
-  return why === "doubtful" ? "warn" : "idle";
+  if (kind === "offered" || kind === "joined" || kind === "shown") return "good";
+  if (kind === "withdrawn" || kind === "left" || kind === "hidden") return "bad";
+  return checkKind(why);
 }
 
 /** Return the name of the changed service or provider. */

@@ -2,6 +2,7 @@
 // them, so that a new column needs no change of the page.
 
 import { here } from "./api.js";
+import { checkKind } from "./changes.js";
 import { h } from "./dom.js";
 import { reportLink } from "./report.js";
 import { providerAddress } from "./route.js";
@@ -10,8 +11,7 @@ import { ago, count, format, shown, when } from "./text.js";
 /** Return a mark for the state of a check, with a shape and a word, not only a colour. */
 export function checkMark(check) {
   if (!check) return "";
-  const kind = check === "passing" ? "good" : check === "failing" ? "bad" : check === "doubtful" ? "warn" : "idle";
-  return h("span", { class: `mark ${kind}` }, shown(check));
+  return h("span", { class: `mark ${checkKind(check)}` }, shown(check));
 }
 
 const VERDICTS = { overloaded: "bad", "no N+1": "bad", "below policy": "warn", "can free": "good", enough: "good" };
