@@ -151,12 +151,7 @@ class RouterListener:
     def place(self, wire: str, name: str | None = None) -> Mapping[str, object]:
         """Return its row of `broker.wires.interface.OpenWire.places`."""
         named = {} if name is None else {"name": name}
-        return {
-            "wire": wire,
-            **named,
-            "address": self.address,
-            **occupied(self.router),
-        }
+        return {"wire": wire, **named, "address": self.address, **occupied(self.router)}
 
     def unbind(self) -> None:
         """Stop listening; connections remain."""

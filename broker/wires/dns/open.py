@@ -152,14 +152,7 @@ class OpenDns(PlainWire):
         """Return the listener."""
         if self.port is None:
             return []
-        return [
-            {
-                "wire": WIRE,
-                "name": WIRE,
-                "address": self.address,
-                **occupied(self.factory),
-            }
-        ]
+        return [{"wire": WIRE, "name": WIRE, "address": self.address, **occupied(self.factory)}]
 
     def counts(self) -> Mapping[str, int]:
         """Return what the sessions and the sockets count."""
