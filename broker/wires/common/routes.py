@@ -103,12 +103,13 @@ class Routes:
         if not length:
             self._inner.receive(identity, frames, connection)
             return
-        envelope, rest = tuple(frames[: length - 1]), frames[length - 1 :]
-        if envelopes.route((*envelope, b""), self._router.sender().socket_type):
-            self._current = self._route(identity, connection, envelope)
+        envelope, rest = tuple(frames[:length]), frames[length - 1 :]
+        routing = envelopes.route(envelope, self._router.sender().socket_type)
+        if routing:
+            self._current = self._route(identity, connection, routing)
             identity, connection = self._current.identity, self._current.number
         else:
-            self._correlated = identity, envelope
+            self._correlated = identity, envelope[:-1]
         try:
             self._inner.receive(identity, rest, connection)
         finally:
