@@ -19,12 +19,11 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_network
 
 from broker.access.identity import address_of, is_address
 from broker.core.errors import Reason, Refusal
 
-Network = IPv4Network | IPv6Network
 Address = IPv4Address | IPv6Address
 
 NO_ADDRESS, NETWORK, SPECIAL, LOOPBACK, OWN = "no-address", "network", "special", "loopback", "own-listener"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from ipaddress import ip_address
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from broker.access.identity import is_address
 from broker.web.messages import Request
@@ -37,8 +37,8 @@ def known_host(request: Request, hosts: Collection[str]) -> bool:
     host = request.headers.get("host")
     if host is None or "*" in hosts:
         return True
-    name = host_name(host)
-    return name is not None and _known(name, hosts)
+    parts = _split(host.strip())
+    return parts is not None and _known(parts[0], hosts)
 
 
 def same_site(request: Request, hosts: Collection[str] = ()) -> bool:
@@ -72,20 +72,14 @@ def canonical(origin: str) -> tuple[str, str, int] | None:
     return scheme.lower(), name, default if port is None else port
 
 
-def host_name(host: str) -> str | None:
-    """Return the name or address of a Host field in lower case, without port and brackets; None if it is malformed."""
-    parts = _split(host.strip())
-    return None if parts is None else parts[0]
-
-
 def _known(name: str, hosts: Collection[str]) -> bool:
     return name in LOCAL_NAMES or name in hosts or is_address(name)
 
 
 def _split(authority: str) -> tuple[str, int | None] | None:
-    """Return the host and the port of an authority; None if it is malformed."""
+    """Return the host of an authority, in lower case and without brackets, and its port; None if it is malformed."""
     try:
-        parts: SplitResult = urlsplit(f"//{authority}")
+        parts = urlsplit(f"//{authority}")
         name, port = parts.hostname, parts.port
     except ValueError:
         return None
