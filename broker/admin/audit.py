@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 
 from broker.access.acts import Act
 from broker.blocking import blocking
+from broker.rotation import rotate
 from broker.wall_clock import wall
 
 FILE = "audit.jsonl"
@@ -187,7 +188,7 @@ def append(path: str, data: bytes, size: int, files: int) -> None:
         before = os.fstat(descriptor).st_size
         if before and before + len(data) > size:
             os.close(descriptor)
-            _rotate(path, files)
+            rotate(path, files)
             descriptor = _open(path)
             before = 0
         try:
@@ -210,12 +211,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
-
-
-@blocking
-def _rotate(path: str, files: int) -> None:
-    """Rename the file to ``path.1``, that one to ``path.2`` and so on; the last of ``files`` is replaced."""
-    for number in range(files - 1, 0, -1):
-        if os.path.exists(f"{path}.{number}"):
-            os.replace(f"{path}.{number}", f"{path}.{number + 1}")
-    os.replace(path, f"{path}.1")

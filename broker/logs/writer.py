@@ -24,6 +24,8 @@ from typing import IO, Protocol
 
 from twisted.logger import Logger
 
+from broker.rotation import rotate
+
 MAX_QUEUED = 2 * 1024 * 1024
 """Bytes or characters of the lines that wait to be written: some 20,000 lines, which is the output of some seconds on
 the level debug. As many may be in the write that is under way."""
@@ -217,7 +219,8 @@ class RotatingFile:
         if self.limit and os.fstat(self._file).st_size >= self.limit:
             # On failure the file grows further: lines are worth more than the limit.
             with contextlib.suppress(OSError):
-                self._rotate()
+                rotate(self.path, self.kept)
+                self.reopen()
         return written(self._file, lines, "utf-8")
 
     def reopen(self) -> None:
@@ -228,15 +231,6 @@ class RotatingFile:
     def _opened(self) -> int:
         # O_APPEND: a program that rotates by copying truncates the file.
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-    def _rotate(self) -> None:
-        for number in range(self.kept, 0, -1):
-            source = self.path if number == 1 else f"{self.path}.{number - 1}"
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(source, f"{self.path}.{number}")
-        if not self.kept:
-            os.unlink(self.path)
-        self.reopen()
 
 
 def written(descriptor: int, lines: Sequence[Line], encoding: str) -> int:
