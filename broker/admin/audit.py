@@ -187,9 +187,9 @@ def append(path: str, data: bytes, size: int, files: int) -> None:
     try:
         before = os.fstat(descriptor).st_size
         if before and before + len(data) > size:
-            os.close(descriptor)
             rotate(path, files)
-            descriptor = _open(path)
+            full, descriptor = descriptor, _open(path)
+            os.close(full)
             before = 0
         try:
             _write_all(descriptor, data)

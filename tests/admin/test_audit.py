@@ -134,6 +134,15 @@ def test_the_file_is_rotated_at_its_size_and_the_oldest_is_replaced(tmp_path: Pa
     assert len(list(tmp_path.iterdir())) == 4
 
 
+def test_a_file_that_cannot_be_rotated_is_closed_once(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    append(str(path), b"0123456789", 10, 1)
+    (tmp_path / "audit.jsonl.1").mkdir()
+    with pytest.raises(IsADirectoryError):
+        append(str(path), b"0123456789", 10, 1)
+    assert path.read_text() == "0123456789"
+
+
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "target"
     target.touch()
