@@ -23,6 +23,7 @@ from broker.access import tokens
 from broker.access.password_verifiers import MIN_ITERATIONS, of
 from tests.access.users import put
 from tests.integration.carried_peers import HttpPeer, RtcpPeer
+from tests.integration.configurations import TCP, listener
 from tests.integration.daemon import Daemon, Peer
 from tests.integration.mtl_peers import Peers, ends_in_order, peers_of
 from tests.patience import PATIENCE
@@ -55,31 +56,19 @@ listeners = ["elko listener 'coded'", "elko listener 'open'", "http"]
 names = ["x", "secretive"]
 """
 
-_LISTENERS = {"main": "tcp", "web": "websocket", "poll": "http", "rtcp": "rtcp"}
-
 CONFIG = (
-    "".join(
-        f'[[elko.listeners]]\nname = "{name}"\nendpoint = "tcp:0:interface=127.0.0.1"\ntransport = "{transport}"\n'
-        f'auth = "users"\n{"limits = { http_select_wait = 1 }" if transport == "http" else ""}\n'
-        for name, transport in _LISTENERS.items()
-    )
+    listener("main", 'auth = "users"')
+    + listener("web", 'auth = "users"', 'transport = "websocket"')
+    + listener("poll", 'auth = "users"', 'transport = "http"', "limits = { http_select_wait = 1 }")
+    + listener("rtcp", 'auth = "users"', 'transport = "rtcp"')
+    + listener("coded", 'auth = "password"', f'code = "{CODE}"')
+    + listener("open", 'auth = "open"')
+    + listener("main", 'auth = "users"', of="director")
     + f"""\
-[[elko.listeners]]
-name = "coded"
-endpoint = "tcp:0:interface=127.0.0.1"
-auth = "password"
-code = "{CODE}"
-[[elko.listeners]]
-name = "open"
-endpoint = "tcp:0:interface=127.0.0.1"
-auth = "open"
 [director]
 enabled = true
-[[director.listeners]]
-endpoint = "tcp:0:interface=127.0.0.1"
-auth = "users"
 [http]
-endpoint = "tcp:0:interface=127.0.0.1"
+endpoint = "{TCP}"
 auth = "users"
 [mtl]
 endpoint = "tcp://127.0.0.1:0"

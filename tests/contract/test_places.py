@@ -21,7 +21,7 @@ import pytest
 from broker.app.console import LIMITS
 from tests.config.certificates import certificate
 from tests.contract.newcomers import DOORS, HERE, connected, get
-from tests.integration.configurations import TCP
+from tests.integration.configurations import TCP, listener
 from tests.integration.daemon import Daemon, Peer, environment
 from tests.integration.mc0_clients import counters
 from tests.patience import PATIENCE, until
@@ -58,23 +58,11 @@ endpoint = "{TCP}"
 connections = {PLACES}
 [director]
 enabled = true
-[[director.listeners]]
-name = "director"
-endpoint = "{TCP}"
-limits = {{ connections = {PLACES} }}
+{listener("director", f"limits = {{ connections = {PLACES} }}", of="director")}
 """
 
 TRANSPORTS = {"main": "tcp", "tls": "tcp", "websocket": "websocket", "http": "http", "rtcp": "rtcp"}
 """Elko listeners, by name."""
-
-LISTENER = """
-[[elko.listeners]]
-name = "{name}"
-endpoint = "{endpoint}"
-transport = "{transport}"
-limits = {{ connections = {places} }}
-"""
-
 
 NOTIFIED = """
 [[notify.rules]]
@@ -87,8 +75,9 @@ command = ["sh", "-c", "cat > {file}.new && mv {file}.new {file}"]
 def _configured(directory: Path) -> tuple[str, str]:
     public, private = certificate(directory, "broker")
     secure = f"tls:0:certificate={public}:key={private}:interface={HERE}"
+    limits = f"limits = {{ connections = {PLACES} }}"
     listeners = [
-        LISTENER.format(name=name, transport=transport, endpoint=secure if name == "tls" else TCP, places=PLACES)
+        listener(name, f'transport = "{transport}"', limits, endpoint=secure if name == "tls" else TCP)
         for name, transport in TRANSPORTS.items()
     ]
     config = directory / "elkobroker.toml"

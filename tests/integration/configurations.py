@@ -1,4 +1,4 @@
-"""Configurations of daemons whose listeners have free ports of this machine."""
+"""Configurations of daemons: listeners on free ports of this machine, and wires that are off."""
 
 from __future__ import annotations
 
@@ -9,7 +9,36 @@ from tests.config.certificates import certificate
 TCP = "tcp:0:interface=127.0.0.1"
 """An endpoint on a free port."""
 
-_EVERY = f"""
+OFF = "[mc0]\nenabled = false\n[dbp]\nenabled = false\n[mtl]\nenabled = false\n"
+"""The ZeroMQ wires are off."""
+
+
+def listener(name: str, *lines: str, endpoint: str = TCP, of: str = "elko") -> str:
+    """Return the table of a listener, which has these lines besides."""
+    return "\n".join([f"[[{of}.listeners]]", f'name = "{name}"', f'endpoint = "{endpoint}"', *lines, ""])
+
+
+PORTS_OF_EVERY_LISTENER = 13
+"""The TCP ports of `every_listener`: one for each endpoint, and a second one for the data flows of MTL."""
+
+
+def every_listener(directory: Path) -> tuple[str, str]:
+    """Write a configuration with every listener, and return the options of a daemon that has it."""
+    public, private = certificate(directory, "broker")
+    config = directory / "elkobroker.toml"
+    config.write_text(
+        _WIRES
+        + listener("director", of="director")
+        + listener("main")
+        + listener("websocket", 'transport = "websocket"')
+        + listener("http", 'transport = "http"', 'path = "/"')
+        + listener("rtcp", 'transport = "rtcp"')
+        + listener("tls", endpoint=f"tls:0:certificate={public}:key={private}:interface=127.0.0.1")
+    )
+    return "--config", str(config)
+
+
+_WIRES = f"""
 [console]
 endpoint = "{TCP}"
 [mc0]
@@ -27,37 +56,4 @@ limit_loopback = true
 endpoint = "{TCP}"
 [director]
 enabled = true
-[[director.listeners]]
-name = "director"
-endpoint = "{TCP}"
-[[elko.listeners]]
-name = "main"
-endpoint = "{TCP}"
-[[elko.listeners]]
-name = "websocket"
-endpoint = "{TCP}"
-transport = "websocket"
-[[elko.listeners]]
-name = "http"
-endpoint = "{TCP}"
-transport = "http"
-path = "/"
-[[elko.listeners]]
-name = "rtcp"
-endpoint = "{TCP}"
-transport = "rtcp"
-[[elko.listeners]]
-name = "tls"
-endpoint = "tls:0:certificate={{certificate}}:key={{key}}:interface=127.0.0.1"
 """
-
-PORTS_OF_EVERY_LISTENER = 13
-"""The TCP ports of `every_listener`: one for each endpoint, and a second one for the data flows of MTL."""
-
-
-def every_listener(directory: Path) -> tuple[str, str]:
-    """Write a configuration with every listener, and return the options of a daemon that has it."""
-    public, private = certificate(directory, "broker")
-    config = directory / "elkobroker.toml"
-    config.write_text(_EVERY.format(certificate=public, key=private))
-    return "--config", str(config)

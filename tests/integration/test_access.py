@@ -17,6 +17,7 @@ from broker.access import tokens
 from broker.access.password_verifiers import MIN_ITERATIONS, of
 from tests.access.users import put
 from tests.config.certificates import certificate, revocation_list
+from tests.integration.configurations import OFF
 from tests.integration.daemon import Daemon, Peer
 from tests.patience import PATIENCE, written
 
@@ -48,7 +49,7 @@ operations = ["find", "offer"]
 names = ["{{user}}-*"]
 """
 
-CONFIG = """\
+CONFIG = f"""\
 [[elko.listeners]]
 endpoint = "tcp:0:interface=127.0.0.1"
 auth = "users"
@@ -56,13 +57,7 @@ auth = "users"
 [access]
 file = "users.toml"
 
-[mc0]
-enabled = false
-[dbp]
-enabled = false
-[mtl]
-enabled = false
-"""
+{OFF}"""
 
 
 @contextmanager

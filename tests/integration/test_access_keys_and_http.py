@@ -14,6 +14,7 @@ from typing import Any
 from broker.access import tokens
 from broker.access.login_gate import GUESSES
 from tests.access.users import put
+from tests.integration.configurations import OFF
 from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import Clients, brokerkeys
 from tests.integration.mtl_peers import peers_of
@@ -21,19 +22,13 @@ from tests.integration.test_access import TOKEN, USERS
 from tests.integration.test_mc0_curve import keys_in
 from tests.patience import PATIENCE, until, written
 
-HTTP = """\
+HTTP = f"""\
 [http]
 endpoint = "tcp:0:interface=127.0.0.1"
 auth = "users"
 [access]
 file = "users.toml"
-[mc0]
-enabled = false
-[dbp]
-enabled = false
-[mtl]
-enabled = false
-[[elko.listeners]]
+{OFF}[[elko.listeners]]
 endpoint = "tcp:0:interface=127.0.0.1"
 """
 

@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.integration.carried_peers import HttpPeer, RtcpPeer
+from tests.integration.configurations import listener
 from tests.integration.daemon import Daemon
 from tests.integration.dbp_nodes import Nodes
 from tests.integration.mc0_clients import clients_of
@@ -46,23 +47,12 @@ int clock_gettime(clockid_t id, struct timespec *found) {
 
 HOUR = 3_600
 
-CONFIG = """
-[[elko.listeners]]
-name = "main"
-endpoint = "tcp:0:interface=127.0.0.1"
-[[elko.listeners]]
-name = "poll"
-endpoint = "tcp:0:interface=127.0.0.1"
-transport = "http"
-[[elko.listeners]]
-name = "rtcp"
-endpoint = "tcp:0:interface=127.0.0.1"
-transport = "rtcp"
-[mc0]
-endpoint = "tcp://127.0.0.1:0"
-[dbp]
-endpoint = "tcp://127.0.0.1:0"
-"""
+CONFIG = (
+    listener("main")
+    + listener("poll", 'transport = "http"')
+    + listener("rtcp", 'transport = "rtcp"')
+    + '[mc0]\nendpoint = "tcp://127.0.0.1:0"\n[dbp]\nendpoint = "tcp://127.0.0.1:0"\n'
+)
 
 
 def asked(daemon: Daemon, method: str, path: str, body: Any = None) -> tuple[int, Any]:

@@ -17,6 +17,7 @@ import pytest
 from websockets.sync.client import connect as web_socket
 
 from tests.integration.carried_peers import HttpPeer, RtcpPeer
+from tests.integration.configurations import OFF, listener
 from tests.integration.context_server import ContextServer
 from tests.integration.daemon import ROOT, Daemon, Peer
 from tests.integration.mtl_peers import ends_in_order
@@ -319,34 +320,14 @@ def test_the_console_speaks_to_the_director(tmp_path: Path) -> None:
         assert b"director.providers 1" in text
 
 
-ON_ALL_TRANSPORTS = """
-[[elko.listeners]]
-endpoint = "tcp:0:interface=127.0.0.1"
-[mc0]
-enabled = false
-[dbp]
-enabled = false
-[mtl]
-enabled = false
-[[director.listeners]]
-endpoint = "tcp:0:interface=127.0.0.1"
-[[director.listeners]]
-name = "web"
-endpoint = "tcp:0:interface=127.0.0.1"
-transport = "websocket"
-allow = ["user"]
-[[director.listeners]]
-name = "poll"
-endpoint = "tcp:0:interface=127.0.0.1"
-transport = "http"
-path = "/director"
-allow = ["user"]
-[[director.listeners]]
-name = "rtcp"
-endpoint = "tcp:0:interface=127.0.0.1"
-transport = "rtcp"
-allow = ["user"]
-"""
+ON_ALL_TRANSPORTS = (
+    OFF
+    + listener("main")
+    + listener("main", of="director")
+    + listener("web", 'transport = "websocket"', 'allow = ["user"]', of="director")
+    + listener("poll", 'transport = "http"', 'path = "/director"', 'allow = ["user"]', of="director")
+    + listener("rtcp", 'transport = "rtcp"', 'allow = ["user"]', of="director")
+)
 
 
 def test_users_may_come_over_any_transport(tmp_path: Path) -> None:

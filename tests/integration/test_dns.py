@@ -21,6 +21,7 @@ import pytest
 from dns.message import Message
 
 from broker.wires.dns.wire import COUNTERS
+from tests.integration.configurations import OFF
 from tests.integration.daemon import Daemon, Peer
 from tests.integration.mc0_clients import console, counters, run_to_its_end, shown
 from tests.integration.mtl_peers import ends_in_order
@@ -29,15 +30,6 @@ from tests.patience import PATIENCE, until
 HERE = "127.0.0.1"
 BANK = "bank.service.elkobroker."
 DIG = shutil.which("dig")
-
-OTHERS = """
-[mc0]
-enabled = false
-[dbp]
-enabled = false
-[mtl]
-enabled = false
-"""
 
 
 def dns_port(daemon: Daemon) -> int:
@@ -48,7 +40,7 @@ def dns_port(daemon: Daemon) -> int:
 def configured(directory: Path, section: str) -> str:
     path = directory / "elkobroker.toml"
     elko = '[[elko.listeners]]\nname = "main"\nendpoint = "tcp:0:interface=127.0.0.1"\n'
-    path.write_text(f'[dns]\nenabled = true\nendpoint = "tcp:0:interface=127.0.0.1"\n{section}\n{OTHERS}{elko}')
+    path.write_text(f'[dns]\nenabled = true\nendpoint = "tcp:0:interface=127.0.0.1"\n{section}\n{OFF}{elko}')
     return str(path)
 
 

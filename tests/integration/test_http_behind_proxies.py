@@ -13,18 +13,17 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.integration.carried_peers import HttpPeer
+from tests.integration.configurations import OFF, TCP, listener
 from tests.integration.daemon import Daemon
 from tests.integration.proxies import PROXIES, Behind, proxy
 from tests.patience import PATIENCE
 
-ENDPOINT = 'endpoint = "tcp:0:interface=127.0.0.1"\n'
-
 CONFIGURATION = (
-    f'[[elko.listeners]]\nname = "main"\n{ENDPOINT}'
-    f'[[elko.listeners]]\nname = "web"\n{ENDPOINT}transport = "websocket"\npath = "/web"\n'
-    f'[[elko.listeners]]\nname = "poll"\n{ENDPOINT}transport = "http"\npath = "/poll"\n'
-    f"[http]\n{ENDPOINT}"
-    "[mc0]\nenabled = false\n[dbp]\nenabled = false\n[mtl]\nenabled = false\n"
+    OFF
+    + f'[http]\nendpoint = "{TCP}"\n'
+    + listener("main")
+    + listener("web", 'transport = "websocket"', 'path = "/web"')
+    + listener("poll", 'transport = "http"', 'path = "/poll"')
 )
 
 

@@ -11,16 +11,16 @@ import pytest
 
 from tests.config.certificates import certificate
 from tests.contract.newcomers import DOORS, HELLO, HERE, answered
-from tests.integration.configurations import TCP
+from tests.integration.configurations import TCP, listener
 from tests.integration.daemon import Daemon
 from tests.integration.proxies import proxying
 from tests.patience import PATIENCE
 
-CONFIG = """
+CONFIG = f"""
 [broker]
 trusted_proxies = ["127.0.0.1/32"]
 [console]
-endpoint = "{tcp}"
+endpoint = "{TCP}"
 [mc0]
 endpoint = "tcp://127.0.0.1:0"
 [dbp]
@@ -29,23 +29,12 @@ enabled = false
 enabled = false
 [dns]
 enabled = true
-endpoint = "{tcp}"
+endpoint = "{TCP}"
 [http]
-endpoint = "{tcp}"
-[[elko.listeners]]
-name = "main"
-endpoint = "{tcp}"
-[[elko.listeners]]
-name = "tls"
-endpoint = "tls:0:certificate={certificate}:key={key}:interface=127.0.0.1"
-[[elko.listeners]]
-name = "websocket"
-endpoint = "{tcp}"
-transport = "websocket"
-[[elko.listeners]]
-name = "http"
-endpoint = "{tcp}"
-transport = "http"
+endpoint = "{TCP}"
+{listener("main")}
+{listener("websocket", 'transport = "websocket"')}
+{listener("http", 'transport = "http"')}
 """
 
 BY_HEADER = {
@@ -73,7 +62,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     directory = tmp_path_factory.mktemp("proxies")
     public, private = certificate(directory, "broker")
     config = directory / "elkobroker.toml"
-    config.write_text(CONFIG.format(tcp=TCP, certificate=public, key=private))
+    secure = f"tls:0:certificate={public}:key={private}:interface={HERE}"
+    config.write_text(CONFIG + listener("tls", endpoint=secure))
     with Daemon(directory, "--config", str(config)) as running:
         yield running
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from broker.net.silent_hosts import GONE_WITHIN
+from tests.integration.configurations import OFF, listener
 from tests.integration.daemon import Daemon
 from tests.patience import until
 
@@ -26,35 +27,16 @@ pytestmark = [
 
 HERE, THERE = "10.77.0.1", "10.77.0.2"
 
-CONFIG = """
-[mc0]
-enabled = false
-[dbp]
-enabled = false
-[mtl]
-enabled = false
+ANY = "tcp:0:interface=0.0.0.0"
+
+CONFIG = f"""{OFF}
 [http]
-endpoint = "tcp:0:interface=0.0.0.0"
+endpoint = "{ANY}"
 auth = "open"
-[[elko.listeners]]
-name = "main"
-endpoint = "tcp:0:interface=0.0.0.0"
-auth = "open"
-offer = ["*"]
-[[elko.listeners]]
-name = "rtcp"
-endpoint = "tcp:0:interface=0.0.0.0"
-auth = "open"
-offer = ["*"]
-transport = "rtcp"
-[[elko.listeners]]
-name = "poll"
-endpoint = "tcp:0:interface=0.0.0.0"
-auth = "open"
-offer = ["*"]
-transport = "http"
-path = "/"
-"""
+""" + "".join(
+    listener(name, 'auth = "open"', 'offer = ["*"]', f'transport = "{transport}"', endpoint=ANY)
+    for name, transport in (("main", "tcp"), ("rtcp", "rtcp"), ("poll", "http"))
+)
 
 PROVIDERS = '''
 """Providers over three transports, and a reader of a stream: each says what is to be said and nothing more."""

@@ -13,6 +13,7 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.config.certificates import certificate
+from tests.integration.configurations import OFF, listener
 from tests.integration.daemon import Daemon, Peer
 from tests.patience import PATIENCE
 
@@ -31,11 +32,12 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, trusted: tuple[Path, Path])
     config = folder / "elkobroker.toml"
     tls = f"tls:0:certificate={trusted[0]}:key={trusted[1]}:interface=127.0.0.1"
     config.write_text(
-        "[mc0]\nenabled = false\n[dbp]\nenabled = false\n[mtl]\nenabled = false\n[director]\nenabled = true\n"
-        '[[elko.listeners]]\nendpoint = "tcp:0:interface=127.0.0.1"\n[console]\nenabled = false\n'
-        '[[director.listeners]]\nname = "tcp"\nendpoint = "tcp:0:interface=127.0.0.1"\n'
-        f'[[director.listeners]]\nname = "tls"\nendpoint = "{tls}"\n'
-        '[[director.listeners]]\nname = "ws"\nendpoint = "tcp:0:interface=127.0.0.1"\ntransport = "websocket"\n'
+        OFF
+        + "[director]\nenabled = true\n[console]\nenabled = false\n"
+        + listener("main")
+        + listener("tcp", of="director")
+        + listener("tls", endpoint=tls, of="director")
+        + listener("ws", 'transport = "websocket"', of="director")
     )
     with Daemon(folder, "--config", str(config)) as running:
         yield running
