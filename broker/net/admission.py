@@ -239,7 +239,7 @@ class ConnectionFactory(Factory):
         emptied: Deferred[None] = Deferred()
         self._emptied = emptied
         deadline = self.clock.seconds() + STOP_WITHIN
-        self._end_of_stop = self.clock.callLater(min(SENT_WITHIN, STOP_WITHIN), self._cut_off, deadline)
+        self._end_of_stop = self.clock.callLater(SENT_WITHIN, self._cut_off, deadline)
         for connection in list(self.connections):
             connection.close()
         return emptied
