@@ -206,8 +206,7 @@ class Daemon(TwistedService):
         except (StateError, CannotListen, OSError, ValueError) as error:
             self._store.close(snapshot.next_provider)
             raise StartFailed(str(error)) from None
-        self.core.scheduler.memory.limits = _memory_limits(self._config)
-        self.core.scheduler.proxies.use(self._config.broker.trusted_proxies)
+        self._use_limits(self._config)
         self.checks = HealthChecks(
             self._config.checks,
             self.core.registry,
@@ -394,8 +393,9 @@ class Daemon(TwistedService):
 
     def _full(self) -> Iterator[NotReady]:
         """Yield the listeners without a free place."""
-        yield from readiness.refusing(self._places())
-        yield from readiness.crowded(self._places())
+        places = list(self._places())
+        yield from readiness.refusing(places)
+        yield from readiness.crowded(places)
 
     def _certificates(self) -> list[Certificates]:
         """Return the certificates of all open listeners."""
@@ -632,11 +632,12 @@ class Daemon(TwistedService):
         self._logs.limit(config.log.file_bytes, config.log.files)
         self._events.use(config.notify)
         self.core.restored.last(config.broker.grace)
-        self.core.scheduler.memory.limits = _memory_limits(config)
-        self.core.scheduler.proxies.use(config.broker.trusted_proxies)
+        self._use_limits(config)
         self._config = config
         self._offer_own()
 
-
-def _memory_limits(config: Config) -> MemoryLimits:
-    return MemoryLimits(address=config.broker.memory_per_address, total=config.broker.memory)
+    def _use_limits(self, config: Config) -> None:
+        """Use the limits of memory of a configuration, and its trusted proxies."""
+        scheduler, broker = self.core.scheduler, config.broker
+        scheduler.memory.limits = MemoryLimits(address=broker.memory_per_address, total=broker.memory)
+        scheduler.proxies.use(broker.trusted_proxies)
