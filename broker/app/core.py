@@ -62,7 +62,7 @@ class Core:
     links: ILinks = SINGLE
 
     def stop_threads(self) -> None:
-        """Wait for what the threads do, and end them. Blocks."""
+        """Wait for the calls that the threads make, and end them. Blocks."""
         self.threads.stop()
         self.files.stop()
 

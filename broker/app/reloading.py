@@ -105,7 +105,7 @@ class Reloader:
 
     @blocking
     def _read_all(self, running: Config, shown: Sequence[Certificates]) -> ReloadResult | _Usable:
-        """Read all files. Returns what is to be used, or the reasons why nothing is. Runs in a thread."""
+        """Read all files. Returns the result, or the outcome if nothing is to be used. Runs in a thread."""
         if self._read is None:
             return ReloadResult(problems=("there is no configuration file to read again",))
         try:

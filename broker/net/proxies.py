@@ -8,8 +8,8 @@ Rules:
   is then that of the client, for limits, places, logins and the log. A connection without a header is the proxy's own.
 - The proxy sends the header at once, so that a connection that is silent for `HEADER_WITHIN` has none.
 - A client behind a proxy is never exempt from limits as a local peer is, whatever its address.
-- Over HTTP the client is the last address of ``Forwarded`` or ``X-Forwarded-For`` that is no trusted proxy's: what
-  stands before it was written by the client. A proxy writes one of these fields, and may pass on the other one as the
+- Over HTTP the client is the last address of ``Forwarded`` or ``X-Forwarded-For`` that is no trusted proxy's: the
+  client wrote the part before it. A proxy writes one of these fields, and may pass on the other one as the
   client wrote it: where they name different clients, neither counts.
 - A client whose address the proxy does not give, or that is ambiguous, has the proxy's address, and is a client still.
 """
@@ -54,7 +54,7 @@ _V2_LENGTHS = {0x11: 12, 0x21: 36}
 """Bytes of the addresses, by address family and transport: TCP over IPv4, and over IPv6."""
 
 _PAIR = re.compile(r'[;,\s]*([\w-]+)\s*=\s*("(?:[^"\\]|\\.)*"|[^";,\s]*)\s*(?=[;,]|$)')
-"""A parameter of ``Forwarded``. What follows a quoted value is checked: a quote that the client left open would
+"""A parameter of ``Forwarded``. The text behind a quoted value is checked: a quote that the client left open would
 otherwise end in the part of the proxy."""
 
 
@@ -207,7 +207,7 @@ class _Undecided(Protocol):
         self._forget()
 
     def _waited(self) -> None:
-        # In the next turn: what came while the process stalled is read before.
+        # In the next turn: input that came while the process stalled is read before.
         self._timer = self._proxy.clock.callLater(0, self.give_up)
 
     def give_up(self) -> None:

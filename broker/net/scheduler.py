@@ -100,7 +100,7 @@ class Scheduler:
 
     ``look`` is called at the beginning of each quantum: it advances the liveness clock (`broker.core.liveness`).
     ``cpu`` returns the CPU time of the thread in seconds; by default it is that of ``clock``, as without other load.
-    ``memory`` is the account of what the connections hold: as the time, it is one for all of them. So are ``proxies``,
+    ``memory`` is the account of the memory of connections: as the time, it is one for all of them. So are ``proxies``,
     those whose clients have turns, memory and places by their own addresses.
     """
 

@@ -193,7 +193,7 @@ class HttpChannel(Scheduled, HTTPChannel):
 
     @property
     def memory(self) -> MemoryBudget:
-        """The account of what connections hold."""
+        """The account of the memory of connections."""
         account: MemoryBudget = self.factory.memory
         return account
 

@@ -5,7 +5,7 @@ Rules, for all wires:
   ``ZMQ_REQ_CORRELATE`` puts the number of the request before it, and each proxy the identity of its client.
 - It is sent back unchanged before each answer.
 - The routing frames of a *route* identify one client behind proxies. Those of a REQ socket do not: it connects
-  directly, and what it puts there is the number of its request.
+  directly, and its routing frame is the number of its request.
 
 The identity of the peer, which a ROUTER prepends, is not among the frames here. The functions are pure.
 """

@@ -41,7 +41,7 @@ class KeyGate:
         self._shown: Rates[str] = Rates(clock.seconds)
 
     def owner(self, key: str, address: str) -> str:
-        """Return the owner of what a peer with that key (Z85, or empty) has: see `broker.access.identity`."""
+        """Return the owner of the identities of a peer with that key (Z85, or empty): see `broker.access.identity`."""
         name = None if self._keys is None else self._keys.name_of(key)
         return owner_of(name or "", address, key)
 
