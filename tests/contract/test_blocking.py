@@ -13,7 +13,7 @@ import pytest
 from tests.contract.newcomers import DOORS
 from tests.integration.configurations import every_listener
 from tests.integration.daemon import Daemon
-from tests.integration.test_control import call
+from tests.integration.http_api import ask
 from tests.patience import until
 
 LINES = 300
@@ -25,7 +25,7 @@ def unread(daemon: Daemon, config: Path) -> Iterator[None]:
     """The standard output is not read, and more lines were logged than its pipe takes."""
     daemon.pause_output()
     for _ in range(LINES):
-        assert call(daemon, "PUT", "/v1/log", {"level": "debug"})[0] == 200
+        assert ask(daemon, "PUT", "/v1/log", {"level": "debug"})[0] == 200
     yield
     daemon.resume_output()
 
@@ -78,8 +78,8 @@ def test_the_log_goes_on_where_it_was_paused(tmp_path: Path) -> None:
         daemon.http_port()
         daemon.pause_output()
         for _ in range(LINES):
-            call(daemon, "PUT", "/v1/log", {"level": "info"})
-        call(daemon, "PUT", "/v1/log", {"level": "debug"})
+            ask(daemon, "PUT", "/v1/log", {"level": "info"})
+        ask(daemon, "PUT", "/v1/log", {"level": "debug"})
         daemon.resume_output()
         daemon.wait_for("log level debug")
         assert sum("log level info" in line for line in daemon.log) == LINES

@@ -11,9 +11,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError
-from urllib.request import urlopen
 
 import attrs
 import pytest
@@ -23,6 +20,7 @@ from tests.config.certificates import certificate
 from tests.contract.newcomers import DOORS, HERE, connected, get
 from tests.integration.configurations import TCP, listener
 from tests.integration.daemon import Daemon, Peer, environment
+from tests.integration.http_api import ask
 from tests.integration.mc0_clients import counters
 from tests.patience import PATIENCE, until
 
@@ -120,14 +118,6 @@ def test_a_newcomer_is_served_beside_hostile_peers_that_take_all_places(daemon: 
             door.honest(daemon, door.port(daemon))
 
 
-def _readiness(daemon: Daemon) -> Any:
-    try:
-        with urlopen(f"http://{HERE}:{daemon.http_port()}/readyz", timeout=PATIENCE) as answer:
-            return json.load(answer)
-    except HTTPError as error:
-        return json.load(error)
-
-
 def _providing(port: int, source: str = HERE) -> Peer:
     """A server that offers a service: it gives way to nobody."""
     peer = Peer(connected(port, source))
@@ -144,16 +134,10 @@ def test_peers_that_offer_something_stay_while_hostile_ones_come_and_go(daemon: 
         _attack(daemon, "elko", stack)
         for server in servers:
             server.done()
-        assert any("give way" in each["reason"] for each in _readiness(daemon)["degraded"])
-        [row] = [
-            each for each in _status(daemon)["listeners"] if (each.get("wire"), each.get("name")) == ("elko", "main")
-        ]
+        assert any("give way" in each["reason"] for each in ask(daemon, "GET", "/readyz")[1]["degraded"])
+        listeners = ask(daemon, "GET", "/v1/status")[1]["listeners"]
+        [row] = [each for each in listeners if (each.get("wire"), each.get("name")) == ("elko", "main")]
         assert row["full"] is True
-
-
-def _status(daemon: Daemon) -> Any:
-    with urlopen(f"http://{HERE}:{daemon.http_port()}/v1/status", timeout=PATIENCE) as answer:
-        return json.load(answer)
 
 
 def test_a_listener_whose_peers_are_all_needed_refuses_newcomers_with_a_reason(tmp_path: Path) -> None:
@@ -166,7 +150,7 @@ def test_a_listener_whose_peers_are_all_needed_refuses_newcomers_with_a_reason(t
         with Peer(connected(port)) as newcomer:
             assert "all places are taken" in newcomer.receive()["msg"]
             newcomer.closed()
-        readiness = _readiness(daemon)
+        readiness = ask(daemon, "GET", "/readyz")[1]
         assert readiness["ready"] is False
         [reason] = [each for each in readiness["reasons"] if each["what"] == "listener elko main"]
         assert "new ones are refused" in reason["reason"]

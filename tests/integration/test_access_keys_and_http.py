@@ -9,13 +9,13 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from broker.access import tokens
 from broker.access.login_gate import GUESSES
 from tests.access.users import put
 from tests.integration.configurations import OFF
 from tests.integration.daemon import Daemon
+from tests.integration.http_api import ask
 from tests.integration.mc0_clients import Clients, brokerkeys
 from tests.integration.mtl_peers import peers_of
 from tests.integration.test_access import TOKEN, USERS
@@ -42,19 +42,6 @@ def running(folder: Path, config: str = HTTP, users: str = USERS) -> Iterator[Da
         daemon.signal(signal.SIGTERM)
         daemon.ended()
         assert "Traceback" not in "".join(daemon.log)
-
-
-def ask(daemon: Daemon, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port(), timeout=PATIENCE)
-    try:
-        data = None if body is None else json.dumps(body)
-        given = {"Content-Type": "application/json"} if data else {}
-        connection.request(method, path, data, {**given, **headers})
-        answer = connection.getresponse()
-        text = answer.read()
-        return answer.status, json.loads(text) if text else None
-    finally:
-        connection.close()
 
 
 def bearer(token: str) -> dict[str, str]:

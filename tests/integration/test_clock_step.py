@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import pytest
 
@@ -19,6 +15,7 @@ from tests.integration.carried_peers import HttpPeer, RtcpPeer
 from tests.integration.configurations import listener
 from tests.integration.daemon import Daemon
 from tests.integration.dbp_nodes import Nodes
+from tests.integration.http_api import ask
 from tests.integration.mc0_clients import clients_of
 from tests.patience import until
 
@@ -55,16 +52,6 @@ CONFIG = (
 )
 
 
-def asked(daemon: Daemon, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    data = None if body is None else json.dumps(body).encode()
-    request = Request(f"http://127.0.0.1:{daemon.http_port()}{path}", data, method=method)
-    try:
-        with urlopen(request) as answer:
-            return answer.status, json.load(answer)
-    except HTTPError as error:
-        return error.code, json.load(error)
-
-
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library, compiled."""
@@ -96,20 +83,20 @@ def test_a_step_of_the_time_of_day_ends_no_session_and_delays_no_timer(
         subscriber = clients.subscribed(b"one", "news")
         nodes.dealer().registered("rohan", heartbeat_ms=20_000)
         instance = "/v1/services/bank/1"
-        assert asked(daemon, "PUT", instance, {"hostport": "h:1", "ttl": 600})[0] == 201
+        assert ask(daemon, "PUT", instance, {"hostport": "h:1", "ttl": 600})[0] == 201
 
         with offset.open("r+b") as file:
             file.write(step.to_bytes(8, sys.byteorder, signed=True))
 
         def seen() -> bool:
-            status, answer = asked(daemon, "POST", f"{instance}/renew", {})
+            status, answer = ask(daemon, "POST", f"{instance}/renew", {})
             assert status == 200
             left = datetime.fromisoformat(answer["expires"]).timestamp() - time.time()
             return abs(left - 600 - step) < HOUR / 2
 
         until(seen)
         # A timer of a second runs after a second of any clock.
-        assert asked(daemon, "GET", "/v1/services/nothing?wait=1")[0] == 404
+        assert ask(daemon, "GET", "/v1/services/nothing?wait=1")[0] == 404
         tcp.done()
         for peer in (polling, rtcp):
             peer.send(to="client", op="auth", label="after the step")
@@ -117,4 +104,4 @@ def test_a_step_of_the_time_of_day_ends_no_session_and_delays_no_timer(
             answers = peer.receive()
             assert "pong" in str(answers)
         assert subscriber.ask("PUT|TOPIC|news|ID|p||x")
-        assert {row["service"] for row in asked(daemon, "GET", "/v1/services")[1]["rows"]} >= {"bank", "rohan"}
+        assert {row["service"] for row in ask(daemon, "GET", "/v1/services")[1]["rows"]} >= {"bank", "rohan"}

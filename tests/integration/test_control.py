@@ -7,34 +7,18 @@ import json
 import re
 import socket
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from queue import Queue
-from typing import Any
 
 from tests.integration.daemon import Daemon
+from tests.integration.http_api import call
 from tests.integration.mc0_clients import clients_of, console
 from tests.integration.mtl_peers import peers_of
 from tests.patience import PATIENCE, until, written
-
-
-def call(daemon: Daemon, method: str, path: str, body: object = None) -> tuple[int, Any, dict[str, str]]:
-    """Status, JSON and headers of an answer of the HTTP API."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{daemon.http_port()}{path}", data, {"Content-Type": "application/json"}, method=method
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            text = answer.read()
-            return answer.status, json.loads(text) if text else None, dict(answer.headers)
-    except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read()), dict(error.headers)
 
 
 def test_a_drain_sends_real_clients_away_and_can_be_undone(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from tests.brokerctl.server import ctl
 from tests.integration.conftest import OTHERS
 from tests.integration.daemon import Daemon
+from tests.integration.http_api import ask
 from tests.integration.mc0_clients import whole_log
 from tests.integration.mtl_peers import configured, peers_of
 from tests.integration.test_lifecycle import find, provide
@@ -52,15 +53,6 @@ def changed(file: Path, before: bytes, after: bytes) -> None:
     file.write_bytes(content.replace(before, after))
 
 
-def got(daemon: Daemon, path: str) -> Any:
-    """The JSON of a resource, whatever its status."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http_port()}{path}") as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        return json.load(error)
-
-
 def metric(daemon: Daemon, name: str) -> float:
     with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http_port()}/metrics") as answer:
         found = re.search(rf"^{re.escape(name)} (\S+)$", answer.read().decode(), re.MULTILINE)
@@ -84,7 +76,7 @@ command = ["/bin/sh", "-c", "cat >> {told}; echo >> {told}"]
         assert (letter.body, letter.properties["death-reason"]) == (b"the secone message", "damaged")
         daemon.wait_for("error .*queue 'durable-q' of '/' is damaged: 1 messages do not match their checksums")
         daemon.port()
-        ready = got(daemon, "/readyz")
+        ready = ask(daemon, "GET", "/readyz")[1]
         assert (ready["ready"], [each["what"] for each in ready["degraded"]]) == (True, ["queue 'durable-q' of '/'"])
         assert metric(daemon, 'elkobroker_state_damaged_total{reason="rows"}') == 1
         assert metric(daemon, 'elkobroker_mtl_queue_total{reason="dead.damaged"}') == 1
@@ -135,7 +127,7 @@ def test_a_damaged_database_and_a_file_in_place_of_the_journal_are_set_aside(tmp
         new: Any = find(daemon, "shop")
         assert new["provider"] > known["provider"]
         assert peers.reader("queue", "durable-q").bodies(3) == BODIES
-        degraded = got(daemon, "/readyz")["degraded"]
+        degraded = ask(daemon, "GET", "/readyz")[1]["degraded"]
         assert [each["what"].rpartition("/")[2] for each in degraded] == ["elkobroker.sqlite3", "journal"]
         assert metric(daemon, 'elkobroker_state_damaged_total{reason="files"}') == 2
         daemon.signal(signal.SIGTERM)

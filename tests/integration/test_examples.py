@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -11,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
 from tests.client.test_guide import PROGRAMS
 from tests.integration.daemon import ROOT, Daemon, environment
+from tests.integration.http_api import ask
 from tests.integration.mc0_clients import counters
 from tests.patience import until
 
@@ -53,8 +52,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 def services(daemon: Daemon) -> dict[str, dict[str, Any]]:
     """The services of clients, by name."""
-    with urlopen(f"http://127.0.0.1:{daemon.http_port()}/v1/services?limit=100") as answer:
-        rows = json.load(answer)["rows"]
+    rows = ask(daemon, "GET", "/v1/services?limit=100")[1]["rows"]
     return {row["service"]: row for row in rows if row["provider"]}
 
 

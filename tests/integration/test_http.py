@@ -18,6 +18,7 @@ import pytest
 
 from tests.config.certificates import certificate
 from tests.integration.daemon import Daemon
+from tests.integration.http_api import ask
 from tests.patience import PATIENCE, until
 
 HERE = "127.0.0.1"
@@ -29,15 +30,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with Daemon(tmp_path_factory.mktemp("http")) as running:
         running.http_port()
         yield running
-
-
-def ask(daemon: Daemon, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-    """The status and the JSON of an answer."""
-    with closing(http.client.HTTPConnection(HERE, daemon.http_port(), timeout=PATIENCE)) as connection:
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        answer = connection.getresponse()
-        data = answer.read()
-        return answer.status, json.loads(data) if data else None
 
 
 def raw(daemon: Daemon, data: bytes) -> bytes:

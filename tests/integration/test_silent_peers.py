@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.integration.daemon import Daemon
-from tests.patience import PATIENCE, until
+from tests.integration.http_api import ask
+from tests.patience import until
 
 MANY = 12
 
 
-def _ask(daemon: Daemon, path: str, method: str = "GET", **body: object) -> Any:
-    data = json.dumps(body).encode() if body else None
-    url = f"http://127.0.0.1:{daemon.http_port()}{path}"
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-        return json.loads(answer.read() or b"null")
-
-
 def _states(daemon: Daemon, name: str) -> list[str]:
     """The states of the services of a name, in the order of finds."""
-    return [each.get("check", {}).get("state", "") for each in _ask(daemon, f"/v1/services/{name}")["services"]]
+    services = ask(daemon, "GET", f"/v1/services/{name}")[1]["services"]
+    return [each.get("check", {}).get("state", "") for each in services]
 
 
 def test_instances_that_fall_silent_together_are_verified_by_real_connections(tmp_path: Path) -> None:
@@ -43,17 +34,13 @@ def test_instances_that_fall_silent_together_are_verified_by_real_connections(tm
         free.bind(("127.0.0.1", 0))  # nothing listens there
         for number in range(MANY):
             server = alive[number] if number < len(alive) else free
-            _ask(
-                daemon,
-                f"/v1/services/{'alive' if number < len(alive) else 'killed'}/{number}",
-                "PUT",
-                hostport=f"127.0.0.1:{server.getsockname()[1]}",
-                ttl=2,
-            )
+            path = f"/v1/services/{'alive' if number < len(alive) else 'killed'}/{number}"
+            offer = {"hostport": f"127.0.0.1:{server.getsockname()[1]}", "ttl": 2}
+            assert ask(daemon, "PUT", path, offer)[0] == 201
         assert len(_states(daemon, "killed")) == MANY - len(alive)
         # Refused connections end the entries at once, accepted ones begin the lease again.
         until(lambda: not _states(daemon, "killed"))
-        rows = _ask(daemon, "/v1/counters?pattern=silent_peers.*")["rows"]
+        rows = ask(daemon, "GET", "/v1/counters?pattern=silent_peers.*")[1]["rows"]
         counters = {row["name"]: row["value"] for row in rows}
         # Those whose lease ends when most others are gone already end as single ones.
         assert counters["silent_peers.refused"] > 0
