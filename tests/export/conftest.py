@@ -23,7 +23,8 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     before = _descriptors(below)
     yield
     close_all()
-    assert _descriptors(below) == before
+    # Threads of an earlier test may have closed some of its own meanwhile.
+    assert not _descriptors(below) - before
 
 
 def _descriptors(below: Path) -> Counter[str]:
