@@ -22,7 +22,7 @@ from broker.access.replacing import EditFailed as Failed
 from broker.brokerusers import INTERRUPTED, add, main, remove, users
 from broker.wires.mtl.sessions import users_file
 from broker.wires.mtl.sessions.users_file import BadUsers
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 
 pytestmark = pytest.mark.long
 
@@ -329,6 +329,11 @@ def test_a_new_password_takes_its_time_to_check(file: Path) -> None:
     assert users(str(file))["anna"].iterations == password_verifiers.ITERATIONS == 100_000
 
 
+def sleeps(pid: int) -> bool:
+    """Return True if a process with one thread waits for something."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 def typed(file: Path, *answers: bytes | None) -> tuple[int, str]:
     """The exit code and what a terminal showed, after these answers to the questions; None is Control-C."""
     here, terminal = pty.openpty()
@@ -356,6 +361,8 @@ def typed(file: Path, *answers: bytes | None) -> tuple[int, str]:
             while left and shown.count(b": ") > len(answers) - len(left):
                 answer = left.pop(0)
                 if answer is None:
+                    # A signal between the prompt and the read would be handled after the read only.
+                    until(lambda: sleeps(process.pid))
                     process.send_signal(signal.SIGINT)
                 else:
                     os.write(here, answer)
