@@ -137,10 +137,8 @@ class HttpChannel(Scheduled, HTTPChannel):
     """The client that a trusted proxy names in the present request."""
     received: Any = None
     """A complete request that is still to be served."""
-    pieces: Iterator[bytes] | None = None
-    """The rest of the body of the present answer, which is written in steps."""
-    _writing: HttpRequest | None = None
-    """Its request."""
+    unwritten: tuple[HttpRequest, Iterator[bytes]] | None = None
+    """The present request, and the rest of the body of its answer, which is written in steps."""
     upgraded: Upgraded | None = None
     producing: Producing | None = None
     hanging_up = False
@@ -242,8 +240,7 @@ class HttpChannel(Scheduled, HTTPChannel):
 
     def go_on_writing(self, request: HttpRequest, pieces: Iterator[bytes]) -> None:
         """Write the body of the answer to the present request in steps."""
-        self._writing = request
-        self.pieces = pieces
+        self.unwritten = request, pieces
         self.go_on()
 
     def upgrade(self, upgraded: Upgraded) -> None:
@@ -282,10 +279,10 @@ class HttpChannel(Scheduled, HTTPChannel):
     def _serve_received(self) -> Iterator[None]:
         """Serve the complete request, and those that Twisted's parser held behind it. The body of an answer that had to
         wait is written here, too."""
-        while self.received is not None or self.pieces is not None:
+        while self.received is not None or self.unwritten is not None:
             yield
-            if self.pieces is not None:
-                self._write_piece()
+            if self.unwritten is not None:
+                self._write_piece(*self.unwritten)
             elif self.received is not None:
                 request, self.received = self.received, None
                 self._answering = True
@@ -294,14 +291,14 @@ class HttpChannel(Scheduled, HTTPChannel):
     def go_on(self) -> None:
         """Continue after a hold-up, with the body of an answer that had to wait, and with the input that Twisted's
         parser, or an upgrade, had behind the request."""
-        if self._rest is None and (self.received is not None or self.pieces is not None or self._held):
+        if self._rest is None and (self.received is not None or self.unwritten is not None or self._held):
             held, self._held = self._held, b""
             self._rest = self.steps(held)
         super().go_on()
 
     def held_up(self) -> bool:
         """Return True while a request is unanswered, or the peer does not read."""
-        return self._stalled or (self._answering and self.pieces is None)
+        return self._stalled or (self._answering and self.unwritten is None)
 
     def pause_reading(self) -> None:
         """Pause the transport's reads."""
@@ -316,15 +313,12 @@ class HttpChannel(Scheduled, HTTPChannel):
         if self._held or not self._answering:
             super()._stop_reading()
 
-    def _write_piece(self) -> None:
-        request = self._writing
-        assert self.pieces is not None
-        assert request is not None
-        piece = next(self.pieces, None)
+    def _write_piece(self, request: HttpRequest, pieces: Iterator[bytes]) -> None:
+        piece = next(pieces, None)
         if request.over:
-            self.pieces = None
+            self.unwritten = None
         elif piece is None:
-            self.pieces = None
+            self.unwritten = None
             request.end()
         elif piece:
             request.write(piece)  # type: ignore[no-untyped-call]
@@ -371,7 +365,7 @@ class HttpChannel(Scheduled, HTTPChannel):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.hanging_up = True
         self.drop()
-        self.received = self.pieces = self.producing = None
+        self.received = self.unwritten = self.producing = None
         self.memory.forget(self)
         self.factory.deadlines.forget(self)
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
