@@ -10,18 +10,17 @@ import json
 import selectors
 import socket
 import ssl
-import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import attrs
 import zmq
 
-from tests.config.certificates import certificate
+from tests.contract.newcomers import DOORS
 from tests.integration.daemon import Daemon
+from tests.integration.http_api import ask
 from tests.integration.mtl_peers import CONTENT, LEASE, SUMMON, Control, head, short, tail
 from tests.net.zmtp_peers import greeting, message, part, ready
 from tests.patience import PATIENCE
@@ -52,7 +51,7 @@ Payload = Callable[[int, Size], Iterable[bytes]]
 
 @attrs.frozen
 class Attack:
-    """The listener that is attacked, and what each connection sends. ``wire`` names the listener.
+    """The listener that is attacked, and what each connection sends. ``wire`` names its door.
 
     ``lease`` is the profile of MTL and the side for which each connection uses a data lease first.
     """
@@ -65,44 +64,11 @@ class Attack:
 # the daemon
 
 
-def configured(directory: Path, memory_per_address: int | None = None) -> tuple[str, ...]:
-    """The options of a daemon with a listener of every wire and transport."""
-    cert, key = certificate(directory, "broker")
-    tcp = "tcp:0:interface=127.0.0.1"
-    tls = f"tls:0:certificate={cert}:key={key}:interface=127.0.0.1"
-    elko = "".join(
-        f'[[elko.listeners]]\nname = "{name}"\nendpoint = "{endpoint}"\ntransport = "{transport}"\n'
-        for name, endpoint, transport in (
-            ("main", tcp, "tcp"),
-            ("web", tcp, "websocket"),
-            ("poll", tcp, "http"),
-            ("rtcp", tcp, "rtcp"),
-            ("tls", tls, "tcp"),
-        )
-    )
-    zmq = "".join(f'[{wire}]\nendpoint = "tcp://127.0.0.1:0"\n' for wire in ("mc0", "dbp"))
-    file = directory / "elkobroker.toml"
-    budget = "" if memory_per_address is None else f"[broker]\nmemory_per_address = {memory_per_address}\n"
-    file.write_text(
-        f"{budget}{elko}{zmq}beacon = []\n"
-        f'[dns]\nenabled = true\nendpoint = "{tcp}"\n[http]\nendpoint = "{tcp}"\n[mtl]\n'
-        'endpoint = "tcp://127.0.0.1:0"\n'
-    )
-    return "--config", str(file), "--mtl-port", "0"
-
-
 def port(daemon: Daemon, wire: str) -> int:
-    """The TCP port of a listener."""
-    patterns = {
-        "http": r"http on \S+:(\d+) \(",
-        "dns": r"dns on \S+:(\d+)",
-        "mc0": r"mc0 on tcp://127\.0\.0\.1:(\d+) \(",
-        "dbp": r"dbp on tcp://127\.0\.0\.1:(\d+) \(",
-        "mtl-data": r"mtl on \S+ \(data \S*?:(\d+);",
-        "mtl": r"mtl on tcp://127\.0\.0\.1:(\d+)",
-        "console": r"console on \S+:(\d+)",
-    }
-    return int(daemon.wait_for(patterns.get(wire, rf"elko listener '{wire}' on \S+:(\d+) ")).group(1))
+    """The TCP port of a door, or of the data flows of MTL."""
+    if wire == "mtl-data":
+        return int(daemon.wait_for(r"mtl on \S+ \(data \S*?:(\d+);").group(1))
+    return DOORS[wire].port(daemon)
 
 
 def register(daemon: Daemon, services: int) -> list[socket.socket]:
@@ -118,7 +84,7 @@ def register(daemon: Daemon, services: int) -> list[socket.socket]:
         while b"OwO" not in answer:
             answer += sock.recv(WRITE)
     offered = [{"service": "many", "protocol": "tcp", "hostport": f"h{number}:1"} for number in range(services)]
-    peer = socket.create_connection(("127.0.0.1", port(daemon, "main")), PATIENCE)
+    peer = socket.create_connection(("127.0.0.1", port(daemon, "elko")), PATIENCE)
     peer.sendall(elko({"op": "auth"}) + b"".join(elko({"op": "willserve", "services": [each]}) for each in offered))
     kept.append(peer)
     return kept
@@ -396,15 +362,15 @@ ATTACKS = {
     "mtl-retained": Attack("mtl-data", _retained, ("topic", "Writer")),
     "mtl-requests": Attack("mtl-data", _service_requests, ("service", "Writer")),
     "mtl-summons": Attack("mtl-data", _summons, ("topic", "Reader")),
-    "elko-finds": Attack("main", _finds),
-    "elko-waits": Attack("main", _waits),
-    "elko-offers": Attack("main", _offers),
-    "elko-block": Attack("main", _block),
-    "websocket-finds": Attack("web", _web_finds),
-    "websocket-fragments": Attack("web", _fragments),
-    "websocket-head": Attack("web", _web_head),
-    "poll-body": Attack("poll", _poll_body),
-    "poll-sessions": Attack("poll", _sessions),
+    "elko-finds": Attack("elko", _finds),
+    "elko-waits": Attack("elko", _waits),
+    "elko-offers": Attack("elko", _offers),
+    "elko-block": Attack("elko", _block),
+    "websocket-finds": Attack("websocket", _web_finds),
+    "websocket-fragments": Attack("websocket", _fragments),
+    "websocket-head": Attack("websocket", _web_head),
+    "poll-body": Attack("long poll", _poll_body),
+    "poll-sessions": Attack("long poll", _sessions),
     "rtcp-finds": Attack("rtcp", _rtcp_finds),
     "rtcp-sequence": Attack("rtcp", _rtcp_out_of_sequence),
     "rtcp-block": Attack("rtcp", _rtcp_block),
@@ -497,5 +463,4 @@ class Stranger:
 
 def alive(daemon: Daemon) -> None:
     """Return when the daemon has answered a request over HTTP."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port(daemon, 'http')}/healthz", timeout=PATIENCE) as answer:
-        assert answer.status == 200
+    assert ask(daemon, "GET", "/healthz")[0] == 200

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from bench.common.machine import forget_peak, peak_resident, resident
-from tests.contract.strangers import ATTACKS, Size, Stranger, alive, configured, register
+from tests.contract.strangers import ATTACKS, Size, Stranger, alive, register
+from tests.integration.configurations import every_listener
 from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import whole_log
 from tests.patience import until
@@ -69,7 +70,7 @@ def in_order(daemon: Daemon) -> None:
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     """A daemon with a small budget for each address."""
     directory = tmp_path_factory.mktemp("small")
-    with Daemon(directory, *configured(directory, SMALL_BUDGET)) as daemon:
+    with Daemon(directory, *every_listener(directory, f"[broker]\nmemory_per_address = {SMALL_BUDGET}\n")) as daemon:
         kept = register(daemon, SMALL.services)
         for name in ATTACKS:  # once in a small way: what each wire loads and caches is no growth
             Stranger(daemon, ATTACKS[name], Size(1, 1_000, SMALL.services)).close()
@@ -89,7 +90,7 @@ def test_a_stranger_takes_a_bounded_amount_of_memory_and_leaves_it(small: Daemon
 @pytest.fixture
 def default(tmp_path: Path) -> Iterator[Daemon]:
     """A daemon with the default budget, for one attack: what an earlier one has left in the heap is not its growth."""
-    with Daemon(tmp_path, *configured(tmp_path)) as daemon:
+    with Daemon(tmp_path, *every_listener(tmp_path)) as daemon:
         kept = register(daemon, LARGE.services)
         yield daemon
         for each in kept:

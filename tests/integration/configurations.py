@@ -22,12 +22,13 @@ PORTS_OF_EVERY_LISTENER = 13
 """The TCP ports of `every_listener`: one for each endpoint, and a second one for the data flows of MTL."""
 
 
-def every_listener(directory: Path) -> tuple[str, str]:
-    """Write a configuration with every listener, and return the options of a daemon that has it."""
+def every_listener(directory: Path, more: str = "") -> tuple[str, str]:
+    """Write a configuration with every listener and more tables, and return the options of a daemon that has it."""
     public, private = certificate(directory, "broker")
     config = directory / "elkobroker.toml"
     config.write_text(
-        _WIRES
+        more
+        + _WIRES
         + listener("director", of="director")
         + listener("main")
         + listener("websocket", 'transport = "websocket"')
