@@ -31,7 +31,7 @@ EVENTS = {
 WRAPPED = ("fsync", "fdatasync", "stat", "lstat", "statvfs", "access", "replace")
 """Functions of `os` that may wait and have no audit event, or one that C code does not pass."""
 
-MEMORY = ("/proc/", "/sys/", "/dev/null", "/dev/urandom")
+MEMORY = ("/proc/", "/sys/", "/dev/null", "/dev/urandom", "/dev/fd")
 """Paths of files that are on no disk."""
 
 LIBRARIES = (

@@ -17,9 +17,13 @@ class Problem:
 
 
 def in_ranges(here: str, value: attrs.AttrsInstance, ranges: Mapping[str, tuple[float, float]]) -> Iterator[Problem]:
-    """Yield a problem for each field of ``value`` outside of its range; ``ranges`` are by the names of fields."""
+    """Yield a problem for each field of ``value`` outside of its range; ``ranges`` are by the names of fields.
+
+    None is a field that is not set.
+    """
     for name, (least, most) in ranges.items():
-        yield from in_range(f"{here}.{name}", getattr(value, name), least, most)
+        if (number := getattr(value, name)) is not None:
+            yield from in_range(f"{here}.{name}", number, least, most)
 
 
 def in_range(key: str, value: float, least: float, most: float) -> Iterator[Problem]:

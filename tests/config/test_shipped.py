@@ -29,6 +29,7 @@ from broker.config.values import (
     Log,
     LogLevel,
 )
+from broker.core.queues.settings import MAX_BYTES
 from broker.net.interfaces.limits import RouterLimits
 from broker.wires.dbp.config import Dbp
 from broker.wires.dns.config import Dns
@@ -145,7 +146,8 @@ def test_no_key_is_missing_and_none_is_too_many() -> None:
     assert {*webhook, *command} == {field.name for field in attrs.fields(NotifyRule)}
     assert list(mtl_rule) == [field.name for field in attrs.fields(MtlRule)]
     assert list(queue) == [field.name for field in attrs.fields(MtlQueue)]
-    given = {name: value for name, value in queue.items() if name not in ("queues", "durable")}
+    given = {name: value for name, value in queue.items() if name not in ("queues", "durable", "size")}
+    assert queue["size"] == MAX_BYTES
     assert given == {name: listed(value) for name, value in attrs.asdict(MtlQueue()).items() if name in given}
     for section, cls in [*pairs, *arrays]:
         assert section.keys() == defaults(cls).keys()

@@ -17,7 +17,8 @@ Rules:
 - A durable message is in the queue at once, and its author is notified later that it is safe (`MessageKeeper`). If it
   cannot be kept it is removed; if it is with a receiver by then it may still be confirmed, but does not return.
 - A message counts as memory of its payer until it is removed; beyond the limit of that address, further ones are
-  refused. After a restart it counts for nobody.
+  refused. After a restart it counts for nobody, and neither does one of a queue with a bound of the operator's
+  (`QueueSettings.by_address`).
 - Nothing is kept of a message that is refused for lack of room.
 - A queue that another broker has taken is given up: its messages leave memory without being removed from the store,
   the delivered ones as soon as their receivers answer or end.
@@ -130,6 +131,8 @@ class Queue:
         if keeper is not None and not keeper.takes:
             raise self._refusal("store", Reason.LIMIT, "the queue cannot be written to the disk now")
         size = len(head) + len(body) + OVERHEAD
+        if not settings.by_address:
+            payer = ""
         if payer and not queues.memory.may_store(payer, size):
             raise self._refusal("address", Reason.LIMIT, "what this address has stored takes too much memory")
         if (

@@ -54,6 +54,8 @@ class QueueSettings:
 
     - ``durable``: its messages survive a restart.
     - ``max_messages`` and ``max_bytes`` include messages that are delivered and not confirmed.
+    - ``by_address``: messages count as memory of the address of their producer, for anonymous producers. False where
+      ``max_bytes`` is the operator's own bound.
     - ``max_deliveries``: 0 is any number.
     - ``dead_letters``: deaths after which a message goes to ``NAME.dead``; after other deaths it is discarded.
     - ``ttl``: upper bound, and default, of the TTL of a message; None is none.
@@ -67,6 +69,7 @@ class QueueSettings:
     durable: bool = False
     max_messages: int = MAX_MESSAGES
     max_bytes: int = MAX_BYTES
+    by_address: bool = True
     max_deliveries: int = MAX_DELIVERIES
     dead_letters: frozenset[Death] = frozenset({Death.DELIVERIES})
     ttl: float | None = None

@@ -36,8 +36,9 @@ class MtlQueue:
     """Messages outlast a restart: they are confirmed when they are on the disk."""
     messages: int = 100_000
     """Messages in one queue; further ones are refused for now."""
-    size: int = 64 * 1024 * 1024
-    """Size of all messages in one queue."""
+    size: int | None = None
+    """Size of all messages in one queue. None: 64 MiB, of which the producers of one address fill as much as
+    ``broker.memory_per_address`` allows unless they have authenticated."""
     deliveries: int = 20
     """Deliveries of a message, after which it counts as poison."""
     dead_letters: tuple[Literal["rejected", "deliveries", "expired"], ...] = ("deliveries",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from broker.core.queues.settings import Death, QueueRule, QueueSettings
+from broker.core.queues.settings import MAX_BYTES, Death, QueueRule, QueueSettings
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.sessions.access_rules import AccessRule
 from broker.wires.mtl.sessions.settings import MtlSettings
@@ -41,7 +41,8 @@ def queue_rules(config: Mtl) -> list[QueueRule]:
             QueueSettings(
                 durable=each.durable,
                 max_messages=each.messages,
-                max_bytes=each.size,
+                max_bytes=MAX_BYTES if each.size is None else each.size,
+                by_address=each.size is None,
                 max_deliveries=each.deliveries,
                 dead_letters=frozenset(map(Death, each.dead_letters)),
                 ttl=each.ttl or None,

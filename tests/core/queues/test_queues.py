@@ -15,6 +15,7 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import AHEAD, TICK
+from broker.core.memory_budget import BY_ADDRESS, STORED_PART
 from broker.core.queues import queues as core
 from broker.core.queues.interfaces import QueueInfo
 from broker.core.queues.messages import DUPLICATES_FOR, MAX_REMEMBERED, OVERHEAD, AsideMessages, Message, RecentIds
@@ -603,6 +604,18 @@ def test_bytes_are_limited_too_and_what_never_fits_is_refused_for_good() -> None
     farm.put(bytes(996))
     assert refusal_of(farm.queue(), b"") is Reason.LIMIT
     assert farm.queues.bytes == 1_000 + OVERHEAD
+
+
+@pytest.mark.parametrize("by_address", [True, False])
+def test_messages_of_one_address_fill_a_queue_with_an_operators_own_bound(by_address: bool) -> None:
+    farm = QueuesFarm(QueueSettings(max_bytes=BY_ADDRESS, by_address=by_address))
+    half = bytes(BY_ADDRESS // STORED_PART - OVERHEAD - len(b"head"))
+    farm.put(half, payer="192.0.2.1")
+    if by_address:
+        with pytest.raises(Refusal, match="takes too much memory"):
+            farm.put(half, payer="192.0.2.1")
+    else:
+        farm.put(half, payer="192.0.2.1")
 
 
 def test_the_oldest_makes_room_if_that_is_set() -> None:
