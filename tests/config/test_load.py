@@ -19,8 +19,6 @@ from broker.wires.dbp.config import Dbp
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko
 from broker.wires.mc0.config import Mc0, Mc0Rule
 
-LOOPBACK = "tcp:9000:interface=127.0.0.1"
-
 
 def errors(text: str) -> list[tuple[int | None, str, str]]:
     """The problems of ``text``: line, key and text of each error."""

@@ -1,7 +1,4 @@
-"""Store: content after a clean stop and after a kill, and errors for unusable state directories.
-
-The file is longer than others: it has all tests of `broker.core.store`.
-"""
+"""Store: content after a clean stop and after a kill, and errors for unusable state directories."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from broker.core.damage import left_aside
 from broker.core.database import StateDamaged, StateFull, StateUnusable
 from broker.core.model import KnownSession, Provider, Service, Snapshot, Verified
 from broker.core.store import DATABASE, SCHEMA, STEPS, Store
+from tests.core.test_store import SESSIONS
 from tests.full_disk import no_room
 
 NOW = 1_764_000_000.0
@@ -25,11 +26,6 @@ NOW = 1_764_000_000.0
 ASIDE = f"{DATABASE}.damaged-20251124T160000Z"
 
 PROVIDER = Provider(7, "one", "elko", "h:9", 0.25, 1234.5, (Service("bank", "h:1", 7, info="caf\u00e9", lasting=True),))
-
-SESSIONS = (
-    KnownSession(b"node 1", "K" * 40, "192.0.2.7", 30.0, b"0.2", (b"mcollective nodes", b"", b"\0\xff\xed\xa0\x80")),
-    KnownSession(bytes(range(1, 256)), "", "", 0.0, None, ()),
-)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -15,17 +14,12 @@ from typing import Any
 import pytest
 
 from broker.net.silent_hosts import GONE_WITHIN
+from tests.cluster.farm.network import Host, Network
 from tests.integration.configurations import OFF, listener
 from tests.integration.daemon import Daemon
 from tests.patience import until
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
-]
-
-HERE, THERE = "10.77.0.1", "10.77.0.2"
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 ANY = "tcp:0:interface=0.0.0.0"
 
@@ -41,9 +35,9 @@ auth = "open"
 PROVIDERS = '''
 """Providers over three transports, and a reader of a stream: each says what is to be said and nothing more."""
 import json, re, socket, sys, threading, urllib.request
-host, main, rtcp, poll, http = sys.argv[1], *map(int, sys.argv[2:])
+host, own, main, rtcp, poll, http = *sys.argv[1:3], *map(int, sys.argv[3:])
 def messages(name):
-    offered = [{"type": "servicedesc", "service": name, "hostport": "10.77.0.2:5", "protocol": "tcp"}]
+    offered = [{"type": "servicedesc", "service": name, "hostport": own + ":5", "protocol": "tcp"}]
     yield {"to": "client", "op": "auth", "label": name}
     yield {"to": "client", "op": "willserve", "services": offered}
 def blocks(name):
@@ -68,48 +62,39 @@ threading.Event().wait()
 '''
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True)
-
-
 @pytest.fixture
-def hosts() -> Iterator[tuple[str, str]]:
-    """The names of two network namespaces with a link between them."""
-    first, second = f"eba{os.getpid()}", f"ebb{os.getpid()}"
-    with ExitStack() as stack:
-        for name in (first, second):
-            _ip("netns", "add", name)
-            stack.callback(_ip, "netns", "del", name)
-        _ip("link", "add", "veth-here", "netns", first, "type", "veth", "peer", "name", "veth-there", "netns", second)
-        for name, link, address in ((first, "veth-here", HERE), (second, "veth-there", THERE)):
-            _ip("-n", name, "addr", "add", f"{address}/24", "dev", link)
-            _ip("-n", name, "link", "set", link, "up")
-            _ip("-n", name, "link", "set", "lo", "up")
-        yield first, second
+def network() -> Iterator[Network]:
+    """The hosts of the broker and of its peers."""
+    with Network(["broker", "peers"]) as network:
+        yield network
 
 
-def _get(host: str, port: int, path: str) -> Any:
+def _link(host: Host, state: str) -> None:
+    """Set the only link of a host: a host without power answers nothing, not even at its address."""
+    subprocess.run([*host.runner, "ip", "link", "set", "eth0", state], check=True)
+
+
+def _get(host: Host, port: int, path: str) -> Any:
     """The answer of the API, read inside the namespace of the broker."""
     code = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:{port}{path}', timeout=60).read().decode())"
-    run = subprocess.run(["ip", "netns", "exec", host, sys.executable, "-c", code], capture_output=True, text=True)
+    run = subprocess.run([*host.runner, sys.executable, "-c", code], capture_output=True, text=True)
     return json.loads(run.stdout)
 
 
-def _connections(host: str) -> str:
+def _connections(host: Host, other: Host) -> str:
     """The TCP connections to the other host, as the kernel lists them."""
-    return subprocess.run(
-        ["ip", "netns", "exec", host, "ss", "-Htn", "dst", THERE], capture_output=True, text=True, check=True
-    ).stdout
+    command = [*host.runner, "ss", "-Htn", "dst", other.address]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_its_services_and_connections_are_gone_in_time(hosts: tuple[str, str], tmp_path: Path) -> None:
-    here, there = hosts
+def test_its_services_and_connections_are_gone_in_time(network: Network, tmp_path: Path) -> None:
+    here, there = network.hosts.values()
     config = tmp_path / "elkobroker.toml"
     config.write_text(CONFIG)
     with ExitStack() as stack:
-        daemon = stack.enter_context(Daemon(tmp_path, "--config", str(config), disk=("ip", "netns", "exec", here)))
+        daemon = stack.enter_context(Daemon(tmp_path, "--config", str(config), disk=here.runner))
         ports = [daemon.port("main"), daemon.port("rtcp"), daemon.port("poll"), daemon.http_port()]
-        command = ["ip", "netns", "exec", there, sys.executable, "-c", PROVIDERS, HERE, *map(str, ports)]
+        command = [*there.runner, sys.executable, "-c", PROVIDERS, here.address, there.address, *map(str, ports)]
         providers = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         stack.callback(providers.kill)
         assert providers.stdout is not None
@@ -120,16 +105,16 @@ def test_its_services_and_connections_are_gone_in_time(hosts: tuple[str, str], t
             return [name for name in names if _get(here, ports[-1], f"/v1/services/{name}")["services"]]
 
         until(lambda: found() == names)
-        assert _connections(here)
+        assert _connections(here, there)
         began = time.monotonic()
-        _ip("-n", there, "link", "set", "veth-there", "down")
+        _link(there, "down")
         took: dict[str, float] = {}
         doubtful = False
         while len(took) < len(names) + 1 and time.monotonic() - began < 3 * GONE_WITHIN:
             time.sleep(1)
             services = _get(here, ports[-1], "/v1/services/over-tcp")["services"]
             doubtful = doubtful or any(each.get("check", {}).get("state") == "doubtful" for each in services)
-            left = {*found(), *(["connections"] if _connections(here) else [])}
+            left = {*found(), *(["connections"] if _connections(here, there) else [])}
             for name in {*names, "connections"} - left - took.keys():
                 took[name] = time.monotonic() - began
         print(took)
@@ -143,9 +128,9 @@ def test_its_services_and_connections_are_gone_in_time(hosts: tuple[str, str], t
 FARM = '''
 """Providers that answer pings, report loads, and connect again when their connection breaks, as real servers do."""
 import json, socket, sys, threading, time
-host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+host, own, port, count = *sys.argv[1:3], int(sys.argv[3]), int(sys.argv[4])
 def serve(number):
-    offered = [{"type": "servicedesc", "service": "farm", "hostport": f"10.77.0.2:{number}", "protocol": "tcp"}]
+    offered = [{"type": "servicedesc", "service": "farm", "hostport": f"{own}:{number}", "protocol": "tcp"}]
     while True:
         try:
             with socket.create_connection((host, port), 5) as sock:
@@ -178,14 +163,15 @@ threading.Event().wait()
 MANY = 8
 
 
-def test_a_farm_behind_a_cut_network_is_found_until_it_is_back(hosts: tuple[str, str], tmp_path: Path) -> None:
-    here, there = hosts
+def test_a_farm_behind_a_cut_network_is_found_until_it_is_back(network: Network, tmp_path: Path) -> None:
+    here, there = network.hosts.values()
     config = tmp_path / "elkobroker.toml"
     config.write_text(CONFIG)
     with ExitStack() as stack:
-        daemon = stack.enter_context(Daemon(tmp_path, "--config", str(config), disk=("ip", "netns", "exec", here)))
+        daemon = stack.enter_context(Daemon(tmp_path, "--config", str(config), disk=here.runner))
         port = daemon.http_port()
-        command = ["ip", "netns", "exec", there, sys.executable, "-c", FARM, HERE, str(daemon.port("main")), str(MANY)]
+        numbers = [str(daemon.port("main")), str(MANY)]
+        command = [*there.runner, sys.executable, "-c", FARM, here.address, there.address, *numbers]
         providers = stack.enter_context(subprocess.Popen(command))
         stack.callback(providers.kill)
 
@@ -194,13 +180,13 @@ def test_a_farm_behind_a_cut_network_is_found_until_it_is_back(hosts: tuple[str,
             return [each.get("check", {}).get("state", "") for each in found]
 
         until(lambda: states() == ["passing"] * MANY)
-        _ip("-n", there, "link", "set", "veth-there", "down")
+        _link(there, "down")
         began = time.monotonic()
-        while _connections(here):
+        while _connections(here, there):
             assert time.monotonic() - began < GONE_WITHIN + 5
             assert len(states()) == MANY
             time.sleep(1)
         # All connections are gone, and no service is.
         assert states() == ["failing"] * MANY
-        _ip("-n", there, "link", "set", "veth-there", "up")
+        _link(there, "up")
         until(lambda: len(states()) == MANY and "failing" not in states())

@@ -15,7 +15,6 @@ from typing import Any
 import attrs
 from twisted.logger import LogLevel, globalLogPublisher
 
-from broker.cluster.sessions import State
 from broker.cluster.settings import ClusterSettings
 from broker.core.errors import Refusal
 from broker.core.model import ANONYMOUS, Check, CheckState, LoadDetails, Policy, Rights, Service
@@ -544,11 +543,6 @@ class History:
         for server in self.servers:
             if server.wanted and not server.homes:
                 self._return(server)
-
-
-def is_member(node: Node) -> bool:
-    """Return True if a broker is in the state in which its registry follows etcd."""
-    return node.running and node.serving and not node.paused and node.cluster.state is State.MEMBER
 
 
 def _line(what: tuple[Any, ...]) -> str:

@@ -400,6 +400,15 @@ def on_disk(claims: Claims, name: str, directory: str) -> Broker:
     return broker
 
 
+def keep_one(claims: Claims, name: str, directory: str) -> None:
+    """Have a broker store a message on its disk, and end."""
+    broker = on_disk(claims, name, directory)
+    assert broker.ask() is None
+    broker.send(b"1")
+    broker.run()
+    broker.store.close()
+
+
 def test_a_queue_on_a_disk_stays_with_its_broker_while_that_is_away() -> None:
     claims = Claims()
     with tempfile.TemporaryDirectory() as here, tempfile.TemporaryDirectory() as there:
@@ -424,11 +433,7 @@ def test_a_queue_on_a_disk_stays_with_its_broker_while_that_is_away() -> None:
 def test_messages_on_a_disk_are_served_once_etcd_can_be_reached() -> None:
     claims = Claims()
     with tempfile.TemporaryDirectory() as here:
-        a = on_disk(claims, "a", here)
-        assert a.ask() is None
-        a.send(b"1")
-        a.run()
-        a.store.close()
+        keep_one(claims, "a", here)
         claims.away.add("a")
         a = on_disk(claims, "a", here)
         assert a.info() is None
@@ -443,11 +448,7 @@ def test_messages_on_a_disk_are_served_once_etcd_can_be_reached() -> None:
 def test_a_new_message_does_not_replace_one_on_the_disk_whose_queue_cannot_be_claimed_yet() -> None:
     claims = Claims()
     with tempfile.TemporaryDirectory() as here:
-        a = on_disk(claims, "a", here)
-        assert a.ask() is None
-        a.send(b"1")
-        a.run()
-        a.store.close()
+        keep_one(claims, "a", here)
         claims.set(("/", "q"), "b")
         a = on_disk(claims, "a", here)
         assert a.ask("other") is None

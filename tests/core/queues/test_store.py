@@ -1,11 +1,7 @@
-"""Store of queues: restored content, errors for unusable databases, and durability across kills.
-
-``ELKOBROKER_QUEUE_KILLS`` is the number of kills of the child.
-"""
+"""Store of queues: restored content, and errors for unusable databases."""
 
 from __future__ import annotations
 
-import os
 import random
 import sqlite3
 import stat
@@ -25,9 +21,6 @@ from broker.core.queues.interfaces import Batch, RestoredMessage, Row
 from broker.core.queues.settings import Death
 from broker.core.queues.store import DATABASE, SCHEMA, STEPS, QueueStore
 from tests.full_disk import no_room, on_a_small_disk
-
-KILLS = int(os.environ.get("ELKOBROKER_QUEUE_KILLS", "3"))
-"""Few by default, since each costs the start of a child."""
 
 NOW = 1_000_000.0
 

@@ -48,14 +48,19 @@ def test_a_page_or_a_proxy_on_this_machine_is_not_local(header: str) -> None:
     assert [each.local for each in site.requests] == [False, False]
 
 
-def test_pipelined_requests_are_answered_in_order() -> None:
+def slow_site() -> tuple[Site, list[Deferred[Response]]]:
+    """A site, and the responses that its requests wait for."""
     waiting: list[Deferred[Response]] = []
 
     def respond(request: Request) -> Deferred[Response]:
         waiting.append(Deferred())
         return waiting[-1]
 
-    site = Site(respond)
+    return Site(respond), waiting
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    site, waiting = slow_site()
     link = site.connect()
     link.send(b"GET /1 HTTP/1.1\r\nHost: h\r\n\r\nGET /2 HTTP/1.1\r\nHost: h\r\n\r\n")
     site.turn(3)
@@ -100,13 +105,7 @@ def test_a_body_in_pieces_is_sent_one_piece_in_each_step() -> None:
 
 
 def test_a_body_in_pieces_may_come_after_a_wait() -> None:
-    waiting: list[Deferred[Response]] = []
-
-    def respond(request: Request) -> Deferred[Response]:
-        waiting.append(Deferred())
-        return waiting[-1]
-
-    site = Site(respond)
+    site, waiting = slow_site()
     link = site.connect()
     for _ in range(2):
         link.ask("GET /")

@@ -4,7 +4,6 @@ import io
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,7 +14,7 @@ from spark.capacity.benchmark.flaky_detection import FLAPPING, GOOD
 from spark.capacity.benchmark.pipeline_trial import RATIOS, Outcome, Scale
 from spark.capacity.generator import END
 from spark.capacity.progress import Progress
-from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H, Table
+from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H
 from spark.capacity.tables.store import Tables
 from tests.spark.farm import put_dates
 
@@ -61,10 +60,6 @@ def test_farms_of_different_seeds_beat_on_different_days(tmp_path):
     assert len(second.late) == pipeline_trial.LATE
     assert [(one.start, one.end) for one in farms.loaded] == [(first.start, second.end)] * 2
     assert farms.records == sum(truth.records for truth in (first, second, *farms.loaded))
-
-
-def rows_of(table: Table, *rows: dict[str, Any]) -> list[tuple[Any, ...]]:
-    return [tuple(row.get(name) for name in table.schema.names) for row in rows]
 
 
 @pytest.fixture(scope="module")

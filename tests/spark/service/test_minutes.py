@@ -10,8 +10,6 @@ from spark.capacity.service.demand import LOOKBACK, MEASURES, service_load
 from spark.capacity.tables.schema import GOLD_SERVICE_1H
 from tests.spark.farm import DAY, as_rows, clock, each, silver
 
-EVEN = (10.0,) * 5
-
 PEAK = (5.0, 5.0, 30.0, 5.0, 5.0)
 
 

@@ -518,10 +518,6 @@ def test_three_to_five_intervals_may_pass_in_silence(farm: DbpFarm, said: int, a
 # who is told that the broker lives
 
 
-def kinds(datagrams: list[bytes]) -> set[bytes]:
-    return {data.split(b" ")[1] for data in datagrams}
-
-
 @pytest.mark.parametrize("interval", [0.2, 1.0, 3.0])
 def test_the_broker_beats_at_the_services_interval_where_its_datagrams_come_from(
     farm: DbpFarm, interval: float

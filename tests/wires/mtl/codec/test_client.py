@@ -187,8 +187,6 @@ def test_nothing_else_comes_out_of_anything(code: bytes, body: bytes) -> None:
             decode(digits, body)
 
 
-MEMBERS = ["status", "profiles", "limits", "port", "lease", "window", "mechanisms", "mechanism", "challenge", "reason"]
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

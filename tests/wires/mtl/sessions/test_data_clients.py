@@ -29,7 +29,6 @@ BEAT = MtlSettings().heartbeat
 PATIENCE = BEAT * MtlSettings().dead_after
 AROUND = BEAT / PINGS_TOGETHER + 2 * TICK + SLACK
 TAIL = wire.make_tail("a")
-TEST_TAIL = wire.make_tail(RESOURCE)
 
 
 @pytest.fixture
