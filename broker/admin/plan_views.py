@@ -51,6 +51,7 @@ def plan_view(plan: IPlan, clock: IReactorTime) -> AnyView:
         items,
         partial(_row, clock),
         lambda item: (item[1].name,),
+        shown=lambda reading, item: reading.shows(item[1].name),
     )
 
 

@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 
 from broker.access.acts import Audit
 from broker.access.principal import Access
+from broker.access.registry_reading import RegistryReading
 from broker.admin.api import (
     actions,
     cluster,
@@ -118,7 +119,7 @@ class OperatorsApi:
             *actions.endpoints(registry, sources.control, core.launchers, orders, sources.audit, LISTENER),
             *control.endpoints(sources.control, sources.audit, LISTENER),
             *metrics.endpoints(
-                (self._counts, self.times.collect, self._tables, self._state, self._cluster, self._plan, self._process)
+                (self._counts, self.times.collect, self._tables, self._state, self._cluster, self._process), self._plan
             ),
             *identity.endpoints(sources.access, LISTENER, shown.version, sources.endpoints),
         ]
@@ -163,8 +164,8 @@ class OperatorsApi:
     def _cluster(self) -> Iterator[Metric]:
         return cluster_metrics.collect(self._sources.core.members)
 
-    def _plan(self) -> Iterator[Metric | None]:
-        return plan_metrics.collect(self._sources.plan)
+    def _plan(self, reading: RegistryReading) -> Iterator[Metric | None]:
+        return plan_metrics.collect(self._sources.plan, reading)
 
     def _process(self) -> Iterator[Metric]:
         return process.collect(self._sources.started)

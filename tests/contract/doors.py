@@ -98,10 +98,10 @@ class House:
 
 
 @contextmanager
-def open_house(directory: Path, users: str = USERS) -> Iterator[House]:
-    """Run the daemon, which must have no defect in the end."""
+def open_house(directory: Path, users: str = USERS, more: str = "") -> Iterator[House]:
+    """Run the daemon, with ``more`` sections, which must have no defect in the end."""
     put(directory / "users.toml", users)
-    (directory / "x.toml").write_text(CONFIG)
+    (directory / "x.toml").write_text(CONFIG + more)
     with Daemon(directory, "--config", "x.toml") as daemon:
         with peers_of(daemon) as mtl:
             daemon.port("coded")

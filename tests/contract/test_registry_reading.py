@@ -14,6 +14,7 @@ from itertools import count
 import pytest
 
 from tests.contract.doors import USERS, House, open_house
+from tests.core.plans import ISSUED, document, service
 from tests.integration.daemon import Peer
 from tests.patience import PATIENCE, until
 
@@ -41,8 +42,13 @@ _numbers = count()
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     users = USERS[: USERS.index("[[rights]]")] + RIGHTS
+    directory = tmp_path_factory.mktemp("reading")
+    (directory / "plan").mkdir()
+    (directory / "plan" / "report.html").write_text("ann-bank, bob-bank")
+    planned = [service(name, state="overloaded", short_from=ISSUED) for name in ("ann-bank", "bob-bank")]
+    (directory / "plan" / "plan.json").write_bytes(document(*planned))
     with (
-        open_house(tmp_path_factory.mktemp("reading"), users) as house,
+        open_house(directory, users, '[plan]\nfile = "plan/plan.json"\n') as house,
         server(house, "ann") as ann,
         server(house, "bob") as bob,
     ):
@@ -129,10 +135,16 @@ WAYS: dict[str, Callable[[House, tuple[str, str]], str]] = {
             "/v1/checks",
             "/v1/events",
             "/v1/views/broker/services",
+            "/v1/views/broker/plan",
+            "/v1/plan",
+            "/metrics",
             "/v1/discovery/prometheus",
         )
     },
-    **{command: by_console(command) for command in ("broker services", "broker providers", "servicedesc", "loaddesc")},
+    **{
+        command: by_console(command)
+        for command in ("broker services", "broker providers", "broker plan", "servicedesc", "loaddesc")
+    },
     **{op: by_elko(op) for op in ("servicedesc", "loaddesc")},
 }
 
@@ -148,6 +160,15 @@ def test_tables_and_lists_show_what_the_user_may_find(house: House, way: str) ->
     if way not in ("/v1/checks",):
         assert "bob" in WAYS[way](house, BOB)
         assert "ann" in WAYS[way](house, ("ann", "pencil"))
+
+
+@pytest.mark.parametrize("path", ["/plan/report.html", "/plan/services/bob-bank.html"])
+def test_the_report_of_the_plan_needs_find_of_all_names(house: House, path: str) -> None:
+    with request(house, path, BOB) as answer:
+        assert answer.status == 403
+        assert b"bank" not in answer.read()
+    with request(house, path, ("ann", "pencil")) as answer:
+        assert answer.status == (200 if "report" in path else 404)
 
 
 def test_single_names_and_providers_need_find(house: House) -> None:

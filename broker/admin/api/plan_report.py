@@ -5,6 +5,7 @@ Rules:
   the disk.
 - A page is a document of another program: it runs no script, loads nothing, and has no origin (CSP ``sandbox``), so
   that it can neither read nor call this server.
+- The pages name all services of the plan. A user who may not find every service is refused them.
 - Each page has two paths: one for clients that have the right by their credentials, and one below a ticket, for
   browsers whose user has a token (`report_tickets`).
 """
@@ -20,6 +21,7 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred
 
+from broker.access.registry_reading import RegistryReading
 from broker.admin.api.pieces import answer
 from broker.admin.api.report_tickets import LIFETIME, OPERATION, ReportTickets
 from broker.admin.plan_views import REPORT
@@ -74,6 +76,13 @@ def endpoints(plan: Callable[[], str | None], in_thread: InThread, tickets: Repo
     def report(call: Call) -> Deferred[Response]:
         return serve("report.html")
 
+    def by_credentials(handler: Callable[[Call], Deferred[Response]]) -> Callable[[Call], Deferred[Response]]:
+        def checked(call: Call) -> Deferred[Response]:
+            _check(call)
+            return handler(call)
+
+        return checked
+
     def by_ticket(handler: Callable[[Call], Deferred[Response]]) -> Callable[[Call], Deferred[Response]]:
         def checked(call: Call) -> Deferred[Response]:
             tickets.check(call.path["ticket"], call.request.address)
@@ -82,6 +91,7 @@ def endpoints(plan: Callable[[], str | None], in_thread: InThread, tickets: Repo
         return checked
 
     def ticket(call: Call) -> Response:
+        _check(call)
         return answer(TicketAnswer(f"{TICKETS}/{tickets.give(call.principal)}/", LIFETIME), 201)
 
     def service(call: Call) -> Deferred[Response]:
@@ -91,8 +101,14 @@ def endpoints(plan: Callable[[], str | None], in_thread: InThread, tickets: Repo
         return serve("services", page)
 
     return [
-        Endpoint("GET", REPORT, "get_report", "Returns the report of the capacity plan.", report),
-        Endpoint("GET", "/plan/services/{page}", "get_report_page", "Returns the report on one service.", service),
+        Endpoint("GET", REPORT, "get_report", "Returns the report of the capacity plan.", by_credentials(report)),
+        Endpoint(
+            "GET",
+            "/plan/services/{page}",
+            "get_report_page",
+            "Returns the report on one service.",
+            by_credentials(service),
+        ),
         Endpoint(
             "POST",
             "/v1/plan/tickets",
@@ -138,6 +154,11 @@ def read(path: str) -> Response:
     if len(body) > MAX_PAGE:
         raise _missing()
     return Response(200, body, "text/html; charset=utf-8", _HEADERS)
+
+
+def _check(call: Call) -> None:
+    if not RegistryReading.of(call.grants).every:
+        raise Problem(403, "the report names all services: this user may not find all of them", Reason.FORBIDDEN)
 
 
 def _missing() -> Problem:

@@ -5,7 +5,8 @@ page asks for a *ticket* with the token of its user: a random segment of a path 
 `LIFETIME`.
 
 Rules:
-- A ticket serves the report and nothing else, to the address that it was given to, as long as its user has the right.
+- A ticket serves the report and nothing else, to the address that it was given to, as long as its user may view the
+  state of the daemon and find all services.
 - It is no cookie: no other site has it, and no request carries it by itself. The report has no script and sends no
   Referer, so that it cannot pass the path on.
 """
@@ -20,6 +21,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.access.identity import same_host
 from broker.access.principal import Access, Principal
+from broker.access.registry_reading import RegistryReading
 from broker.core.errors import Reason
 from broker.web.problem import Problem
 
@@ -69,7 +71,9 @@ class ReportTickets:
         if found is None or found.end <= self._clock.seconds() or not same_host(found.principal.address, address):
             raise _unknown()
         principal = found.principal
-        if not self._access.stands(principal) or not self._access.allows(principal, self._listener, OPERATION):
+        grants = self._access.grants(principal, self._listener)
+        may = grants.may(OPERATION) and RegistryReading.of(grants).every
+        if not may or not self._access.stands(principal):
             del self._given[ticket]
             raise _unknown()
 

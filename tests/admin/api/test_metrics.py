@@ -147,7 +147,7 @@ def everything() -> list[Iterable[Metric | None]]:
 
 
 def test_the_text_is_rendered_family_by_family() -> None:
-    site = Site(endpoints([lambda each=each: each for each in everything()]))  # type: ignore[misc]
+    site = Site(endpoints([lambda each=each: each for each in everything()], lambda reading: ()))  # type: ignore[misc]
     response = site.response("GET", "/metrics")
     assert response.content_type.startswith("text/plain; version=0.0.4")
     parts = list(pieces(response))
@@ -159,7 +159,7 @@ def test_promtool_finds_nothing_wrong() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is missing: it is in Debian's package prometheus, see etc/setup.sh")
-    site = Site(endpoints([lambda each=each: each for each in everything()]))  # type: ignore[misc]
+    site = Site(endpoints([lambda each=each: each for each in everything()], lambda reading: ()))  # type: ignore[misc]
     text = content(site.response("GET", "/metrics"))
     checked = subprocess.run([promtool, "check", "metrics"], input=text, capture_output=True, check=False)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, b"")

@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
 from broker.access.everyone import Everyone
+from broker.access.grants import Grants, NameSet
 from broker.access.principal import Principal
 from broker.admin.api import plan_report
 from broker.admin.api.plan_report import NewTicket
@@ -29,18 +30,23 @@ def at_once(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
     return maybeDeferred(function, *arguments)
 
 
+def grants(*operations: str, names: str = "*") -> Grants:
+    return Grants({operation: NameSet(frozenset([names])) for operation in operations})
+
+
 class Changing(Everyone):
     """Access that ends when a test says so."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.valid = self.may = True
+        self.valid = True
+        self.of_bob = grants("view", "find")
 
     def stands(self, principal: Principal) -> bool:
         return self.valid
 
-    def allows(self, principal: Principal, listener: str, operation: str, name: str = "") -> bool:
-        return self.may and (principal, listener, operation) == (BOB, "http", "view")
+    def grants(self, principal: Principal, listener: str) -> Grants:
+        return self.of_bob if (principal, listener) == (BOB, "http") else Grants()
 
 
 class Desk:
@@ -168,14 +174,23 @@ def test_a_ticket_is_of_one_address_and_ends(plan: Path) -> None:
     assert desk.status("/plan/ticket/guessed/report.html") == 404
 
 
-@pytest.mark.parametrize("lost", ["valid", "may"])
-def test_a_ticket_ends_with_the_right_of_its_user(plan: Path, lost: str) -> None:
+@pytest.mark.parametrize(
+    ("attribute", "less"),
+    [
+        ("valid", False),
+        ("of_bob", grants("view")),
+        ("of_bob", grants("find")),
+        ("of_bob", grants("view", "find", names="b*")),
+    ],
+)
+def test_a_ticket_ends_with_the_rights_of_its_user(plan: Path, attribute: str, less: object) -> None:
     desk = Desk(plan)
     path = f"{desk.ticket()}report.html"
     assert desk.status(path) == 200
-    setattr(desk.access, lost, False)
+    before = getattr(desk.access, attribute)
+    setattr(desk.access, attribute, less)
     assert desk.status(path) == 404
-    setattr(desk.access, lost, True)
+    setattr(desk.access, attribute, before)
     assert desk.status(path) == 404, "once it has ended, it stays so"
 
 

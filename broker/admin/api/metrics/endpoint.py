@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 
+from broker.access.registry_reading import RegistryReading
 from broker.web.endpoint import Call, Endpoint
 from broker.web.messages import Response
 
@@ -25,12 +27,15 @@ class _One:
         return [self._metric]
 
 
-def endpoints(collectors: Sequence[Collect]) -> list[Endpoint]:
-    """Return the endpoint of all metrics."""
+def endpoints(
+    collectors: Sequence[Collect], of_services: Callable[[RegistryReading], Iterable[Metric | None]]
+) -> list[Endpoint]:
+    """Return the endpoint of all metrics. ``of_services`` yields those with samples of services, as a user may find."""
 
     def metrics(call: Call) -> Response:
         headers = [("Cache-Control", "no-store")]
-        return Response(body=render(collectors), content_type=CONTENT_TYPE_PLAIN_0_0_4, headers=headers)
+        named = partial(of_services, RegistryReading.of(call.grants))
+        return Response(body=render([*collectors, named]), content_type=CONTENT_TYPE_PLAIN_0_0_4, headers=headers)
 
     return [
         Endpoint(

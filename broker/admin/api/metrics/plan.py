@@ -1,7 +1,7 @@
 """Metrics of the capacity plan.
 
 The label ``service`` has names that peers chose. So there is one sample for each of the services that are short first,
-`SERVICES` at most, and the number of the others is a metric.
+`SERVICES` at most, and the number of the others is a metric. A user is shown samples of services that they may find.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from operator import itemgetter
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
 from broker.core.plan import IPlan
 
 SERVICES = 100
 """Services with a sample: those that are short first. More than an operator can look after."""
 
 
-def collect(plan: IPlan) -> Iterator[Metric | None]:
-    """Yield the metrics; nothing without a plan."""
+def collect(plan: IPlan, reading: RegistryReading = EVERY_ENTRY) -> Iterator[Metric | None]:
+    """Yield the metrics that a user with that reading of the registry is shown; nothing without a plan."""
     age = plan.age()
     if age is None:
         return
     yield GaugeMetricFamily("elkobroker_plan_age_seconds", "Time since the moment for which the plan was made.", age)
     days = plan.days_until_short()
     yield None
-    first = nsmallest(SERVICES, days.items(), key=itemgetter(1))
+    first = nsmallest(SERVICES, (each for each in days.items() if reading.shows(each[0])), key=itemgetter(1))
     yield None
     samples = GaugeMetricFamily(
         "elkobroker_plan_days_until_short",
@@ -45,7 +46,8 @@ def collect(plan: IPlan) -> Iterator[Metric | None]:
     )
     # The worst stand first.
     services = () if current is None else current.services.values()
-    for service in islice(takewhile(lambda service: service.verdict.is_urgent, services), SERVICES):
+    worst = takewhile(lambda service: service.verdict.is_urgent, services)
+    for service in islice((each for each in worst if reading.shows(each.name)), SERVICES):
         urgent.add_metric([service.name, service.verdict.value], 1)
     yield urgent
     yield GaugeMetricFamily(

@@ -127,7 +127,7 @@ export class Detail {
 
   async #service(name) {
     const [why, plan] = await Promise.all([
-      get(`/v1/why/${segment(name)}`).catch(unlisted),
+      get(`/v1/why/${segment(name)}`).catch(gone),
       this.app.has("broker plan") ? get(path("/v1/plan", { where: `name=${name}`, limit: 1 })) : null,
     ]);
     const entries = why?.entries ?? [];
@@ -139,7 +139,7 @@ export class Detail {
         "p",
         { class: "lead" },
         entries.length === 0
-          ? (why?.refusal ?? "No instance is registered now.")
+          ? "No instance is registered now."
           : `${plural(entries.length, "instance")}${entries.length > INSTANCES ? `, the first ${INSTANCES}` : ""}, ${asOf()}`,
       ),
       entries.slice(0, INSTANCES).map((entry) => this.#entry(entry, loads.get(entry.provider))),
@@ -274,11 +274,6 @@ function fact(name, value, help) {
 /** Return the time of an answer: ages and ends of leases are those of then, and no event announces a sign of life. */
 function asOf() {
   return `as of ${time(new Date())}`;
-}
-
-/** Return the refusal to a user who may not find the service: its plan and its events are shown all the same. */
-function unlisted(error) {
-  return error.status === 403 ? { refusal: shown(error.message) } : gone(error);
 }
 
 function gone(error) {
