@@ -111,7 +111,7 @@ class _Farm:
                 *history.endpoints(registry, past),
                 *events.endpoints(registry),
                 *health.endpoints(list, list, dict, registry, registry.sizes),
-                *metrics.endpoints([lambda: table_metrics.collect(_as_a_wire(views))]),
+                *metrics.endpoints([lambda: table_metrics.collect(_as_a_wire(views))], lambda reading: ()),
             ]
         )
         self.routes.refresh()

@@ -5,6 +5,8 @@ Ways are finds, lists and DNS, the broker's own topics, watches and events, the 
 
 - An entry is shown to users with the right `find` for its name. The right to use the way ("subscribe", "view") is
   needed besides, and does not replace it.
+- Lists, watches and topics of all names leave out what is not shown. A name that is asked for, and a list whose reader
+  may find nothing, is refused.
 - An item about several services, such as a provider and its load, is shown to users who may find any of them; an item
   about none that is known, such as the end of a provider, to users who may find all names.
 """
@@ -38,6 +40,11 @@ class RegistryReading:
     def every(self) -> bool:
         """True if all entries are shown: nothing needs a check."""
         return self.names.every
+
+    @property
+    def nothing(self) -> bool:
+        """True if no entry is shown, whatever its name."""
+        return not self.names.patterns
 
     def shows(self, name: str) -> bool:
         """Return True if a service of that name is shown."""

@@ -79,7 +79,8 @@ file = "users.toml"
 [mc0]
 enabled = false
 [dbp]
-enabled = false
+endpoint = "tcp://127.0.0.1:0"
+beacon = []
 """
 )
 

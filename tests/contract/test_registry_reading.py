@@ -16,6 +16,7 @@ import pytest
 from tests.contract.doors import USERS, House, open_house
 from tests.core.plans import ISSUED, document, service
 from tests.integration.daemon import Peer
+from tests.integration.dbp_nodes import Nodes
 from tests.patience import PATIENCE, until
 
 BOB = ("bob", "crayon")
@@ -31,6 +32,11 @@ operations = ["view", "subscribe", "admin.*"]
 [[rights]]
 users = ["bob"]
 operations = ["find"]
+names = ["bob-*"]
+[[rights]]
+users = [""]
+operations = ["find"]
+listeners = ["dbp"]
 names = ["bob-*"]
 """
 
@@ -181,6 +187,14 @@ def test_single_names_and_providers_need_find(house: House) -> None:
             assert answer.status == (200 if row["label"] == "bob" else 404)
 
 
+def test_a_request_of_dbp(house: House) -> None:
+    with Nodes(house.daemon) as nodes:
+        assert list(nodes.dealer().find()) == ["bob-bank"]
+        assert list(nodes.dealer().find("bob-bank")) == ["bob-bank"]
+        for names in (["ann-bank"], ["bob-bank", "ann-bank"]):
+            assert nodes.dealer().find(*names) == {"Error": "not permitted to peers without a user"}
+
+
 # changes as they happen
 
 
@@ -246,7 +260,27 @@ def test_the_registry_profile(house: House) -> None:
         control.lease("Reader", name).code
         for name in ("services", "load", "service/ann-bank", "load/ann-bank", "service/bob-bank", "load/bob-bank")
     ]
-    assert codes == ["403"] * 4 + ["202"] * 2
+    assert codes == ["202", "202", "403", "403", "202", "202"]
+
+
+@pytest.mark.parametrize("resource", ["services", "load"])
+def test_the_lists_of_the_registry_profile(house: House, resource: str) -> None:
+    last = fresh()
+    control = house.mtl.control(source=house.source())
+    assert control.open().code == "401"
+    assert control.plain(*BOB).code == "201"
+    assert control.profile("registry").code == "200"
+    flow = house.mtl.flow()
+    assert flow.lease(control.token("Reader", resource)) == "200"
+    assert flow.summon(resource) == "200"
+    text = ""
+    while "synced" not in text:
+        text += repr(flow.content())
+    assert "bob" in text
+    changes(house, last)
+    while (f"bob-{last}" if resource == "services" else "down") not in text:
+        text += repr(flow.content())
+    assert "ann" not in text
 
 
 def test_a_stream_ends_with_the_names_that_it_shows(house: House) -> None:
@@ -257,9 +291,12 @@ def test_a_stream_ends_with_the_names_that_it_shows(house: House) -> None:
         try:
             users.write_text(before.replace('names = ["bob-*"]', 'names = ["bob-b*"]'))
             stream.read()  # to its end
+            users.write_text(before.replace('listeners = ["dbp"]', 'listeners = ["mtl"]'))
+            with Nodes(house.daemon) as nodes:
+                until(lambda: "Error" in nodes.dealer().find())
         finally:
             users.write_text(before)
-            until(lambda: sum("the users file changed" in line for line in _log(house)) >= 2)
+            until(lambda: sum("the users file changed" in line for line in _log(house)) >= 3)
 
 
 def _log(house: House) -> list[str]:

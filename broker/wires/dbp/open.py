@@ -16,6 +16,7 @@ from twisted.logger import Logger
 
 from broker.access.grants import Grants
 from broker.access.principal import Principal
+from broker.access.registry_reading import RegistryReading
 from broker.config.values import Broker
 from broker.config.zmq_endpoint import parse
 from broker.core.checks.interfaces import Pinger
@@ -139,7 +140,9 @@ class OpenDbp(PlainWire):
 
     def review(self) -> None:
         """Apply the terms with the present grants of the users file."""
-        self.catalogue.use(_terms(self.terms, self.grants()))
+        grants = self.grants()
+        self.catalogue.use(_terms(self.terms, grants))
+        self.listing.use(RegistryReading.of(grants))
 
     def carriers(self) -> Sequence[ConnectionFactory]:
         """Return the ROUTER."""
@@ -234,9 +237,8 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
         context.silence,
         context.scheduler.memory,
     )
-    listing = Listing(context.registry, clock)
-    may_find = (lambda name: grants().may("find", name)) if access.users else None
-    commands = CommandHandler(routes, catalogue, listing, outbound, leases, clock, complaints, may_find)
+    listing = Listing(context.registry, clock, RegistryReading.of(grants()))
+    commands = CommandHandler(routes, catalogue, listing, outbound, leases, clock, complaints)
     datagrams = DatagramHandler(catalogue, outbound, complaints)
     routes.serve(commands)
     if context.members.clustered:

@@ -56,7 +56,6 @@ class CommandHandler:
         leases: ILeases,
         clock: IReactorTime,
         complaints: Complaints,
-        may_find: Callable[[str], bool] | None = None,
     ) -> None:
         self._router = router
         self._catalogue = catalogue
@@ -65,7 +64,6 @@ class CommandHandler:
         self._leases = leases
         self._clock = clock
         self._complaints = complaints
-        self._may_find = may_find
         """Permits requests about a name, or with an empty name about all; None permits all requests."""
         self.requests = 0
         self._connections: dict[int, RouterConnection] = {}
@@ -108,8 +106,8 @@ class CommandHandler:
             self._alive(connection, message.form)
         # Requests need no state, so that no `RouterConnection` is made for them.
         if type(message) is messages.Request:
-            names = message.names
-            if self._may_find is not None and not all(map(self._may_find, names or ("",))):
+            names, reading = message.names, self._listing.reading
+            if reading.nothing or not all(map(reading.shows, names)):
                 body = listing((), NOT_PERMITTED)
             else:
                 body = self._listing.named(names) if names else self._listing.all()
@@ -150,7 +148,7 @@ class CommandHandler:
 
     def _question(self, connection: RouterConnection, message: messages.Question) -> None:
         code = "501"  # not implemented, in 8/MMI
-        if self._may_find is not None and not self._may_find(message.name):
+        if not self._listing.reading.shows(message.name):
             code = "403"
         elif message.question == SERVICE_QUESTION:
             code = "200" if self._listing.has(message.name) else "404"

@@ -33,6 +33,7 @@ from itertools import islice
 
 from twisted.internet.interfaces import IReactorTime
 
+from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import BROKER, Change, Kind, Service
 from broker.wires.dbp.codec.info import ERROR
@@ -127,7 +128,9 @@ class Listing:
     """Cached answers to info requests about ``registry``. ``clock`` gives the time at which a name ended, in seconds of
     the epoch."""
 
-    def __init__(self, registry: IRegistry, clock: IReactorTime) -> None:
+    def __init__(self, registry: IRegistry, clock: IReactorTime, reading: RegistryReading = EVERY_ENTRY) -> None:
+        self.reading = reading
+        """The services that peers are shown. `use` replaces it."""
         self._registry = registry
         self._clock = clock
         self._peers: dict[str, _NamedServices] = {}
@@ -167,8 +170,13 @@ class Listing:
         """The number of departed names whose end is stored."""
         return len(self._gone)
 
+    def use(self, reading: RegistryReading) -> None:
+        """Show the services of another reading from now on."""
+        self.reading = reading
+        self._all = None
+
     def all(self) -> bytes:
-        """Return the body of the answer to a request without names."""
+        """Return the body of the answer to a request without names: of the services that `reading` shows."""
         if self._mapped:
             self._loads = 0
         if self._all is None:
@@ -211,7 +219,8 @@ class Listing:
             self._make(name, shown)
             if name in self._to_make:
                 return TOO_LONG
-        return body(made for made in self._entries.values() if made)
+        shows = self.reading.shows
+        return body(made for name, made in self._entries.items() if made and shows(name))
 
     def _answer(self, names: Sequence[str]) -> bytes:
         entries: list[bytes] = []

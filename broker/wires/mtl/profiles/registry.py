@@ -15,6 +15,9 @@ Rules:
 - An entry is a service of a provider, by name and protocol, or the load of a provider.
 - A slow reader is sent the newest state of each entry only (`broker.wires.mtl.profiles.pending_changes`), and is not
   ended. A gap in the sequences is no loss here.
+- A reader of ``services`` or ``load`` is sent the entries that its user may find (`broker.access.registry_reading`).
+  The load of a provider begins and ends with the services of that provider that the user may find. A reader who may not
+  find all of them resumes ``load`` by a snapshot: former services of a provider are not known any more.
 - Long snapshots are sent in parts, round-robin between readers.
 - A writer of ``service/NAME`` offers by a Content of the ``type`` "offer", whose body is a descriptor of that name, and
   withdraws by "withdraw"; a further offer replaces the former one, unless it is refused. A writer of ``load`` reports
@@ -33,6 +36,7 @@ from typing import Any
 
 import attrs
 
+from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import BAD_STATES, BROKER, Change, Check, Kind, Load, Service
@@ -106,8 +110,8 @@ class RegistryProfile:
         self._registry = registry
         self._leases = leases
         self._complaints = complaints
-        self._views: dict[str, dict[_View, None]] = {}
-        """By resource."""
+        self._views: dict[str, dict[_View, RegistryReading]] = {}
+        """By resource, each with the entries of the resource that its reader is shown."""
         self._count = 0
         """Number of views, of all resources."""
         self._board = Catalogue(registry.by_check(registry.services()))
@@ -170,7 +174,9 @@ class RegistryProfile:
             return
         self._count += 1
         revision, epoch = self._registry.revision, self._registry.epoch
-        since, missed = self._missed(resource, body)
+        # The right to a resource with a name is that to find the name.
+        reading = reader.grant.principal.allowed.reading if _name(resource) is None else EVERY_ENTRY
+        since, missed = self._missed(resource, body, reading)
 
         def shown(entry: Service | Load | int) -> _Event:
             if isinstance(entry, Service):
@@ -187,20 +193,22 @@ class RegistryProfile:
             self._told += sent
             return sent
 
-        view: _View = PendingChanges(self._entries(resource) if missed is None else (), shown, send, missed or ())
-        self._views.setdefault(resource, {})[view] = None
+        view: _View = PendingChanges(
+            self._entries(resource, reading) if missed is None else (), shown, send, missed or ()
+        )
+        self._views.setdefault(resource, {})[view] = reading
         reader.place[resource] = view
         if resource == LOADS or resource.startswith(LOAD):
             self._watch_loads(resource)
         self._serve(view, self._bounds.at_once)
 
-    def _missed(self, resource: str, body: bytes) -> tuple[int, list[_Event] | None]:
+    def _missed(self, resource: str, body: bytes, reading: RegistryReading) -> tuple[int, list[_Event] | None]:
         """Return the revision at which a reader resumes, and what it missed; None if it needs a snapshot."""
         position = resumption.position(body)
-        if position is None:
-            return 0, None
         name = _name(resource)
         of_loads = resource == LOADS or resource.startswith(LOAD)
+        if position is None or (of_loads and not reading.every):
+            return 0, None
         kinds: tuple[Kind, ...] = resumption.OF_SERVICES
         if of_loads:
             kinds = resumption.OF_LOADS if name is None else resumption.OF_LOADS_OF_SERVICE
@@ -209,7 +217,7 @@ class RegistryProfile:
             return 0, None
         if of_loads:
             return position[1], resumption.loads_since(changes, name, self._board, self._known_load)
-        return position[1], resumption.services_since(changes, name, self._board)
+        return position[1], resumption.services_since(changes, name, self._board, reading)
 
     def dismiss(self, reader: ProfileReader, resource: str) -> None:
         self._forget(resource, reader.place.pop(resource))
@@ -239,12 +247,14 @@ class RegistryProfile:
     def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
         """No-op: readers do not reject."""
 
-    def _entries(self, resource: str) -> Iterable[Service | Load | int]:
+    def _entries(self, resource: str, reading: RegistryReading) -> Iterable[Service | Load | int]:
         """Return the entries of a resource. Of ``load/NAME`` they are the ids of providers."""
         if resource == SERVICES:
-            return self._registry.by_check(tuple(self._board.entries()))
+            entries = self._board.entries()
+            return self._registry.by_check(tuple(each for each in entries if reading.shows(each.name)))
         if resource == LOADS:
-            return self._registry.loads()
+            loads = self._registry.loads()
+            return (each for each in loads if reading.shows_any(self._board.names(each.provider)))
         if resource.startswith(SERVICE):
             return self._registry.by_check(tuple(self._board.entries(resource.removeprefix(SERVICE))))
         return (each for each in self._board.providers(resource.removeprefix(LOAD)) if each != BROKER)
@@ -301,7 +311,7 @@ class RegistryProfile:
         assert isinstance(service, Service)
         board = self._board
         name = service.name
-        offered_before = board.offers(service.provider, name)
+        offered_before = tuple(board.names(service.provider))
         if change.kind in (Kind.OFFERED, Kind.SHOWN):
             shift = board.offered(service)
         elif change.kind in (Kind.WITHDRAWN, Kind.HIDDEN):
@@ -317,8 +327,20 @@ class RegistryProfile:
             if resource in self._views:
                 self._tell_shift(resource, change.revision, shift)
         offers = board.offers(service.provider, name)
-        if LOAD + name in self._views and offers != offered_before and service.provider != BROKER:
+        if offers == (name in offered_before) or service.provider == BROKER:
+            return
+        if LOAD + name in self._views:
             self._tell_load(LOAD + name, change, new=offers, gone=not offers)
+        self._tell_loads_of(change, offered_before)
+
+    def _tell_loads_of(self, change: Change, offered_before: Collection[str]) -> None:
+        """Notify readers of all loads for which that of a provider begins or ends with the service that changed."""
+        offered = self._board.names(change.provider)
+        for view, reading in self._views.get(LOADS, {}).items():
+            if not reading.every and reading.shows_any(offered) != (before := reading.shows_any(offered_before)):
+                load = self._load(change.provider)
+                kind = "down" if before else "load"
+                view.tell(EntryEvent(load.provider, kind, change.revision, load, new=not before, gone=before))
 
     def _checked(self, change: Change, service: Service) -> None:
         """Notify readers of a check whose shown state begins, changes or ends, unless the service is hidden."""
@@ -334,7 +356,7 @@ class RegistryProfile:
             return
         for resource in (SERVICES, SERVICE + service.name):
             if resource in self._views:
-                self._tell(resource, EntryEvent(key, "update", change.revision, service))
+                self._tell(resource, EntryEvent(key, "update", change.revision, service), (service.name,))
 
     def _tell_shift(self, resource: str, revision: int, shift: EntryChange) -> None:
         before, now = shift.before, shift.now
@@ -346,7 +368,7 @@ class RegistryProfile:
             event = EntryEvent(key_of(before), "down", revision, before, gone=True)
         else:
             event = EntryEvent(key_of(now), "up" if before is None else "update", revision, now, new=before is None)
-        self._tell(resource, event)
+        self._tell(resource, event, (event.subject.name,))
 
     def _load_changed(self, change: Change) -> None:
         kind, provider = change.kind, change.provider
@@ -361,12 +383,15 @@ class RegistryProfile:
 
     def _tell_load(self, resource: str, change: Change, new: bool = False, gone: bool = False) -> None:
         load = change.subject if isinstance(change.subject, Load) else self._load(change.provider)
-        self._tell(resource, EntryEvent(load.provider, "down" if gone else "load", change.revision, load, new, gone))
+        event = EntryEvent(load.provider, "down" if gone else "load", change.revision, load, new, gone)
+        self._tell(resource, event, self._board.names(load.provider))
 
-    def _tell(self, resource: str, event: _Event) -> None:
+    def _tell(self, resource: str, event: _Event, names: Collection[str]) -> None:
+        """Notify readers of an event that concerns services of these names."""
         self._leases.look()  # a provider that leaves with its connection changes outside of a quantum: set the time
-        for view in self._views[resource]:
-            view.tell(event)
+        for view, reading in self._views[resource].items():
+            if reading.shows_any(names):
+                view.tell(event)
 
     # writers
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
 from broker.core.model import BROKER, Change, Kind, Load, Service
 from broker.wires.mtl.codec import table
 from broker.wires.mtl.codec.faults import IllFormed
@@ -54,13 +55,15 @@ def position(body: bytes) -> tuple[int, int] | None:
     return (epoch, revision) if type(epoch) is int and type(revision) is int else None
 
 
-def services_since(changes: Iterable[Change], name: str | None, board: Catalogue) -> list[EntryEvent[Any]]:
-    """Return the events of all services, or of those of a name."""
+def services_since(
+    changes: Iterable[Change], name: str | None, board: Catalogue, reading: RegistryReading = EVERY_ENTRY
+) -> list[EntryEvent[Any]]:
+    """Return the events of all services that ``reading`` shows, or of those of a name."""
     merged = _Merged()
     for change in changes:
         service = change.subject
         assert isinstance(service, Service)
-        if name is None or service.name == name:
+        if (name is None or service.name == name) and reading.shows(service.name):
             merged.add(key_of(service), change, service)
     return merged.events(board.count, board.entry, ("up", "update"))  # type: ignore[arg-type]
 

@@ -96,7 +96,7 @@ class UserPermissions:
 
     @property
     def reading(self) -> RegistryReading:
-        """The entries of the registry that the user is shown on the broker's own topics."""
+        """The entries of the registry that the user is shown."""
         return EVERY_ENTRY
 
 
@@ -109,7 +109,7 @@ class GrantedPermissions:
     """Permissions that both the access rules and the grants of the users file give.
 
     Readers of topics and queues subscribe, their writers publish. Writers of registry and readers of service offer; the
-    other two find.
+    other two find. A reader of all services, or of all loads, is shown those that the user may find.
     """
 
     rules: UserPermissions
@@ -128,11 +128,9 @@ class GrantedPermissions:
         _, slash, name = resource.partition("/")
         if slash:
             return self.grants.may(operation, name)
-        # Without a name: all services for a reader of the registry; own replies and own loads for all others.
-        return self.grants.may(operation) if reads and profile != _SERVICE else self._some()
-
-    def _some(self) -> bool:
-        return self.grants.may_some("offer") or self.grants.may_some("find")
+        # Without a name: what may be found for a reader of the registry; own replies and own loads for all others.
+        found = self.grants.may_some("find")
+        return found if reads and profile != _SERVICE else found or self.grants.may_some("offer")
 
     @property
     def reading(self) -> RegistryReading:

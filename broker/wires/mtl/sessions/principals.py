@@ -37,7 +37,7 @@ class Permissions(Protocol):
 
     @property
     def reading(self) -> RegistryReading:
-        """The entries of the registry that the user is shown on the broker's own topics."""
+        """The entries of the registry that the user is shown in lists of all services or loads."""
 
     @property
     def offers(self) -> Rights:

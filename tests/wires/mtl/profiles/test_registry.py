@@ -11,12 +11,14 @@ from typing import Any
 import attrs
 import pytest
 
+from broker.access.grants import Grants, NameSet
 from broker.core.errors import Reason, Refusal
 from broker.core.model import MAX_TEXT, Auth, Change, Kind, Rights, Service
 from broker.wires.mtl.codec import data as wire
+from broker.wires.mtl.codec import table
 from broker.wires.mtl.profiles.flow_provider import MAX_BODY
 from broker.wires.mtl.profiles.registry import RegistryBounds
-from broker.wires.mtl.sessions.access_rules import ALL, ResourceNames, UserPermissions
+from broker.wires.mtl.sessions.access_rules import ALL, FREE, GrantedPermissions, ResourceNames, UserPermissions
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.logs import nothing_fails
@@ -268,6 +270,53 @@ def test_a_provider_is_gone_from_the_loads_of_a_service_with_its_last_protocol(f
     reader = farm.watching("load/bank")
     farm.core.withdraw(one, ["bank"])
     assert loads(got(reader)) == [("down", one, None)]
+
+
+def limited(farm: RegistryFarm, resource: str) -> MtlPeer:
+    """A reader of a list whose user may find what begins with "b", and has received its snapshot."""
+    grants = Grants({"find": NameSet(frozenset({"b*"}))})
+    principal = Principal("bob", "/", GrantedPermissions(FREE, grants))
+    return farm.mtl.reader(resource, profile=farm.profile, principal=principal)
+
+
+def test_a_reader_of_all_services_is_sent_those_that_its_user_may_find(farm: RegistryFarm) -> None:
+    one = farm.provider(service("bank"), service("shop"))
+    revision, epoch = farm.core.revision, farm.core.epoch
+    reader = limited(farm, "services")
+    assert brief(summon(reader, "services")) == [("snapshot", "bank", one, "h:1"), SYNCED]
+    farm.offer(one, service("secret"))
+    farm.offer(one, service("book"))
+    farm.core.leave(one)
+    events = [(each.event, each.says["service"]) for each in got(reader)]
+    assert events == [("up", "book"), ("down", "bank"), ("down", "book")]
+    back = limited(farm, "services")
+    body = table.encode({"epoch": epoch, "revision": revision})
+    assert [each.says.get("service") for each in summon(back, "services", body=body)] == [None, "bank"]
+
+
+def test_a_reader_of_all_loads_is_sent_those_of_providers_of_what_its_user_may_find(farm: RegistryFarm) -> None:
+    shop = farm.provider(service("shop"))
+    bank = farm.provider(service("bank"), service("book"), service("shop"))
+    revision, epoch = farm.core.revision, farm.core.epoch
+    reader = limited(farm, "load")
+    assert loads(summon(reader, "load")) == [("snapshot", bank, 0.0), ("synced", 0, None)]
+    farm.core.load(shop, 0.5)
+    farm.core.load(bank, 0.25)
+    assert loads(got(reader)) == [("load", bank, 0.25)]
+    farm.offer(shop, service("bus"))
+    farm.offer(shop, service("bike"))
+    farm.core.load(shop, 0.75)
+    assert loads(got(reader)) == [("load", shop, 0.5), ("load", shop, 0.75)]
+    farm.core.withdraw(shop, ["bus"])
+    assert loads(got(reader)) == []
+    farm.core.withdraw(shop, ["bike"])
+    farm.core.load(shop, 0.0)
+    farm.core.leave(bank)
+    farm.core.leave(shop)
+    assert loads(got(reader)) == [("down", shop, None), ("down", bank, None)]
+    # What a departed provider had is not known any more.
+    body = table.encode({"epoch": epoch, "revision": revision})
+    assert loads(summon(limited(farm, "load"), "load", body=body)) == [("synced", 0, None)]
 
 
 def test_loads_are_watched_only_while_somebody_reads_them(farm: RegistryFarm) -> None:
