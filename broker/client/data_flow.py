@@ -32,7 +32,8 @@ from twisted.python.failure import Failure
 
 from broker.client.backoff import Backoff
 from broker.client.control_flow import Connect, Control
-from broker.client.dealer import LINGER, data_endpoint
+from broker.client.dealer import LINGER
+from broker.client.endpoints import data_endpoint
 from broker.client.errors import Closed, Elsewhere, Lost
 from broker.client.events import Event, OnEvent
 from broker.client.heartbeat import Heartbeat

@@ -1,23 +1,43 @@
-"""DEALER socket of a client, integrated with the reactor; and the endpoint of the data flow.
+"""DEALER socket of a client: txzmq's connection, with bounded reads.
 
-libzmq's descriptor is edge-triggered: it signals once that the state of the socket changed. So after each signal the
-socket is polled until nothing is left. Any use of the socket may consume a signal: each send schedules another poll.
+txzmq reads a socket until it is empty, sets no high-water mark, leaves an error of a read to the reactor, and schedules
+reads with the global reactor. `Dealer` replaces these four; opening, closing and the reactor's descriptor are txzmq's.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import zmq
-from twisted.internet.interfaces import IDelayedCall, IReadDescriptor
 from twisted.logger import Logger
-from twisted.python.failure import Failure
-from zope.interface import implementer
 
-from broker.client.errors import Lost
 from broker.client.settings import Keys, Settings
 from broker.wires.mtl.codec.data import MAX_HEADER
+
+
+class _GlobalReactor(ModuleType):
+    """The global reactor, which is imported with the first use of an attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        from twisted.internet import reactor
+
+        return getattr(reactor, name)
+
+
+# txzmq imports the global reactor, and so Twisted would install one. A program with a blocking client, or with one of
+# asyncio, may install its own later.
+_late = _GlobalReactor("twisted.internet.reactor")
+sys.modules.setdefault(_late.__name__, _late)
+try:
+    from txzmq import ZmqConnection, ZmqEndpoint, ZmqEndpointType, ZmqFactory
+finally:
+    if sys.modules[_late.__name__] is _late:
+        del sys.modules[_late.__name__]
 
 QUANTUM = 100
 """Messages received before other events of the reactor are handled: a few milliseconds of work."""
@@ -31,26 +51,7 @@ RECONNECT_MOST = 2_000
 """Bounds of libzmq's own reconnect interval, in milliseconds: it doubles from the one to the other."""
 
 
-def data_endpoint(control: str, port: int, endpoint: str | None = None) -> str:
-    """Return the endpoint of the data flow: the one in the reply, else the port at the control flow's host, else the
-    same.
-
-    Raises `Lost` if the broker's reply makes no sense.
-    """
-    if endpoint is not None:
-        return endpoint
-    if port == 0:
-        return control
-    scheme, _, where = control.partition("://")
-    host, colon, _ = where.rpartition(":")
-    if scheme != "tcp" or not colon:
-        raise Lost(f"the broker gives port {port} for data, but {control} has no ports")
-    # libzmq's syntax "tcp://SOURCE;HOST:PORT": the part before ";" is the local address
-    return f"tcp://{host.rpartition(';')[2]}:{port}"
-
-
-@implementer(IReadDescriptor)
-class Dealer:
+class Dealer(ZmqConnection):  # type: ignore[misc]
     """A DEALER socket that connects to one endpoint, now or as soon as the peer is there.
 
     ``receive`` is called with the frames of each message, ``room`` when there is room again after a `send` that found
@@ -59,11 +60,14 @@ class Dealer:
     """
 
     log = Logger()
+    socket: Any = None
+    socketType = zmq.DEALER
+    reconnectInterval = RECONNECT
+    reconnectIntervalMax = RECONNECT_MOST
 
     def __init__(
         self,
-        reactor: Any,
-        context: zmq.Context[Any],
+        transport: ZeroMQ,
         endpoint: str,
         keys: Keys | None,
         settings: Settings,
@@ -71,42 +75,37 @@ class Dealer:
         room: Callable[[], object],
         failed: Callable[[str], object],
     ) -> None:
-        self._reactor = reactor
-        self._receive = receive
+        self.messageReceived = receive
         self._room = room
         self._failed = failed
-        self._polling = False
-        self._scheduled: IDelayedCall | None = None
+        self._reading = False
         self._full = False
         self._paused = False
-        self._socket: zmq.Socket[bytes] | None = None
+        self.highWaterMark = settings.high_water
         try:
-            socket = context.socket(zmq.DEALER)
-            try:
-                _configure(socket, endpoint, keys, settings)
-                socket.connect(endpoint)
-            except BaseException:
-                socket.close(0)
-                raise
-        except zmq.ZMQError as error:
-            raise ValueError(f"cannot connect to {endpoint}: {error}") from None
-        self._socket = socket
-        self._fd: int = socket.get(zmq.FD)
-        reactor.addReader(self)
-        self._poll_soon()
+            super().__init__(transport)
+            _configure(self.socket, endpoint, keys, settings)
+            self.addEndpoints([ZmqEndpoint(ZmqEndpointType.connect, endpoint)])
+            self._read_soon()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, zmq.ZMQError):
+                raise ValueError(f"cannot connect to {endpoint}: {error}") from None
+            raise
 
     def send(self, frames: Sequence[bytes]) -> bool:
         """Send a message. Returns False if there is no room; ``room`` is then called later."""
-        if self._socket is None:
+        if self.socket is None:
             return False
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            self.socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
             self._full = True
             return False
         finally:
-            if not self._polling:
-                self._poll_soon()
+            # any use of the socket may consume the signal of its edge-triggered descriptor
+            if not self._reading:
+                self._read_soon()
         return True
 
     def pause(self) -> None:
@@ -117,66 +116,52 @@ class Dealer:
         """Receive again."""
         if self._paused:
             self._paused = False
-            self._poll_soon()
+            self._read_soon()
 
     def close(self, linger: int = 0) -> None:
         """Close the socket and stop all callbacks. Sent messages may still go out for ``linger`` milliseconds."""
-        socket, self._socket = self._socket, None
-        if socket is None:
-            return
-        self._reactor.removeReader(self)
-        if self._scheduled is not None:
-            self._scheduled.cancel()
-            self._scheduled = None
-        socket.close(linger)
-
-    # from the reactor
-
-    def fileno(self) -> int:
-        """Return the descriptor that signals changes of the socket's state."""
-        return self._fd
+        if self.socket is not None:
+            if linger:
+                self.socket.set(zmq.LINGER, linger)
+            self.shutdown()
 
     def doRead(self) -> None:
-        """Poll the socket, after a signal."""
-        if self._scheduled is None:  # else a poll is scheduled already
-            self._poll_now()
+        """Receive at most `QUANTUM` messages, after a signal."""
+        if self.read_scheduled is None:  # else a read is scheduled already
+            self._read_now()
 
-    def _poll_now(self) -> None:
-        self._scheduled = None
-        self._polling = True
+    def connectionLost(self, reason: object) -> None:
+        """Close the socket; called when the reactor drops the descriptor."""
+        self.close()
+
+    def _read_now(self) -> None:
+        self.read_scheduled = None
+        self._reading = True
         try:
-            self._poll()
+            self._read()
         except zmq.Again:
             pass  # POLLIN may be reported where no whole message is there
         except zmq.ZMQError as error:
             self.close()
             self._failed(f"the socket failed: {error}")
         finally:
-            self._polling = False
+            self._reading = False
 
-    def connectionLost(self, reason: Failure) -> None:
-        """Close the socket; called when the reactor drops the descriptor."""
-        self.close()
-
-    def logPrefix(self) -> str:
-        """Return the name used in logs."""
-        return "mtl"
-
-    def _poll(self) -> None:
+    def _read(self) -> None:
         left = QUANTUM
-        while self._socket is not None:
-            events = int(self._socket.get(zmq.EVENTS))
+        while self.socket is not None:
+            events = int(self.socket.get(zmq.EVENTS))
             if self._full and events & zmq.POLLOUT:
                 self._full = False
                 self._call(self._room)
             elif self._paused or not events & zmq.POLLIN:
                 return
             elif not left:
-                self._poll_soon()
+                self._read_soon()
                 return
             else:
                 left -= 1
-                self._call(self._receive, self._socket.recv_multipart(zmq.NOBLOCK))
+                self._call(self.messageReceived, self.socket.recv_multipart(zmq.NOBLOCK))
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
         try:
@@ -184,19 +169,23 @@ class Dealer:
         except Exception:
             self.log.failure("the handler of a message from the broker failed")
 
-    def _poll_soon(self) -> None:
-        if self._scheduled is None and self._socket is not None:
-            self._scheduled = self._reactor.callLater(0, self._poll_now)
+    def _read_soon(self) -> None:
+        if self.read_scheduled is None and self.socket is not None:
+            self.read_scheduled = self.factory.reactor.callLater(0, self._read_now)
 
 
-class ZeroMQ:
+class ZeroMQ(ZmqFactory):  # type: ignore[misc]
     """Transport by libzmq's sockets. Without a ``context`` it creates its own on demand, and terminates it."""
 
+    lingerPeriod = 0
+
     def __init__(self, keys: Keys | None, settings: Settings, context: zmq.Context[Any] | None = None) -> None:
+        # not txzmq's, which creates a context at once: one that was created before a fork cannot be used
+        self.connections: set[Dealer] = set()
+        self.context = context
+        self._own_context = context is None
         self._keys = keys
         self._settings = settings
-        self._own_context = context is None
-        self._context = context
 
     def connect(
         self,
@@ -207,23 +196,19 @@ class ZeroMQ:
         failed: Callable[[str], object],
     ) -> Dealer:
         """Open a `Dealer`."""
-        if self._context is None:
-            self._context = zmq.Context()
-        return Dealer(reactor, self._context, endpoint, self._keys, self._settings, receive, room, failed)
+        self.reactor = reactor
+        if self.context is None:
+            self.context = zmq.Context()
+        return Dealer(self, endpoint, self._keys, self._settings, receive, room, failed)
 
     def close(self) -> None:
         """Terminate the context, if it is the transport's own."""
-        if self._own_context and self._context is not None:
-            self._context.term()
+        if self._own_context and self.context is not None:
+            self.context.term()
 
 
 def _configure(socket: zmq.Socket[bytes], endpoint: str, keys: Keys | None, settings: Settings) -> None:
-    socket.set(zmq.LINGER, 0)
-    socket.set(zmq.SNDHWM, settings.high_water)
-    socket.set(zmq.RCVHWM, settings.high_water)
     socket.set(zmq.MAXMSGSIZE, max(settings.max_body, MAX_HEADER))
-    socket.set(zmq.RECONNECT_IVL, RECONNECT)
-    socket.set(zmq.RECONNECT_IVL_MAX, RECONNECT_MOST)
     if "[" in endpoint:
         socket.set(zmq.IPV6, 1)
     if keys is not None:

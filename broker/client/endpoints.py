@@ -1,4 +1,5 @@
-"""Endpoints of the brokers that a client may use: one after the other, until one of them opens a session.
+"""Endpoints of the brokers that a client may use: one after the other, until one of them opens a session;
+and the endpoint of a data flow.
 
 Rules:
 - The client stays with a broker until it is lost, and then tries the next one in the order given, in a circle.
@@ -74,6 +75,24 @@ class Endpoints:
             found += [endpoint] if len(addresses) == 1 else [f"tcp://{address}:{port}" for address in addresses]
         self._all = tuple(dict.fromkeys(found)) or self._given
         self._at = self._all.index(current) if current in self._all else min(self._at, len(self._all) - 1)
+
+
+def data_endpoint(control: str, port: int, endpoint: str | None = None) -> str:
+    """Return the endpoint of the data flow: the one in the reply, else the port at the control flow's host, else the
+    same.
+
+    Raises `Lost` if the broker's reply makes no sense.
+    """
+    if endpoint is not None:
+        return endpoint
+    if port == 0:
+        return control
+    scheme, _, where = control.partition("://")
+    host, colon, _ = where.rpartition(":")
+    if scheme != "tcp" or not colon:
+        raise Lost(f"the broker gives port {port} for data, but {control} has no ports")
+    # libzmq's syntax "tcp://SOURCE;HOST:PORT": the part before ";" is the local address
+    return f"tcp://{host.rpartition(';')[2]}:{port}"
 
 
 def _name(endpoint: str) -> tuple[str, int] | None:

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred
 
-from broker.client.dealer import data_endpoint
+from broker.client.endpoints import data_endpoint
 from broker.client.errors import AuthenticationFailed, Closed, Lost, Refused
 from broker.client.mtl import Delivery, Password, Reader
 from broker.wires.mtl.codec import data

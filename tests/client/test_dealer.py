@@ -9,7 +9,7 @@ import attrs
 import zmq
 from twisted.internet.task import deferLater
 
-from broker.client.dealer import QUANTUM, Dealer
+from broker.client.dealer import QUANTUM, Dealer, ZeroMQ
 from broker.client.mtl import Keys
 from tests.client.scripted import LOOK_EVERY, QUICK, Router, ScriptedBroker, Stage
 
@@ -32,16 +32,8 @@ class Sockets(Stage):
         def room() -> None:
             self.rooms += 1
 
-        dealer = Dealer(
-            self.reactor,
-            self.context,
-            where or self.where,
-            keys,
-            attrs.evolve(QUICK, **settings),
-            self.receive,
-            room,
-            self.failures.append,
-        )
+        transport = ZeroMQ(keys, attrs.evolve(QUICK, **settings), self.context)
+        dealer = transport.connect(self.reactor, where or self.where, self.receive, room, self.failures.append)
         self.addCleanup(dealer.close)
         return dealer
 
@@ -90,7 +82,7 @@ class Sockets(Stage):
         dealer.pause()
         self.peer.send(identity, b"x")
         other: list[list[bytes]] = []
-        another = Dealer(self.reactor, self.context, self.where, None, QUICK, other.append, print, print)
+        another = ZeroMQ(None, QUICK, self.context).connect(self.reactor, self.where, other.append, print, print)
         self.addCleanup(another.close)
         other_identity = await self.known(another)
         self.peer.send(other_identity, b"y")
@@ -119,7 +111,7 @@ class Sockets(Stage):
     async def test_who_fails_over_a_message_gets_the_next(self) -> None:
         dealer = self.dealer()
         identity = await self.known(dealer)
-        dealer._receive = self.fails_first
+        dealer.messageReceived = self.fails_first
         self.peer.send(identity, b"x")
         self.peer.send(identity, b"y")
         await self.until(lambda: self.received == [[b"y"]])
@@ -138,7 +130,7 @@ class Sockets(Stage):
             self.received.append(frames)
             dealer.close()
 
-        dealer._receive = close
+        dealer.messageReceived = close
         for _ in range(10):
             self.peer.send(identity, b"x")
         await self.until(lambda: self.received)
@@ -150,8 +142,7 @@ class Sockets(Stage):
     async def test_a_socket_that_fails_says_so(self) -> None:
         dealer = self.dealer()
         await self.known(dealer)
-        assert dealer._socket is not None
-        dealer._socket.close(0)
+        dealer.socket.close(0)
         dealer.doRead()
         self.assertEqual(len(self.failures), 1)
         self.assertFalse(dealer.send((b"x",)))

@@ -16,15 +16,35 @@ print(*sorted(sys.modules), sep="\\n")
 """
 
 
-def test_a_client_installs_no_reactor_and_brings_nothing_of_the_broker() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
+LATER = """
+import broker.client.mtl
+from twisted.internet import selectreactor
+selectreactor.install()
+from twisted.internet import reactor
+import txzmq
+connection = txzmq.ZmqPullConnection(txzmq.ZmqFactory())
+print(connection in reactor.getReaders(), type(reactor).__name__)
+"""
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
     )
+
+
+def test_a_client_installs_no_reactor_and_brings_nothing_of_the_broker() -> None:
+    done = run(SCRIPT)
     modules = done.stdout.split()
     assert "broker.client.blocking" in modules, done.stderr
-    assert not {"twisted.internet.reactor", "txzmq", "sqlite3"} & set(modules)
+    assert not {"twisted.internet.reactor", "sqlite3"} & set(modules)
     ours = {name.split(".")[1] for name in modules if name.startswith("broker.")}
     assert ours == {"client", "core", "wires"}
     assert [name for name in modules if name.startswith("broker.core.")] == ["broker.core.errors"]
     wires = [name for name in modules if name.startswith("broker.wires.")]
     assert [name for name in wires if not name.startswith("broker.wires.mtl.codec")] == ["broker.wires.mtl"]
+
+
+def test_a_program_may_install_its_reactor_after_the_import_and_use_txzmq_with_it() -> None:
+    done = run(LATER)
+    assert done.stdout == "True SelectReactor\n", done.stderr

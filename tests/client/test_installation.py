@@ -30,7 +30,7 @@ with FakeBroker().blocking_client() as client:
     client.write("queue", ["jobs"]).send(b"x")
     print(client.read("queue", ["jobs"]).take().body)
 
-for name in ("cattrs", "nacl", "OpenSSL", "wsproto", "txzmq"):
+for name in ("cattrs", "nacl", "OpenSSL", "wsproto"):
     try:
         importlib.import_module(name)
     except ModuleNotFoundError:
