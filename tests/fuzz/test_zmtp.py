@@ -15,8 +15,7 @@ from broker.net.zmtp.limits import MAX_HANDSHAKE, FrameLimits
 from broker.net.zmtp.machine import Machine, Output, ZmtpState, error
 from broker.net.zmtp.mechanism import Claim
 from broker.net.zmtp.null import Null
-from broker.net.zmtp.plain import PlainClient, PlainServer
-from tests.net.zmtp.conversation import GREETING, GREETING_2, HELLO, INITIATE, PLAIN, READY, ROUTER_PEERS
+from tests.net.zmtp.conversation import GREETING, GREETING_2, HELLO, INITIATE, READY, ROUTER_PEERS
 
 LIMITS = FrameLimits(frame=2_000, message=5_000, frames=20)
 
@@ -37,19 +36,13 @@ TRAFFIC = (
 
 NULL_CLIENT = GREETING + READY
 NULL_SERVER = GREETING + command(b"READY", b"\x0bSocket-Type\0\0\0\x06ROUTER\x08Identity\0\0\0\0")
-PLAIN_SERVER = PLAIN + command(b"WELCOME", b"") + NULL_SERVER[64:]
 
 Role = tuple[Callable[[], Machine], bytes]
 
 ROLES: dict[str, Role] = {
     "a NULL server": (lambda: Machine(Null(True), "ROUTER", LIMITS, peers=ROUTER_PEERS), NULL_CLIENT),
     "a NULL server, version 2.0": (lambda: Machine(Null(True), "ROUTER", LIMITS, peers=ROUTER_PEERS), GREETING_2),
-    "a PLAIN server": (
-        lambda: Machine(PlainServer(), "ROUTER", LIMITS, peers=ROUTER_PEERS),
-        PLAIN + HELLO + INITIATE,
-    ),
     "a NULL client": (lambda: Machine(Null(False), "DEALER", LIMITS, b"me"), NULL_SERVER),
-    "a PLAIN client": (lambda: Machine(PlainClient(b"u", b"p"), "DEALER", LIMITS), PLAIN_SERVER),
 }
 
 PIECES = [b"", GREETING, GREETING_2, READY, HELLO, INITIATE, error("no"), TRAFFIC, b"\x06" + b"\xff" * 8, b"\x02" * 9]

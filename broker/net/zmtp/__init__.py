@@ -4,6 +4,6 @@ Invariants: bytes go in and come out, and no module opens a socket or reads a cl
 while bytes arrive, so that an endless frame or message is refused before it is held. An error is a `ZmtpError`, after
 which a connection decodes nothing more.
 
-Read on in `machine` (one connection, from greeting to traffic), `mechanism` (the handshakes NULL, PLAIN and CURVE),
+Read on in `machine` (one connection, from greeting to traffic), `mechanism` (the handshakes NULL and CURVE),
 `frames` and `curve_frames` (traffic). The ROUTER over Twisted transports is `broker.net.router`.
 """

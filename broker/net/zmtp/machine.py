@@ -35,10 +35,6 @@ from broker.net.zmtp.mechanism import Claim, Mechanism
 
 PING, PONG, ERROR = b"PING", b"PONG", b"ERROR"
 
-MISSPELT = b"^RROR"
-"""The length and name of ERROR as libzmq 4.3 sends them with PLAIN: its source has "\\x05ERROR", in which the C
-compiler reads the first E as a hexadecimal digit."""
-
 TTL = 2
 """Octets of the time to live in a PING, which counts tenths of a second."""
 
@@ -245,8 +241,6 @@ class Machine:
             return None
         self._held = held[start + size :]
         body = held[start : start + size]
-        if body.startswith(MISSPELT):
-            body = bytes((len(ERROR),)) + ERROR + body[len(MISSPELT) :]
         received = split_command(body, Fault.HANDSHAKE)
         if received.name == ERROR:
             text = received.data[1 : 1 + received.data[0]] if received.data else b""

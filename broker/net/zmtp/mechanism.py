@@ -1,8 +1,8 @@
 """Security mechanisms: the handshake between greeting and traffic.
 
 A mechanism is one side of one handshake: it consumes the commands of the other side and produces its own. Once it has
-verified the peer, it makes a *claim*: the metadata of the peer, with its key or its name. The caller accepts or refuses
-the claim (an allow-list, a password); only then does the mechanism produce its last command.
+verified the peer, it makes a *claim*: the metadata of the peer, with its key. The caller accepts or refuses
+the claim (an allow-list); only then does the mechanism produce its last command.
 """
 
 from __future__ import annotations
@@ -21,13 +21,11 @@ class Claim:
     """The claim of a peer.
 
     ``properties`` is its metadata by name in lower case. ``key`` is its long-term public key (CURVE, 32 bytes,
-    verified); ``username`` and ``password`` are those of PLAIN, not verified yet.
+    verified).
     """
 
     properties: Mapping[str, bytes]
     key: bytes = b""
-    username: bytes = b""
-    password: bytes = attrs.field(default=b"", repr=False)
 
 
 @attrs.frozen

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from broker.net.zmtp import greeting as greetings
 from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.greeting import OPENING, SIZE, Greeting, parse, rest, version
-from broker.net.zmtp.plain import PlainClient, PlainServer
 from tests.net.zmtp.conversation import GREETING, GREETING_2, PLAIN, SIGNATURE, Side, bytewise, router
+from tests.net.zmtp.curve_sides import client_side, server_side
 
 
 def refused_after(data: bytes) -> int:
@@ -118,14 +118,14 @@ def test_another_mechanism_is_refused(mechanism: bytes) -> None:
 
 def test_a_server_refuses_another_server() -> None:
     with pytest.raises(ZmtpError) as refusal:
-        Side(router(PlainServer())).take(OPENING + rest(b"PLAIN", True))
+        Side(server_side()).take(OPENING + rest(b"CURVE", True))
     assert refusal.value.fault is Fault.MECHANISM
 
 
 def test_a_client_takes_a_server_that_does_not_say_so() -> None:
     # libzmq leaves the octet zero in both roles.
     for as_server in (False, True):
-        Side(router(PlainClient(b"u", b"p"))).take(OPENING + rest(b"PLAIN", as_server))
+        Side(client_side()).take(OPENING + rest(b"CURVE", as_server))
 
 
 def test_as_server_says_nothing_without_a_mechanism() -> None:

@@ -1,4 +1,4 @@
-"""Handshakes: NULL, PLAIN and version 2.0, in both roles, and each way in which they are refused."""
+"""Handshakes: NULL and version 2.0, in both roles, and each way in which they are refused."""
 
 from __future__ import annotations
 
@@ -11,15 +11,11 @@ from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import LONG, command, message
 from broker.net.zmtp.limits import MAX_HANDSHAKE, FrameLimits
 from broker.net.zmtp.machine import MAX_IDENTITY, Machine, ZmtpState, error
-from broker.net.zmtp.mechanism import Claim, Mechanism
+from broker.net.zmtp.mechanism import Claim
 from broker.net.zmtp.null import Null
-from broker.net.zmtp.plain import PlainClient, PlainServer
 from tests.net.zmtp.conversation import (
     GREETING,
     GREETING_2,
-    HELLO,
-    INITIATE,
-    PLAIN,
     READY,
     SIGNATURE,
     Side,
@@ -28,6 +24,7 @@ from tests.net.zmtp.conversation import (
     router,
     whole,
 )
+from tests.net.zmtp.curve_sides import server_side
 
 DEALER = {metadata.SOCKET_TYPE: b"DEALER", metadata.IDENTITY: b"me"}
 
@@ -51,25 +48,11 @@ def refused(side: Side, data: bytes) -> ZmtpError:
 
 
 @pytest.mark.parametrize("pieces", [whole, bytewise])
-@pytest.mark.parametrize(
-    ("server", "client", "claim"),
-    [
-        (lambda: Null(True), lambda: Null(False), Claim(DEALER)),
-        (PlainServer, lambda: PlainClient(b"user", b"word"), Claim(DEALER, b"", b"user", b"word")),
-        (PlainServer, lambda: PlainClient(b"", b""), Claim(DEALER)),
-        (PlainServer, lambda: PlainClient(b"u" * 255, b"p" * 255), Claim(DEALER, b"", b"u" * 255, b"p" * 255)),
-    ],
-)
-def test_two_of_ours_come_to_traffic(
-    pieces: Callable[[bytes], Iterable[bytes]],
-    server: Callable[[], Mechanism],
-    client: Callable[[], Mechanism],
-    claim: Claim,
-) -> None:
-    one = Side(router(server()))
-    other = Side(Machine(client(), "DEALER", FrameLimits(), b"me", frozenset([b"ROUTER"])))
+def test_two_of_ours_come_to_traffic(pieces: Callable[[bytes], Iterable[bytes]]) -> None:
+    one = Side(router())
+    other = Side(Machine(Null(False), "DEALER", FrameLimits(), b"me", frozenset([b"ROUTER"])))
     converse(one, other, pieces)
-    assert one.claims == [claim]
+    assert one.claims == [Claim(DEALER)]
     assert other.claims == [Claim({metadata.SOCKET_TYPE: b"ROUTER", metadata.IDENTITY: b""})]
     assert (one.machine.state, other.machine.state) == (ZmtpState.TRAFFIC, ZmtpState.TRAFFIC)
     assert (one.machine.version, one.machine.minor) == (3, 1)
@@ -81,55 +64,38 @@ def test_two_of_ours_come_to_traffic(
         assert receiver.messages == [[b"", b"x" * 300]]
 
 
-def test_a_password_is_not_shown() -> None:
-    assert "secret" not in repr(Claim({}, b"", b"user", b"secret"))
-
-
 CONVERSATIONS = {
-    "NULL": (lambda: Null(True), GREETING + READY, Claim(DEALER)),
-    "PLAIN": (
-        PlainServer,
-        PLAIN + HELLO + INITIATE,
-        Claim({metadata.SOCKET_TYPE: b"DEALER", metadata.IDENTITY: b""}, b"", b"u", b"p"),
-    ),
-    "version 2.0": (lambda: Null(True), GREETING_2, Claim(DEALER)),
-    "version 3.0": (lambda: Null(True), SIGNATURE + b"\x03\0NULL" + bytes(48) + READY, Claim(DEALER)),
-    "version 4.7": (lambda: Null(True), SIGNATURE + b"\x04\x07NULL" + bytes(48) + READY, Claim(DEALER)),
-    "a size of eight octets": (
-        lambda: Null(True),
-        GREETING + b"\x06" + len(READY[2:]).to_bytes(8, "big") + READY[2:],
-        Claim(DEALER),
-    ),
+    "NULL": GREETING + READY,
+    "version 2.0": GREETING_2,
+    "version 3.0": SIGNATURE + b"\x03\0NULL" + bytes(48) + READY,
+    "version 4.7": SIGNATURE + b"\x04\x07NULL" + bytes(48) + READY,
+    "a size of eight octets": GREETING + b"\x06" + len(READY[2:]).to_bytes(8, "big") + READY[2:],
 }
 
 
-@pytest.mark.parametrize(("mechanism", "octets", "claim"), CONVERSATIONS.values(), ids=CONVERSATIONS)
-def test_a_client_that_sends_everything_at_once_or_in_any_pieces_is_taken(
-    mechanism: Callable[[], Mechanism], octets: bytes, claim: Claim
-) -> None:
+@pytest.mark.parametrize("octets", CONVERSATIONS.values(), ids=CONVERSATIONS)
+def test_a_client_that_sends_everything_at_once_or_in_any_pieces_is_taken(octets: bytes) -> None:
     traffic = message([b"", b"first"]) + message([b"second"])
-    reference = Side(router(mechanism()))
+    reference = Side(router())
     reference.take(octets)
     said = reference.give()
     data = octets + traffic
     for pieces in ([data], list(bytewise(data)), *([data[:at], data[at:]] for at in range(len(data)))):
-        side = Side(router(mechanism()))
+        side = Side(router())
         for piece in pieces:
             side.take(piece)
-        assert side.claims == [claim]
+        assert side.claims == [Claim(DEALER)]
         assert side.messages == [[b"", b"first"], [b"second"]]
         assert side.give() == said
         assert side.machine.pending == 0
 
 
-@pytest.mark.parametrize(("mechanism", "octets", "claim"), CONVERSATIONS.values(), ids=CONVERSATIONS)
-def test_traffic_behind_the_handshake_waits_until_the_claim_is_accepted(
-    mechanism: Callable[[], Mechanism], octets: bytes, claim: Claim
-) -> None:
-    machine = router(mechanism())
+@pytest.mark.parametrize("octets", CONVERSATIONS.values(), ids=CONVERSATIONS)
+def test_traffic_behind_the_handshake_waits_until_the_claim_is_accepted(octets: bytes) -> None:
+    machine = router()
     first, second, third = (message([each]) for each in (b"first", b"second", b"third"))
     events = list(machine.feed(octets + first + second[:2]))
-    assert events[-1] == claim
+    assert events[-1] == Claim(DEALER)
     assert machine.state is ZmtpState.CLAIMED
     assert list(machine.feed(second[2:])) == []
     assert machine.pending == len(first + second)
@@ -139,7 +105,7 @@ def test_traffic_behind_the_handshake_waits_until_the_claim_is_accepted(
     assert machine.pending == 0
     assert list(machine.feed(b"")) == []
     # Another read may come before: the order is kept.
-    machine = router(mechanism())
+    machine = router()
     list(machine.feed(octets + first + second[:2]))
     machine.accept()
     assert list(machine.feed(second[2:] + third)) == [[b"first"], [b"second"], [b"third"]]
@@ -215,31 +181,20 @@ def test_an_identity_of_version_2_may_have_255_octets() -> None:
     assert side.claims == [Claim({metadata.SOCKET_TYPE: b"REQ", metadata.IDENTITY: b"i" * 255})]
 
 
-@pytest.mark.parametrize(
-    "machine",
-    [
-        lambda: router(PlainServer()),
-        lambda: Machine(PlainClient(b"u", b"p"), "ROUTER", FrameLimits()),
-    ],
-)
-def test_version_2_is_for_routers_without_a_mechanism(machine: Callable[[], Machine]) -> None:
-    assert refused(Side(machine()), GREETING_2).fault is Fault.MECHANISM
+def test_version_2_is_for_routers_without_a_mechanism() -> None:
+    assert refused(Side(server_side()), GREETING_2).fault is Fault.MECHANISM
 
 
 # refusals
 
 
-@pytest.mark.parametrize("mechanism", ["NULL", "PLAIN"])
 @pytest.mark.parametrize(
     "socket_type", [b"SUB", b"PUSH", b"REP", b"PUB", b"XPUB", b"PAIR", b"router", b"DEALER\0", b""]
 )
-def test_a_socket_that_does_not_go_with_ours_is_told_why(mechanism: str, socket_type: bytes) -> None:
+def test_a_socket_that_does_not_go_with_ours_is_told_why(socket_type: bytes) -> None:
     properties = metadata.encode([(b"Socket-Type", socket_type), (b"Identity", b"me")])
-    if mechanism == "NULL":
-        side, octets = Side(router()), GREETING + command(b"READY", properties)
-    else:
-        side, octets = Side(router(PlainServer())), PLAIN + HELLO + command(b"INITIATE", properties)
-    refusal = refused(side, octets)
+    side = Side(router())
+    refusal = refused(side, GREETING + command(b"READY", properties))
     assert refusal.fault is Fault.HANDSHAKE
     assert refusal.reply == error(refusal.text)
     assert side.claims == []
@@ -294,43 +249,6 @@ def test_what_is_no_ready(octets: bytes, fault: Fault, as_server: bool) -> None:
 def test_the_reason_of_the_other_side_is_shown_and_cannot_break_a_line() -> None:
     refusal = refused(Side(router()), GREETING + command(b"ERROR", b"\x0cno\n\x1b[31m\xffred"))
     assert refusal.text == "the other side refused: 'no\\n\\x1b[31m\\xffred'"
-
-
-@pytest.mark.parametrize(
-    "octets",
-    [
-        INITIATE,
-        command(b"READY", b""),
-        HELLO + HELLO,
-        command(b"HELLO", b""),
-        command(b"HELLO", b"\x01"),
-        command(b"HELLO", b"\x01u"),
-        command(b"HELLO", b"\x01u\x01"),
-        command(b"HELLO", b"\x01u\x01pp"),
-        command(b"HELLO", b"\xffu\x01p"),
-        HELLO + command(b"INITIATE", b"\x01"),
-        HELLO + message([b"a"]),
-    ],
-)
-def test_what_a_plain_server_refuses(octets: bytes) -> None:
-    assert refused(Side(router(PlainServer())), PLAIN + octets).fault is Fault.HANDSHAKE
-
-
-@pytest.mark.parametrize(
-    ("octets", "fault"),
-    [
-        (command(b"READY", b""), Fault.HANDSHAKE),
-        (command(b"WELCOME", b"") * 2, Fault.HANDSHAKE),
-        (command(b"WELCOME", b"") + command(b"READY", b"\x01"), Fault.HANDSHAKE),
-        (error("400"), Fault.REFUSED),
-        (b"\x04\x09^RROR\x03400", Fault.REFUSED),  # as libzmq spells it
-        (command(b"WELCOME", b"") + error("400"), Fault.REFUSED),
-    ],
-)
-def test_what_a_plain_client_refuses(octets: bytes, fault: Fault) -> None:
-    side = Side(Machine(PlainClient(b"u", b"p"), "DEALER", FrameLimits()))
-    as_server = PLAIN[:32] + b"\x01" + bytes(31)
-    assert refused(side, as_server + octets).fault is fault
 
 
 # bounds

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import recv_monitor_message
 
 from broker.net.zmtp.errors import Fault, ZmtpError
@@ -23,7 +22,6 @@ from broker.net.zmtp.limits import FrameLimits
 from broker.net.zmtp.machine import Machine, Output, ZmtpState
 from broker.net.zmtp.mechanism import Claim, Mechanism
 from broker.net.zmtp.null import Null
-from broker.net.zmtp.plain import PlainClient, PlainServer
 from tests.net.zmtp.blocking import Connection, Listener, connect
 from tests.net.zmtp.conversation import ROUTER_PEERS, Side, reads, router
 from tests.patience import PATIENCE
@@ -31,8 +29,6 @@ from tests.patience import PATIENCE
 MIB = 1024 * 1024
 
 SIZES = [0, 1, 255, 256, 4_095, 4_096, 65_535, 70_000, MIB, 16 * MIB]
-
-NAME, WORD = b"user", b"word"
 
 
 @pytest.fixture
@@ -87,8 +83,6 @@ def events_of(socket: Any) -> Callable[[int], int]:
     return wait
 
 
-PLAIN_OPTIONS = {"plain_username": NAME, "plain_password": WORD}
-
 KINDS = {"DEALER": zmq.DEALER, "REQ": zmq.REQ, "ROUTER": zmq.ROUTER}
 
 
@@ -96,18 +90,14 @@ KINDS = {"DEALER": zmq.DEALER, "REQ": zmq.REQ, "ROUTER": zmq.ROUTER}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("mechanism", ["NULL", "PLAIN"])
-def test_each_socket_that_talks_to_a_router_sends_and_receives(
-    peer: Open, listener: Listener, kind: str, mechanism: str
-) -> None:
-    plain = mechanism == "PLAIN"
-    client = peer(KINDS[kind], identity=b"me", **(PLAIN_OPTIONS if plain else {}))
+def test_each_socket_that_talks_to_a_router_sends_and_receives(peer: Open, listener: Listener, kind: str) -> None:
+    client = peer(KINDS[kind], identity=b"me")
     to = []
     if kind == "ROUTER":
         client.connect_routing_id = b"broker"
         to = [b"broker"]
     client.connect(listener.endpoint)
-    with listener.accept(router(PlainServer() if plain else Null(True))) as server:
+    with listener.accept(router()) as server:
         for frames in ([b"hello"], [b"", b"a", b"", b"b" * 300]):
             client.send_multipart([*to, *frames])
             envelope = [b""] if kind == "REQ" else []
@@ -115,11 +105,7 @@ def test_each_socket_that_talks_to_a_router_sends_and_receives(
             server.send([*envelope, b"to", *frames])
             assert client.recv_multipart() == [*to, b"to", *frames]
         [claim] = server.side.claims
-        assert claim == Claim(
-            {"socket-type": kind.encode(), "identity": b"me"},
-            username=NAME if plain else b"",
-            password=WORD if plain else b"",
-        )
+        assert claim == Claim({"socket-type": kind.encode(), "identity": b"me"})
         assert (server.side.machine.version, server.side.machine.minor) == (3, 1)
 
 
@@ -219,19 +205,15 @@ FAILED = zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_PROTO
 
 ENDED = FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 """A handshake has succeeded or failed. Of an ERROR in NULL whose reason is no status code of ZAP, libzmq shows no more
-than that the connection ends. Of ERROR in PLAIN it knows only its own misspelling."""
+than that the connection ends."""
 
 
-@pytest.mark.parametrize("mechanism", ["NULL", "PLAIN"])
 @pytest.mark.parametrize("kind", ["SUB", "PUSH", "PULL", "PUB", "PAIR", "REP"])
-def test_sockets_that_do_not_talk_to_a_router_are_refused(
-    peer: Open, listener: Listener, kind: str, mechanism: str
-) -> None:
-    plain = mechanism == "PLAIN"
-    client = peer(getattr(zmq, kind), reconnect_ivl=-1, **(PLAIN_OPTIONS if plain else {}))
+def test_sockets_that_do_not_talk_to_a_router_are_refused(peer: Open, listener: Listener, kind: str) -> None:
+    client = peer(getattr(zmq, kind), reconnect_ivl=-1)
     wait = events_of(client)
     client.connect(listener.endpoint)
-    with listener.accept(router(PlainServer() if plain else Null(True))) as server:
+    with listener.accept(router()) as server:
         with pytest.raises(ZmtpError) as refusal:
             server.until(lambda: False)
         assert refusal.value.fault is Fault.HANDSHAKE
@@ -239,12 +221,12 @@ def test_sockets_that_do_not_talk_to_a_router_are_refused(
         server.flush()
         server.write(refusal.value.reply)
         assert server.to_the_end() == b""  # it closes because of the ERROR
-    assert wait(ENDED) == (zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL if plain else zmq.EVENT_DISCONNECTED)
+    assert wait(ENDED) == zmq.EVENT_DISCONNECTED
     assert server.side.claims == []
 
 
 def test_a_peer_with_another_mechanism_is_refused(peer: Open, listener: Listener) -> None:
-    client = peer(zmq.DEALER, reconnect_ivl=-1, **PLAIN_OPTIONS)
+    client = peer(zmq.DEALER, reconnect_ivl=-1, plain_username=b"user", plain_password=b"word")
     wait = events_of(client)
     client.connect(listener.endpoint)
     with listener.accept(router()) as server:
@@ -272,21 +254,15 @@ class Refusing(Side):
 
 
 @pytest.mark.parametrize(
-    ("plain", "reason", "event"),
-    [
-        (False, "400", zmq.EVENT_HANDSHAKE_FAILED_AUTH),
-        (False, "no room", zmq.EVENT_DISCONNECTED),
-        (True, "400", zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL),
-        (True, "no room", zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL),
-    ],
+    ("reason", "event"), [("400", zmq.EVENT_HANDSHAKE_FAILED_AUTH), ("no room", zmq.EVENT_DISCONNECTED)]
 )
 def test_a_refused_claim_fails_the_handshake_of_the_peer(
-    peer: Open, listener: Listener, plain: bool, reason: str, event: int
+    peer: Open, listener: Listener, reason: str, event: int
 ) -> None:
-    client = peer(zmq.DEALER, reconnect_ivl=-1, **(PLAIN_OPTIONS if plain else {}))
+    client = peer(zmq.DEALER, reconnect_ivl=-1)
     wait = events_of(client)
     client.connect(listener.endpoint)
-    with listener.accept(router(PlainServer() if plain else Null(True))) as server:
+    with listener.accept(router()) as server:
         server.side = refusing = Refusing(server.side.machine)
         refusing.reason = reason
         refusing.give()
@@ -339,16 +315,6 @@ def test_ruby_sends_and_receives(listener: Listener) -> None:
 # we connect to libzmq
 
 
-@pytest.fixture
-def passwords(context: zmq.Context[Any]) -> Iterator[None]:
-    """libzmq asks here for names and passwords."""
-    zap = ThreadAuthenticator(context)
-    zap.start()
-    zap.configure_plain(domain="test", passwords={NAME.decode(): WORD.decode()})
-    yield
-    zap.stop()
-
-
 def client_of(endpoint: str, mechanism: Mechanism, socket_type: str = "DEALER") -> Connection:
     peers = frozenset([b"ROUTER", b"REP", b"DEALER"])
     return connect(endpoint, Machine(mechanism, socket_type, FrameLimits(), b"ours", peers))
@@ -377,26 +343,13 @@ def test_a_client_of_ours_asks_a_rep(peer: Open) -> None:
         assert client.side.claims == [Claim({"socket-type": b"REP"})]
 
 
-@pytest.mark.usefixtures("passwords")
-def test_a_client_of_ours_logs_in(peer: Open) -> None:
-    server = peer(zmq.ROUTER, plain_server=True, zap_domain=b"test")
+def test_a_client_of_ours_refuses_a_server_with_another_mechanism(peer: Open) -> None:
+    server = peer(zmq.ROUTER, plain_server=True)
     server.bind("tcp://127.0.0.1:*")
-    with client_of(server.last_endpoint.decode(), PlainClient(NAME, WORD)) as client:
-        client.send([b"hello"])
-        assert server.recv_multipart() == [b"ours", b"hello"]
-        server.send_multipart([b"ours", b"well"])
-        assert client.message() == [b"well"]
-
-
-@pytest.mark.usefixtures("passwords")
-def test_a_client_of_ours_is_told_that_its_password_is_wrong(peer: Open) -> None:
-    server = peer(zmq.ROUTER, plain_server=True, zap_domain=b"test")
-    server.bind("tcp://127.0.0.1:*")
-    with client_of(server.last_endpoint.decode(), PlainClient(NAME, b"wrong")) as client:
+    with client_of(server.last_endpoint.decode(), Null(False)) as client:
         with pytest.raises(ZmtpError) as refusal:
             client.until(lambda: client.side.claims)
-        assert refusal.value.fault is Fault.REFUSED
-        assert refusal.value.text == "the other side refused: '400'"
+        assert refusal.value.fault is Fault.MECHANISM
 
 
 def test_a_client_of_ours_answers_heartbeats(peer: Open) -> None:
