@@ -22,7 +22,7 @@ PROVIDER_COLUMNS = (
     Column("load", "Load that it reported last, 0 before the first report"),
     Column("services", "Services that it offers", "services"),
     Column("failing", "Services of it whose health check fails; absent if there are none", "services"),
-    Column("doubtful", "Services of it whose silence is being verified; absent if there are none", "services"),
+    Column("doubtful", "Services of it that have missed a sign of life; absent if there are none", "services"),
     Column("heard", "Time since its last heartbeat, load report or registration", "seconds"),
     Column("age", "Time since its registration", "seconds"),
 )

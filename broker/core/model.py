@@ -160,7 +160,7 @@ class Load:
 
 class CheckState(enum.StrEnum):
     """State of a health check. A service that is not checked, or not yet often enough, is untested. A doubtful one has
-    just missed a sign of life: it is being verified, and comes last in finds."""
+    just missed a sign of life: it comes last in finds."""
 
     UNTESTED = "untested"
     PASSING = "passing"
@@ -422,7 +422,7 @@ EVENTS = {
     "service-gone": "the last service of a name has left the registry",
     "service-back": "a service of a name that was gone is offered again",
     "service-failing": "a health check finds that a service fails",
-    "service-doubtful": "a service has just missed a sign of life, and is being verified",
+    "service-doubtful": "a service has just missed a sign of life",
     "service-passing": "a service that failed or was doubtful has given a sign of life again",
     "short-of-capacity": "a plan finds that a service has, or soon will have, too little capacity",
     "listener-not-ready": "a listener cannot be opened",

@@ -131,7 +131,7 @@ class Registry:
         self._checks: dict[int, Check] = {}
         """Results of health checks, by the `id` of a registered service."""
         self._doubts: dict[int, Check] = {}
-        """Providers whose silence is being verified; see `doubt`."""
+        """Providers that have missed signs of life; see `doubt`."""
         self._panic = PANIC
         self._judged: dict[ServiceGroup, None] = {}
         """Groups with a service whose failing check changes the order of finds."""

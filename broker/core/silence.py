@@ -1,21 +1,24 @@
-"""The rule on silence: the decision on peers that give no sign of life for longer than their leases.
+"""The rule on silence: the decision on peers that give no sign of life for longer than they should.
 
 Rules:
-- A peer that falls silent by itself is ended at once, as its wire promises.
-- *Many* are silent if more than a share of all peers with a lease, and at least `LEAST`, have been so for more than
-  `OVERDUE` of their leases: they are counted when the first lease ends. So many at once are rather a network that is
-  cut, or a broker that does not receive, than so many deaths. Then a peer whose lease ends becomes *doubtful*.
-- The services of a doubtful peer come last in finds, and are neither hidden nor withdrawn (`IRegistry.doubt`).
-- They are verified: a connection to the hostport of each, by the rule on outgoing connections. One that is accepted
-  ends the doubt, and begins the lease again; the peer ends when all are refused, since its host is there and its
-  servers are not. Any other outcome proves nothing, and the check is repeated after `AGAIN`.
-- A message of the peer ends the doubt.
+- A peer with a lease that has missed signs of life for a part of it is *doubtful* (`silent_peers.DOUBTFUL`). Its
+  services come last in finds, and are neither hidden nor withdrawn (`IRegistry.doubt`). A message ends the doubt.
+- A peer that falls silent by itself ends with its lease, as its wire promises.
+- *Many* are silent if more than a share of all peers with a lease, and at least `LEAST`, have been so for long enough
+  (`silent_peers.OVERDUE`): they are counted when the first lease ends. So many at once are rather a cut network, or a
+  broker that does not receive, than so many deaths. Then a peer whose lease ends stays doubtful, and is verified.
+- To verify is to connect to the hostport of each of its services, by the rule on outgoing connections. A connection
+  that is accepted ends the doubt, and begins the lease again; the peer ends when all are refused, since its host is
+  there and its servers are not. Any other outcome proves nothing, and the check is repeated after `AGAIN`.
 - A provider that is bound to a connection may lose it in such a time: the kernel ends those of hosts that it cannot
   reach. If the check of the provider failed before, or was in doubt, and so did those of many others, it stays
   registered as an *orphan*, doubtful, and is verified like a peer with a lease of `ORPHAN_LEASE`. It leaves when
   another provider offers a service at the same place: that is its successor.
 - A peer that stays silent ends after ``ttls`` leases, whatever the others do. Connections count for `PROVED_FOR` after
   its last message: what accepts them may be another program by then. So no entry stays for ever.
+- A silent peer at which connections are accepted is a reason to verify others for ``ttls`` leases after its last
+  message. A network that loses messages silences others too in that time, and those are reasons of their own. Without
+  that bound, registrations with the endpoint of another program would keep dead peers of others for `PROVED_FOR`.
 
 Peers are known by their *entries*: the wires' own objects, which keep the time of the last sign of life. `suspects` is
 bounded by the leases of all wires.
@@ -25,6 +28,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -36,14 +40,10 @@ from broker.core.checks.progress import Outcome
 from broker.core.checks.rules import CheckKind, CheckRule
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import BAD_STATES, Change, Kind, Service
-from broker.core.silent_peers import Silent
+from broker.core.silent_peers import DOUBTFUL, OVERDUE, Silent, silent_for
 
 LEAST = 5
 """Peers that are many at the least: of fewer, the share says nothing."""
-
-OVERDUE = 0.6
-"""Share of its lease after which a peer is counted as silent. Peers give three signs of life in a lease, so that those
-that were cut off together have been silent for two thirds of theirs when the first lease ends."""
 
 RECOUNT = 0.25
 """Seconds for which a count is valid: 10,000 peers take some 3 ms."""
@@ -57,8 +57,8 @@ AT_ONCE = 20
 TIMEOUT = 5.0
 """Seconds for a check."""
 
-ORPHAN_LEASE = 30.0
-"""Seconds of the lease of a provider without its connection: real servers connect again every 15."""
+ORPHAN_PACE, ORPHAN_LEASE = 15.0, 30.0
+"""Seconds in which real servers connect again, and those of the lease of a provider without its connection."""
 
 AGAIN = 2.0
 """Seconds between two checks of one peer, and the longest time between two looks at a doubtful one."""
@@ -88,14 +88,16 @@ class SilenceSettings:
 class _Suspect:
     """A doubtful peer, or one whose doubt a connection has ended (``proved``), until its next message.
 
-    ``until`` is its end without a sign of life, ``last`` its end without a message. ``places`` are the hostports that
-    were not refused, each with True if a local peer gave it.
+    ``message`` is the lifetime of its last message, ``until`` its end without a sign of life. ``places`` are the
+    hostports that were not refused, each with True if a local peer gave it. ``verified``: its lease has ended, and its
+    silence is one of many.
     """
 
     entry: Silent
+    message: float
     until: float
-    last: float
     places: deque[tuple[str, bool]]
+    verified: bool = False
     proved: bool = False
     cancel: Callable[[], None] | None = None
     timer: IDelayedCall | None = None
@@ -105,6 +107,7 @@ class _Suspect:
 class _Orphan:
     """A provider that has lost its connection. Its lease calls `check`."""
 
+    pace = ORPHAN_PACE
     patience = ORPHAN_LEASE
 
     def __init__(self, owner: Verification, provider: int, now: float) -> None:
@@ -173,10 +176,14 @@ class Verification:
         self._clock = clock
         self._ask = ask
         self._tables: list[Callable[[], Iterable[Silent]]] = []
-        self._leased = _Count(self._count_entries)
-        """Peers with a lease."""
+        self._leased = _Count(partial(self._count_entries, proved=False))
+        """Peers with a lease, less those whose silence is no reason to verify others any more."""
+        self._all_leased = _Count(partial(self._count_entries, proved=True))
+        """All peers with a lease: for those at which connections were accepted."""
         self._bound = _Count(lambda _: registry.silent_providers())
         """Providers, most of which are bound to a connection, by their checks."""
+        self._verified = 0
+        """The number of suspects that are verified."""
         self._tick = -1.0
         """The lifetime of the last tick in which peers became doubtful, and their number in it."""
         self._new = 0
@@ -193,19 +200,27 @@ class Verification:
     def follow(self, entries: Callable[[], Iterable[Silent]]) -> None:
         self._tables.append(entries)
 
-    def spare(self, entry: Silent, now: float) -> float | None:
-        suspect = self._suspects.get(entry)
-        if suspect is None or suspect.proved:
-            if self._stopped or not self._leased.are_many(now, self.settings.share):
-                return None
+    def review(self, entry: Silent, now: float, slack: float) -> float | None:
+        began = entry.heard + slack
+        if now >= began + entry.patience:
+            return self._spare(entry, now)
+        if entry not in self._suspects and not self._stopped:
+            due = began + silent_for(entry, DOUBTFUL)
+            if now < due:
+                return due
             later = self._later(now)
             if later is not None:
-                return later
-            suspect = self._suspect(entry, self._leased)
-        if now >= suspect.until:
-            self._events["ended"] += 1
-            return None
-        return min(suspect.until, now + AGAIN)
+                return min(later, began + entry.patience)
+            self._doubt(entry, f"no sign of life for {now - entry.heard:.1f} s")
+        return began + entry.patience
+
+    def missed(self, entry: Silent, reason: str) -> None:
+        if entry not in self._suspects and not self._stopped:
+            self._doubt(entry, reason)
+
+    def doubtful(self, entry: Silent) -> bool:
+        suspect = self._suspects.get(entry)
+        return suspect is not None and not suspect.proved
 
     def heard(self, entry: Silent) -> None:
         suspect = self._end(entry)
@@ -237,13 +252,13 @@ class Verification:
         return self._leases.moment()
 
     def spare_orphan(self, orphan: _Orphan, now: float) -> float | None:
-        """Decide about an orphan, as `spare` does about an entry of a wire."""
+        """Decide about an orphan, as `review` does about an entry of a wire."""
         suspect = self._suspects.get(orphan)
-        if suspect is None or suspect.proved:
+        if suspect is None or not suspect.verified:
             if self._stopped or not self._bound.are_many(self._leases.moment(), self.settings.share):
                 return None
             self._suspect(orphan, self._bound)
-        return self.spare(orphan, now)
+        return self._spare(orphan, now)
 
     def drop_orphan(self, orphan: _Orphan) -> None:
         """Remove an orphan from the registry."""
@@ -269,6 +284,28 @@ class Verification:
         }
 
     # inside
+
+    def _spare(self, entry: Silent, now: float) -> float | None:
+        """Decide about an entry whose lease has ended."""
+        suspect = self._suspects.get(entry)
+        if suspect is None or not suspect.verified:
+            count = self._leased if suspect is None or not suspect.proved else self._all_leased
+            many = not self._stopped and count.are_many(now, self.settings.share)
+            later = self._later(now) if many else None
+            if later is not None:
+                return later
+            if many:
+                suspect = self._suspect(entry, count)
+        if suspect is None or not suspect.verified or now >= suspect.until:
+            self._events["ended"] += suspect is not None and not suspect.proved
+            return None
+        return min(suspect.until, now + AGAIN)
+
+    def _doubt(self, entry: Silent, reason: str) -> None:
+        """Make a peer doubtful that is silent by itself, as far as is known."""
+        self._suspects[entry] = _Suspect(entry, entry.heard, 0.0, deque())
+        self._events["doubtful"] += 1
+        self._say(entry, reason)
 
     def _forget(self, orphan: _Orphan) -> bool:
         """Remove an orphan from this table. Returns False if it is not there."""
@@ -308,18 +345,25 @@ class Verification:
         slices, self._new = self._new // EACH_TICK, self._new + 1
         return now + slices * TICKS if slices else None
 
-    def _count_entries(self, now: float) -> tuple[int, int]:
-        """Return the number of silent entries of all wires, and that of all."""
+    def _count_entries(self, now: float, proved: bool) -> tuple[int, int]:
+        """Return the number of silent entries of all wires, and that of all. Without ``proved``, entries at which
+        connections were accepted are not silent after ``ttls`` leases without a message."""
         silent = total = 0
         for entries in self._tables:
             for entry in entries():
                 total += 1
-                silent += now - entry.heard > OVERDUE * entry.patience
+                if now - entry.heard > silent_for(entry, OVERDUE):
+                    suspect = None if proved else self._suspects.get(entry)
+                    silent += suspect is None or not suspect.proved or now < self._end_of(entry, suspect.message)
         return silent, total
 
+    def _end_of(self, entry: Silent, sign: float) -> float:
+        """Return the end of an entry after a last sign of life."""
+        return sign + self.settings.ttls * entry.patience
+
     def _suspect(self, entry: Silent, count: _Count) -> _Suspect:
-        """Make a peer doubtful, because of that count, and begin to verify it."""
-        if not self._suspects:
+        """Verify a peer, because of that count. It becomes doubtful unless it is."""
+        if not self._verified:
             self.log.warn(
                 "{silent} of {total} peers are silent: they are doubtful, and verified before they end",
                 silent=count.silent,
@@ -331,12 +375,14 @@ class Verification:
             for service in () if provider is None else provider.services:
                 assert provider is not None
                 places[service.hostport, is_local(provider.address)] = None
-        until = entry.heard + self.settings.ttls * entry.patience
-        before = self._suspects.get(entry)
-        last = max(until, entry.heard + PROVED_FOR) if before is None else before.last
-        suspect = _Suspect(entry, min(until, last), last, deque(places))
+        until = self._end_of(entry, entry.heard)
+        before = self._end(entry)
+        message = entry.heard if before is None else before.message
+        last = max(self._end_of(entry, message), message + PROVED_FOR)
+        suspect = _Suspect(entry, message, min(until, last), deque(places), verified=True)
         self._suspects[entry] = suspect
-        self._events["doubtful"] += 1
+        self._verified += 1
+        self._events["doubtful"] += before is None or before.proved
         self._say(entry, f"no sign of life for {self._leases.now - entry.heard:.0f} s, as of {count}")
         self._queue(suspect)
         return suspect
@@ -350,6 +396,7 @@ class Verification:
         suspect = self._suspects.pop(entry, None)
         if suspect is not None:
             suspect.over = True
+            self._verified -= suspect.verified
             self._close(suspect)
             if suspect.timer is not None:
                 suspect.timer.cancel()
@@ -401,7 +448,7 @@ class Verification:
             self._events["proved"] += 1
             self._say(entry, None)
             entry.confirm()  # a sign of life to its wire, which says so here: the suspect is back after that
-            self._suspects[entry] = _Suspect(entry, suspect.until, suspect.last, deque(), proved=True)
+            self._suspects[entry] = _Suspect(entry, suspect.message, suspect.until, deque(), proved=True)
             return
         if outcome.refused:
             suspect.places.popleft()

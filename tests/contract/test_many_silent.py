@@ -1,4 +1,5 @@
-"""Many peers that fall silent at once, on every wire with leases: verified before they end, and not kept for ever."""
+"""Peers that fall silent, on every wire with leases: one is doubtful before its lease ends; many at once are verified
+before they end, and not kept for ever."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import Change, Check, CheckState, Kind, Policy, Rights, Service
 from broker.core.registry import Registry
 from broker.core.silence import EACH_TICK, LEAST, ORPHAN_LEASE, PROVED_FOR, TICKS, SilenceSettings, Verification
+from broker.wires.dbp.sessions.catalogue import DbpTerms
 from broker.wires.mtl.codec import data as mtl
 from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from tests.recording.farm import CoreFarm
@@ -165,6 +167,43 @@ def pass_leases(wire: Wire, leases: float, alive: range = range(0)) -> None:
             wire.beat(number)
 
 
+def pass_parts(wire: Wire, tenths: int, alive: range) -> None:
+    """Let tenths of a lease pass, with a sign of life in each from those that live."""
+    for _ in range(tenths):
+        wire.farm.wait(wire.patience / 10)
+        for number in alive:
+            wire.beat(number)
+
+
+def test_one_that_falls_silent_is_doubtful_before_its_lease_ends(wire: Wire) -> None:
+    said: list[str] = []
+
+    def follow(change: Change) -> None:
+        assert isinstance(change.subject, Service)
+        if change.subject.name == "bank0":
+            said.append(f"{change.kind.value} {change.why}")
+
+    wire.registry.watch(follow, (Kind.CHECKED, Kind.WITHDRAWN))
+    living = range(1, PEERS)
+    pass_parts(wire, 7, living)
+    assert places(wire, CheckState.DOUBTFUL) == 0
+    pass_parts(wire, 2, living)
+    (doubtful,) = wire.registry.services("bank0")
+    check = wire.registry.check_of(doubtful)
+    assert check is not None
+    assert check.state is CheckState.DOUBTFUL
+    assert check.reason.startswith("no sign of life for ")
+    assert wire.registry.policy_of(doubtful) is Policy.LAST
+    wire.beat(0)
+    assert places(wire, CheckState.DOUBTFUL) == 0
+    pass_parts(wire, 9, living)
+    assert places(wire, CheckState.DOUBTFUL) == 1
+    pass_parts(wire, 3, living)
+    assert (places(wire), places(wire, CheckState.DOUBTFUL)) == (PEERS - 1, 0)
+    assert [each.split()[1] for each in said] == ["doubtful", "untested", "doubtful", said[-1].split()[1]]
+    assert said[-1].startswith(Kind.WITHDRAWN.value)
+
+
 def test_one_that_falls_silent_alone_ends_with_its_lease(wire: Wire) -> None:
     pass_leases(wire, 2, alive=range(1, PEERS))
     assert places(wire) == PEERS - 1
@@ -237,6 +276,85 @@ def test_servers_that_accept_connections_and_send_nothing_go_in_the_end(wire: Wi
     assert places(wire) == PEERS
     wire.farm.wait(4 * wire.patience)
     assert places(wire) == 0
+
+
+def test_a_probe_without_an_answer_makes_a_service_without_a_contract_doubtful(network: Network) -> None:
+    class Farm(DbpFarm):
+        make_silence = staticmethod(network.silence)
+
+    farm = Farm(DbpTerms(probe=10.0))
+    peer = farm.dealer("192.0.2.1").registered("bank0", ip="192.0.2.1", port=5)
+
+    def doubtful() -> bool:
+        check = farm.registry.check_of(farm.registry.services("bank0")[0])
+        return check is not None and check.state is CheckState.DOUBTFUL
+
+    farm.wait(25)
+    assert not doubtful(), "it has never answered"
+    farm.probes.alive.add(("192.0.2.1", 5))
+    farm.wait(10)
+    farm.probes.alive.clear()
+    farm.wait(21)
+    assert doubtful()
+    peer.send("u_U", T, "")
+    assert not doubtful()
+
+
+def test_silent_registrations_of_another_program_keep_no_dead_peers_of_others(network: Network) -> None:
+    wire = Http(network)
+    for number in range(PEERS):
+        wire.offer(number)
+    network.answers = dict.fromkeys((f"192.0.2.{number}:5" for number in range(PEERS)), ACCEPTED)
+    for number in range(2 * PEERS):
+        assert wire.farm.put(f"live{number}", "one", f"192.0.2.9:{number + 1}", ttl=3).status == 201
+
+    def live(leases: int, numbers: range) -> None:
+        for _ in range(3 * leases):
+            wire.farm.wait(1.0)
+            for number in numbers:
+                assert wire.farm.renew(f"live{number}", "one").status == 200
+
+    live(7, range(2 * PEERS))
+    assert places(wire) == PEERS, "they are many, and accept connections"
+    live(2, range(1, 2 * PEERS))
+    assert len(wire.registry.services("live0")) == 0
+    assert places(wire) == PEERS
+
+
+def test_idle_nodes_of_mc0_are_not_taken_for_silent_ones(network: Network) -> None:
+    class Farm(Mc0Farm):
+        make_silence = staticmethod(network.silence)
+
+    farm = Farm()
+    peers = [farm.peer(f"node{number}") for number in range(2 * PEERS)]
+    for peer in peers:
+        peer.say("CONNECT|TTL|20000")
+        peer.say("SUB||jobs")
+        farm.wait(0.95)
+    for _ in range(2):
+        # Each sends a NOOP at 0.95 of its TTL, as the original clients do; one has fallen silent.
+        for peer in peers[1:]:
+            farm.wait(0.95)
+            peer.say("NOOP")
+    assert farm.subscribers() == {b"jobs": 2 * PEERS - 1}
+    assert network.made is not None
+    assert network.made.counts()["silent_peers.doubtful"] == 1
+
+
+def test_sessions_of_mc0_are_shown_as_doubtful_before_they_end(network: Network) -> None:
+    class Farm(Mc0Farm):
+        make_silence = staticmethod(network.silence)
+
+    farm = Farm()
+    peer = farm.peer("node")
+    peer.say("CONNECT|TTL|20000")
+    farm.wait(20.0)
+    (session,) = farm.wire.sessions()
+    assert not farm.wire.is_doubtful(session)
+    farm.wait(0.7)
+    assert farm.wire.is_doubtful(session)
+    peer.say("NOOP")
+    assert not farm.wire.is_doubtful(session)
 
 
 def test_subscriptions_of_mc0_outlast_a_cut_network(network: Network) -> None:

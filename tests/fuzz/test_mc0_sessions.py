@@ -28,7 +28,8 @@ from broker.net.interfaces.envelopes import size
 from broker.wires.common.topic_rules import TopicRights, TopicRule, rights_of
 from broker.wires.mc0.codec import messages as wire
 from broker.wires.mc0.sessions.conversation import CONNECTOR
-from broker.wires.mc0.sessions.session_table import CHECKS_PER_TTL, EXPIRES, MIN_TTL, RECONNECT_WITHIN
+from broker.wires.mc0.sessions.session import EXPIRES
+from broker.wires.mc0.sessions.session_table import CHECKS_PER_TTL, MIN_TTL, RECONNECT_WITHIN
 from tests.fuzz.test_mc0 import frame_lists
 from tests.recording.farm import STEP
 from tests.recording.logs import nothing_fails

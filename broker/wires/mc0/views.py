@@ -22,6 +22,7 @@ SESSION_COLUMNS = (
     Column("name", "Name of that key in the directory of client keys"),
     Column("ttl", "Silence after which the session ends; 0 for never", "milliseconds"),
     Column("heard", "Time since the last message of the peer", "seconds"),
+    Column("doubtful", "True while it is silent for longer than its TTL; absent otherwise"),
     Column("subscriptions", "Topics that the session is subscribed to", "topics"),
     Column("topics", f"The first {MAX_TOPICS} of them"),
     Column("refused", f"The first {MAX_TOPICS} topics whose subscription was refused"),
@@ -44,7 +45,7 @@ def views(mc0: Mc0Conversation, topics: ITopics, leases: ILeases) -> Sequence[An
             "Shows the sessions, the oldest first. A pattern selects identities or names of keys.",
             SESSION_COLUMNS,
             lambda: list(mc0.sessions()),
-            partial(_session, leases),
+            partial(_session, mc0, leases),
             lambda session: (str(session), session.key_name),
             title="mc0 sessions",
         ),
@@ -77,12 +78,14 @@ def _topic(topic: TopicInfo) -> Row:
     return row
 
 
-def _session(leases: ILeases, session: Mc0Session) -> Row:
+def _session(mc0: Mc0Conversation, leases: ILeases, session: Mc0Session) -> Row:
     about: dict[str, object] = {"identity": str(session), "address": session.address}
     if session.key:
         about |= {"key": session.key, "name": session.key_name}
     about["ttl"] = round(session.ttl * 1000)
     about["heard"] = round(leases.now - session.heard, 1)
+    if mc0.is_doubtful(session):
+        about["doubtful"] = True
     about["subscriptions"] = len(session.topics)
     about["topics"] = [shown(topic) for topic in islice(session.topics, MAX_TOPICS)]
     if session.refused:

@@ -28,7 +28,7 @@ export class OverviewScreen {
   #readiness = { reasons: [], degraded: [] };
   #plan = null;
   #failed = 0;
-  #doubtful = 0; // checks and peers whose silence is being verified
+  #doubtful = 0; // checks and peers that have missed a sign of life
   #sizes = new Map();
 
   constructor(app) {

@@ -367,22 +367,19 @@ class Catalogue:
             return None
         if not entry.contract:
             return self._check_lasting(entry, now)
-        dead_at = self._dead_at(entry)
-        if now >= dead_at:
-            again = self._silence.spare(entry, now)
-            if again is None:
-                self._expire(entry)
-                return None
-            # It is sent heartbeats all the same: its network may carry them again.
-            dead_at = again
+        again = self._silence.review(entry, now, self._leases.slack_exact)
+        if again is None:
+            self._expire(entry)
+            return None
+        # A doubtful service is sent heartbeats all the same: its network may carry them again.
         if now >= entry.beat_at:
             self._outbound.beat(entry)
             # The phase is kept, but missed heartbeats are not sent in a burst.
             entry.beat_at = max(entry.beat_at + entry.interval, now)
-        due = min(dead_at, entry.beat_at)
+        due = min(again, entry.beat_at)
         if self.terms.fall_back and not entry.probing:
             ask_at = entry.heard + MISSED * entry.interval
-            left = dead_at - now
+            left = max(again, self._dead_at(entry)) - now
             if now < ask_at:
                 due = min(due, ask_at)
             elif left >= LEAST_TO_ASK * entry.interval:
@@ -452,6 +449,8 @@ class Catalogue:
                 self.live(entry)
             elif lives is not None:
                 entry.failures += 1
+                if entry.proved and not entry.contract:
+                    self._silence.missed(entry, "no answer to a probe")
             if entry.contract:
                 self._look(entry)
 

@@ -138,9 +138,13 @@ class ServiceEntry:
         """Reason for which it is not probed: its address is not permitted."""
 
     @property
+    def pace(self) -> float:
+        """The interval; see `broker.core.silent_peers.Silent`, as for the members below."""
+        return self.interval
+
+    @property
     def patience(self) -> float:
-        """The intervals of silence after which it expires, in seconds; see `broker.core.silent_peers.Silent`, as for
-        the methods below."""
+        """The intervals of silence after which it expires, in seconds."""
         return self.liveness * self.interval
 
     @property

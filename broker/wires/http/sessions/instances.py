@@ -36,7 +36,10 @@ from broker.access.principal import Access, Principal
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Owner, Provider, Rights, Service, checked_load
-from broker.core.silent_peers import Silence
+from broker.core.silent_peers import DOUBTFUL, Silence, silent_for
+
+RENEWALS = 3
+"""Renewals in a TTL: clients renew after a third of it, as docs/protocols/http.md says."""
 
 WIRE = "http"
 """The name of the wire in the registry."""
@@ -88,17 +91,19 @@ class Instance:
 
     def check(self, now: float) -> float | None:
         """End the instance if it is silent; see `broker.core.interfaces.Leased`."""
-        due = self.due
-        if now < due:
-            return due
-        again = self.table.silence.spare(self, now)
+        again = self.table.silence.review(self, now, self.table.slack)
         if again is None:
             self.table.expired(self)
         return again
 
     @property
+    def pace(self) -> float:
+        """A third of the TTL; see `broker.core.silent_peers.Silent`, as for the members below."""
+        return self.offer.ttl / RENEWALS
+
+    @property
     def patience(self) -> float:
-        """The TTL; see `broker.core.silent_peers.Silent`, as for the methods below."""
+        """The TTL."""
         return self.offer.ttl
 
     @property
@@ -393,7 +398,7 @@ class Instances:
         """Begin the lease of an instance, or begin it again."""
         if known.lease is not None:
             known.lease.cancel()
-        known.lease = self._leases.hold(known, known.due)
+        known.lease = self._leases.hold(known, known.heard + self.slack + silent_for(known, DOUBTFUL))
 
     def _forget(self, known: Instance) -> None:
         self.silence.ended(known)

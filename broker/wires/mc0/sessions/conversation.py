@@ -157,6 +157,10 @@ class Mc0Conversation:
         """Return all sessions, the oldest first."""
         return self._table
 
+    def is_doubtful(self, session: Mc0Session) -> bool:
+        """Return True if a session has missed a sign of life; see `broker.core.silence`."""
+        return self._table.silence.doubtful(session)
+
     def counts(self) -> dict[str, int]:
         """Return the counters that are kept here, because they change too often for a call each."""
         counts = {"mc0.published": self._published, "mc0.delivered": self._outbound.delivered}

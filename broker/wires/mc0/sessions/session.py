@@ -19,6 +19,13 @@ bounds the disk writes that one SUB causes."""
 MAX_KNOWN_BYTES = 32_768
 """Bytes of the names of these topics; a real node's have some 2,000."""
 
+EXPIRES = 1.05
+"""TTLs of silence after which a session ends: the tolerance of both original brokers."""
+
+NOOP_OF_PEERS = 0.95
+"""TTLs after its last message at which a peer sends a NOOP: the original clients' interval, so that all of a farm may
+have been silent for so long."""
+
 
 class SessionOwner(Protocol):
     """Owner of a session: the table that does its periodic work."""
@@ -97,9 +104,14 @@ class Mc0Session:
         return self.sender.key
 
     @property
+    def pace(self) -> float:
+        """The interval of the peer's NOOPs; see `broker.core.silent_peers.Silent`, as for the members below."""
+        return NOOP_OF_PEERS * self.ttl
+
+    @property
     def patience(self) -> float:
-        """The TTL; see `broker.core.silent_peers.Silent`, as for the members below."""
-        return self.ttl
+        """The silence after which the session ends."""
+        return EXPIRES * self.ttl
 
     @property
     def providers(self) -> tuple[int, ...]:

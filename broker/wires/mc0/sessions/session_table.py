@@ -34,9 +34,6 @@ from broker.wires.mc0.sessions.outbound import Mc0Outbound
 from broker.wires.mc0.sessions.session import Mc0Session, shown
 from broker.wires.mc0.sessions.subscriptions import Mc0Subscriptions
 
-EXPIRES = 1.05
-"""TTLs of silence after which a session ends: the tolerance of both original brokers."""
-
 NOOP_AFTER = 0.5
 """TTLs without an outbound message after which a NOOP is sent. The originals' 0.95 is too late for the connector, which
 waits for 1.0 at most."""
@@ -235,13 +232,10 @@ class SessionTable:
             self.end(session, "gone")
             return None
         # The slack of the leases covers messages that were received but are not processed yet.
-        expires = session.heard + EXPIRES * session.ttl + self._leases.slack
-        if now >= expires:
-            again = self.silence.spare(session, now)
-            if again is None:
-                self.end(session, "expired")
-                return None
-            expires = again
+        again = self.silence.review(session, now, self._leases.slack)
+        if again is None:
+            self.end(session, "expired")
+            return None
         beat = session.sent + NOOP_AFTER * session.ttl
         if now >= beat:
             if self._outbound.noop(session) is not Sent.SENT:
@@ -249,7 +243,7 @@ class SessionTable:
             # Also after a failure: else the NOOP would be due again at each tick of the leases.
             session.sent = now
             beat = now + NOOP_AFTER * session.ttl
-        return _aligned(min(expires, beat), session.ttl)
+        return _aligned(min(again, beat), session.ttl)
 
     def _with_ttl(self) -> Iterator[Mc0Session]:
         return (session for session in self._sessions.values() if session.ttl)

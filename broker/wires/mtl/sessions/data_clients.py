@@ -47,6 +47,8 @@ class ClientTable(Protocol):
     def check(self, client: DataClient, now: float) -> float | None:
         """Ping or end a client; see `broker.wires.mtl.sessions.data_flow.DataFlow`, as for the methods below."""
 
+    def pace(self) -> float: ...
+
     def patience(self) -> float: ...
 
     def confirm(self, client: DataClient) -> None: ...
@@ -83,8 +85,13 @@ class DataClient:
         return self.keeper.check(self, now)
 
     @property
+    def pace(self) -> float:
+        """The heartbeat; see `broker.core.silent_peers.Silent`, as for those below."""
+        return self.keeper.pace()
+
+    @property
     def patience(self) -> float:
-        """Seconds of silence after which it is dead; see `broker.core.silent_peers.Silent`, as for those below."""
+        """Seconds of silence after which it is dead."""
         return self.keeper.patience()
 
     @property

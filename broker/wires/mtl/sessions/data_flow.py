@@ -151,13 +151,10 @@ class DataFlow:
     def check(self, client: DataClient, now: float) -> float | None:
         """Ping or end a client. Returns the time of the next check, None if it has ended."""
         # The slack covers stamps that are as old as the last tick, in a busy broker.
-        over = client.heard + self._patience + self._leases.slack
-        if now >= over:
-            again = self._silence.spare(client, now)
-            if again is None:
-                self._end(client, "dead")
-                return None
-            over = again
+        again = self._silence.review(client, now, self._leases.slack)
+        if again is None:
+            self._end(client, "dead")
+            return None
         reader = client.reader
         # Contents are counted by the reader alone, which saves a write for each on the fast path.
         said = client.sent if reader is None else max(client.sent, reader.sent)
@@ -165,7 +162,11 @@ class DataFlow:
         if now >= beat:
             self._outbound.ping(client)
             beat = now + self._heartbeat
-        return min(over, self._together(beat))
+        return min(again, self._together(beat))
+
+    def pace(self) -> float:
+        """Return the seconds of silence after which a client is sent a Ping, which it answers."""
+        return self._heartbeat
 
     def patience(self) -> float:
         """Return the seconds of silence after which a client is dead."""

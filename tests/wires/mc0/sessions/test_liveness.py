@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 
 from broker.core.liveness import SLACK, TICK
-from broker.wires.mc0.sessions.session_table import CHECKS_PER_TTL, EXPIRES, MIN_TTL, RECONNECT_WITHIN
+from broker.wires.mc0.sessions.session import EXPIRES
+from broker.wires.mc0.sessions.session_table import CHECKS_PER_TTL, MIN_TTL, RECONNECT_WITHIN
 from tests.recording.farm import STEP
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, rule
