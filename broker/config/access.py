@@ -11,8 +11,9 @@ import attrs
 
 from broker.access.document import parse
 from broker.access.guarded_reading import BadUsers, read
+from broker.config.files import Named as Files
 from broker.config.problem import Problem, in_ranges
-from broker.config.section import Files, Resolves, Section
+from broker.config.section import Resolves, Section
 
 RANGES: dict[str, tuple[float, float]] = {
     # One act must fit, which has a few kilobytes at most.
@@ -111,6 +112,6 @@ ACCESS = Section(
     # With or without users, listeners are opened in different ways: see docs/configuration.md.
     replaceable={"file": FIRST_OR_LAST},
     read=_files,
-    example=Path(__file__).parent / "access.toml",
+    example=(Path(__file__).parent / "access.toml").read_text,
 )
 """The section."""

@@ -17,8 +17,9 @@ from broker.access.identity import is_address, is_local
 from broker.config import zmq_endpoint
 from broker.config.checks import expiring, secret
 from broker.config.endpoint import BadEndpoint
+from broker.config.files import Named as Files
 from broker.config.problem import Problem, in_ranges
-from broker.config.section import Binding, Files, Resolves, Section
+from broker.config.section import Binding, Resolves, Section
 from broker.config.summary import zmq_bound
 
 MAX_ENDPOINTS = 16
@@ -266,6 +267,6 @@ CLUSTER = Section(
     _summary,
     _warnings,
     read=_files,
-    example=Path(__file__).with_name("cluster.toml"),
+    example=(Path(__file__).with_name("cluster.toml")).read_text,
 )
 """The section. A member keeps its name, its lease and its links until it stops: no key is reloadable."""

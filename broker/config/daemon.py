@@ -14,10 +14,11 @@ from broker.config import endpoint
 from broker.config.access import ACCESS
 from broker.config.checks import MAX_LABEL, MAX_SUFFIX, listens, networks, parsed, printable, secret, unless_said
 from broker.config.cluster import CLUSTER
+from broker.config.files import Named as Files
 from broker.config.notify import NOTIFY
 from broker.config.plan import PLAN
 from broker.config.problem import Problem, in_range
-from broker.config.section import Binding, Files, PortOption, Resolves, Section
+from broker.config.section import Binding, PortOption, Resolves, Section
 from broker.config.summary import bound
 from broker.config.validate_checks import checks_problems, checks_summary, checks_warnings
 from broker.config.validate_journal import journal_problems
@@ -182,7 +183,7 @@ DAEMON_BEFORE = (
         Broker(),
         _broker,
         reloadable=("version", "service", "diagnostics", "grace", "trusted_proxies", "memory", "memory_per_address"),
-        example=_EXAMPLES / "head.toml",
+        example=(_EXAMPLES / "head.toml").read_text,
     ),
     Section("log", Log, Log(), _log, reloadable=("*",), named=("levels",)),
 )
@@ -201,7 +202,7 @@ DAEMON_AFTER = (
         summary=checks_summary,
         warnings=checks_warnings,
         reloadable=("*",),
-        example=_EXAMPLES / "checks.toml",
+        example=(_EXAMPLES / "checks.toml").read_text,
     ),
     Section(
         "journal",
@@ -212,7 +213,7 @@ DAEMON_AFTER = (
         warnings=_journal_warnings,
         reloadable=("segment_bytes", "segment_seconds", "keep_seconds", "keep_bytes", "full_load"),
         read=_journal_files,
-        example=_EXAMPLES / "tail.toml",
+        example=(_EXAMPLES / "tail.toml").read_text,
     ),
     Section(
         "console",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from broker import small_file
@@ -89,3 +90,34 @@ def has_public_keys(directory: str) -> bool:
         raise BadFile(f"{directory} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise BadFile("cannot be read: a zero byte in its name") from error
+
+
+class Named:
+    """The files that a configuration names, relative to the directory ``base``.
+
+    ``wrong`` gets the problems of unreadable ones, as pairs of dotted key and text.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self._base = base
+        self.wrong: list[tuple[str, str]] = []
+
+    def secret(self, key: str, given: str | None, path: str | None, read: Callable[[Path], str] = secret) -> str | None:
+        """Return ``given``, or the secret in the file ``path``, the value of ``key``. A failure is a problem of
+        ``key``, and the result None."""
+        if path is None:
+            return given
+        if given is not None:
+            other = key.rpartition(".")[2].removesuffix("_file")
+            self.wrong.append((key, f"{other} is given too; give one of them"))
+            return given
+        try:
+            return read(self._base / path)
+        except BadFile as error:
+            self.wrong.append((key, f"{self._base / path} {error}"))
+            return None
+
+    def absolute(self, path: str | None) -> str | None:
+        """Return the path made absolute; None and the empty path stay."""
+        # An empty path would become the directory of the configuration.
+        return str((self._base / path).absolute()) if path else path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from broker.config import files
@@ -86,35 +86,6 @@ def _with_files(config: Config, base: Path, schema: Schema) -> tuple[Config, lis
 
     Paths that are used later become absolute.
     """
-    files = _Files(base)
-    read = {section.name: section.read(values, files) for section, values in schema.values(config)}
-    return config.using(**read), files.wrong
-
-
-class _Files:
-    """The files that a configuration names, relative to ``base``; see `broker.config.section.Files`."""
-
-    def __init__(self, base: Path) -> None:
-        self._base = base
-        self.wrong: list[tuple[str, str]] = []
-
-    def secret(
-        self, key: str, given: str | None, path: str | None, read: Callable[[Path], str] = files.secret
-    ) -> str | None:
-        """Return ``given``, or the secret in the file."""
-        if path is None:
-            return given
-        if given is not None:
-            other = key.rpartition(".")[2].removesuffix("_file")
-            self.wrong.append((key, f"{other} is given too; give one of them"))
-            return given
-        try:
-            return read(self._base / path)
-        except BadFile as error:
-            self.wrong.append((key, f"{self._base / path} {error}"))
-            return None
-
-    def absolute(self, path: str | None) -> str | None:
-        """Return the path made absolute."""
-        # An empty path would become the directory of the configuration.
-        return str((self._base / path).absolute()) if path else path
+    named = files.Named(base)
+    read = {section.name: section.read(values, named) for section, values in schema.values(config)}
+    return config.using(**read), named.wrong

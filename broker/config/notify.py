@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 import attrs
 
 from broker.config.checks import printable, secret
+from broker.config.files import Named as Files
 from broker.config.problem import Problem, in_ranges
-from broker.config.section import Files, Section
+from broker.config.section import Section
 
 EventName = Literal[
     "service-gone",
@@ -154,6 +155,6 @@ NOTIFY = Section(
     reloadable=("*",),
     named=("rules",),
     read=_read,
-    example=Path(__file__).with_name("notify.toml"),
+    example=(Path(__file__).with_name("notify.toml")).read_text,
 )
 """The section ``[notify]``."""

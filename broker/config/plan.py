@@ -7,8 +7,9 @@ from pathlib import Path
 
 import attrs
 
+from broker.config.files import Named as Files
 from broker.config.problem import Problem
-from broker.config.section import Files, Section
+from broker.config.section import Section
 
 
 @attrs.frozen
@@ -42,6 +43,6 @@ PLAN = Section(
     summary=_summary,
     reloadable=("file",),
     read=_files,
-    example=Path(__file__).parent / "plan.toml",
+    example=(Path(__file__).parent / "plan.toml").read_text,
 )
 """The section."""

@@ -73,4 +73,4 @@ class Schema:
 
     def example(self) -> str:
         """Return the example file: every key there is, with its default or a value that it may have."""
-        return "\n".join(section.example.read_text() for section in self.sections if section.example is not None)
+        return "\n".join(filter(None, (section.example() for section in self.sections)))

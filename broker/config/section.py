@@ -8,12 +8,13 @@ its part of the example file. `broker.config.schema` puts the sections together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import attrs
 
-from broker.config.endpoint import Endpoint
+from broker.config import key
+from broker.config.endpoint import BadEndpoint, Endpoint
+from broker.config.files import Named
 from broker.config.problem import Problem
 
 V = TypeVar("V", bound=attrs.AttrsInstance)
@@ -42,17 +43,6 @@ class Binding:
         return self.datagrams == other.datagrams and self.where.overlaps(other.where)
 
 
-class Files(Protocol):
-    """The files that a configuration names, relative to its own directory."""
-
-    def secret(self, key: str, given: str | None, path: str | None, read: Callable[[Path], str] = ...) -> str | None:
-        """Return ``given``, or the secret in the file ``path``, the value of ``key``. A failure is a problem of
-        ``key``, and the result None."""
-
-    def absolute(self, path: str | None) -> str | None:
-        """Return the path made absolute; None and the empty path stay."""
-
-
 @attrs.frozen
 class PortOption:
     """A command-line option that moves the component to another port of 127.0.0.1, or switches it off.
@@ -66,6 +56,75 @@ class PortOption:
     use: Callable[[Any, int | None], Any]
 
 
+class Settings:
+    """The base class of a table's values: the methods have what a declaration of single keys does not say."""
+
+    __slots__ = ()
+
+    def normal(self) -> Self:
+        """Return the values in the form in which they are checked and shown."""
+        return self
+
+    def problems(self, here: str) -> Iterable[Problem]:
+        """Return what is wrong with valid keys together; ``here`` is the dotted key of the table."""
+        return ()
+
+    def bindings(self) -> Iterable[Binding]:
+        """Return the sockets of an enabled component. Raises `BadEndpoint` where an endpoint is none."""
+        return ()
+
+    def summary(self) -> Iterable[str]:
+        """Return the lines of ``--check``. The values are valid."""
+        return ()
+
+    def warnings(self, resolves: Resolves) -> Iterable[str]:
+        """Return what may surprise, a sentence each. The values are valid."""
+        return ()
+
+    def wants_users(self) -> Iterable[str]:
+        """Return the dotted keys whose values need a users file (``access.file``)."""
+        return ()
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def declared(name: str, default: S, option: PortOption | None = None) -> Section[Any]:
+    """Return the section of a table whose keys are declared by `broker.config.key.key`.
+
+    ``default`` has its values where the file has no such table; ``option`` is the command-line option, if there is one.
+    """
+    values: Any = type(default)
+
+    def bindings(given: Any) -> Iterable[Binding]:
+        try:
+            yield from given.bindings()
+        except BadEndpoint:
+            return  # it is a problem of that key
+
+    def example() -> str:
+        from broker.config import document
+
+        return document.example(name, default)  # type: ignore[arg-type]
+
+    return Section(
+        name,
+        values,
+        default,
+        lambda given: key.problems(name, given),
+        bindings,
+        values.summary,
+        values.warnings,
+        tuple(key.reloadable(values)),
+        {each.name: each.key.replaceable for each in key.declared(values) if each.key.replaceable},
+        tuple(each.name for each in key.declared(values) if each.entry is not None and key.is_named(each.entry)),
+        lambda given, named: key.read(name, given.normal(), named),
+        values.wants_users,
+        option,
+        example,
+    )
+
+
 def _nothing(values: Any) -> Iterable[Any]:
     return ()
 
@@ -74,7 +133,7 @@ def _no_warnings(values: Any, resolves: Resolves) -> Iterable[str]:
     return ()
 
 
-def _same(values: Any, files: Files) -> Any:
+def _same(values: Any, files: Named) -> Any:
     return values
 
 
@@ -95,7 +154,7 @@ class Section(Generic[V]):
     - ``read``: the values with the secrets of the files that they name.
     - ``wants_users``: the dotted keys whose values need a users file (``access.file``).
     - ``option``: the command-line option, if there is one.
-    - ``example``: the file that has its part of the example file, if it has a file of its own.
+    - ``example``: returns its part of the example file.
     """
 
     name: str
@@ -108,7 +167,12 @@ class Section(Generic[V]):
     reloadable: tuple[str, ...] = ()
     replaceable: Mapping[str, str] = attrs.field(factory=dict)
     named: tuple[str, ...] = ()
-    read: Callable[[V, Files], V] = _same
+    read: Callable[[V, Named], V] = _same
     wants_users: Callable[[V], Iterable[str]] = _nothing
     option: PortOption | None = None
-    example: Path | None = None
+    example: Callable[[], str] = str
+
+    @property
+    def is_declared(self) -> bool:
+        """True if the keys are declared by `broker.config.key.key`."""
+        return issubclass(self.values, Settings)

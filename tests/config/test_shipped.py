@@ -32,13 +32,14 @@ from broker.config.values import (
 from broker.core.queues.settings import MAX_BYTES
 from broker.net.interfaces.limits import RouterLimits
 from broker.wires.dbp.config import Dbp
-from broker.wires.dns.config import Dns
+from broker.wires.dns.dns_settings import Dns
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Director, DirectorLimits, DirectorListener
 from broker.wires.http.config import Http
 from broker.wires.mc0.config import Mc0, Mc0Rule
 from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 from tests.config.certificates import certificate
 from tests.config.command_line import configured
+from tests.config.write_shipped import BEGIN, END, documented
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = (ROOT / "etc" / "elkobroker.toml").read_text()
@@ -91,7 +92,12 @@ def defaults(cls: Any) -> dict[str, Any]:
 def test_the_shipped_file_is_the_examples_of_all_sections(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         configured("--example")
-    assert capsys.readouterr().out == SHIPPED, "write it again: twistd elkobroker --example > etc/elkobroker.toml"
+    assert capsys.readouterr().out == SHIPPED, "write it again: python -m tests.config.write_shipped"
+
+
+def test_the_documented_keys_are_those_that_are_declared() -> None:
+    tables = DOCUMENT.partition(BEGIN)[2].partition(END)[0]
+    assert tables == "\n" + documented(), "write them again: python -m tests.config.write_shipped"
 
 
 def test_as_shipped_it_is_the_defaults() -> None:
@@ -231,7 +237,7 @@ def marked_reload() -> set[str]:
         key = f"{section}.{line[1:].partition(' = ')[0]}"
         if header := re.match(r"#?\[+([a-z0-9_.]+)\]", line):
             key = section = header[1]
-        if prose.endswith("(reload)"):
+        if prose.endswith("reload)"):
             found.add(key)
         prose = ""
     return found

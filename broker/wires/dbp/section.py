@@ -94,6 +94,6 @@ SECTION = Section(
     option=PortOption(
         "dbp-port", "Port of DBP on 127.0.0.1, TCP and UDP, or 'off'; 0 takes a free one [default: 5246]", _port
     ),
-    example=Path(__file__).with_name("example.toml"),
+    example=(Path(__file__).with_name("example.toml")).read_text,
 )
 """The section ``[dbp]``."""

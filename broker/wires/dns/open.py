@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address
 from typing import Any
 
 import attrs
@@ -27,14 +26,13 @@ from broker.wires.common.places import occupied
 from broker.wires.dns import views
 from broker.wires.dns.codec.framing import Frames
 from broker.wires.dns.codec.query import MAX_QUERY
-from broker.wires.dns.config import Dns
+from broker.wires.dns.dns_settings import Dns
 from broker.wires.dns.sessions.datagrams import Datagrams
 from broker.wires.dns.sessions.responder import WIRE, Responder
-from broker.wires.dns.sessions.response_limit import ResponseLimit, ResponseRates
+from broker.wires.dns.sessions.response_limit import ResponseLimit
 from broker.wires.dns.sessions.stream import StreamSession
-from broker.wires.dns.validation import dns_domain, dns_host, dns_place
 from broker.wires.dns.zone.names import ServiceNames
-from broker.wires.dns.zone.zone import Terms, Zone
+from broker.wires.dns.zone.zone import Zone
 from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView
 
@@ -128,9 +126,7 @@ class OpenDns(PlainWire):
 
     def bind(self, title: str) -> str:
         """Bind both sockets. UDP comes first: it has no connection that would be lost if TCP cannot be bound."""
-        where = dns_place(self.config)
-        assert where is not None, "the configuration was checked"
-        at = dns_host(where)
+        where, at = self.config.place, self.config.host
         for left in reversed(range(1 if where.port else PORTS_TRIED)):
             try:
                 number = self.udp.bind(at, where.port or 0, self.datagrams.receive)
@@ -191,8 +187,7 @@ class OpenDns(PlainWire):
     def reload(self, config: Dns, broker: Broker) -> None:
         """Take another domain, other times and other limits."""
         self.config = attrs.evolve(config, endpoint=self.config.endpoint)
-        self.responder.terms = _terms(self.config)
-        self.limit.rates = _rates(config)
+        self.responder.dns = self.limit.dns = self.config
         self.factory.limit(_limits(config))
 
     def stop_listening(self) -> Deferred[Any]:
@@ -226,23 +221,12 @@ def open_dns(config: Dns, context: Context) -> OpenDns:
     access = context.access
     # A query has no user: it finds what peers without a user may find here.
     may = (lambda name: access.allows(Principal(), WIRE, "find", name)) if access.users else None
-    responder = Responder(Zone(context.registry, names, may), _terms(config), clock, random.randrange)
-    limit = ResponseLimit(Rates(clock.seconds), Rates(clock.seconds), _rates(config))
+    responder = Responder(Zone(context.registry, names, may), config, clock, random.randrange)
+    limit = ResponseLimit(Rates(clock.seconds), Rates(clock.seconds), config)
     udp = UdpSocket(clock, context.scheduler, WIRE, MAX_QUERY)
     datagrams = Datagrams(responder, limit, udp, context.complaints)
     factory = DnsFactory(responder, _limits(config), context)
     return OpenDns(config, context, names, responder, limit, udp, datagrams, factory)
-
-
-def _terms(config: Dns) -> Terms:
-    domain, where = dns_domain(config), dns_place(config)
-    assert domain is not None, "the configuration was checked"
-    assert where is not None
-    return Terms(domain, config.ttl, None if where.wildcard else ip_address(dns_host(where)))
-
-
-def _rates(config: Dns) -> ResponseRates:
-    return ResponseRates(config.response_rate, config.response_burst, config.limit_loopback)
 
 
 def _limits(config: Dns) -> ConnectionLimits:

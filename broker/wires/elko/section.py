@@ -15,7 +15,8 @@ import attrs
 from broker.config import endpoint
 from broker.config.checks import hostport, parsed
 from broker.config.endpoint import Endpoint
-from broker.config.section import Binding, Files, PortOption, Resolves, Section
+from broker.config.files import Named as Files
+from broker.config.section import Binding, PortOption, Resolves, Section
 from broker.config.summary import bound
 from broker.wires.elko.config import BrokerListener, Director, DirectorListener, Elko, ElkoListener
 from broker.wires.elko.validate_transport import FOR_BROWSERS
@@ -201,7 +202,7 @@ BROKER = Section(
     named=("listeners",),
     read=_read,
     wants_users=partial(_wants_users, "elko"),
-    example=Path(__file__).with_name("broker.toml"),
+    example=(Path(__file__).with_name("broker.toml")).read_text,
 )
 """The section ``[elko]``."""
 
@@ -229,6 +230,6 @@ DIRECTOR = Section(
         "Port of the Elko Director on 127.0.0.1, usually 9010, or 'off'; 0 takes a free one [default: no director]",
         _director_port,
     ),
-    example=Path(__file__).with_name("director.toml"),
+    example=(Path(__file__).with_name("director.toml")).read_text,
 )
 """The section ``[director]``."""

@@ -80,6 +80,6 @@ SECTION = Section(
         "stalled_after",
     ),
     option=PortOption("http-port", "Port of HTTP on 127.0.0.1, or 'off'; 0 takes a free one [default: 9080]", _port),
-    example=Path(__file__).with_name("example.toml"),
+    example=(Path(__file__).with_name("example.toml")).read_text,
 )
 """The section ``[http]``."""

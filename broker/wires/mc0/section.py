@@ -11,7 +11,8 @@ from pathlib import Path
 import attrs
 
 from broker.config import files, zmq_endpoint
-from broker.config.section import Binding, Files, PortOption, Resolves, Section
+from broker.config.files import Named as Files
+from broker.config.section import Binding, PortOption, Resolves, Section
 from broker.config.summary import zmq_bound
 from broker.wires.mc0.config import Mc0
 from broker.wires.mc0.validation import effective_mc0_auth, mc0_place, mc0_problems
@@ -105,6 +106,6 @@ SECTION = Section(
     read=_read,
     wants_users=lambda mc0: ["mc0.auth"] if mc0.enabled and mc0.auth == "users" else [],
     option=PortOption("mc0-port", "Port of mc0 on 127.0.0.1, or 'off'; 0 takes a free one [default: 61616]", _port),
-    example=Path(__file__).with_name("example.toml"),
+    example=(Path(__file__).with_name("example.toml")).read_text,
 )
 """The section ``[mc0]``."""

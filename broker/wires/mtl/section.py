@@ -8,7 +8,8 @@ from pathlib import Path
 import attrs
 
 from broker.config import files, zmq_endpoint
-from broker.config.section import Binding, Files, PortOption, Resolves, Section
+from broker.config.files import Named as Files
+from broker.config.section import Binding, PortOption, Resolves, Section
 from broker.config.summary import zmq_bound
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.validation import (
@@ -134,6 +135,6 @@ SECTION = Section(
         "Port of MTL on 127.0.0.1, with its data flows on the next, or 'off'; 0 takes free ones [default: 5975]",
         _port,
     ),
-    example=Path(__file__).with_name("example.toml"),
+    example=(Path(__file__).with_name("example.toml")).read_text,
 )
 """The section ``[mtl]``: values, checks, and the keys that a reload applies."""

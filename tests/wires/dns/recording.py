@@ -13,18 +13,21 @@ from dns.message import Message
 from broker.core.model import Service
 from broker.core.token_buckets import Rates
 from broker.wires.dns.codec.framing import Frames, framed
+from broker.wires.dns.dns_settings import Dns
 from broker.wires.dns.sessions.datagrams import Datagrams
 from broker.wires.dns.sessions.responder import Responder
-from broker.wires.dns.sessions.response_limit import ResponseLimit, ResponseRates
+from broker.wires.dns.sessions.response_limit import ResponseLimit
 from broker.wires.dns.sessions.stream import StreamSession
 from broker.wires.dns.zone.names import ServiceNames
-from broker.wires.dns.zone.zone import Terms, Zone
+from broker.wires.dns.zone.zone import Zone
 from tests.recording.farm import CoreFarm
 from tests.wires.recording import Client, ElkoFarm, RecordingPeer
 
 DOMAIN = (b"elkobroker",)
 SOURCE = ("192.0.2.7", 4000)
 TTL = 5
+UNLIMITED = Dns(endpoint="tcp:53", response_rate=0.0)
+"""On all addresses, of which none is that of the name server."""
 
 
 class RecordingSocket:
@@ -49,8 +52,7 @@ class DnsFarm(CoreFarm):
     def __init__(
         self,
         farm: ElkoFarm | None = None,
-        terms: Terms | None = None,
-        rates: ResponseRates | None = None,
+        dns: Dns = UNLIMITED,
         remembered: Iterable[Service] = (),
         begin: Callable[[int], int] = lambda count: 0,
     ) -> None:
@@ -58,8 +60,8 @@ class DnsFarm(CoreFarm):
         super().__init__(self.farm.clock)
         self.names = ServiceNames(self.farm.registry, remembered)
         self.zone = Zone(self.farm.registry, self.names)
-        self.responder = Responder(self.zone, terms or Terms(DOMAIN, TTL), self.clock, begin)
-        self.limit = ResponseLimit(Rates(self.clock.seconds), Rates(self.clock.seconds), rates or ResponseRates(0, 1))
+        self.responder = Responder(self.zone, dns, self.clock, begin)
+        self.limit = ResponseLimit(Rates(self.clock.seconds), Rates(self.clock.seconds), dns)
         self.socket = RecordingSocket()
         self.datagrams = Datagrams(self.responder, self.limit, self.socket, self.complaints)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.config.section import Binding
-from broker.wires.dns.config import Dns
-from broker.wires.dns.section import SECTION
+from broker.wires.dns.dns_settings import SECTION, Dns
 
 ELSEWHERE = "tcp:53:interface=192.0.2.1"
 

@@ -13,8 +13,9 @@ import pytest
 from broker.core.errors import Reason, Refusal
 from broker.wires.dns.codec.framing import framed
 from broker.wires.dns.codec.query import MAX_QUERY
+from broker.wires.dns.dns_settings import Dns
 from broker.wires.dns.sessions.datagrams import ANSWERING_PORTS
-from broker.wires.dns.sessions.response_limit import NETWORK_SHARE, SLIP, ResponseRates, network
+from broker.wires.dns.sessions.response_limit import NETWORK_SHARE, SLIP, network
 from tests.wires.dns.recording import SOURCE, DnsFarm, Stream, code, shown
 from tests.wires.recording import desc
 
@@ -95,7 +96,7 @@ def test_services_that_answer_everything_are_not_answered(port: int) -> None:
 # the rate limit
 
 
-RATES = ResponseRates(rate=10, burst=20)
+RATES = Dns(response_rate=10.0, response_burst=20)
 
 
 def verdicts(farm: DnsFarm, sources: list[str]) -> str:
@@ -108,7 +109,7 @@ def verdicts(farm: DnsFarm, sources: list[str]) -> str:
 
 
 def test_over_the_rate_each_second_query_is_answered_by_tc() -> None:
-    farm = offering(rates=RATES)
+    farm = offering(dns=RATES)
     assert SLIP == 2
     assert verdicts(farm, ["192.0.2.7"] * 26) == "a" * 20 + "-t-t-t"
     assert (farm.count("dns_limited.dropped"), farm.count("dns_limited.slipped")) == (3, 3)
@@ -120,32 +121,32 @@ def test_over_the_rate_each_second_query_is_answered_by_tc() -> None:
 
 
 def test_forged_addresses_of_one_network_share_its_rate() -> None:
-    farm = offering(rates=RATES)
+    farm = offering(dns=RATES)
     seen = verdicts(farm, [f"192.0.2.{number}" for number in range(256)])
-    assert seen.count("a") == RATES.burst * NETWORK_SHARE
+    assert seen.count("a") == RATES.response_burst * NETWORK_SHARE
     assert verdicts(farm, ["2001:db8:0:1::1"] * 20) == "a" * 20
     seen = verdicts(farm, [f"2001:db8:0:{number:x}::1" for number in range(256)])
-    assert seen.count("a") == RATES.burst * (NETWORK_SHARE - 1)
+    assert seen.count("a") == RATES.response_burst * (NETWORK_SHARE - 1)
 
 
 def test_unreadable_queries_over_the_rate_are_not_answered() -> None:
-    farm = offering(rates=ResponseRates(1, 2))
+    farm = offering(dns=Dns(response_rate=1.0, response_burst=2))
     data = struct.pack("!6H", 7, 0, 3, 0, 0, 0)
     assert [len(farm.datagram(data)) for _ in range(6)] == [1, 1, 0, 0, 0, 0]
 
 
 def test_loopback_is_limited_only_if_it_is_said() -> None:
     local = ["127.0.0.1", "::1", "::ffff:127.0.0.1"] * 20
-    assert verdicts(offering(rates=RATES), local) == "a" * 60
-    assert "-" in verdicts(offering(rates=ResponseRates(10, 5, loopback=True)), local)
+    assert verdicts(offering(dns=RATES), local) == "a" * 60
+    assert "-" in verdicts(offering(dns=Dns(response_rate=10.0, response_burst=5, limit_loopback=True)), local)
 
 
 def test_a_rate_of_0_is_no_limit() -> None:
-    assert verdicts(offering(rates=ResponseRates(0, 1)), [SOURCE[0]] * 100) == "a" * 100
+    assert verdicts(offering(dns=Dns(response_rate=0.0, response_burst=1)), [SOURCE[0]] * 100) == "a" * 100
 
 
 def test_a_victim_gets_no_more_than_the_attacker_sends() -> None:
-    farm = offering(24, rates=ResponseRates(1, 1))
+    farm = offering(24, dns=Dns(response_rate=1.0, response_burst=1))
     query = dns.message.make_query(NAME, "SRV", use_edns=0, payload=4096).to_wire()
     farm.datagram(query)
     sent = sum(len(data) for _ in range(1_000) for data in farm.datagram(query))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-
 import dns.flags
 import pytest
 
 from broker.core.model import Auth, Rights, Service
+from broker.wires.dns.dns_settings import Dns
 from broker.wires.dns.zone.names import MAX_DEPTH
-from broker.wires.dns.zone.zone import MAX_PLACES, Terms
+from broker.wires.dns.zone.zone import MAX_PLACES
 from tests.recording.farm import GRACE
-from tests.wires.dns.recording import DOMAIN, TTL, DnsFarm, code, shown
+from tests.wires.dns.recording import TTL, DnsFarm, code, shown
 from tests.wires.recording import ElkoFarm, desc, remembered
 
 SOA = f"SOA ns.elkobroker. hostmaster.elkobroker. 0 3600 600 86400 {TTL}"
@@ -206,7 +205,7 @@ def test_the_apex(farm: DnsFarm) -> None:
 
 
 def test_the_name_server_has_the_address_that_is_bound() -> None:
-    farm = DnsFarm(terms=Terms(DOMAIN, TTL, ip_address("192.0.2.53")))
+    farm = DnsFarm(dns=Dns(endpoint="tcp:53:interface=192.0.2.53"))
     assert shown(farm.ask("ns.elkobroker.", "A")) == ["A 192.0.2.53"]
     assert code(farm.ask("ns.elkobroker.", "AAAA")) == "NODATA"
 
@@ -251,7 +250,7 @@ def test_questions_outside_the_zone_are_refused(farm: DnsFarm, name: str, kind: 
 
 
 def test_another_domain() -> None:
-    farm = DnsFarm(terms=Terms((b"farm", b"example", b"com"), 60))
+    farm = DnsFarm(dns=Dns(domain="farm.example.com", ttl=60))
     farm.client().offer(desc("bank", "192.0.2.1:80"))
     assert shown(farm.ask("bank.service.Farm.example.com.", "SRV")) == ["SRV 0 1000 80 c0000201.addr.farm.example.com."]
     assert code(farm.ask("bank.service.elkobroker.")) == "REFUSED"

@@ -20,7 +20,8 @@ from broker.wires.dns.codec.response import (
     encode,
     failed,
 )
-from broker.wires.dns.zone.zone import Terms, Zone
+from broker.wires.dns.dns_settings import Dns
+from broker.wires.dns.zone.zone import Zone
 
 WIRE = "dns"
 """The name of the wire in counters and log lines."""
@@ -38,9 +39,9 @@ _CODES = {
 class Responder:
     """Answers queries from a zone. ``begin(n)`` returns which of n places comes first."""
 
-    def __init__(self, zone: Zone, terms: Terms, clock: IReactorTime, begin: Callable[[int], int]) -> None:
+    def __init__(self, zone: Zone, dns: Dns, clock: IReactorTime, begin: Callable[[int], int]) -> None:
         self.zone = zone
-        self.terms = terms
+        self.dns = dns
         self.draining = False
         """True while each query is answered by REFUSED."""
         self._clock = clock
@@ -77,4 +78,4 @@ class Responder:
             return Response(BADVERS)
         # The zone is never transferred, so its number need only not fall: the time does for the next eighty years.
         serial = int(self._clock.seconds()) & 0xFFFF_FFFF
-        return self.zone.answer(self.terms, query.question, serial, self._begin)
+        return self.zone.answer(self.dns, query.question, serial, self._begin)

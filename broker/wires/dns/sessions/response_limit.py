@@ -12,9 +12,8 @@ import enum
 from collections.abc import Mapping
 from typing import Protocol
 
-import attrs
-
 from broker.access.identity import address_of, is_local, network_of
+from broker.wires.dns.dns_settings import Dns
 
 SLIP = 2
 """Of so many queries over the limit one is answered by TC. A client that asks three times, as resolvers do, then gets
@@ -43,21 +42,11 @@ class Rates(Protocol):
         """Return True if one more of this key is within the rate."""
 
 
-@attrs.frozen
-class ResponseRates:
-    """Responses that one address gets by UDP: ``rate`` a second and ``burst`` at once, both 0 for no limit.
-    ``loopback`` says that addresses of this machine are limited, too."""
-
-    rate: float
-    burst: float
-    loopback: bool = False
-
-
 class ResponseLimit:
     """The limit, over two tables of token buckets: one of addresses and one of networks."""
 
-    def __init__(self, addresses: Rates, networks: Rates, rates: ResponseRates) -> None:
-        self.rates = rates
+    def __init__(self, addresses: Rates, networks: Rates, dns: Dns) -> None:
+        self.dns = dns
         self._addresses = addresses
         self._networks = networks
         self._over = 0
@@ -65,11 +54,11 @@ class ResponseLimit:
 
     def verdict(self, host: str) -> LimitVerdict:
         """Return whether the next response to an address may be sent; it is taken to be."""
-        rates = self.rates
-        if not rates.rate or (not rates.loopback and is_local(host)):
+        rate, burst = self.dns.response_rate, self.dns.response_burst
+        if not rate or (not self.dns.limit_loopback and is_local(host)):
             return LimitVerdict.SEND
-        within = self._addresses.take(network_of(host), rates.rate, rates.burst) and self._networks.take(
-            network(host), rates.rate * NETWORK_SHARE, rates.burst * NETWORK_SHARE
+        within = self._addresses.take(network_of(host), rate, burst) and self._networks.take(
+            network(host), rate * NETWORK_SHARE, burst * NETWORK_SHARE
         )
         if within:
             return LimitVerdict.SEND

@@ -34,7 +34,8 @@ from broker.wires.dns.codec.names import dotted, fold
 from broker.wires.dns.codec.query import IN, Question
 from broker.wires.dns.codec.records import MAX_STRING, Address, Data, HInfo, Ns, Record, Soa, Srv, Txt
 from broker.wires.dns.codec.response import NXDOMAIN, REFUSED, Response
-from broker.wires.dns.zone.hostports import IP, HostPort, labelled_address, place
+from broker.wires.dns.dns_settings import Dns
+from broker.wires.dns.zone.hostports import HostPort, labelled_address, place
 from broker.wires.dns.zone.names import ServiceNames
 from broker.wires.dns.zone.weights import weights
 
@@ -52,15 +53,6 @@ SERVICE, ADDRESS, SERVER = b"service", b"addr", b"ns"
 """The labels below the domain."""
 
 
-@attrs.frozen
-class Terms:
-    """The domain in lower case, the seconds for which records may be kept, the address of the name server if known."""
-
-    domain: Labels
-    ttl: int
-    server: IP | None = None
-
-
 @attrs.frozen(eq=False)
 class Zone:
     """The zone over a registry, whose names are ``names``. Services are answered if ``may`` permits their names."""
@@ -69,21 +61,21 @@ class Zone:
     names: ServiceNames
     may: Callable[[str], bool] | None = None
 
-    def answer(self, terms: Terms, question: Question, serial: int, begin: Callable[[int], int]) -> Response:
+    def answer(self, dns: Dns, question: Question, serial: int, begin: Callable[[int], int]) -> Response:
         """Return the response to a question.
 
         ``serial`` is the zone's number; ``begin(n)`` returns which of n places comes first.
         """
-        labels, domain = fold(question.labels), terms.domain
+        labels, domain = fold(question.labels), dns.labels
         below = labels[: len(labels) - len(domain)]
         if question.cls != IN or labels[len(below) :] != domain or question.type in (records.AXFR, records.IXFR):
             return Response(REFUSED)
-        owner = _Owner(terms, dotted(labels), question.type, serial)
+        owner = _Owner(dns, dotted(labels), question.type, serial)
         match below:
             case ():
-                return owner.respond([_ns(domain), _soa(terms, serial)])
+                return owner.respond([_ns(domain), _soa(dns, serial)])
             case (b"ns",):
-                return owner.respond([] if terms.server is None else [Address(terms.server)])
+                return owner.respond([] if dns.server is None else [Address(dns.server)])
             case (b"addr",) | (b"service",):
                 return owner.respond([])
             case (label, b"addr"):
@@ -141,14 +133,14 @@ class Zone:
     def _srv(self, found: Sequence[tuple[Service, HostPort]], owner: _Owner) -> tuple[list[Data], list[Record]]:
         data: dict[tuple[bytes, int], tuple[int, int]] = {}
         additional: dict[bytes, Record] = {}
-        below = b"." + dotted((ADDRESS, *owner.terms.domain))
+        below = b"." + dotted((ADDRESS, *owner.dns.labels))
         loads = self._loads([service for service, _ in found])
         for (service, where), weight in zip(found, weights(loads), strict=True):
             target = where.host
             if not isinstance(target, bytes):
                 ip, target = target, where.label + below
                 if target not in additional:
-                    additional[target] = Record(target, owner.terms.ttl, Address(ip))
+                    additional[target] = Record(target, owner.dns.ttl, Address(ip))
             assert where.port is not None
             priority = FAILING if self.registry.policy_of(service) is Policy.LAST else 0
             # Records of one set differ (RFC 2181): of several services at one place the best one, which is the least
@@ -169,7 +161,7 @@ class Zone:
 class _Owner:
     """The asked name, which has records or has none, and the asked type."""
 
-    terms: Terms
+    dns: Dns
     name: bytes
     type: int
     serial: int
@@ -181,7 +173,7 @@ class _Owner:
             data = [HInfo()]
         else:
             data = list(dict.fromkeys(each for each in data if each.type == self.type))
-        ttl = self.terms.ttl
+        ttl = self.dns.ttl
         if not data:
             return Response(authoritative=True, authority=[self._soa()])
         return Response(0, True, [Record(self.name, ttl, each) for each in data], (), additional)
@@ -191,7 +183,7 @@ class _Owner:
         return Response(NXDOMAIN, True, authority=[self._soa()])
 
     def _soa(self) -> Record:
-        return Record(dotted(self.terms.domain), self.terms.ttl, _soa(self.terms, self.serial))
+        return Record(dotted(self.dns.labels), self.dns.ttl, _soa(self.dns, self.serial))
 
 
 def strings(service: Service) -> tuple[bytes, ...]:
@@ -217,6 +209,6 @@ def _ns(domain: Labels) -> Ns:
     return Ns(dotted((SERVER, *domain)))
 
 
-def _soa(terms: Terms, serial: int) -> Soa:
-    server, mailbox = dotted((SERVER, *terms.domain)), dotted((b"hostmaster", *terms.domain))
-    return Soa(server, mailbox, serial, REFRESH, RETRY, EXPIRE, terms.ttl)
+def _soa(dns: Dns, serial: int) -> Soa:
+    server, mailbox = dotted((SERVER, *dns.labels)), dotted((b"hostmaster", *dns.labels))
+    return Soa(server, mailbox, serial, REFRESH, RETRY, EXPIRE, dns.ttl)

@@ -1,0 +1,144 @@
+"""The example file and the tables of the documentation, from the declarations of the keys."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, get_args, get_origin
+
+import attrs
+
+from broker.config.key import REQUIRED, Declared, Key, declared
+
+WIDTH = 120
+"""Columns of the example file."""
+
+EXAMPLE = "  # example"
+"""End of the line of a key that is not set by default."""
+
+
+def example(name: str, default: attrs.AttrsInstance) -> str:
+    """Return the part of the example file for a section; ``default`` has its values where a file has none."""
+    table = type(default)
+    return "\n".join(_table(name, table, shown=default == table()))
+
+
+def _table(
+    name: str, table: type[attrs.AttrsInstance], shown: bool, array: bool = False, more: str = ""
+) -> Iterator[str]:
+    """Yield the lines of a table, and of the tables inside. ``shown``: its header is in effect, and no example."""
+    header = f"[[{name}]]" if array else f"[{name}]"
+    yield from _comment(f"{_text(table)}{more}")
+    yield header if shown else f"#{header}{EXAMPLE}"
+    inside = []
+    for each in declared(table):
+        place = f"{name}.{each.name}"
+        if each.entry is not None:
+            again = f" Repeat the section for another.{' (reload)' if each.key.reload else ''}"
+            inside.append(_table(place, each.entry, shown and _is_default(each), array=True, more=again))
+        elif each.table is not None:
+            inside.append(_table(place, each.table, shown))
+        else:
+            yield from _comment(_said(each))
+            value = each.default if shown and each.default not in (None, REQUIRED) else _value(each)
+            yield f"#{each.name} = {toml(value)}{'' if value is each.default and shown else EXAMPLE}"
+    for lines in inside:
+        yield ""
+        yield from lines
+
+
+def _is_default(array: Declared) -> bool:
+    """Return True if an array has one entry by default, whose values are all the defaults."""
+    assert array.entry is not None
+    required = any(each.default is REQUIRED for each in declared(array.entry))
+    is_default: bool = not required and array.default == (array.entry(),)
+    return is_default
+
+
+def _value(each: Declared) -> Any:
+    return each.default if each.key.example is None else each.key.example
+
+
+def _said(each: Declared) -> str:
+    limits = [span(each.key)] if each.key.within is not None else []
+    limits += ["reload"] if each.key.reload else []
+    return f"{each.key.doc} ({'; '.join(limits)})" if limits else each.key.doc
+
+
+def tables(sections: Iterable[tuple[str, attrs.AttrsInstance]]) -> str:
+    """Return the tables of the keys of sections, given by name and default values, as Markdown."""
+    return "\n".join(line for name, default in sections for line in _markdown(name, type(default)))
+
+
+def _markdown(name: str, table: type[attrs.AttrsInstance]) -> Iterator[str]:
+    yield f"### `[{name}]`"
+    yield ""
+    yield _text(table)
+    yield ""
+    yield "| key | values | default | reload | meaning |"
+    yield "|---|---|---|---|---|"
+    yield from _rows("", table, False)
+    yield ""
+
+
+def _rows(here: str, table: type[attrs.AttrsInstance], reload: bool) -> Iterator[str]:
+    for each in declared(table):
+        place = f"{here}{each.name}"
+        applies = reload or each.key.reload
+        if each.entry is not None:
+            yield f"| `{place}[]` | tables | | {_at(each, applies)} | {_text(each.entry)} |"
+            yield from _rows(f"{place}[].", each.entry, applies)
+        elif each.table is not None:
+            yield from _rows(f"{place}.", each.table, applies)
+        else:
+            default = "" if each.default in (None, REQUIRED) else f"`{toml(each.default)}`"
+            cells = place, _values(each), default, _at(each, applies), each.key.doc.replace("|", "\\|")
+            yield "| `{}` | {} | {} | {} | {} |".format(*cells)
+
+
+def _at(each: Declared, applies: bool) -> str:
+    return "yes" if applies else "replaced" if each.key.replaceable else "no"
+
+
+def _values(each: Declared) -> str:
+    return _type(each.type) if each.key.within is None else span(each.key)
+
+
+def span(told: Key) -> str:
+    """Return the range of a number, with its unit, as a text."""
+    assert told.within is not None
+    least, most = told.within
+    return f"{least:.15g} to {most:.15g} {told.unit}".rstrip()
+
+
+def toml(value: Any) -> str:
+    """Return a value as it is written in the file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    return str(value)
+
+
+_TYPES: dict[Any, str] = {str: "text", int: "integer", float: "number", bool: "true, false"}
+
+
+def _type(type_: Any) -> str:
+    if type_ in _TYPES:
+        return _TYPES[type_]
+    inner = [each for each in get_args(type_) if each is not type(None) and each is not ...]
+    if get_origin(type_) is Literal:
+        return ", ".join(f'`"{each}"`' for each in inner)
+    if get_origin(type_) is tuple:
+        return f"array of {_type(inner[0])}"
+    return _type(inner[0])
+
+
+def _text(table: type) -> str:
+    return " ".join((table.__doc__ or "").split())
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
