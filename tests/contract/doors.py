@@ -46,8 +46,11 @@ passwords = ["{of("crayon", MIN_ITERATIONS).text()}", "{of("chalk", MIN_ITERATIO
 [[users.tokens]]
 label = "ci"
 hash = "{tokens.hashed(TOKEN)}"
+[[users]]
+name = "cyd"
+passwords = ["{of("eraser", MIN_ITERATIONS).text()}"]
 [[rights]]
-users = ["ann", "bob"]
+users = ["ann", "bob", "cyd"]
 operations = ["*"]
 [[rights]]
 users = [""]

@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,8 +14,11 @@ from pathlib import Path
 import pytest
 
 from broker.access.login_gate import ADDRESS_GUESS_EVERY, ADDRESS_GUESSES, GUESS_EVERY, GUESSES
+from broker.brokerctl.failures import Exit
+from tests.brokerctl.server import ctl
 from tests.contract.doors import CODE, DOORS, IN, NAMED, TOKEN, TOKENS, Door, House, open_house
 from tests.integration.daemon import Peer
+from tests.integration.mtl_peers import Control, Scram, challenge
 from tests.patience import PATIENCE, until
 
 
@@ -76,6 +80,98 @@ def test_while_guesses_are_refused_a_right_password_is_answered_as_a_wrong_one(h
             assert before == right == after
             return
         assert time.monotonic() < end
+
+
+# exchanges that end half-way
+
+
+SCRAM = "SCRAM-SHA-256"
+
+
+def challenged(house: House, source: str, password: str = "pencil") -> tuple[Control, bytes]:
+    """A client of ann that has got the challenge of SCRAM, and its answer."""
+    peer, exchange = house.mtl.control(source=source), Scram("ann", password)
+    assert peer.open().code == "401"
+    return peer, exchange.final(challenge(peer.authorize(SCRAM, exchange.first())))
+
+
+def test_an_exchange_that_ends_before_the_proof_is_no_guess(house: House) -> None:
+    source = house.source()
+    for number in range(2 * ADDRESS_GUESSES):
+        peer, _ = challenged(house, source)
+        if number % 2:
+            # Begun again, and left open.
+            assert peer.authorize(SCRAM, Scram("ann", "guess").first()).code == "402"
+        else:
+            peer.close()
+    for door in (DOORS["mtl_scram"], DOORS["mtl_plain"], DOORS["elko"]):
+        assert door(house, "ann", "pencil", source) == IN
+
+
+@pytest.mark.parametrize("spoiled", [b"x,p=", b",p=!"], ids=["another nonce", "no base64"])
+def test_a_malformed_proof_is_neither_compared_nor_a_guess(house: House, spoiled: bytes) -> None:
+    source = house.source()
+    answers = set()
+    for number in range(2 * ADDRESS_GUESSES):
+        peer, final = challenged(house, source, "guess" if number % 2 else "pencil")
+        reply = peer.authorize(SCRAM, final.replace(b",p=", spoiled))
+        answers.add(f"{reply.code} {reply.body}")
+        peer.close()
+    assert len(answers) == 1
+    assert DOORS["mtl_scram"](house, "ann", "pencil", source) == IN
+
+
+def test_a_proof_counts_as_a_guess_although_its_client_does_not_wait_for_the_answer(house: House) -> None:
+    source = house.source()
+    end = time.monotonic() + PATIENCE
+    while not is_refused(DOORS["elko"](house, "ann", "pencil", source)):
+        assert time.monotonic() < end
+        clients = [challenged(house, source, "guess") for _ in range(2 * GUESSES)]
+        for peer, final in clients:
+            peer.send("Connection.Authorize", {"mechanism": SCRAM, "response": b64encode(final).decode()})
+        for peer, _ in clients:
+            assert peer.socket.poll(int(PATIENCE * 1_000))
+            peer.close()
+
+
+def test_a_client_that_loses_its_connection_after_the_right_proof_is_let_in_again(house: House) -> None:
+    source = house.source()
+    for _ in range(2 * GUESSES):
+        peer, final = challenged(house, source)
+        assert peer.authorize(SCRAM, final).code == "402"  # the proof of the broker
+        peer.close()
+    assert DOORS["mtl_scram"](house, "ann", "pencil", source) == IN
+
+
+# brokerctl
+
+
+def test_brokerctl_is_answered_alike_for_right_and_wrong_passwords_while_guesses_are_refused(
+    house: House, tmp_path: Path
+) -> None:
+    url = f"http://127.0.0.1:{house.daemon.http_port()}"
+
+    def answer(password: str) -> tuple[int, str]:
+        file = tmp_path / password
+        file.write_text(password)
+        file.chmod(0o600)
+        result = ctl("--url", url, "--user", "cyd", "--password-file", file, "services")
+        return result.exit_code, result.stdout + result.stderr
+
+    assert answer("eraser")[0] == 0
+    assert answer("guess")[0] == Exit.DENIED
+    end = time.monotonic() + PATIENCE
+    while True:
+        with ThreadPoolExecutor(2 * GUESSES) as pool:
+            list(pool.map(lambda _: DOORS["basic"](house, "cyd", "guess", "127.0.0.1"), range(2 * GUESSES)))
+        before, right, after = answer("guess"), answer("eraser"), answer("guess")
+        if is_refused(before[1]) and is_refused(after[1]):
+            assert before == right == after
+            return
+        assert time.monotonic() < end
+
+
+# other names and addresses
 
 
 def test_a_guessed_name_refuses_no_other_name_and_no_other_address(house: House, named: Door) -> None:
