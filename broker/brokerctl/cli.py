@@ -4,30 +4,134 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import threading
+from collections.abc import Iterator
 from importlib import metadata
 
 import click
+from click.shell_completion import get_completion_class
 
-from broker.brokerctl import man
-from broker.brokerctl.commands import (
-    actions,
-    benchmark,
-    changes,
-    checking,
-    cluster,
-    completion,
-    contexts,
-    draining,
-    examination,
-    lists,
-    live,
-    state,
-    users,
+from broker.brokerctl import (
+    action_commands,
+    bench_command,
+    follow_commands,
+    list_commands,
+    state_commands,
+    user_commands,
 )
-from broker.brokerctl.group import Commands
-from broker.brokerctl.options import remote
-from broker.brokerctl.output import streams
+from broker.brokerctl.answers import MEANINGS
+from broker.brokerctl.command_session import Commands, remote
+from broker.brokerctl.output import stream_failure
+
+# The manual page, made from the help of the commands.
+
+FILES = {
+    "~/.config/elkobroker/contexts.toml": "The contexts: brokers by name, with their addresses and credentials. "
+    "XDG_CONFIG_HOME replaces ~/.config.",
+}
+ENVIRONMENT = {
+    "ELKOBROKER_URL": "Address of the broker, before the current context of the file.",
+    "ELKOBROKER_TOKEN": "Bearer token, where neither options nor the context have credentials.",
+    "ELKOBROKER_CONTEXTS": "Path of the contexts file.",
+    "NO_COLOR": "Any value turns colours off.",
+}
+
+
+def page(commands: Commands) -> str:
+    """Return the manual page in the macros of man(7)."""
+    return "".join(f"{line}\n" for line in _lines(commands))
+
+
+def _lines(commands: Commands) -> Iterator[str]:
+    context = click.Context(commands, info_name="brokerctl")
+    yield '.\\" Made by: python -m broker.brokerctl man'
+    yield '.TH BROKERCTL 1 "" "elkobroker" "User Commands"'
+    yield from (".SH NAME", "brokerctl \\- show and steer a running elkobroker")
+    yield from (".SH SYNOPSIS", ".B brokerctl", "[\\fIOPTIONS\\fR] \\fICOMMAND\\fR [\\fIARGUMENTS\\fR]...")
+    yield from (".SH DESCRIPTION", *_paragraphs(commands.help or ""))
+    yield from (".SH OPTIONS", *_options(commands, context, frozenset()))
+    shared = frozenset(name for parameter in commands.params for name in parameter.opts)
+    for section, names in commands.sections.items():
+        yield f".SH {_escaped(section.upper())}"
+        for name in names:
+            yield from _command(commands.commands[name], f"brokerctl {name}", context, shared)
+    yield ".SH EXIT STATUS"
+    for code, meaning in MEANINGS.items():
+        yield from (".TP", f".B {int(code)}", _escaped(meaning))
+    yield from (".SH ENVIRONMENT", *_terms(ENVIRONMENT))
+    yield from (".SH FILES", *_terms(FILES))
+    yield from (".SH SEE ALSO", "docs/brokerctl.md has examples.")
+
+
+def _command(command: click.Command, name: str, parent: click.Context, shared: frozenset[str]) -> Iterator[str]:
+    context = click.Context(command, parent, info_name=name.rpartition(" ")[2])
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield f".SS {_escaped(name)} {_escaped(usage)}"
+    yield from _paragraphs(command.help or "")
+    yield from _options(command, context, shared)
+    if isinstance(command, click.Group):
+        for sub in command.list_commands(context):
+            found = command.get_command(context, sub)
+            assert found is not None
+            yield from _command(found, f"{name} {sub}", context, shared)
+
+
+def _options(command: click.Command, context: click.Context, shared: frozenset[str]) -> Iterator[str]:
+    for parameter in command.get_params(context):
+        # The shared options are described once, as those of the whole command.
+        if not set(parameter.opts) & (shared | {"--help"}):
+            record = parameter.get_help_record(context)
+            if record is not None:
+                yield from (".TP", f".B {_escaped(record[0])}", _escaped(record[1]))
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        yield ".PP"
+        if paragraph.lstrip().startswith("\b"):
+            yield from (".nf", *map(_escaped, paragraph.lstrip().removeprefix("\b").strip().splitlines()), ".fi")
+        else:
+            yield _escaped(" ".join(paragraph.split()))
+
+
+def _terms(terms: dict[str, str]) -> Iterator[str]:
+    for term, meaning in terms.items():
+        yield from (".TP", f".B {_escaped(term)}", _escaped(meaning))
+
+
+def _escaped(text: str) -> str:
+    """Return a text without the characters that roff interprets."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
+    return f"\\&{escaped}" if escaped.startswith((".", "\\(aq")) else escaped
+
+
+# The command ``completion``: scripts for shells.
+
+INSTALL = {
+    "bash": "~/.local/share/bash-completion/completions/brokerctl",
+    "zsh": "a directory of $fpath, as _brokerctl",
+    "fish": "~/.config/fish/completions/brokerctl.fish",
+}
+"""The places that shells read scripts from."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(list(INSTALL)))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
+    """Print the script that completes commands and options in a shell.
+
+    \b
+    bash: brokerctl completion bash > ~/.local/share/bash-completion/completions/brokerctl
+    zsh:  brokerctl completion zsh > _brokerctl, in a directory of $fpath
+    fish: brokerctl completion fish > ~/.config/fish/completions/brokerctl.fish
+    """
+    made = get_completion_class(shell)
+    assert made is not None
+    # source() would start bash to learn its version; all versions in use have what the script needs.
+    script = made(context.find_root().command, {}, "brokerctl", "_BROKERCTL_COMPLETE")
+    click.echo(script.source_template % script.source_vars())
 
 
 def _version() -> str:
@@ -67,46 +171,46 @@ def cli() -> None:
 @click.command("man", hidden=True)
 def manual() -> None:
     """Print the manual page of brokerctl."""
-    click.echo(man.page(cli), nl=False)
+    click.echo(page(cli), nl=False)
 
 
 FARM, ACTIONS, TESTS = "The farm", "Actions", "Tests"
 USERS, HERE = "The users file of this machine", "This command"
 
-for command in (state.status, state.why):
+for command in (state_commands.status, state_commands.why):
     cli.add(FARM, command)
-for name, listing in lists.LISTINGS.items():
-    cli.add(FARM, lists.loads_command() if name == "loads" else lists.list_command(name, listing))
+for name, listing in list_commands.LISTINGS.items():
+    cli.add(FARM, list_commands.loads_command() if name == "loads" else list_commands.list_command(name, listing))
 for command in (
-    live.top,
-    changes.watch,
-    changes.events,
-    lists.views,
-    state.director,
-    state.plan,
-    cluster.cluster,
-    state.journal,
-    state.config,
+    follow_commands.top,
+    follow_commands.watch,
+    follow_commands.events,
+    list_commands.views,
+    state_commands.director,
+    state_commands.plan,
+    state_commands.cluster,
+    state_commands.journal,
+    state_commands.config,
 ):
     cli.add(FARM, command)
 for command in (
-    actions.reload,
-    draining.drain,
-    actions.say,
-    actions.launch,
-    actions.reinit,
-    actions.disconnect,
-    actions.withdraw,
-    actions.log,
-    actions.trace,
-    actions.shutdown,
+    action_commands.reload,
+    action_commands.drain,
+    action_commands.say,
+    action_commands.launch,
+    action_commands.reinit,
+    action_commands.disconnect,
+    action_commands.withdraw,
+    action_commands.log,
+    action_commands.trace,
+    action_commands.shutdown,
 ):
     cli.add(ACTIONS, command)
-for command in (benchmark.bench, examination.doctor, checking.check):
+for command in (bench_command.bench, state_commands.doctor, state_commands.check):
     cli.add(TESTS, command)
-for command in (users.passwd, users.token, users.user):
+for command in (user_commands.passwd, user_commands.token, user_commands.user):
     cli.add(USERS, command)
-for command in (contexts.context, state.whoami, completion.completion):
+for command in (user_commands.context, state_commands.whoami, completion):
     cli.add(HERE, command)
 cli.add_command(manual)
 
@@ -119,7 +223,7 @@ def main() -> None:
         code = ending.code if isinstance(ending.code, int) else 1
         if threading.active_count() > 1:
             # A name server that does not answer holds a thread.
-            streams.failing("stdout")
-            streams.failing("stderr")
+            stream_failure("stdout")
+            stream_failure("stderr")
             os._exit(code)
         raise

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from broker.brokerctl.bench.samples import Samples, cpu_seconds, summary
+from broker.brokerctl.bench_command import Samples, cpu_seconds, summary
 from tests.brokerctl.server import Server, ctl, problem
 
 

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.brokerctl.commands.changes import KINDS
-from broker.brokerctl.failures import Failure
-from broker.brokerctl.http.events import MAX_EVENT, Event, Parser
+from broker.brokerctl.answers import Failure
+from broker.brokerctl.follow_commands import KINDS, MAX_EVENT, Event, Parser
 from broker.core.model import Kind
 from tests.brokerctl.server import Recorded, Server, ctl, problem
 

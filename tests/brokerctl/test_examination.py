@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.brokerctl.doctor.files import SOON, expiry
-from broker.brokerctl.doctor.finding import Level
+from broker.brokerctl.doctor import SOON, Level, expiry
 from tests.brokerctl.server import Canned, Server, ctl
 from tests.config.certificates import certificate
 from tests.integration.daemon import ROOT

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from broker.brokerctl.output.tables import NARROWEST, Column, chosen, fitted, table
+from broker.brokerctl.output import NARROWEST, Column, chosen, fitted, table
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.brokerctl.top.keys import keys
-from broker.brokerctl.top.model import TABLES, Top
-from broker.brokerctl.top.screen import Seen, screen
+from broker.brokerctl.top import TABLES, Seen, Top, keys, screen
 from tests.brokerctl.server import Canned, Recorded, Server, ctl, page
 from tests.integration.daemon import ROOT
 from tests.patience import PATIENCE

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.brokerctl.commands.lists import LISTINGS
-from broker.brokerctl.failures import MEANINGS
+from broker.brokerctl.answers import MEANINGS
+from broker.brokerctl.list_commands import LISTINGS
 from tests.brokerctl.server import ctl
 from tests.integration.daemon import ROOT, Daemon
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
+from array import array
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from urllib.parse import urlsplit
@@ -10,17 +13,184 @@ from urllib.parse import urlsplit
 import attrs
 import click
 from rich.progress import BarColumn, Progress, TextColumn
-from twisted.internet import defer
+from twisted.internet import defer, error
 from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import HostnameEndpoint, connectProtocol
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure as TwistedFailure
 
-from broker.brokerctl.bench.elko import connected
-from broker.brokerctl.bench.samples import Samples, Summary, cpu_seconds, summary
-from broker.brokerctl.failures import Exit, Failure
-from broker.brokerctl.http.client import Client, segment
-from broker.brokerctl.options import remote, session_of
-from broker.brokerctl.output.output import Output
-from broker.brokerctl.running import sleep
-from broker.brokerctl.session import Session
+from broker.brokerctl.answers import Exit, Failure
+from broker.brokerctl.command_session import Session, remote, session_of, sleep
+from broker.brokerctl.http_client import Client, segment
+from broker.brokerctl.output import Output
+
+# The load of pings over the Elko Broker protocol: one that waits for its answer on each connection.
+
+AUTH = b'{"to":"client","op":"auth","label":"brokerctl"}\n\n'
+PING = b'{"to":"client","op":"ping"}\n\n'
+END = b"\n\n"
+
+MAX_ANSWER = 64 * 1024
+"""Bytes of an answer to a ping: it has forty."""
+
+
+class Pinger(Protocol):
+    """A connection that pings."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._answer: Deferred[None] | None = None
+        self._over = ""
+
+    def ping(self) -> Deferred[None]:
+        """Send a ping. Returns a Deferred that fires with the answer, or fails with `Failure`."""
+        answer: Deferred[None] = Deferred()
+        if self._over or self.transport is None:
+            answer.errback(Failure(self._over, Exit.UNREACHABLE))
+            return answer
+        self._answer = answer
+        self.transport.write(PING)
+        return answer
+
+    def connectionMade(self) -> None:
+        """Authenticate, which an open listener wants as the first message too."""
+        assert self.transport is not None
+        self.transport.write(AUTH)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take output of the broker."""
+        self._buffer += data
+        while END in self._buffer:
+            message, _, self._buffer = self._buffer.partition(END)
+            answer, self._answer = self._answer, None
+            if answer is not None and b'"pong"' in message:
+                answer.callback(None)
+            elif answer is not None:
+                answer.errback(Failure("the server does not answer a ping: it wants a password, or is no Elko Broker"))
+        if len(self._buffer) > MAX_ANSWER:
+            self._end("the server sends too much")
+
+    def connectionLost(self, reason: TwistedFailure = connectionDone) -> None:
+        """Fail the pending ping."""
+        self._end("the server closes the connection")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._over = "closed"
+        if self.transport is not None:
+            self.transport.loseConnection()
+
+    def _end(self, why: str) -> None:
+        self._over = self._over or why
+        answer, self._answer = self._answer, None
+        if self.transport is not None:
+            self.transport.loseConnection()
+        if answer is not None:
+            answer.errback(Failure(why, Exit.UNREACHABLE))
+
+
+async def connected(reactor: Any, host: str, port: int, timeout: float) -> Pinger:
+    """Return a connection to an Elko listener. Raises `Failure`."""
+    endpoint = HostnameEndpoint(reactor, host, port, timeout=timeout)
+    try:
+        found: Pinger = await connectProtocol(endpoint, Pinger())
+    except (error.ConnectError, error.DNSLookupError) as problem:
+        reason = problem.args[-1] if problem.args else problem
+        raise Failure(f"{host}:{port} cannot be reached: {reason}", Exit.UNREACHABLE) from None
+    return found
+
+
+# Latencies of a load test, and their meaning. Pure.
+
+MAX_SAMPLES = 2_000_000
+"""Latencies that are kept, of 8 bytes each: more requests than a minute has."""
+
+MAX_REASONS = 20
+"""Different errors that are kept."""
+
+
+class Samples:
+    """The latencies of the answered requests in seconds, and the errors by their text."""
+
+    def __init__(self) -> None:
+        self.latencies = array("d")
+        self.errors: Counter[str] = Counter()
+
+    @property
+    def full(self) -> bool:
+        """True if no more samples are kept; the test ends then."""
+        return len(self.latencies) >= MAX_SAMPLES
+
+    def answered(self, seconds: float) -> None:
+        """Add a request that was answered as it should be."""
+        self.latencies.append(seconds)
+
+    def failed(self, reason: str) -> None:
+        """Add a request without a good answer."""
+        known = reason in self.errors or len(self.errors) < MAX_REASONS
+        self.errors[reason if known else "others"] += 1
+
+
+@attrs.frozen
+class Summary:
+    """The result. Latencies are in milliseconds; the CPU times are fractions of one core."""
+
+    load: str
+    seconds: float
+    connections: int
+    answered: int
+    errors: dict[str, int]
+    per_second: float
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+    max_ms: float | None
+    client_cpu: float
+    broker_cpu: float | None
+
+    @property
+    def limited_by_client(self) -> bool:
+        """True if this command had no more time for more requests, so that the broker may be able to do more."""
+        return self.client_cpu >= 0.9
+
+
+def summary(
+    load: str, samples: Samples, seconds: float, connections: int, client: float, broker: float | None
+) -> Summary:
+    """Return the result of a test. ``client`` and ``broker`` are seconds of CPU time."""
+    ordered = sorted(samples.latencies)
+
+    def percentile(part: float) -> float | None:
+        """Return the nearest rank: that part of the answers took at most as long."""
+        return round(1000 * ordered[max(0, math.ceil(part * len(ordered)) - 1)], 3) if ordered else None
+
+    return Summary(
+        load,
+        round(seconds, 3),
+        connections,
+        len(ordered),
+        dict(samples.errors),
+        round(len(ordered) / seconds, 1) if seconds else 0.0,
+        percentile(0.5),
+        percentile(0.9),
+        percentile(0.99),
+        percentile(1.0),
+        round(client / seconds, 3) if seconds else 0.0,
+        None if broker is None or not seconds else round(broker / seconds, 3),
+    )
+
+
+def cpu_seconds(metrics: str) -> float | None:
+    """Return the CPU time of a process from its metrics in the text format of Prometheus, None without that."""
+    for line in metrics.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "process_cpu_seconds_total":
+            try:
+                return float(value.split()[0])
+            except (ValueError, IndexError):
+                return None
+    return None
+
 
 LONGEST = 60.0
 """Seconds of a test at most: it is to be short."""

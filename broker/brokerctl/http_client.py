@@ -1,20 +1,42 @@
-"""The client: requests to one broker, one at a time, with bounds on time and memory."""
+"""The client of the HTTP API: requests to one broker, one at a time, with bounds on time and memory.
+
+Resolution of host names in daemon threads.
+
+The thread pool of Twisted is joined at exit, so that a name server which does not answer would delay Ctrl-C.
+"""
 
 from __future__ import annotations
 
+import re
+import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import msgspec
 import treq.client
-from OpenSSL import SSL
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from OpenSSL import SSL, crypto
 from service_identity import VerificationError
-from twisted.internet import defer, error
+from twisted.internet import defer, error, ssl
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint
-from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.error import VerifyError
+from twisted.internet.interfaces import (
+    IAddress,
+    IHostnameResolver,
+    IHostResolution,
+    IOpenSSLClientConnectionCreator,
+    IProtocol,
+    IProtocolFactory,
+    IResolutionReceiver,
+    IStreamClientEndpoint,
+)
 from twisted.internet.protocol import Protocol, connectionDone
+from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
+from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure as TwistedFailure
 from twisted.web.client import (
     URI,
@@ -26,12 +48,151 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
-from broker.brokerctl.contexts.context import Context
-from broker.brokerctl.failures import Exit, Failure
-from broker.brokerctl.http.answers import Answer
-from broker.brokerctl.http.budget import Budget, Counted
-from broker.brokerctl.http.tls import connection_creator
+from broker import pem
+from broker.brokerctl.answers import Answer, Exit, Failure
+from broker.brokerctl.contexts import Context
 from broker.http_client.bodies import Body, TooLong, collect, late
+
+# A bound on the bytes that a server sends: Twisted bounds a line of headers, but not their number.
+
+
+class Budget:
+    """The bytes that may still arrive. ``left`` is None without a bound, for a stream whose reader has its own."""
+
+    def __init__(self) -> None:
+        self.left: int | None = 0
+        self.exceeded = False
+        self.certificate: Any = None
+        """The server's certificate, of pyOpenSSL; None without TLS."""
+
+    def allow(self, count: int | None) -> None:
+        """Begin to count from here."""
+        self.left = count
+        self.exceeded = False
+
+    def spend(self, count: int) -> bool:
+        """Count received bytes. Returns False once there are too many."""
+        if self.left is not None:
+            self.left -= count
+            self.exceeded = self.exceeded or self.left < 0
+        return not self.exceeded
+
+
+class _Counted(ProtocolWrapper):
+    """A protocol whose input is counted; the connection is aborted at its bound."""
+
+    def dataReceived(self, data: bytes) -> None:
+        budget = self.factory.budget
+        transport: Any = self.transport
+        if budget.certificate is None and hasattr(transport, "getPeerCertificate"):
+            budget.certificate = transport.getPeerCertificate()
+        if budget.spend(len(data)):
+            super().dataReceived(data)  # type: ignore[no-untyped-call]
+        else:
+            transport.abortConnection()
+
+
+class _Factory(WrappingFactory[_Counted]):
+    protocol = _Counted
+
+    def __init__(self, factory: IProtocolFactory, budget: Budget) -> None:
+        super().__init__(factory)  # type: ignore[no-untyped-call]
+        self.budget = budget
+
+
+@implementer(IStreamClientEndpoint)
+class Counted:
+    """An endpoint whose connections spend a budget, over TLS if there are settings for it.
+
+    Twisted's own endpoint of TLS takes the global reactor for its clock, which does not run here.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        endpoint: IStreamClientEndpoint,
+        budget: Budget,
+        tls: IOpenSSLClientConnectionCreator | None,
+    ) -> None:
+        self._reactor, self._endpoint, self._budget, self._tls = reactor, endpoint, budget, tls
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """Connect, and return the protocol of the factory."""
+        counted = _Factory(protocolFactory, self._budget)
+        if self._tls is None:
+            return self._endpoint.connect(counted).addCallback(_inner)
+        over_tls = TLSMemoryBIOFactory(self._tls, True, counted, self._reactor)
+        return self._endpoint.connect(over_tls).addCallback(_inner).addCallback(_inner)
+
+
+def _inner(wrapper: Any) -> Any:
+    return wrapper.wrappedProtocol
+
+
+# TLS of the client: trusted authorities, and its own certificate.
+
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+def connection_creator(context: Context, host: str) -> IOpenSSLClientConnectionCreator:
+    """Return the settings for a connection to a host, whose certificate must have its name. Raises `Failure`."""
+    trusted = None
+    if context.ca is not None:
+        trusted = ssl.trustRootFromCertificates([_loaded(context.ca, pem) for pem in _certificates(context.ca)])
+    own, extra = None, {}
+    if context.cert is not None:
+        leaf, *chain = _certificates(context.cert)
+        own = _private(context, leaf)
+        extra = {"extraCertChain": [_loaded(context.cert, pem).original for pem in chain]}
+    try:
+        return ssl.optionsForClientTLS(host, trusted, own, extraCertificateOptions=extra)
+    except ValueError:
+        raise _usage(f"{host} is no name of a host") from None
+
+
+def _private(context: Context, leaf: bytes) -> ssl.PrivateCertificate:
+    assert context.cert is not None
+    file = context.key or context.cert
+    data = _read(file)
+    _loaded(context.cert, leaf)
+    try:
+        key = pem.private_key(file, data)
+    except ValueError as error:
+        raise _usage(str(error)) from None
+    plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    try:
+        found: ssl.PrivateCertificate = ssl.PrivateCertificate.loadPEM(leaf + b"\n" + plain)
+        return found
+    except VerifyError:
+        raise _usage(f"the private key in {file} does not belong to the certificate in {context.cert}") from None
+
+
+def _certificates(path: str) -> list[bytes]:
+    found = _CERTIFICATE.findall(_read(path))
+    if not found:
+        raise _usage(f"{path} has no certificate in PEM")
+    return found
+
+
+def _loaded(path: str, pem: bytes) -> Any:
+    try:
+        return ssl.Certificate.loadPEM(pem)
+    except (crypto.Error, ValueError):
+        raise _usage(f"{path} has a certificate that cannot be read") from None
+
+
+def _read(path: str) -> bytes:
+    try:
+        return pem.read(path)
+    except ValueError as error:
+        raise _usage(str(error)) from None
+
+
+def _usage(sentence: str) -> Failure:
+    return Failure(sentence, Exit.USAGE)
+
+
+# The client: requests to one broker, one at a time, with bounds on time and memory.
 
 TIMEOUT = 20.0
 """Seconds for one request with its complete answer, name resolution and handshakes included."""
@@ -257,3 +418,56 @@ def _tls_reason(reason: SSL.Error) -> str:
     queue = reason.args[0] if reason.args and isinstance(reason.args[0], list) else []
     texts = [str(each[-1]) for each in queue if each and each[-1]]
     return texts[-1] if texts else "the server speaks no TLS, or refuses the client's certificate"
+
+
+@implementer(IHostResolution)
+class Resolution:
+    """One resolution, for one name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Discard the result."""
+        self.cancelled = True
+
+
+@implementer(IHostnameResolver)
+class DaemonResolver:
+    """Implementation of Twisted's resolver by getaddrinfo."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+
+    def resolveHostName(
+        self,
+        resolutionReceiver: IResolutionReceiver,
+        hostName: str,
+        portNumber: int = 0,
+        addressTypes: Sequence[type[IAddress]] | None = None,
+        transportSemantics: str = "TCP",
+    ) -> IHostResolution:
+        """Resolve a name to addresses of TCP; no address is reported for an unknown name."""
+        resolution = Resolution(hostName)
+        resolutionReceiver.resolutionBegan(resolution)
+
+        def look_up() -> None:
+            try:
+                found = socket.getaddrinfo(hostName, portNumber, 0, socket.SOCK_STREAM)
+            except (OSError, UnicodeError):
+                found = []
+            self._reactor.callFromThread(report, found)
+
+        def report(found: Sequence[Any]) -> None:
+            if resolution.cancelled:
+                return
+            for family, _, _, _, address in found:
+                if family == socket.AF_INET:
+                    resolutionReceiver.addressResolved(IPv4Address("TCP", *address))
+                elif family == socket.AF_INET6:
+                    resolutionReceiver.addressResolved(IPv6Address("TCP", *address))
+            resolutionReceiver.resolutionComplete()
+
+        threading.Thread(target=look_up, daemon=True).start()
+        return resolution

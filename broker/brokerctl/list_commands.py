@@ -8,13 +8,10 @@ from typing import Any
 import attrs
 import click
 
-from broker.brokerctl.failures import Exit, Failure
-from broker.brokerctl.http.answers import mapping, rows
-from broker.brokerctl.http.client import Client, segment
-from broker.brokerctl.options import remote, session_of
-from broker.brokerctl.output.output import Output
-from broker.brokerctl.output.tables import Column
-from broker.brokerctl.output.units import sparkline
+from broker.brokerctl.answers import Exit, Failure, mapping, rows
+from broker.brokerctl.command_session import remote, session_of
+from broker.brokerctl.http_client import Client, segment
+from broker.brokerctl.output import Column, Output, sparkline
 
 PAGE = 100
 """Rows shown without ``--limit``."""

@@ -1,1 +1,0 @@
-"""The load test: samples, and the two kinds of load."""

@@ -1,0 +1,366 @@
+"""One command: its group, the options that all share, its state, and the reactor that runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn, TypeVar
+
+import attrs
+import click
+from twisted.internet.defer import Deferred
+from twisted.internet.pollreactor import PollReactor
+from twisted.python.failure import Failure as TwistedFailure
+
+from broker.brokerctl.answers import Exit, Failure, Interrupted
+from broker.brokerctl.contexts import Context, Given, authorization, chosen
+from broker.brokerctl.http_client import TIMEOUT, Client, DaemonResolver
+from broker.brokerctl.output import (
+    Color,
+    Format,
+    Output,
+    clean,
+    discard_output,
+    prepare_streams,
+    readable_arguments,
+    stream_failure,
+)
+
+# The outermost command: sections of help, and failures as sentences and exit codes.
+
+
+class _ClosedPipe(Exception):
+    """The reader of the output is gone."""
+
+
+class Commands(click.Group):
+    """A group whose ``main`` ends the process with the exit codes of `Exit`."""
+
+    def __init__(self, *arguments: Any, **about: Any) -> None:
+        super().__init__(*arguments, **about)
+        self.sections: dict[str, list[str]] = {}
+
+    def add(self, section: str, command: click.Command) -> None:
+        """Add a command to a section of the help."""
+        self.add_command(command)
+        self.sections.setdefault(section, []).append(command.name or "")
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by section."""
+        widest = max(len(name) for name in self.commands)
+        for section, names in self.sections.items():
+            with formatter.section(section):
+                limit = formatter.width - 6 - widest
+                found = [(name.ljust(widest), self.commands[name].get_short_help_str(limit)) for name in names]
+                formatter.write_dl(found)
+
+    def make_context(self, *arguments: Any, **about: Any) -> click.Context:
+        """Parse a command line, and print the help. A closed pipe is hidden from click, which would exit with 1."""
+        try:
+            return super().make_context(*arguments, **about)
+        except BrokenPipeError:
+            raise _ClosedPipe from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. A closed pipe is hidden as above."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ClosedPipe from None
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run a command line, and end the process."""
+        prepare_streams()
+        try:
+            given = readable_arguments(sys.argv[1:] if args is None else args)
+            result = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
+            code = result if isinstance(result, int) else Exit.OK
+        except Failure as failure:
+            code = _told(str(failure), failure.code)
+        except click.ClickException as error:
+            code = _shown(error)
+        except (click.Abort, KeyboardInterrupt):
+            code = _told("interrupted", Exit.INTERRUPTED)
+        except Interrupted as interrupted:
+            code = 128 + interrupted.number
+        except (_ClosedPipe, BrokenPipeError):
+            code = Exit.BROKEN_PIPE
+        except OSError as error:
+            code = _told(_sentence(error), Exit.FAILED)
+        unwritten = stream_failure("stdout")
+        if code == Exit.BROKEN_PIPE or isinstance(unwritten, BrokenPipeError):
+            code = Exit.BROKEN_PIPE
+        elif unwritten is not None and code == Exit.OK:
+            code = _told(_sentence(unwritten), Exit.FAILED)
+        discard_output(*(name for name in ("stdout", "stderr") if stream_failure(name) is not None))
+        sys.exit(int(code))
+
+
+def _sentence(error: OSError) -> str:
+    """Return an error as a sentence. One without a file is that of the output."""
+    what = "the output cannot be written" if error.filename is None else str(error.filename)
+    return f"{what}: {(error.strerror or str(error)).lower()}"
+
+
+def _told(sentence: str, code: int) -> int:
+    try:
+        click.echo(f"brokerctl: {clean(sentence)}", err=True)
+    except BrokenPipeError:
+        return Exit.BROKEN_PIPE
+    except OSError:
+        pass  # the exit code is all that is left
+    return code
+
+
+def _shown(error: click.ClickException) -> int:
+    with suppress(OSError):
+        error.show()
+    return error.exit_code
+
+
+# One reactor for one command: it runs a coroutine to its end, and stops at a signal.
+
+Result = TypeVar("Result")
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(main: Callable[[Any], Coroutine[Deferred[Any], Any, Result]]) -> Result:
+    """Return the result of ``main(reactor)``, or raise its exception.
+
+    A signal cancels the coroutine, and raises `Interrupted` once it has cleaned up. The reactor is a new one each time,
+    and is not installed as the global one.
+    """
+    reactor = PollReactor()
+    reactor.installNameResolver(DaemonResolver(reactor))
+    received: list[int] = []
+    outcome: list[Any] = []
+    running: Deferred[Any]
+
+    def begin() -> None:
+        nonlocal running
+        running = Deferred.fromCoroutine(main(reactor))
+        running.addBoth(finish)
+
+    def finish(result: Any) -> None:
+        outcome.append(result)
+        # A turn later: connections that were aborted in this one are closed in the next.
+        reactor.callLater(0, reactor.stop)
+
+    def on_signal(number: int, frame: object) -> None:
+        received.append(number)
+        reactor.callFromThread(lambda: running.cancel())
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, on_signal) for number in SIGNALS}
+    reactor.callWhenRunning(begin)
+    try:
+        reactor.run(installSignalHandlers=False)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        # Its two descriptors would stay open.
+        reactor.waker.connectionLost(None)
+    [result] = outcome
+    if isinstance(result, TwistedFailure):
+        if received:
+            raise Interrupted(received[0])
+        result.raiseException()
+    return result  # type: ignore[no-any-return]
+
+
+def sleep(reactor: Any, seconds: float) -> Awaitable[None]:
+    """Return a Deferred that fires after a time."""
+    delayed: Deferred[None] = Deferred(lambda _: call.cancel())
+    call = reactor.callLater(seconds, delayed.callback, None)
+    return delayed
+
+
+# The state of one invocation: the options that all commands share, and the way to the broker.
+
+
+@attrs.define
+class Session:
+    """The shared options."""
+
+    given: Given = attrs.field(factory=Given)
+    format: Format = Format.TABLE
+    color: Color = Color.AUTO
+    timeout: float = TIMEOUT
+
+    @property
+    def output(self) -> Output:
+        """The output of this process in the chosen format."""
+        return Output.standard(self.format, self.color)
+
+    def chosen(self) -> tuple[str, Context]:
+        """Return the name and the context of the chosen broker. Raises `Failure`."""
+        return chosen(self.given, os.environ)
+
+    def run(self, work: Callable[[Client], Coroutine[Deferred[Any], Any, Result]]) -> Result:
+        """Return the result of a conversation with the chosen broker. Raises `Failure`."""
+        return self.run_many(lambda reactor, connect: work(connect()))
+
+    def run_many(self, work: Callable[[Any, Callable[[], Client]], Coroutine[Deferred[Any], Any, Result]]) -> Result:
+        """Return the result of ``work(reactor, connect)``; each call of ``connect`` makes a client."""
+        _, context = self.chosen()
+        # The password is asked for before the reactor runs: both take the terminal.
+        field = authorization(context, _ask if sys.stdin.isatty() else None)
+        clients: list[Client] = []
+
+        async def main(reactor: Any) -> Result:
+            def connect() -> Client:
+                clients.append(Client(reactor, context, self.timeout, field))
+                return clients[-1]
+
+            try:
+                return await work(reactor, connect)
+            finally:
+                for client in clients:
+                    await client.close()
+
+        return run(main)
+
+
+def _ask(user: str) -> str:
+    answer: str = click.prompt(f"Password of {user}", hide_input=True, err=True)
+    return answer
+
+
+# The options that many commands share. They may stand before the command or after it.
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+LONGEST = 600.0
+"""Seconds to which ``--timeout`` may raise the time for an answer."""
+
+PATH = click.Path(dir_okay=False)
+
+
+def session_of(context: click.Context) -> Session:
+    """Return the session of an invocation."""
+    return context.ensure_object(Session)
+
+
+def _remember(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        if value is not None:
+            session = session_of(context)
+            session.given = attrs.evolve(session.given, **{name: value})
+
+    return callback
+
+
+def _format(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None and value is not False:
+        session_of(context).format = Format.JSON if value is True else Format(value)
+
+
+def _color(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None:
+        session_of(context).color = Color(value)
+
+
+def _timeout(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None:
+        session_of(context).timeout = value
+
+
+def _contexts(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a context."""
+    import os
+
+    from broker.brokerctl.contexts import BUILT_IN, path_of, read
+
+    try:
+        known = {*read(path_of(os.environ)).known, BUILT_IN}
+    except Failure:
+        return []
+    return sorted(name for name in known if name.startswith(incomplete))
+
+
+def _option(*names: str, **about: Any) -> Callable[[Command], Command]:
+    return click.option(*names, expose_value=False, **about)
+
+
+def _all(options: list[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+connection: Callable[[Command], Command] = _all(
+    [
+        _option(
+            "-c",
+            "--context",
+            metavar="NAME",
+            callback=_remember("context"),
+            shell_complete=_contexts,
+            help="Context of the contexts file: the broker and the credentials.",
+        ),
+        _option("--url", metavar="URL", callback=_remember("url"), help="Address of the broker's HTTP listener."),
+        _option("--ca", type=PATH, callback=_remember("ca"), help="PEM file with the authorities to trust."),
+        _option("--cert", type=PATH, callback=_remember("cert"), help="PEM file with the client's certificate."),
+        _option("--key", type=PATH, callback=_remember("key"), help="PEM file with the key of that certificate."),
+        _option("--token-file", type=PATH, callback=_remember("token_file"), help="File with a bearer token."),
+        _option("--user", metavar="NAME", callback=_remember("user"), help="User; the password is asked for."),
+        _option(
+            "--password-file", type=PATH, callback=_remember("password_file"), help="File with the user's password."
+        ),
+        _option(
+            "--timeout",
+            type=click.FloatRange(0, LONGEST, min_open=True),
+            metavar="SECONDS",
+            callback=_timeout,
+            help=f"Time for one answer. [default: {TIMEOUT:g}]",
+        ),
+    ]
+)
+"""The choice of the broker."""
+
+color: Callable[[Command], Command] = _option(
+    "--color",
+    type=click.Choice([each.value for each in Color]),
+    callback=_color,
+    help="Colours: on terminals unless NO_COLOR is set, always, or never.",
+)
+"""The choice of colours."""
+
+formats: Callable[[Command], Command] = _all(
+    [
+        _option(
+            "-o",
+            "--output",
+            type=click.Choice([each.value for each in Format]),
+            callback=_format,
+            help="table for people, wide with all columns, json as the API answers, or csv.",
+        ),
+        _option("--json", is_flag=True, default=None, callback=_format, help="The same as -o json."),
+    ]
+)
+"""The choice of the format."""
+
+
+def remote(command: Command) -> Command:
+    """Add all shared options to a command that asks the broker."""
+    return formats(connection(color(command)))
+
+
+def usage(sentence: str) -> Failure:
+    """Return the failure of a wrong command line."""
+    return Failure(sentence, Exit.USAGE)

@@ -1,1 +1,0 @@
-"""Contexts: several brokers by name, each with its address and the user's credentials."""

@@ -1,1 +1,0 @@
-"""Output: tables for people, JSON and CSV for programs."""

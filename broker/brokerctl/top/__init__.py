@@ -1,1 +1,0 @@
-"""The live display: its state, its keys, and its screen."""
