@@ -220,8 +220,8 @@ def makeService(options: Options) -> IService:
 
     from broker.app.daemon import Daemon
     from broker.app.wires import WIRES
-    from broker.logs.control import LogControl
-    from broker.logs.twistd import LoggedService
+    from broker.logs.log_destination import LoggedService
+    from broker.logs.log_levels import LogControl
     from broker.net.sdnotify import SystemdNotifier
 
     config: Config = options["configured"]

@@ -13,7 +13,7 @@ import pytest
 from broker.app.configuration import example
 from broker.app.counters import DAEMON
 from broker.app.wires import WIRES
-from broker.cluster.counters import COUNTERS as CLUSTER
+from broker.cluster.settings import COUNTERS as CLUSTER
 from broker.wires.counter import Counter
 
 ROOT = Path(__file__).parents[1]

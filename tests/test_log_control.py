@@ -14,9 +14,9 @@ from twisted.python.failure import Failure
 
 from broker.core.control import LogLevels
 from broker.core.errors import Reason, Refusal
-from broker.logs.control import MAX_EXCEPTIONS, LogControl
-from broker.logs.journald import Journal, datagram, prefixed, streams_to_journal
-from broker.logs.lines import json_line, text_lines
+from broker.logs.log_destination import Journal, datagram, prefixed, streams_to_journal
+from broker.logs.log_levels import MAX_EXCEPTIONS, LogControl
+from broker.logs.log_lines import json_line, text_lines
 
 WIRES = ("elko", "mtl", "console")
 

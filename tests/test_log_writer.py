@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 from twisted.logger import globalLogPublisher
 
-from broker.logs import writer as module
-from broker.logs.control import LogControl
-from broker.logs.journald import Journal
-from broker.logs.twistd import observer
-from broker.logs.writer import MAX_QUEUED, Line, LogWriter, RotatingFile, written
+from broker.logs import log_writer as module
+from broker.logs.log_destination import Journal, observer
+from broker.logs.log_levels import LogControl
+from broker.logs.log_writer import MAX_QUEUED, Line, LogWriter, RotatingFile, written
 from tests.patience import PATIENCE, until
 
 LINE = "x" * 999 + "\n"
@@ -211,9 +210,9 @@ def test_a_file_that_another_program_truncates_goes_on_at_its_beginning(tmp_path
 CRASH = """
 import sys
 from twisted.logger import Logger, globalLogBeginner
-from broker.logs.control import LogControl
-from broker.logs.twistd import observer
-from broker.logs.writer import Stream
+from broker.logs.log_levels import LogControl
+from broker.logs.log_destination import observer
+from broker.logs.log_writer import Stream
 control = LogControl()
 globalLogBeginner.beginLoggingTo([observer(control, Stream(sys.stdout))], redirectStandardIO=False)
 control.writer.start()

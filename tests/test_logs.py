@@ -20,10 +20,10 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from broker.core.control import LevelName
-from broker.logs.control import Format, LogControl
-from broker.logs.lines import MAX_MESSAGE, MAX_TRACEBACK
-from broker.logs.twistd import LoggedService, install, observer
-from broker.logs.writer import Stream
+from broker.logs.log_destination import LoggedService, install, observer
+from broker.logs.log_levels import Format, LogControl
+from broker.logs.log_lines import MAX_MESSAGE, MAX_TRACEBACK
+from broker.logs.log_writer import Stream
 from tests.patience import PATIENCE
 
 # 2026-03-04 05:06:07.089 UTC
@@ -283,8 +283,8 @@ PLUGIN = """
 from twisted.application.service import Service
 from twisted.logger import Logger
 from twisted.python import usage
-from broker.logs.control import LogControl
-from broker.logs.twistd import LoggedService
+from broker.logs.log_levels import LogControl
+from broker.logs.log_destination import LoggedService
 
 class Options(usage.Options):
     pass

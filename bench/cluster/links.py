@@ -56,7 +56,7 @@ class Side:
 
 
 def _members() -> Any:
-    from broker.cluster.links.keys import LinkKey
+    from broker.cluster.links.link_wire import LinkKey
     from broker.core.cluster.interfaces import Member
 
     ends = {"a": "127.0.0.1:1", "b": f"127.0.0.1:{PORT}"}
@@ -82,8 +82,8 @@ def connect_links(name: str, port: int, receiver: Any) -> Any:
 
     reactor: Any = _reactor
 
+    from broker.cluster.links.link_messages import LinkSettings
     from broker.cluster.links.links import LinkContext, Links
-    from broker.cluster.links.settings import LinkSettings
     from broker.config import zmq_endpoint
     from broker.core.counters import Counters
     from broker.core.liveness import Leases
@@ -220,7 +220,7 @@ def connect_txzmq(seconds: float) -> Side:
     reactor: Any = _reactor
     from txzmq import ZmqConnection, ZmqEndpoint, ZmqFactory
 
-    from broker.cluster.links.messages import HELLO, PING, WELCOME, Introduction, introduction
+    from broker.cluster.links.link_messages import HELLO, PING, WELCOME, Introduction, introduction
 
     members = _members()
 

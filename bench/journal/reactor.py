@@ -37,9 +37,9 @@ from broker.app.daemon import COLLECT_AFTER
 from broker.core.model import Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.export.disk import Disk
-from broker.export.feed import FullLoads, JournalFeed
 from broker.export.journal import Journal
+from broker.export.journal_feed import FullLoads, JournalFeed
+from broker.export.retention import Disk
 from broker.export.segments import JournalLimits, Segments
 
 PROVIDERS = 1_000

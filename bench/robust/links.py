@@ -38,7 +38,7 @@ BROAD = 60.0
 def hello(number: int) -> Iterator[bytes]:
     """A greeting and the HELLO of CURVE, with a box that the broker has to open; then nothing."""
     from broker import curve
-    from broker.cluster.links.keys import LinkKey
+    from broker.cluster.links.link_wire import LinkKey
 
     yield peer.greeting(b"CURVE") + peer.frame(
         peer.COMMAND, peer.Curve(curve.decode(LinkKey.of(SECRETS["b"]).public)).hello()

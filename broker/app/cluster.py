@@ -20,14 +20,13 @@ from broker.app.advertised import endpoints, joined, reachable
 from broker.app.core import Core
 from broker.app.status import version
 from broker.cluster.cluster import Cluster
-from broker.cluster.counters import COUNTERS as COUNTERS
 from broker.cluster.etcd.client import connect
 from broker.cluster.etcd.credentials import TlsFiles
-from broker.cluster.links.keys import KEY_FILE, kept_key
-from broker.cluster.links.links import LinkContext, Links
-from broker.cluster.links.settings import LinkSettings
-from broker.cluster.links.views import links_view
-from broker.cluster.memory import StoredMemory
+from broker.cluster.links.link_messages import LinkSettings
+from broker.cluster.links.link_wire import KEY_FILE, kept_key
+from broker.cluster.links.links import LinkContext, Links, links_view
+from broker.cluster.membership import StoredMemory
+from broker.cluster.settings import COUNTERS as COUNTERS
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
 from broker.config import zmq_endpoint
 from broker.config.checks import hostport

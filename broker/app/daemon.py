@@ -67,7 +67,7 @@ from broker.core.plan_file import PlanFile
 from broker.core.store import Store
 from broker.core.worker import log_defect
 from broker.export.plan_document import parse
-from broker.logs.control import LogControl
+from broker.logs.log_levels import LogControl
 from broker.net.admission import ConnectionFactory
 from broker.net.endpoints import CannotListen
 from broker.net.listener_retry import Openings

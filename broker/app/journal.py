@@ -19,8 +19,8 @@ from broker.config.validate_journal import effective_journal_name
 from broker.core.damage import Damage, Damages, left_aside, set_aside
 from broker.core.interfaces import IRegistry
 from broker.core.worker import Worker
-from broker.export.feed import FullLoads, JournalFeed
 from broker.export.journal import Journal
+from broker.export.journal_feed import FullLoads, JournalFeed
 from broker.export.records import boot_name
 from broker.export.segments import OWN_DIRECTORIES, JournalLimits, Segments
 from broker.wall_clock import wall

@@ -16,9 +16,9 @@ from zope.interface import implementer
 
 from broker.cluster import layout
 from broker.cluster.etcd.interface import Compare, Delete, EtcdError, Get, IEtcd, KeyValue, Put
+from broker.cluster.key_table import Table
 from broker.cluster.layout import ClaimValue, Foreign, Keys
 from broker.cluster.mirror import Shared
-from broker.cluster.table import Table
 from broker.core.cluster.interfaces import QueueClaim
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IWait

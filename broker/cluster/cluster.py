@@ -1,7 +1,6 @@
 """Cluster: this broker as a member of a farm, for the rest of the daemon.
 
-`broker.cluster.sessions` has the states of the membership, `broker.cluster.parts` the parts of this package and what
-joins them.
+`broker.cluster.member_sessions` has the states of the membership, the parts of this package and what joins them.
 
 Rules:
 - Nothing is removed from the registry because etcd is away: the table stays as it was read last.
@@ -17,7 +16,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.cluster.etcd.interface import EtcdError
-from broker.cluster.sessions import Sessions, State
+from broker.cluster.member_sessions import Sessions, State
 from broker.cluster.settings import ClusterFailed, Environment
 from broker.core.cluster.interfaces import IMembers, IQueueOwners, Member, MemberHealth, QueueClaim
 from broker.core.interfaces import IWait

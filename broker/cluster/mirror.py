@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from broker.cluster import layout
-from broker.cluster.table import Entry, Table
+from broker.cluster.key_table import Entry, Table
 from broker.core.model import LoadDetails, Owner, Provider
 
 SLICE = 0.008

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from broker.cluster.etcd.interface import Compare, Delete, KeyValue, Operation
+from broker.cluster.key_table import places
 from broker.cluster.layout import MAX_REPLACED, Keys
 from broker.cluster.mirror import Shared
 from broker.cluster.succession import places_of
-from broker.cluster.table import places
 from broker.core.model import ANONYMOUS, Provider
 
 

@@ -35,13 +35,13 @@ from twisted.internet.interfaces import IReactorTime
 from broker.cluster import layout
 from broker.cluster.departed import Departed
 from broker.cluster.etcd.interface import Compare, Delete, KeyValue, Put
+from broker.cluster.key_table import Entry, places
 from broker.cluster.layout import Keys
 from broker.cluster.mirror import Shared
 from broker.cluster.moves import Moves, deletion
 from broker.cluster.publisher import Publisher, Unit
 from broker.cluster.reasons import OwnReasons
 from broker.cluster.succession import Succession, places_of
-from broker.cluster.table import Entry, places
 from broker.core.model import BROKER, Change, FailingService, Kind, Provider
 
 PART = 256_000

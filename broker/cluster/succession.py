@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from broker.cluster.key_table import Place, places
 from broker.cluster.mirror import Shared
-from broker.cluster.table import Place, places
 from broker.core.model import Provider
 
 

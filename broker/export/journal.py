@@ -12,16 +12,32 @@ Rules:
   such a period. Sealing and retention have back-offs and log lines of their own: their failures cost no record.
 - The thread appends due records before it continues with sealing or retention.
 - The thread pauses after every fraction of a millisecond of work: the reactor waits for no more than that
-  (`broker.export.pauses`).
+  (`broker.export.journal_feed`).
 - A clock that was set back is detected by the next call for the time of a record, or by one that finds the queue full:
-  then the timers are set again (`broker.export.timers`).
+  then the timers are set again (`broker.export.journal_feed`).
 
-The states, and the events that lead from one to another, are in `broker.export.journal_states`. The file is longer than
+The states, and the events that lead from one to another, are the table below. The file is longer than
 others: its methods share the numbers of records, which the rules above concern.
+
+State machine of the journal (`broker.export.journal.Journal`): states, events and transitions.
+
+A pair that is not in `TRANSITIONS` is a defect, and raises. ADR 0028 has the diagram.
+
+    NEW         before `start`: records wait in the queue
+    RECOVERING  the thread repairs and seals the files of earlier starts
+    RUNNING     the thread writes, seals and deletes
+    ENDING      `stop` was called while the thread recovers
+    LAST_WRITE  the thread writes the rest, with the record of the stop
+    CLOSING     the thread seals all files, and releases the directory
+    CLOSED      terminal; the Deferred of the stop has fired
+
+The thread has states of its own (`JournalWorker`), since it does one job at a time in each state of the journal.
+`JournalWork` has the recurring kinds of work.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from itertools import repeat
 from typing import Any
@@ -34,12 +50,79 @@ from twisted.python.failure import Failure
 from broker.core.disk_errors import DiskErrors
 from broker.core.disk_reserve import is_full
 from broker.core.log_limit import LogLimit
-from broker.export.journal_states import STOPPING, TRANSITIONS, JournalEvent, JournalState, JournalWork, JournalWorker
-from broker.export.pauses import pause
+from broker.export.journal_feed import Timers, pause
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
 from broker.export.segments import Segments
-from broker.export.timers import Timers
 from broker.wall_clock import wall
+
+
+class JournalState(enum.Enum):
+    """State of a journal; see the head of this module."""
+
+    NEW = enum.auto()
+    RECOVERING = enum.auto()
+    RUNNING = enum.auto()
+    ENDING = enum.auto()
+    LAST_WRITE = enum.auto()
+    CLOSING = enum.auto()
+    CLOSED = enum.auto()
+
+
+class JournalEvent(enum.Enum):
+    """Event that may change the state."""
+
+    START = enum.auto()
+    STOP = enum.auto()
+    RECOVERED = enum.auto()
+    """The thread has completed the recovery, as far as possible."""
+    WRITTEN = enum.auto()
+    """The last write succeeded, or failed for the last time."""
+    RELEASED = enum.auto()
+    """The directory was released, or could not be closed in good order."""
+    TIMEOUT = enum.auto()
+    """The stop has taken `STOP_SECONDS`."""
+
+
+TRANSITIONS: Mapping[tuple[JournalState, JournalEvent], JournalState] = {
+    (JournalState.NEW, JournalEvent.START): JournalState.RECOVERING,
+    (JournalState.NEW, JournalEvent.STOP): JournalState.CLOSED,
+    (JournalState.RECOVERING, JournalEvent.RECOVERED): JournalState.RUNNING,
+    (JournalState.RECOVERING, JournalEvent.STOP): JournalState.ENDING,
+    (JournalState.RUNNING, JournalEvent.STOP): JournalState.LAST_WRITE,
+    (JournalState.ENDING, JournalEvent.RECOVERED): JournalState.LAST_WRITE,
+    (JournalState.ENDING, JournalEvent.TIMEOUT): JournalState.CLOSED,
+    (JournalState.LAST_WRITE, JournalEvent.WRITTEN): JournalState.CLOSING,
+    (JournalState.LAST_WRITE, JournalEvent.TIMEOUT): JournalState.CLOSED,
+    (JournalState.CLOSING, JournalEvent.RELEASED): JournalState.CLOSED,
+    (JournalState.CLOSING, JournalEvent.TIMEOUT): JournalState.CLOSED,
+    # A job may end after the timeout of the stop.
+    (JournalState.CLOSED, JournalEvent.RECOVERED): JournalState.CLOSED,
+    (JournalState.CLOSED, JournalEvent.WRITTEN): JournalState.CLOSED,
+    (JournalState.CLOSED, JournalEvent.RELEASED): JournalState.CLOSED,
+}
+
+STOPPING = frozenset((JournalState.ENDING, JournalState.LAST_WRITE, JournalState.CLOSING, JournalState.CLOSED))
+"""States after the stop: no record is accepted."""
+
+
+class JournalWorker(enum.Enum):
+    """State of the thread: IDLE, then STARTING while a job is handed over, then WORKING until it ends.
+
+    A job may end during its hand-over: then the thread is IDLE again without having been WORKING.
+    """
+
+    IDLE = enum.auto()
+    STARTING = enum.auto()
+    WORKING = enum.auto()
+
+
+class JournalWork(enum.Enum):
+    """Recurring kind of work."""
+
+    WRITE = enum.auto()
+    SEAL = enum.auto()
+    DELETE = enum.auto()
+
 
 FLUSH_SECONDS = 1.0
 """Seconds for which records are collected before they are appended: a kill of the broker loses no more than these."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.model import MAX_COUNT, LoadDetails
-from broker.export.detail_sums import add
+from broker.export.journal_feed import add
 
 
 @pytest.mark.parametrize(

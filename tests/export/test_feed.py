@@ -1,6 +1,6 @@
 """Feed of the journal: the real registry, and a list of the records that are put.
 
-The file is longer than others: it has all tests of `broker.export.feed`.
+The file is longer than others: it has all tests of `broker.export.journal_feed`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.core.errors import Refusal
 from broker.core.model import ANONYMOUS, BROKER, Change, Kind, LoadDetails, Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.export.feed import IN_ADVANCE, KEPT, LATEST, LONGEST_WAIT, RECORDS, FullLoads, JournalFeed
+from broker.export.journal_feed import IN_ADVANCE, KEPT, LATEST, LONGEST_WAIT, RECORDS, FullLoads, JournalFeed
 from broker.export.records import DetailedRecord, Record, microseconds
 from tests.recording.logs import nothing_fails
 

@@ -32,9 +32,8 @@ from broker.export.journal import (
     SYNC_SECONDS,
     Journal,
 )
-from broker.export.lock import JournalInUse
 from broker.export.records import Record, boot_name
-from broker.export.segments import JournalLimits, Segments
+from broker.export.segments import JournalInUse, JournalLimits, Segments
 from tests.export.journals import HOUR, NOON, FailingDisk, check_losses, made, number, records_in, sealed_in
 from tests.threads import Thread, immediately
 

@@ -6,10 +6,9 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from broker.export.journal import Journal
-from broker.export.journal_states import STOPPING, TRANSITIONS
-from broker.export.journal_states import JournalEvent as Event
-from broker.export.journal_states import JournalState as State
+from broker.export.journal import STOPPING, TRANSITIONS, Journal
+from broker.export.journal import JournalEvent as Event
+from broker.export.journal import JournalState as State
 from broker.export.segments import JournalLimits, Segments
 
 

@@ -19,9 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.export.disk import Disk
-from broker.export.lock import JournalInUse
-from broker.export.segments import JournalLimits, Segments
+from broker.export.retention import Disk
+from broker.export.segments import JournalInUse, JournalLimits, Segments
 from tests.export.journals import (
     HOUR,
     NOON,

@@ -15,8 +15,8 @@ from zope.interface import implementer
 
 from broker.cluster.etcd import codec
 from broker.cluster.etcd.codec import Request, Unintelligible
+from broker.cluster.etcd.connections import MAX_BODY, TIMEOUT, Endpoint
 from broker.cluster.etcd.credentials import Tls, TlsFiles
-from broker.cluster.etcd.endpoint import MAX_BODY, TIMEOUT, Endpoint
 from broker.cluster.etcd.failures import together
 from broker.cluster.etcd.interface import (
     Compacted,

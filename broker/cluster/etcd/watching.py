@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.cluster.etcd.codec import Message, Unintelligible, message, watch_request
-from broker.cluster.etcd.endpoint import Endpoint
+from broker.cluster.etcd.connections import Endpoint
 from broker.cluster.etcd.interface import Denied, Ended, EtcdError, Event, IEtcdWatch, Watcher
 
 MAX_LINE = 16 * 1024 * 1024

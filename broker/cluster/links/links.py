@@ -20,17 +20,16 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from broker.cluster.links import messages
-from broker.cluster.links.connections import LinkPeer
+from broker.cluster.links import link_messages
+from broker.cluster.links.link_messages import MAX_CHANNEL, PING, PING_EVERY, PONG, WIRE, LinkSettings, Neighbour
+from broker.cluster.links.link_wire import LinkPeer
 from broker.cluster.links.mesh import LinkContext, Mesh
-from broker.cluster.links.messages import PING, PONG
-from broker.cluster.links.neighbour import Neighbour
-from broker.cluster.links.settings import MAX_CHANNEL, PING_EVERY, WIRE, LinkSettings
 from broker.core.cluster.interfaces import ILinks, IMembers, LinkReceiver
 from broker.core.errors import Reason, Refusal
 from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.router import Sent
 from broker.net.zmtp.limits import FRAME_COST
+from broker.wires.views import Column, Row, View
 
 __all__ = ["LinkContext", "Links"]
 
@@ -173,8 +172,8 @@ class Links:
     def _take_control(self, peer: LinkPeer, neighbour: Neighbour, frames: list[bytes]) -> None:
         word = frames[1] if len(frames) > 1 else b""
         if word == PING:
-            peer.factory.reply(peer.identity, messages.stamped(PONG, messages.read_stamp(frames)))
-        elif word == PONG and neighbour.asked and messages.read_stamp(frames) == neighbour.asked:
+            peer.factory.reply(peer.identity, link_messages.stamped(PONG, link_messages.read_stamp(frames)))
+        elif word == PONG and neighbour.asked and link_messages.read_stamp(frames) == neighbour.asked:
             neighbour.rtt = max(0.0, self._clock.seconds() - _STAMP.unpack(neighbour.asked)[0])
             neighbour.asked = b""
 
@@ -226,9 +225,57 @@ class Links:
             if peer is None or neighbour.ending:
                 continue
             # Without room the queued messages are the sign of life.
-            if peer.factory.reply(peer.identity, messages.stamped(PING, stamp)) is Sent.SENT:
+            if peer.factory.reply(peer.identity, link_messages.stamped(PING, stamp)) is Sent.SENT:
                 neighbour.asked = stamp
 
     def _overflown(self, neighbour: Neighbour, peer: LinkPeer) -> None:
         if neighbour.peer is peer:
             self._mesh.end(neighbour, Refusal(Reason.NOT_READING, f"the queue of the link to {neighbour.name} is full"))
+
+
+# The table of the links for operators.
+
+COLUMNS = (
+    Column("peer", "Name of the other broker"),
+    Column("state", "up; waiting or connecting where this broker connects, else expected; impossible without a key"),
+    Column("since", "Time in that state", "seconds"),
+    Column("address", "Endpoint of the other broker's links"),
+    Column("rtt", "Last measured round trip", "milliseconds"),
+    Column("sent", "Messages sent", "messages"),
+    Column("received", "Messages received", "messages"),
+    Column("dropped", "Messages dropped, because the queue was full or they were too large", "messages"),
+    Column("queued", "Messages that wait for the other broker to read", "messages"),
+    Column("reason", "Reason for the end of the last link or attempt"),
+)
+
+
+def links_view(links: Links) -> View[Neighbour]:
+    """Return the table of the links to all other members."""
+    return View(
+        "cluster links",
+        "Shows the links to the other brokers, by name. A pattern selects names.",
+        COLUMNS,
+        links.neighbours,
+        lambda neighbour: _row(neighbour, links.now()),
+        lambda neighbour: (neighbour.name,),
+        order="peer",
+        sums=("queued",),
+    )
+
+
+def _row(neighbour: Neighbour, now: float) -> Row:
+    row: dict[str, object] = {
+        "peer": neighbour.name,
+        "state": neighbour.state.value,
+        "since": round(max(0.0, now - neighbour.since), 1),
+        "address": neighbour.member.link,
+        "sent": neighbour.sent,
+        "received": neighbour.received,
+        "dropped": neighbour.dropped,
+        "queued": neighbour.queued,
+    }
+    if neighbour.rtt is not None:
+        row["rtt"] = round(neighbour.rtt * 1_000, 2)
+    if neighbour.reason:
+        row["reason"] = neighbour.reason
+    return row

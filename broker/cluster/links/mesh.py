@@ -20,12 +20,24 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
 from broker import curve
-from broker.cluster.links import messages
-from broker.cluster.links.connections import Attempt, Attempts, LinkPeer, LinkRouter
-from broker.cluster.links.keys import LinkKey, MemberKeys
-from broker.cluster.links.messages import CONTROL, HELLO, REFUSED, WELCOME, Introduction
-from broker.cluster.links.neighbour import LinkState, Neighbour, address, obstacle
-from broker.cluster.links.settings import CONNECT_WITHIN, SILENCE, STEADY, WIRE, LinkSettings
+from broker.cluster.links import link_messages
+from broker.cluster.links.link_messages import (
+    CONNECT_WITHIN,
+    CONTROL,
+    HELLO,
+    REFUSED,
+    SILENCE,
+    STEADY,
+    WELCOME,
+    WIRE,
+    Introduction,
+    LinkSettings,
+    LinkState,
+    Neighbour,
+    address,
+    obstacle,
+)
+from broker.cluster.links.link_wire import Attempt, Attempts, LinkKey, LinkPeer, LinkRouter, MemberKeys
 from broker.core.cluster.interfaces import IMembers, Member
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IWait
@@ -239,7 +251,7 @@ class Mesh:
         raise AssertionError("each attempt has its own")
 
     def failed(self, attempt: Attempt, reason: str) -> None:
-        """See `broker.cluster.links.connections.Ends`."""
+        """See `broker.cluster.links.link_wire.Ends`."""
         neighbour: Neighbour = attempt.neighbour
         if neighbour.attempt is attempt:
             neighbour.attempt = None
@@ -250,7 +262,7 @@ class Mesh:
     # connections
 
     def opened(self, peer: LinkPeer) -> None:
-        """See `broker.cluster.links.connections.Ends`. The connecting side introduces itself."""
+        """See `broker.cluster.links.link_wire.Ends`. The connecting side introduces itself."""
         neighbour: Neighbour | None = peer.neighbour
         if neighbour is not None:
             if self._me is None or neighbour.attempt is not peer.attempt or neighbour.peer is not None:
@@ -258,10 +270,10 @@ class Mesh:
                 return
             neighbour.peer = peer
             neighbour.attempt = None
-            peer.factory.send(peer.identity, messages.introduction(HELLO, self._introduction(neighbour.member)))
+            peer.factory.send(peer.identity, link_messages.introduction(HELLO, self._introduction(neighbour.member)))
 
     def received(self, peer: LinkPeer, frames: list[bytes]) -> None:
-        """See `broker.cluster.links.connections.Ends`."""
+        """See `broker.cluster.links.link_wire.Ends`."""
         neighbour: Neighbour | None = peer.neighbour
         try:
             if neighbour is None:
@@ -282,16 +294,16 @@ class Mesh:
         """Handle the first message of an accepted connection."""
         if len(frames) < 2 or frames[0] != CONTROL or frames[1] != HELLO:
             raise Refusal(Reason.UNEXPECTED, "the first message of a link is HELLO")
-        introduced = messages.read_introduction(frames)
+        introduced = link_messages.read_introduction(frames)
         neighbour = self.neighbours.get(introduced.name)
         objection = self._objection(peer, neighbour, introduced)
         if objection or neighbour is None:
-            peer.factory.send(peer.identity, messages.refused(objection))
+            peer.factory.send(peer.identity, link_messages.refused(objection))
             raise Refusal(Reason.NOT_AUTHENTICATED, f"HELLO of {introduced.name[:64]!r}: {objection}")
         # The older connection is dead: its other end opened this one.
         self.end(neighbour, Refusal(Reason.REPLACED, "it has connected again"))
         neighbour.peer, peer.neighbour = peer, neighbour
-        peer.factory.send(peer.identity, messages.introduction(WELCOME, self._introduction(neighbour.member)))
+        peer.factory.send(peer.identity, link_messages.introduction(WELCOME, self._introduction(neighbour.member)))
         self._open(peer, neighbour)
 
     def _objection(self, peer: LinkPeer, neighbour: Neighbour | None, said: Introduction) -> str:
@@ -315,10 +327,10 @@ class Mesh:
         """Handle the answer to HELLO."""
         word = frames[1] if len(frames) > 1 and frames[0] == CONTROL else b""
         if word == REFUSED:
-            raise Refusal(Reason.NOT_AUTHENTICATED, f"{neighbour.name} refused: {messages.read_refused(frames)!r}")
+            raise Refusal(Reason.NOT_AUTHENTICATED, f"{neighbour.name} refused: {link_messages.read_refused(frames)!r}")
         if word != WELCOME:
             raise Refusal(Reason.UNEXPECTED, "the answer to HELLO is WELCOME or REFUSED")
-        said = messages.read_introduction(frames)
+        said = link_messages.read_introduction(frames)
         if (said.name, said.instance) != (neighbour.name, neighbour.member.instance):
             raise Refusal(Reason.NOT_AUTHENTICATED, f"the endpoint of {neighbour.name} belongs to another broker")
         self._open(peer, neighbour)
@@ -344,7 +356,7 @@ class Mesh:
         self._user.up(neighbour)
 
     def gone(self, peer: LinkPeer) -> None:
-        """See `broker.cluster.links.connections.Ends`."""
+        """See `broker.cluster.links.link_wire.Ends`."""
         neighbour: Neighbour | None = peer.neighbour
         if neighbour is None or neighbour.peer is not peer:
             if neighbour is not None and peer.attempt is not None and neighbour.attempt is peer.attempt:

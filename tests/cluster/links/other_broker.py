@@ -15,8 +15,8 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.protocol import Protocol
 from twisted.internet.stdio import StandardIO
 
+from broker.cluster.links.link_messages import LinkSettings
 from broker.cluster.links.links import LinkContext, Links
-from broker.cluster.links.settings import LinkSettings
 from broker.config import zmq_endpoint
 from broker.core.cluster.interfaces import Member
 from broker.core.counters import Counters

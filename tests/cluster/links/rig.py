@@ -12,10 +12,16 @@ from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
 from broker import curve
+from broker.cluster.links.link_messages import (
+    HELLO,
+    LIMITS,
+    WELCOME,
+    Introduction,
+    LinkSettings,
+    Neighbour,
+    introduction,
+)
 from broker.cluster.links.links import LinkContext, Links
-from broker.cluster.links.messages import HELLO, WELCOME, Introduction, introduction
-from broker.cluster.links.neighbour import Neighbour
-from broker.cluster.links.settings import LIMITS, LinkSettings
 from broker.config import zmq_endpoint
 from broker.core.backoff import Backoff
 from broker.core.cluster.interfaces import IMembers, Member, MemberHealth

@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.error import ConnectionRefusedError
 from twisted.python.failure import Failure
 
-from broker.cluster.links.connections import Attempt
+from broker.cluster.links.link_wire import Attempt
 
 
 class Connector:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster.links.keys import KEY_FILE, LinkKey, MemberKeys, kept_key
+from broker.cluster.links.link_wire import KEY_FILE, LinkKey, MemberKeys, kept_key
 from broker.config.files import is_curve_key
 from broker.core.cluster.interfaces import Member
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from broker.cluster.links.neighbour import LinkState
+from broker.cluster.links.link_messages import LinkState
 from tests.cluster.links.rig import LinksRig
 from tests.net.waiting import until
 

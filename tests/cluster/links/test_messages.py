@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.links.messages import (
+from broker.cluster.links.link_messages import (
     HELLO,
     MAX_WORD,
     Introduction,
+    address,
     introduction,
     read_introduction,
     read_refused,
     read_stamp,
     refused,
 )
-from broker.cluster.links.neighbour import address
 from broker.core.errors import Malformed
 
 words = st.text(max_size=MAX_WORD // 4)

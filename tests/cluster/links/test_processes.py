@@ -10,7 +10,7 @@ import pytest
 from nacl.bindings import crypto_box_keypair
 
 from broker import curve
-from broker.cluster.links.keys import LinkKey
+from broker.cluster.links.link_wire import LinkKey
 from broker.core.cluster.interfaces import Member
 from tests.cluster.links.rig import LinksRig, Node
 from tests.net.waiting import until

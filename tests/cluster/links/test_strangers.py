@@ -12,9 +12,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker import curve
-from broker.cluster.links.messages import HELLO, REFUSED, introduction
-from broker.cluster.links.neighbour import LinkState
-from broker.cluster.links.settings import LIMITS, SILENCE, WIRE
+from broker.cluster.links.link_messages import HELLO, LIMITS, REFUSED, SILENCE, WIRE, LinkState, introduction
 from broker.core.cluster.interfaces import Member
 from broker.core.errors import Reason
 from broker.net.endpoints import CannotListen

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from broker.cluster.cluster import Cluster
-from broker.cluster.sessions import State
+from broker.cluster.member_sessions import State
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment, Memory
 from broker.core.cluster.registry import ClusterRegistry
 from broker.core.model import Rights, Service

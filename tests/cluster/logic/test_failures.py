@@ -11,11 +11,11 @@ import attrs
 import pytest
 
 from broker.cluster.etcd.interface import Delete, Denied, Put
-from broker.cluster.feed import CLOSE
 from broker.cluster.ids import BLOCK
-from broker.cluster.sessions import State
+from broker.cluster.member_sessions import State
+from broker.cluster.members import INTERVAL
 from broker.cluster.settings import Memory
-from broker.cluster.upkeep import INTERVAL
+from broker.cluster.watch_feed import CLOSE
 from broker.core.cluster.interfaces import QueueClaim
 from broker.core.errors import Reason, Refusal
 from tests.cluster.logic.members import Farm, KeptMemory, Member

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from broker.cluster.memory import StoredMemory
+from broker.cluster.membership import StoredMemory
 from broker.cluster.settings import Memory
 from broker.core.database import StateError, StateFull
 from broker.core.store import Store

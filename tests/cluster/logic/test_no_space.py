@@ -11,8 +11,8 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 
 from broker.cluster.cluster import Cluster
-from broker.cluster.reopening import ENDED, SILENT, Reopening
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
+from broker.cluster.watch_feed import ENDED, SILENT, Reopening
 from broker.core.cluster.registry import ClusterRegistry
 from broker.core.model import Rights, Service
 from broker.core.restored_services import Restored

@@ -12,7 +12,7 @@ from twisted.internet.defer import gatherResults
 from twisted.internet.task import deferLater
 
 from broker.cluster.cluster import Cluster
-from broker.cluster.sessions import State
+from broker.cluster.member_sessions import State
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
 from broker.core.cluster.registry import ClusterRegistry
 from broker.core.model import Rights, Service

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 import pytest
 from twisted.logger import capturedLogs
 
-from broker.cluster.beats import SILENCE
 from broker.cluster.etcd.interface import Delete, KeyValue, Put
 from broker.cluster.ids import BLOCK
+from broker.cluster.key_table import MAX_MEMBERS, MAX_VALUE
 from broker.cluster.layout import LAYOUT
-from broker.cluster.table import MAX_MEMBERS, MAX_VALUE
+from broker.cluster.watch_feed import SILENCE
 from tests.cluster.logic.members import Farm, KeptMemory
 
 OTHER_LAYOUT: dict[str, object] = {

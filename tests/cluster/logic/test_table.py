@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broker.cluster import layout
 from broker.cluster.etcd.interface import KeyValue
+from broker.cluster.key_table import Bad, Place, Table, Touched
 from broker.cluster.layout import Keys, MemberValue, ProviderValue, ServiceValue
-from broker.cluster.table import Bad, Place, Table, Touched
 
 KEYS = Keys("farm")
 LEASE = 7

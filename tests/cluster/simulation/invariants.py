@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.cluster.etcd.interface import Event
-from broker.cluster.sessions import State
+from broker.cluster.member_sessions import State
 from broker.core.model import CheckState, Service
 
 if TYPE_CHECKING:

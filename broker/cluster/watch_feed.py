@@ -11,10 +11,31 @@ Rules:
 - If the data of etcd were lost, the other members' entries are held until the watch has been open for `HOLD` TTLs:
   these members need a moment to write them again. The time begins again with each watch, since etcd that this member
   cannot reach may be away for the others, too.
+
+Beats: each member puts a counter every `beat` seconds, and waits for it in its own watch.
+
+Rules:
+- The time from the transaction with a beat to its arrival is the member's *lag*.
+- A beat that was written and does not arrive within `SILENCE` seconds proves that the watch is dead, although its
+  connection may be open. Nothing else does: etcd sends progress without a quorum too.
+- So does a transaction with a beat whose conditions do not hold: etcd answers, and the conditions are those of a table
+  that is behind if this goes on for as long.
+- Without an answer of etcd nothing is proven: then the publisher has the trouble.
+
+Reopening of the watch while etcd has no space: then no beat can be written, and nothing else proves a watch alive.
+
+Rules:
+- A session reads all keys without space. So the watch is opened again within the session, or between two of them, at
+  the next revision.
+- A watch without any event for a pause may be dead. It is replaced by one at another endpoint, since a live one loses
+  nothing by that. The pauses grow, because a farm without changes has no events.
+- A watch that has ended is replaced soon.
+- It ends when etcd has space again: from then on the beats prove the watch alive.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 
 from twisted.internet.defer import Deferred
@@ -22,6 +43,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from broker.cluster import layout
 from broker.cluster.etcd.interface import (
     Compacted,
     Ended,
@@ -30,13 +52,16 @@ from broker.cluster.etcd.interface import (
     FutureRevision,
     IEtcd,
     IEtcdWatch,
+    Put,
     RangeResult,
     Unavailable,
 )
-from broker.cluster.layout import Keys
+from broker.cluster.key_table import Bad, Table, Touched
+from broker.cluster.layout import BeatValue, Keys
 from broker.cluster.membership import Database
 from broker.cluster.mirror import Shared
-from broker.cluster.table import Bad, Table, Touched
+from broker.cluster.publisher import Publisher, Unit
+from broker.core.backoff import Backoff
 
 PAGES = (200, 40, 8)
 """Keys in a page: 200 hold the reactor for some 5 ms. A page that fails, since its values are large, is read with the
@@ -300,3 +325,166 @@ class Feed:
         touched = self._shared.table.drop_held()
         if touched.providers or touched.members:
             self._changed(touched)
+
+
+SILENCE = 4.0
+"""Seconds after which a beat that has been written must have arrived. A slow disk delays etcd for some tenths of a
+second; a failover must leave time within the TTL."""
+
+
+class Beats:
+    """Beats of the member ``name``. ``sizes`` returns the numbers of own providers and services; ``silent`` is called
+    if the watch is dead."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        publisher: Publisher,
+        keys: Keys,
+        name: str,
+        interval: float,
+        lease: Callable[[], int],
+        sizes: Callable[[], tuple[int, int]],
+        silent: Callable[[], None],
+    ) -> None:
+        self._clock = clock
+        self._publisher = publisher
+        self._keys = keys
+        self._name = name
+        self._interval = interval
+        self._lease = lease
+        self._sizes = sizes
+        self._silent = silent
+        self._counter = 0
+        self._sent: float | None = None
+        """Time of the transaction with the newest beat, None once it has arrived."""
+        self._answered: float | None = None
+        """Time of the first answer of etcd to a transaction with a beat since the last arrival."""
+        self.lag: float | None = None
+        """Time in seconds that the last beat took; None if it is unknown."""
+        self._timer: IDelayedCall | None = None
+
+    def start(self) -> None:
+        """Beat now and every interval. Idempotent: a further call discards beats that were under way."""
+        self.stop()
+        self._tick()
+
+    def stop(self) -> None:
+        """Beat no more."""
+        self._sent = self._answered = self.lag = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def arrived(self, value: BeatValue) -> None:
+        """The own key has this value in the watch."""
+        if value.counter == self._counter and self._sent is not None:
+            self.lag = self._clock.seconds() - self._sent
+            self._sent = None
+        self._answered = None
+
+    # internal
+
+    def _tick(self) -> None:
+        now = self._clock.seconds()
+        self._timer = self._clock.callLater(self._interval, self._tick)
+        if self._sent is not None:
+            self.lag = max(self.lag or 0.0, now - self._sent)
+        if self._answered is not None and now - self._answered >= SILENCE:
+            self._silent()
+            return
+        self._publisher.mark("beat", self._build)
+
+    def _build(self) -> Sequence[Unit]:
+        self._counter += 1
+        self._sent = self._clock.seconds()
+        providers, services = self._sizes()
+        value = BeatValue(self._counter, self.lag, providers, services)
+        counter = self._counter
+
+        def done(revision: int) -> None:
+            # The event mostly comes before the answer.
+            if self._sent is not None and counter == self._counter:
+                self._note_answer()
+
+        def lost(_: object) -> None:
+            self._note_answer()
+
+        return [Unit((Put(self._keys.beat(self._name), layout.encode(value), self._lease()),), (), done, lost)]
+
+    def _note_answer(self) -> None:
+        if self._answered is None:
+            self._answered = self._clock.seconds()
+
+
+SILENT = Backoff(first=SILENCE, most=60.0, factor=2.0, jitter=0.2)
+"""Pause in seconds without an event until a watch is replaced. The first is that of a missing beat; a watch in a minute
+is no load of etcd, and an alarm lasts until an operator acts."""
+
+ENDED = Backoff(first=0.1, most=5.0, factor=2.0, jitter=0.5)
+"""Pause in seconds after the end of a watch, for watches that end one after the other without an event."""
+
+
+class Reopening:
+    """Reopening of a watch. ``needed`` returns whether etcd has no space, ``open`` whether a watch is open;
+    ``reopen`` replaces it."""
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        rng: random.Random,
+        needed: Callable[[], bool],
+        open: Callable[[], bool],
+        reopen: Callable[[], object],
+    ) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._needed = needed
+        self._open = open
+        self._reopen = reopen
+        self._timer: IDelayedCall | None = None
+        self._heard = False
+        """True after an event since the last look."""
+        self._silent = 0
+        """Consecutive pauses without an event."""
+        self._ended = 0
+        """Consecutive ends without an event."""
+
+    def begin(self) -> None:
+        """Etcd has no space. Idempotent."""
+        if self._timer is None:
+            self._heard, self._silent, self._ended = False, 0, 0
+            self._wait(SILENT, 1)
+
+    def heard(self) -> None:
+        """The watch has brought an event."""
+        self._heard, self._ended = True, 0
+
+    def ended(self) -> None:
+        """The watch has ended, while etcd has no space."""
+        self._ended += 1
+        self._wait(ENDED, self._ended)
+
+    def stop(self) -> None:
+        """Reopen no more. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # internal
+
+    def _wait(self, pause: Backoff, failures: int) -> None:
+        self.stop()
+        self._timer = self._clock.callLater(pause.after(failures, self._rng.random()), self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._open() and not self._needed():
+            return
+        if self._heard and self._open():
+            self._silent = 0
+        else:
+            self._silent += self._open()
+            self._reopen()
+        self._heard = False
+        self._wait(SILENT, self._silent + 1)

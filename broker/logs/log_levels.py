@@ -18,7 +18,7 @@ from zope.interface import implementer
 
 from broker.core.control import LevelName, LogLevels
 from broker.core.errors import Reason, Refusal
-from broker.logs.writer import LogWriter, RotatingFile
+from broker.logs.log_writer import LogWriter, RotatingFile
 
 Format = Literal["text", "json"]
 
