@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from broker.brokerctl.failures import Exit
 
 from broker.access.login_gate import ADDRESS_GUESS_EVERY, ADDRESS_GUESSES, GUESS_EVERY, GUESSES
+from broker.brokerctl.answers import Exit
 from tests.brokerctl.server import ctl
 from tests.contract.doors import CODE, DOORS, IN, NAMED, TOKEN, TOKENS, Door, House, open_house
 from tests.integration.daemon import Peer
