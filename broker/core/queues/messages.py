@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -94,6 +95,11 @@ class ReadyMessages:
         """Return whether there are entries, removed messages included."""
         return bool(self._fresh or self._returned)
 
+    def __iter__(self) -> Iterator[Message]:
+        for message in (*(each for _, each in self._returned), *self._fresh):
+            if message.state == READY:
+                yield message
+
     def add(self, message: Message) -> None:
         """Append a new message."""
         self._fresh.append(message)
@@ -141,6 +147,9 @@ class AsideMessages:
 
     def __len__(self) -> int:
         return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages.values())
 
     def add(self, message: Message, avoid: object, again: float) -> None:
         """Delay a message until ``again``."""

@@ -99,6 +99,10 @@ class Queue:
     def __repr__(self) -> str:
         return f"<queue {self.name!r} of {self.space!r}>"
 
+    def waiting(self) -> list[Message]:
+        """Return the messages that are not delivered, in order."""
+        return sorted((*self._ready, *self._aside), key=lambda message: message.order)
+
     # publishing
 
     def put(

@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
 
@@ -38,6 +39,9 @@ class SendWindow(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._outstanding)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._outstanding.values())
 
     @property
     def room(self) -> bool:
