@@ -74,7 +74,7 @@ def read(pieces: Sequence[bytes]) -> list[object]:
         for item in reader.feed(piece):
             if isinstance(item, Malformed):
                 results.append((item.reason, item.text, item.op))
-            else:
+            elif item is not None:
                 assert isinstance(item, Message)
                 results.append(item)
     fatal = [at for at, result in enumerate(results) if isinstance(result, tuple) and result[0].fatal]

@@ -92,7 +92,7 @@ class Client:
                 return
             if isinstance(item, Malformed):
                 self.session.malformed(item)
-            else:
+            elif item is not None:
                 self.session.receive(item)
 
     def say(self, to: str, op: str, **parameters: Any) -> None:

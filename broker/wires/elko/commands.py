@@ -75,7 +75,7 @@ class Commands:
 
     def parsed(self, text: str) -> list[Message]:
         """Parse a line of JSON to messages. Raises `Malformed`."""
-        found = list(lenient.objects(text))
+        found = lenient.objects(text)
         # `objects` ignores an incomplete token at the end of a block; the console reports it instead.
         if not found or not lenient.BracketBalance().feed(text):
             raise Malformed(Reason.SYNTAX, "the line is not one complete message {...}")

@@ -26,7 +26,8 @@ MAX_BLOCK = 1_048_576
 """Bytes of one line or block: the original's limit. The largest messages of real peers are far smaller."""
 
 LINES_PER_STEP = 256
-"""Lines that one step splits off: a read full of tiny lines would otherwise become tens of thousands of objects."""
+"""Lines of one step, some 200 µs in an unfinished block. A read full of tiny lines would also become tens of thousands
+of objects."""
 
 MAX_FAST_LINE = 4_096
 """Bytes of a line that `BlockReader.feed` may decode before its messages are due: some 20 µs."""
@@ -50,11 +51,12 @@ class BlockReader:
         self._balance: lenient.BracketBalance | None = None
         self._ended = False
 
-    def feed(self, data: bytes) -> Iterator[Message | Malformed]:
+    def feed(self, data: bytes) -> Iterator[Message | Malformed | None]:
         """Return an iterator over the messages that ``data`` completes, in order.
 
-        It yields a `Malformed` in place of an invalid message, and nothing after a `Malformed` with a fatal reason.
-        Messages are decoded lazily; the iterator must be exhausted before the next call.
+        It yields a `Malformed` in place of an invalid message, and nothing after a `Malformed` with a fatal reason. A
+        None is a step without a message. Messages are decoded lazily; the iterator must be exhausted before the next
+        call.
         """
         # Fast path: most reads are one whole message in one line, which the strict decoder takes without copies.
         end = data.find(b"\n")
@@ -70,7 +72,7 @@ class BlockReader:
                 pass
         return self._feed(data)
 
-    def _feed(self, data: bytes) -> Iterator[Message | Malformed]:
+    def _feed(self, data: bytes) -> Iterator[Message | Malformed | None]:
         if b"\r" in data or b"\0" in data:
             data = data.translate(None, b"\r\0")
         # Checked once for all lines: only others need a check of their UTF-8 each.
@@ -102,6 +104,8 @@ class BlockReader:
                         yield from self._line(line)
                     else:
                         yield message
+            if len(lines) == LINES_PER_STEP:
+                yield None
         if self.pending > MAX_BLOCK and not self._ended:
             yield self._end(Reason.TOO_LARGE, f"a line or block has more than {MAX_BLOCK} bytes")
 
@@ -110,7 +114,7 @@ class BlockReader:
         """Bytes held of an incomplete line or block."""
         return len(self._tail) + len(self._block)
 
-    def _line(self, line: bytes) -> Iterator[Message | Malformed]:
+    def _line(self, line: bytes) -> Iterator[Message | Malformed | None]:
         """Append a line to the block, and end the block if all its objects are complete."""
         if len(self._block) + len(line) > MAX_BLOCK:
             yield self._end(Reason.TOO_LARGE, f"a line or block has more than {MAX_BLOCK} bytes")
@@ -126,16 +130,20 @@ class BlockReader:
             self._balance = lenient.BracketBalance()
         self._block += line
         self._block += b" "
-        if self._balance.feed(text):
+        yield from self._balance.scan(text)
+        if self._balance.complete:
             yield from self._end_of_block()
 
-    def _end_of_block(self) -> Iterator[Message | Malformed]:
+    def _end_of_block(self) -> Iterator[Message | Malformed | None]:
         # Without the joining space at its end, which would complete a word that the end of the block cuts off.
         text = _text(bytes(self._block))[:-1]
         self._block = bytearray()
         self._balance = None
         try:
-            for members in lenient.objects(text):
+            for members in lenient.objects_in_steps(text):
+                if members is None:
+                    yield None
+                    continue
                 try:
                     yield self._vocabulary.message(members)
                 except Malformed as malformed:

@@ -29,15 +29,18 @@ from collections.abc import Iterator
 from broker.core.errors import Malformed, Reason
 
 MAX_DEPTH = 64
-"""Levels of nested objects and arrays. Each level takes two frames of the stack; real messages have four levels."""
+"""Levels of nested objects and arrays. Real messages have four levels."""
 
 MAX_DIGITS = 255
 """Digits of an integer. Conversion takes quadratic time; integers of this length fit into a double, even hexadecimal
 ones."""
 
 MAX_TOKENS = 30_000
-"""Words, strings, numbers and marks of a block: a willserve of 1,000 services has fewer, and parsing them takes some 20
-ms, in which no other connection is served."""
+"""Words, strings, numbers and marks of a block: a willserve of 1,000 services has fewer. Parsing them takes some 20
+ms."""
+
+TOKENS_PER_STEP = 500
+"""Tokens, or marks of a line, between two steps: some 300 µs, so that the scheduler ends the quantum in time."""
 
 EXCERPT = 20
 """Characters that an error quotes on each side of its position: enough to find it, not enough to fill a log."""
@@ -72,8 +75,13 @@ _OCTAL = ("", "\u0033", "\u01cb", "\u0e8b", "\u748b", "\ua48b", "\u248b")
 whichever digit it is. From the sixth digit on this does not change the 16 bits that are kept."""
 
 
-def objects(text: str) -> Iterator[dict[str, object]]:
-    """Yield the top-level objects of one block, in order.
+def objects(text: str) -> list[dict[str, object]]:
+    """Return the top-level objects of one block, in order, or raise `Malformed`: see `objects_in_steps`."""
+    return [each for each in objects_in_steps(text) if each is not None]
+
+
+def objects_in_steps(text: str) -> Iterator[dict[str, object] | None]:
+    """Yield the top-level objects of one block, in order, and None after each `TOKENS_PER_STEP` tokens.
 
     ``text`` is the decoded block, its lines joined by one space, without one at its end: there it would complete a word
     that is otherwise ignored. Values are dict, list, str, int, float, bool and None; strings hold no surrogates if
@@ -82,11 +90,11 @@ def objects(text: str) -> Iterator[dict[str, object]]:
     """
     parser = _Parser(text)
     while parser.another():
-        yield parser.members(1)
+        yield from parser.members()
 
 
 class _Parser:
-    """Recursive-descent parser of one text. A method that reads something leaves its last token as the current one."""
+    """Parser of one text. A method that reads something leaves its last token as the current one."""
 
     __slots__ = ("_at", "_kind", "_left", "_match", "_text", "_token")
 
@@ -128,33 +136,52 @@ class _Parser:
             raise self._expected("'{'")
         return False
 
-    def members(self, depth: int) -> dict[str, object]:
-        """Parse the members of the object whose brace is the current token."""
-        members: dict[str, object] = {}
-        mark = self._next()
-        while mark != "}":
+    def members(self) -> Iterator[dict[str, object] | None]:
+        """Parse the object whose brace is the current token: yield None for each step, and the object at last.
+
+        ``outer`` has the containers around the innermost one that is open.
+        """
+        whole: dict[str, object] = {}
+        inner: dict[str, object] | list[object] = whole
+        outer: list[dict[str, object] | list[object]] = []
+        after_value = False
+        step = self._left - TOKENS_PER_STEP
+        while True:
+            if self._left < step:
+                yield None
+                step = self._left - TOKENS_PER_STEP
+            mark = self._next()
+            closing = "]" if isinstance(inner, list) else "}"
+            if mark == closing:
+                if not outer:
+                    break
+                inner = outer.pop()
+                after_value = True
+            elif after_value:
+                if mark != ",":
+                    raise self._expected(f"',' or '{closing}'")
+                after_value = False
+            else:
+                value = self._member(inner, mark, len(outer) + 1)
+                after_value = value is None
+                if value is not None:
+                    outer.append(inner)
+                    inner = value
+        yield whole
+
+    def _member(
+        self, inner: dict[str, object] | list[object], mark: str, depth: int
+    ) -> dict[str, object] | list[object] | None:
+        """Append the element, or the member with its key, that begins with the current token. Returns a container."""
+        if isinstance(inner, list):
+            value = self._value(mark, depth)
+            inner.append(value)
+        else:
             key = self._key()
             if self._next() != ":":
                 raise self._expected("':'")
-            members[key] = self._value(self._next(), depth)
-            mark = self._next()
-            if mark == ",":
-                mark = self._next()
-            elif mark != "}":
-                raise self._expected("',' or '}'")
-        return members
-
-    def _array(self, depth: int) -> list[object]:
-        elements: list[object] = []
-        mark = self._next()
-        while mark != "]":
-            elements.append(self._value(mark, depth))
-            mark = self._next()
-            if mark == ",":
-                mark = self._next()
-            elif mark != "]":
-                raise self._expected("',' or ']'")
-        return elements
+            value = inner[key] = self._value(self._next(), depth)
+        return value if isinstance(value, dict | list) else None
 
     def _key(self) -> str:
         kind = self._kind
@@ -165,7 +192,8 @@ class _Parser:
         raise self._expected("a key or '}'")
 
     def _value(self, mark: str, depth: int) -> object:
-        """Parse the value that begins with the current token, which is ``mark`` or not a mark."""
+        """Return the value that begins with the current token, which is ``mark`` or not a mark: an empty container for
+        an opening bracket."""
         kind = self._kind
         if kind in _STRINGS:
             return _string(self._token)
@@ -176,7 +204,7 @@ class _Parser:
         if mark == "{" or mark == "[":
             if depth == MAX_DEPTH:
                 raise self._expected(f"at most {MAX_DEPTH} levels of nesting")
-            return self.members(depth + 1) if mark == "{" else self._array(depth + 1)
+            return {} if mark == "{" else []
         raise self._expected("a value")
 
     def _number(self) -> int | float:
@@ -299,11 +327,20 @@ class BracketBalance:
         self._never = False
         """True once the block cannot be complete before an empty line."""
 
-    def feed(self, line: str) -> bool:
-        """Scan the next line of a block, without its newline; lines are joined by a space.
+    @property
+    def complete(self) -> bool:
+        """True if at least one object has been closed so far, and no object, string or comment is open."""
+        return self._closed and not (self._never or self._open or self._comment)
 
-        Returns True if at least one object has been closed by its end, and no object, string or comment is open.
-        """
+    def feed(self, line: str) -> bool:
+        """Scan the next line of a block at once: see `scan`. Returns `complete`."""
+        for _ in self.scan(line):
+            pass
+        return self.complete
+
+    def scan(self, line: str) -> Iterator[None]:
+        """Scan the next line of a block, without its newline, and yield after each `TOKENS_PER_STEP` marks. Lines are
+        joined by a space."""
         if not self._never:
             at = 0
             if self._quote:
@@ -311,9 +348,12 @@ class BracketBalance:
                 at = self._rest_of_string(line, 0)
             elif self._comment:
                 at = self._rest_of_comment(line, 0)
+            step = self._left - TOKENS_PER_STEP
             while at < len(line):
                 at = self._step(line, at)
-        return self._closed and not (self._never or self._open or self._comment)
+                if self._left < step:
+                    yield
+                    step = self._left - TOKENS_PER_STEP
 
     def _step(self, line: str, at: int) -> int:
         """Skip text without effect and scan one mark, string or comment. Returns the next position."""

@@ -13,6 +13,7 @@ from broker.wires.elko.codec.vocabulary import Message, Vocabulary
 def read(vocabulary: Vocabulary, text: str) -> Message | Malformed:
     """The message in a line."""
     [item] = BlockReader(vocabulary).feed(text.encode() + b"\n")
+    assert item is not None
     return item
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import msgspec
 import pytest
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.elko.codec.blocks import END, MAX_BLOCK, BlockReader, encode
+from broker.wires.elko.codec.blocks import END, LINES_PER_STEP, MAX_BLOCK, BlockReader, encode
 from broker.wires.elko.codec.broker import VOCABULARY, Find
 from broker.wires.elko.codec.common import Diagnostic, Ping, PongOut
+from broker.wires.elko.codec.lenient import TOKENS_PER_STEP
 from broker.wires.elko.codec.vocabulary import Message
 from tests.wires.elko.codec.examples import AUTH_AND_PING, FRAMING, SYNTAX, Row
 
@@ -23,14 +25,14 @@ LATER = Ping("broker", "later")
 def read(*pieces: bytes) -> list[Message | Malformed]:
     """The messages of a connection that sends these pieces."""
     reader = BlockReader(VOCABULARY)
-    return [item for piece in pieces for item in reader.feed(piece)]
+    return [item for piece in pieces for item in reader.feed(piece) if item is not None]
 
 
 def bytewise(data: bytes) -> list[bytes]:
     return [data[at : at + 1] for at in range(len(data))]
 
 
-def seen(items: list[Message | Malformed]) -> list[object]:
+def seen(items: Iterable[Message | Malformed | None]) -> list[object]:
     """The messages, and the reasons of what was no message."""
     return [item.reason if isinstance(item, Malformed) else item for item in items]
 
@@ -56,7 +58,7 @@ def all_of(rows: list[Row]) -> tuple[bytes, list[object]]:
 def test_the_examples_write_by_write(rows: list[Row]) -> None:
     reader = BlockReader(VOCABULARY)
     for data, expected in rows:
-        results = seen(list(reader.feed(data)))
+        results = seen(reader.feed(data))
         assert results == [Reason.SYNTAX if message is None else message for message in expected], data
 
 
@@ -236,7 +238,7 @@ def test_a_line_without_its_newline_is_refused_while_it_grows() -> None:
     piece = b"x" * 65_536
     for _ in range(MAX_BLOCK // len(piece)):
         assert list(reader.feed(piece)) == []
-    assert seen(list(reader.feed(b"x"))) == [Reason.TOO_LARGE]
+    assert seen(reader.feed(b"x")) == [Reason.TOO_LARGE]
     assert list(reader.feed(b"\n" + PING)) == [], "there is nothing after it"
 
 
@@ -244,6 +246,27 @@ def test_the_messages_before_a_line_that_is_too_long_count() -> None:
     data = PING + b"y" * (MAX_BLOCK + 1)
     assert seen(read(data)) == [LATER, Reason.TOO_LARGE]
     assert seen(read(data + b"\n" + PING)) == [LATER, Reason.TOO_LARGE]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"x:[" + b"1," * 14_000 + b"1]",
+        b"\n".join(b"x%d:0," % number for number in range(7_000)),
+        b"x:" + b"[" * 60 + b"]" * 60 + b",y:[" + b"[]," * 9_000 + b"]",
+    ],
+    ids=["elements", "lines", "nested"],
+)
+def test_a_block_of_many_tokens_is_decoded_in_steps(block: bytes) -> None:
+    """Between two steps other connections are served."""
+    items = list(BlockReader(VOCABULARY).feed(b'{to:"broker",op:"ping",tag:"end",' + block + b"}\n"))
+    assert [item for item in items if item is not None] == [Ping("broker", "end")]
+    assert items.count(None) >= 14_000 // TOKENS_PER_STEP
+
+
+def test_lines_that_are_no_messages_are_decoded_in_steps() -> None:
+    items = list(BlockReader(VOCABULARY).feed(b"{x:'\n" + b"'\n" * 10 * LINES_PER_STEP))
+    assert items == [None] * 10
 
 
 def test_a_block_of_many_lines_has_the_same_limit() -> None:

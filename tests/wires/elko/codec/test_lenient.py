@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.elko.codec.lenient import EXCERPT, MAX_DEPTH, MAX_DIGITS, BracketBalance, objects
+from broker.wires.elko.codec.lenient import EXCERPT, MAX_DEPTH, MAX_DIGITS, BracketBalance, objects, objects_in_steps
 
 
 def value(text: str) -> object:
@@ -146,7 +146,7 @@ def test_what_the_original_refuses(text: str, why: str) -> None:
 
 
 def test_objects_before_an_error_are_yielded() -> None:
-    found = objects('{op:"one"} }{{op:"lost"}')
+    found = objects_in_steps('{op:"one"} }{{op:"lost"}')
     assert next(found) == {"op": "one"}
     with pytest.raises(Malformed) as caught:
         next(found)
