@@ -156,7 +156,7 @@ class StreamConnection(ConnectionOutput, Protocol):
     @property
     def stranger(self) -> bool:
         """See `Scheduled`."""
-        return self.reads is STRANGER
+        return self.reads is STRANGER or not self.served
 
     @property
     def crowd(self) -> int:
@@ -306,6 +306,7 @@ class StreamConnection(ConnectionOutput, Protocol):
             self._held = b""
         if completed:
             self.heard = turns.end
+            self.served = True
         self.quantum = self.quantum.on_end
         if self._out or turns.first:
             self.flush()

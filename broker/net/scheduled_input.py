@@ -40,6 +40,8 @@ class Scheduled:
     _stopped_reading = False
     strikes = 0
     """Recent quanta that took long; see `took`."""
+    served = False
+    """True once a whole message or request of the peer was handled."""
     _number = 0  # of the conversation, once something is logged about it
 
     @property
@@ -60,8 +62,9 @@ class Scheduled:
 
     @property
     def stranger(self) -> bool:
-        """True while the peer has not authenticated: see `Scheduler.serve`."""
-        return False
+        """True before the first message or request, and before authentication where there is one: see
+        `Scheduler.serve`."""
+        return not self.served
 
     @property
     def lane(self) -> object:

@@ -8,8 +8,9 @@ Rules:
 - The quantum of a peer with strikes counts by the CPU time of the thread: on a machine whose processors others have,
   the broker may be stopped in the middle of any quantum. The first long one counts by the clock, since a reading of the
   CPU time is a system call of some 0.5 us, too much for each read of each peer; one strike alone has no effect.
-- A peer that has not authenticated is served at once as well; without time left, it queues with those that are not
-  ordinary: a thousand reconnecting peers would otherwise delay the connected ones.
+- A *stranger*, a peer without authentication or of which no message was handled yet, is served at once as well; without
+  time left, it queues with those that are not ordinary: a thousand reconnecting peers would otherwise delay the
+  connected ones.
 - All other work, and input beyond a quantum, is served in rounds: in each turn of the reactor for `TURN` seconds,
   ordinary peers first, and at least one of the others. A connection is not read from until it was served.
 - Within the rounds, listeners alternate, and within a listener the addresses (`fair_queue.py`).
@@ -174,7 +175,7 @@ class Scheduler:
     def serve(self, connection: ScheduledConnection, ordinary: bool, stranger: bool = False) -> None:
         """Serve a connection with input: at once if possible, the rest in the rounds.
 
-        A ``stranger`` has not authenticated: it queues with the peers that are not ordinary.
+        A ``stranger`` queues with the peers that are not ordinary.
         """
         outer = self._serving
         if outer is not None:

@@ -168,6 +168,11 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
         self._aggregator, self._producer = NOTHING_GATHERED, None  # type: ignore[assignment]
 
     @property
+    def stranger(self) -> bool:
+        """See `Scheduled`: True in the handshake."""
+        return not self._handshakeDone
+
+    @property
     def trusted(self) -> bool:
         """See `broker.core.memory_budget.Consumer`."""
         return False  # it counts in its handshake only

@@ -282,6 +282,21 @@ def test_a_turn_ends_in_time_however_much_there_is_to_do(hub: Hub) -> None:
     assert handled == (ALONE * 4 + 1) * 50
 
 
+def test_a_peer_that_was_served_before_comes_before_new_ones(hub: Hub) -> None:
+    """On a listener without authentication a thousand reconnecting peers would be as ordinary as a connected one."""
+    links = [hub.connect(port=port) for port in range(1, 5)]
+    for link in links:
+        link.protocol.authenticated()
+    *new, old = links
+    old.send("served")
+    hub.heard.cost = TURN
+    for link in (*new, old):
+        link.send("again")
+    hub.heard.cost = 0
+    hub.later()
+    assert [address[-1] for address, _ in hub.heard] == ["4", "1", "4", "2", "3"]
+
+
 def test_what_arrives_although_reading_was_stopped_is_kept_in_order(hub: Hub, link: Link) -> None:
     hub.heard.cost = COST
     link.send(*numbers(ALONE + 1))

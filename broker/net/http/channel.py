@@ -236,6 +236,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         self._batch += 1
         self._drips = 0
         self.heard = self.factory.clock.seconds()
+        self.served = True
         self.received = request
 
     def go_on_writing(self, request: HttpRequest, pieces: Iterator[bytes]) -> None:

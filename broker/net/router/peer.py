@@ -189,6 +189,7 @@ class RouterPeer(StreamConnection):
         factory.current = None
         if completed:
             self.heard = turns.end
+            self.served = True
         pending = self.reader.pending
         if pending or self.unfinished:
             self._watch(pending, completed)

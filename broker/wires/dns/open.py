@@ -61,8 +61,8 @@ class DnsConnection(StreamConnection):
 
     @property
     def stranger(self) -> bool:
-        """True before the first query. DNS has no authentication: clients that have asked come before new ones."""
-        return not self._session.queries
+        """See `Scheduled`: DNS has no authentication."""
+        return not self.served
 
     def receive(self, message: bytes) -> None:
         """Take one message."""

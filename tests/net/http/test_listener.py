@@ -14,7 +14,7 @@ from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.http.bounds import RequestBounds
 from broker.net.http.channel import DRIPS, FEW
 from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.scheduler import QUANTUM
+from broker.net.scheduler import QUANTUM, TURN
 from broker.web.messages import Request, Response
 from tests.net.http.http_peers import Site
 
@@ -70,6 +70,18 @@ def test_pipelined_requests_are_answered_in_order() -> None:
     waiting[1].callback(Response(body=b"two"))
     assert [each.body for each in link.answers()] == [b"one", b"two"]
     assert [each.path for each in site.requests] == ["/1", "/2"]
+
+
+def test_a_client_that_was_answered_before_comes_before_new_ones() -> None:
+    site = Site()
+    old, *new = [site.connect() for _ in range(4)]
+    old.ask("GET /served")
+    site.clock.tick = TURN  # the first one takes all time of this turn
+    for number, link in enumerate((*new, old)):
+        link.ask(f"GET /{number}")
+    site.clock.tick = 0.0
+    site.clock.turn()
+    assert [each.path for each in site.requests] == ["/served", "/3", "/0", "/1", "/2"]
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 511, 512, 513, 4_096, 100_000])

@@ -237,6 +237,11 @@ class RtcpSocket(Scheduled, Protocol):
 
     # for the scheduler
 
+    @property
+    def stranger(self) -> bool:
+        """See `Scheduled`: True without a session."""
+        return self.session is None
+
     def steps(self, data: bytes) -> Iterator[None]:
         """Handle one request in each step. Consecutive blocks are delivered together."""
         blocks: list[bytes] = []
