@@ -29,6 +29,9 @@ LINES_PER_STEP = 256
 """Lines of one step, some 200 µs in an unfinished block. A read full of tiny lines would also become tens of thousands
 of objects."""
 
+DECODING = 4
+"""Bytes of memory for each byte of a line or block between two steps: the input, its text, and the objects so far."""
+
 MAX_FAST_LINE = 4_096
 """Bytes of a line that `BlockReader.feed` may decode before its messages are due: some 20 µs."""
 
@@ -41,7 +44,7 @@ END = b"\n\n"
 class BlockReader:
     """Incremental decoder for the input of one connection."""
 
-    __slots__ = ("_balance", "_block", "_decode", "_ended", "_tail", "_vocabulary")
+    __slots__ = ("_balance", "_block", "_decode", "_decoding", "_ended", "_tail", "_vocabulary")
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -49,6 +52,7 @@ class BlockReader:
         self._tail = bytearray()
         self._block = bytearray()
         self._balance: lenient.BracketBalance | None = None
+        self._decoding = 0
         self._ended = False
 
     def feed(self, data: bytes) -> Iterator[Message | Malformed | None]:
@@ -106,13 +110,13 @@ class BlockReader:
                         yield message
             if len(lines) == LINES_PER_STEP:
                 yield None
-        if self.pending > MAX_BLOCK and not self._ended:
+        if len(self._tail) + len(self._block) > MAX_BLOCK and not self._ended:
             yield self._end(Reason.TOO_LARGE, f"a line or block has more than {MAX_BLOCK} bytes")
 
     @property
     def pending(self) -> int:
-        """Bytes held of an incomplete line or block."""
-        return len(self._tail) + len(self._block)
+        """Bytes held of an incomplete line or block, and of a block that is being decoded."""
+        return len(self._tail) + len(self._block) + self._decoding
 
     def _line(self, line: bytes) -> Iterator[Message | Malformed | None]:
         """Append a line to the block, and end the block if all its objects are complete."""
@@ -130,13 +134,17 @@ class BlockReader:
             self._balance = lenient.BracketBalance()
         self._block += line
         self._block += b" "
+        self._decoding = DECODING * len(line)
         yield from self._balance.scan(text)
+        self._decoding = 0
+        del text
         if self._balance.complete:
             yield from self._end_of_block()
 
     def _end_of_block(self) -> Iterator[Message | Malformed | None]:
         # Without the joining space at its end, which would complete a word that the end of the block cuts off.
         text = _text(bytes(self._block))[:-1]
+        self._decoding = DECODING * len(self._block)
         self._block = bytearray()
         self._balance = None
         try:
@@ -150,6 +158,7 @@ class BlockReader:
                     yield malformed
         except Malformed as malformed:
             yield malformed
+        self._decoding = 0
 
     def _end(self, reason: Reason, text: str) -> Malformed:
         # Input after a fatal error is ignored: the framing is lost, and the session closes the connection.
