@@ -181,6 +181,7 @@ class LongPollFactory(Listener, Factory):
         if session is None:
             self._refuse(request, 200, Refusal(Reason.PARAMETER, "http: there is no such session"))
             return
+        self.sockets.table.authenticated(request.channel)
         # A session is trusted as local only while all its requests are.
         session.line.local &= request.local
         if isinstance(asked, wire.Select):

@@ -201,6 +201,17 @@ def test_an_idle_connection_gives_way_and_one_that_awaits_its_answer_does_not() 
     assert not waiting.wire.disconnecting
 
 
+def test_a_connection_without_a_session_gives_way_before_one_that_has_carried_one() -> None:
+    web = Web(TransportLimits(connections=2))
+    peer = web.start()
+    peer.say("hello")
+    silent = web.connect()
+    newcomer = web.connect()
+    assert silent.wire.disconnecting
+    assert not peer.link.wire.disconnecting
+    assert "sessionid" in newcomer.get("/connect")
+
+
 def test_sessions_that_begin_too_often_are_refused() -> None:
     web = Web(TransportLimits(rate=1, burst=2))
     web.start()
