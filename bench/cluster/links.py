@@ -109,6 +109,7 @@ def listen() -> Side:
 
     class Receiver:
         began = 0.0
+        cpu = 0.0
         messages = 0
 
         def up(self, broker: str) -> None:

@@ -23,7 +23,7 @@ BESIDE = 32 * 1024 * 1024
 LONG = 1_000_000
 """Bytes of a long frame, which every wire takes."""
 
-DESCRIPTORS, HOLDERS = 256, 400
+DESCRIPTORS, HOLDERS = 512, 400
 """Descriptors that the broker may have, and the connections that take them all."""
 
 OPENING = zmtp_peer.opening()
