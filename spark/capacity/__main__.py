@@ -1,4 +1,4 @@
-"""The command: `python -m spark.capacity run|demo|what-if|generate|evaluate`.
+"""The command: `python -m spark.capacity run|demo|what-if|generate`.
 
 Exit codes: 0 done; 1 it could not be done, with one sentence that says why; 2 wrong arguments.
 """
@@ -18,8 +18,6 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark.capacity.benchmark import back_test, pipeline_trial, summary
-from spark.capacity.benchmark.traces import TraceError
 from spark.capacity.generator import ALL, BELIEVABLE, deliver, generate
 from spark.capacity.ingest.journal_folders import JournalError, need_journal
 from spark.capacity.last_run import same_plan
@@ -38,7 +36,7 @@ from spark.capacity.tables.store import OutError, Tables, need_publishable
 from spark.capacity.tables.working_copy import LAKE, fill, is_newest, refresh
 from spark.capacity.utc import utc
 
-SAID = (JournalError, NoJavaError, NoRecordsError, OutError, PolicyError, QuestionError, StoreError, TraceError)
+SAID = (JournalError, NoJavaError, NoRecordsError, OutError, PolicyError, QuestionError, StoreError)
 """Errors whose text is the sentence for the user."""
 
 DEMO_DAYS = 30
@@ -150,13 +148,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--days", type=float, default=DEMO_DAYS, help=f"days ({DEMO_DAYS})")
     made.add_argument("--seed", type=int, default=1, help="chance begins here (1)")
     made.add_argument("--faults", action="store_true", help="with everything that can go wrong")
-    known = commands.add_parser("evaluate", help="forecast and judge known series, and compare")
-    known.add_argument("--traces", type=Path, required=True, help="a folder of CSV files: a time and a value a line")
-    known.add_argument("--out", type=Path, help="write the tables to this file as well")
-    known.add_argument("--only-traces", action="store_true", help="make no journals, and start no Spark")
-    known.add_argument("--keep", type=folder, help="make the journals and their tables in this folder, and leave them")
-    known.add_argument("--master", help="where Spark runs (all cores of this machine)")
-    known.add_argument("--memory", default=MEMORY, help=f"heap of Spark on this machine ({MEMORY})")
     return top
 
 
@@ -287,49 +278,6 @@ def tables_of(out: Place, of_providers: Sequence[Table]) -> Iterator[Tables]:
         yield tables
 
 
-def evaluate(arguments: argparse.Namespace, progress: Progress) -> None:
-    """Print how well known series are forecast, and planted flaky providers found."""
-    if not arguments.traces.exists():
-        raise TraceError(f"there is no {arguments.traces}")
-    if arguments.out:
-        # Better now than after some minutes.
-        arguments.out.open("a").close()
-    scale = pipeline_trial.Scale()
-    weeks: list[list[back_test.Step]] = []
-    outcome = None
-    with progress.job("traces") as step:
-        walked = back_test.walk_all(
-            arguments.traces, lambda done, total: step(done / total, f"{done:,} of {total:,} files")
-        )
-        used = sum(len(series) for series in walked.walks.values())
-        step(1.0, f"{used:,} series, {len(walked.left_out):,} files left out")
-    if not arguments.only_traces:
-        with folder_for(arguments.keep) as folder:
-            spark = open_session(arguments.master, memory=arguments.memory)
-            farms = pipeline_trial.make(folder, scale, progress)
-            with progress.job("weeks") as step:
-                weeks = pipeline_trial.walked(scale)
-                step(1.0, f"{len(weeks):,} series of the generator")
-            outcome = pipeline_trial.run(spark, farms, folder / "tables", progress)
-    told = summary.markdown(walked, weeks, outcome)
-    print(f"\n{told}")
-    if arguments.out:
-        arguments.out.write_text(told)
-
-
-@contextmanager
-def folder_for(kept: Path | None) -> Iterator[Path]:
-    """Give a folder to work in: an empty one that is kept, or one that is not."""
-    if kept is None:
-        with TemporaryDirectory(prefix="capacity-") as folder:
-            yield Path(folder)
-        return
-    kept.mkdir(parents=True, exist_ok=True)
-    if any(kept.iterdir()):
-        raise OutError(f"{kept} is not empty")
-    yield kept
-
-
 def one_line(error: Exception) -> str:
     """Return the text of an error of delta-rs, which has lines and colours, as one line."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(error)).split())
@@ -346,19 +294,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         "generate": lambda: make_journal(
             arguments.journal, progress, days=arguments.days, seed=arguments.seed, faults=arguments.faults
         ),
-        "evaluate": lambda: evaluate(arguments, progress),
     }
+    return ended(commands[arguments.command], arguments.command, getattr(arguments, "out", None))
+
+
+def ended(command: Callable[[], None], name: str, out: Place | None) -> int:
+    """Run a command. Return the exit code, after an error is printed as one sentence."""
     try:
-        commands[arguments.command]()
+        command()
     except SAID as error:
         print(f"capacity: {error}", file=sys.stderr)
         return 1
     except DeltaError as error:
-        print(f"capacity: {arguments.out}: {one_line(error)}", file=sys.stderr)
+        print(f"capacity: {out}: {one_line(error)}", file=sys.stderr)
         return 1
     except OSError as error:
         told = error.strerror or one_line(error)
-        print(f"capacity: {error.filename or arguments.command}: {told}", file=sys.stderr)
+        print(f"capacity: {error.filename or name}: {told}", file=sys.stderr)
         return 1
     except (PySparkException, Py4JError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]

@@ -75,11 +75,6 @@ def test_a_uri_of_a_file_is_its_path(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == f"capacity: {journal} is no journal: it has no folder named segments\n"
 
 
-def test_a_folder_without_traces_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evaluate", "--traces", str(tmp_path)]) == 1
-    assert "has no series" in capsys.readouterr().err
-
-
 def test_generate_writes_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--journal", str(tmp_path / "journal"), "--days", "0.2"]) == 0
     assert list((tmp_path / "journal" / "segments").glob("*/*/*.jsonl.gz"))

@@ -5,9 +5,9 @@ import gzip
 import numpy as np
 import pytest
 
-from spark.capacity.benchmark import back_test as bt
-from spark.capacity.benchmark import bound_tables
-from spark.capacity.benchmark.traces import TraceError, read_trace
+from tests.spark.benchmark import back_test as bt
+from tests.spark.benchmark import bound_tables
+from tests.spark.benchmark.traces import TraceError, read_trace
 from tests.spark.series import daily, write
 
 

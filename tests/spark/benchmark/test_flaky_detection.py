@@ -4,7 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spark.capacity.benchmark.flaky_detection import (
+from spark.capacity.generator import ProviderTruth, ServiceTruth, Truth
+from spark.capacity.generator.broker_lives import DAY, HOUR, SECOND
+from tests.spark.benchmark.flaky_detection import (
     FLAPPING,
     GOOD,
     Judged,
@@ -15,8 +17,6 @@ from spark.capacity.benchmark.flaky_detection import (
     markdown,
     score,
 )
-from spark.capacity.generator import ProviderTruth, ServiceTruth, Truth
-from spark.capacity.generator.broker_lives import DAY, HOUR, SECOND
 
 START = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp()) * SECOND
 

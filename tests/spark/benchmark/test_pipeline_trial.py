@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.benchmark import pipeline_trial, summary
-from spark.capacity.benchmark.back_test import Walked
-from spark.capacity.benchmark.flaky_detection import FLAPPING, GOOD
-from spark.capacity.benchmark.pipeline_trial import RATIOS, Outcome, Scale
 from spark.capacity.generator import END
 from spark.capacity.progress import Progress
 from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H
 from spark.capacity.tables.store import Tables
+from tests.spark.benchmark import pipeline_trial, summary
+from tests.spark.benchmark.back_test import Walked
+from tests.spark.benchmark.flaky_detection import FLAPPING, GOOD
+from tests.spark.benchmark.pipeline_trial import RATIOS, Outcome, Scale
 from tests.spark.farm import put_dates
 
 pytestmark = pytest.mark.long

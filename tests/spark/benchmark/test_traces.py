@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark.capacity.benchmark import traces
-from spark.capacity.benchmark.traces import TraceError, files, group_of, read_trace
+from tests.spark.benchmark import traces
+from tests.spark.benchmark.traces import TraceError, files, group_of, read_trace
 from tests.spark.series import write
 
 DAYS = 3

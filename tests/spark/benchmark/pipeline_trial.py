@@ -27,8 +27,6 @@ import numpy as np
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from spark.capacity.benchmark import flaky_detection
-from spark.capacity.benchmark.back_test import Bounds, Step, judge, walk
 from spark.capacity.generator import END, Faults, Service, Truth, deliver, generate, series
 from spark.capacity.generator.broker_lives import HOUR, SECOND
 from spark.capacity.generator.demand import FUTURE
@@ -38,6 +36,8 @@ from spark.capacity.progress import Progress
 from spark.capacity.progress import Step as Tell
 from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H
 from spark.capacity.tables.store import Tables
+from tests.spark.benchmark import flaky_detection
+from tests.spark.benchmark.back_test import Bounds, Step, judge, walk
 
 RATIOS = (0.02, 0.03, 0.02, 0.05, 0.02, 0.1)
 """Of beats that flaky providers miss, in turn: the least is the hardest, and is half of them."""

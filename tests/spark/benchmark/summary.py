@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spark.capacity.benchmark import back_test, bound_tables, flaky_detection
-from spark.capacity.benchmark.back_test import Walked
-from spark.capacity.benchmark.pipeline_trial import Outcome
+from tests.spark.benchmark import back_test, bound_tables, flaky_detection
+from tests.spark.benchmark.back_test import Walked
+from tests.spark.benchmark.pipeline_trial import Outcome
 
 IN_WEEKS = "generator"
 """The group of the generator's demand, walked through a week at a time."""

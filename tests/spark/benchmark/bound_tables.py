@@ -18,10 +18,10 @@ from math import ceil
 
 import numpy as np
 
-from spark.capacity.benchmark.back_test import HELD_OUT, SEEN, Step
-from spark.capacity.benchmark.rival_rules import RULES
 from spark.capacity.planning.needs import Needs
 from spark.capacity.planning.peak_bound import upper_limit
+from tests.spark.benchmark.back_test import HELD_OUT, SEEN, Step
+from tests.spark.benchmark.rival_rules import RULES
 
 MOST = 10.0
 

@@ -24,11 +24,11 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-from spark.capacity.benchmark.rival_rules import RULES, Known
-from spark.capacity.benchmark.traces import Trace, TraceError, files, read_trace
 from spark.capacity.planning import models
 from spark.capacity.planning.models import DAY, WEEK_DAYS, Floats
 from spark.capacity.planning.peak_bound import bound, by_hour, past_odds, record
+from tests.spark.benchmark.rival_rules import RULES, Known
+from tests.spark.benchmark.traces import Trace, TraceError, files, read_trace
 
 SEEN, HELD_OUT = "seen", "held out"
 

@@ -1,1 +1,0 @@
-"""Accuracy measurements: recorded series, and generated journals of known truth."""
