@@ -7,7 +7,7 @@ from functools import partial
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.checks.interfaces import TargetInfo
+from broker.core.checks.check_rules import TargetInfo
 from broker.wires.views import AnyView, Column, Row, View
 
 CHECK_COLUMNS = (

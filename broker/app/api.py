@@ -51,7 +51,7 @@ from broker.core.model import Listening
 from broker.core.plan import IPlan
 from broker.net.scheduler_probe import SchedulerProbe
 from broker.net.tls import Certificates
-from broker.web.endpoint import Endpoint
+from broker.web.http_endpoint import Endpoint
 from broker.wires.dialect import Dialect
 from broker.wires.views import AnyView
 

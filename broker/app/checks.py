@@ -8,18 +8,16 @@ from functools import partial
 from typing import Any
 
 from broker.config import values
-from broker.core.checks.interfaces import Pinger, Question
-from broker.core.checks.progress import Outcome
-from broker.core.checks.registered import RegisteredChecks
-from broker.core.checks.rules import CheckKind, CheckRule, CheckSettings
-from broker.core.checks.schedule import Schedule
+from broker.core.checks.check_rules import CheckKind, CheckRule, CheckSettings, Outcome, Pinger, Question
+from broker.core.checks.check_schedule import Schedule
+from broker.core.checks.registered_checks import RegisteredChecks
 from broker.core.counters import Counters
 from broker.core.errors import Refusal
 from broker.core.interfaces import ILeases
 from broker.core.model import Policy
 from broker.core.registry import Registry
 from broker.core.silence import AT_ONCE, SilenceSettings, Verification
-from broker.net.checks.connections import ConnectionChecks
+from broker.net.check_connections import ConnectionChecks
 from broker.net.outgoing import Outgoing
 
 
@@ -63,7 +61,7 @@ class HealthChecks:
         self.schedule.stop()
         self.silence.stop()
 
-    # as `broker.core.checks.interfaces.Asker`
+    # as `broker.core.checks.check_rules.Asker`
 
     def pings(self, wire: str) -> bool:
         """Return True if a wire has a ping."""

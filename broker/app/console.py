@@ -20,7 +20,7 @@ from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineFactory
-from broker.net.stream_listener import StreamListener
+from broker.net.listeners import StreamListener
 from broker.net.tls import Certificates
 from broker.wires.common.places import place
 from broker.wires.dialect import Dialect
@@ -76,7 +76,7 @@ class ConsoleListener:
         self.where = endpoint.where
 
     def bind(self) -> str:
-        """Listen, and log that. Returns the address. Raises `broker.net.endpoints.CannotListen`."""
+        """Listen, and log that. Returns the address. Raises `broker.net.listeners.CannotListen`."""
         where = self._listener.open()
         self.log.info("console on {where}", where=where)
         return where

@@ -69,13 +69,12 @@ from broker.core.worker import log_defect
 from broker.export.plan_document import parse
 from broker.logs.log_levels import LogControl
 from broker.net.admission import ConnectionFactory
-from broker.net.endpoints import CannotListen
-from broker.net.listener_retry import Openings
+from broker.net.listeners import CannotListen, Openings
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.tls import Certificates
 from broker.net.traces import Traces
 from broker.wall_clock import wall
-from broker.web.endpoint import Endpoint
+from broker.web.http_endpoint import Endpoint
 from broker.wires.counter import Documentation
 from broker.wires.interface import Context
 
@@ -167,7 +166,7 @@ class Daemon(TwistedService):
         """Start, or raise `StartFailed` with nothing left running.
 
         The start fails over the first Elko listener, and where no listener at all can be opened; others may be opened
-        later (`broker.net.listener_retry`), unless ``broker.strict_listeners`` is set.
+        later (`broker.net.listeners`), unless ``broker.strict_listeners`` is set.
         """
         super().startService()  # type: ignore[no-untyped-call]
         # Before everything else: signals end a process without a handler. The reload runs once the reactor does.

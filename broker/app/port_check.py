@@ -17,7 +17,7 @@ from broker.app.configuration import SCHEMA
 from broker.config.endpoint import Endpoint
 from broker.config.schema import Config
 from broker.config.validate import bindings
-from broker.net.unix_socket import check_free
+from broker.net.listeners import check_free
 
 Trial = tuple[str, str, Callable[[ExitStack], None]]
 """The name of a listener, its address, and a function that binds it until the stack is closed, or raises OSError."""

@@ -11,15 +11,15 @@ from twisted.internet.defer import Deferred, DeferredList
 from broker.blocking import unavoidable
 from broker.config.schema import Config
 from broker.config.section import Binding
-from broker.core.checks.interfaces import Pinger
+from broker.core.checks.check_rules import Pinger
 from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
 from broker.core.model import NotReady, Provider, Service
 from broker.net.admission import ConnectionFactory
-from broker.net.listener_retry import Openings
+from broker.net.listeners import Openings
 from broker.net.tls import Certificates
 from broker.net.udp import UdpSocket
-from broker.web.endpoint import Endpoint
+from broker.web.http_endpoint import Endpoint
 from broker.wires.dbp.wire import WIRE as DBP
 from broker.wires.dialect import Dialect
 from broker.wires.dns.wire import WIRE as DNS

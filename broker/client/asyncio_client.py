@@ -29,7 +29,7 @@ from broker.client.credentials import Credentials
 from broker.client.reader import Delivery
 from broker.client.settings import Keys, Settings
 from broker.client.transport import Transport
-from broker.wires.mtl.codec.control import DEFAULT_HOST
+from broker.wires.mtl.codec.control_messages import DEFAULT_HOST
 
 Result = TypeVar("Result")
 

@@ -34,7 +34,7 @@ from broker.client.endpoints import Endpoints
 from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Elsewhere, Lost, MtlError, Refused
 from broker.client.settings import Settings
 from broker.client.transport import FrameSocket
-from broker.wires.mtl.codec import client as wire
+from broker.wires.mtl.codec import client_messages as wire
 
 MAX_STEPS = 10
 """Requests of one authentication exchange; SCRAM has three. The limit ends an exchange with a broker that sends

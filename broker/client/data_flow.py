@@ -39,9 +39,9 @@ from broker.client.events import Event, OnEvent
 from broker.client.heartbeat import Heartbeat
 from broker.client.settings import Settings
 from broker.client.transport import FrameSocket
-from broker.wires.mtl.codec import client as requests
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.codec.faults import IllFormed
+from broker.wires.mtl.codec import client_messages as requests
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.codec.field_table import IllFormed
 
 MAX_HOPS = 4
 """Brokers to which a client is sent in a row for one lease. One is usual, two while a resource moves; more are brokers

@@ -15,7 +15,7 @@ import zmq
 from twisted.logger import Logger
 
 from broker.client.settings import Keys, Settings
-from broker.wires.mtl.codec.data import MAX_HEADER
+from broker.wires.mtl.codec.data_messages import MAX_HEADER
 
 
 class _GlobalReactor(ModuleType):

@@ -37,10 +37,10 @@ from broker.client.reader import Delivery, Reader, Receive
 from broker.client.settings import Keys, Settings
 from broker.client.transport import FrameSocket, Transport
 from broker.client.writer import Writer
-from broker.wires.mtl.codec.client import Ready
-from broker.wires.mtl.codec.control import DEFAULT_HOST, Confirm
-from broker.wires.mtl.codec.data import Tails
-from broker.wires.mtl.codec.table import MAX_EXTENDED
+from broker.wires.mtl.codec.client_messages import Ready
+from broker.wires.mtl.codec.control_messages import DEFAULT_HOST, Confirm
+from broker.wires.mtl.codec.data_messages import Tails
+from broker.wires.mtl.codec.field_table import MAX_EXTENDED
 
 __all__ = [
     "Anonymous",

@@ -25,10 +25,10 @@ from twisted.python.failure import Failure
 from broker.client.data_flow import Direction, all_of
 from broker.client.errors import Closed, Lost, NotTaken, Refused
 from broker.client.settings import Settings
-from broker.wires.mtl.codec import client as requests
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.codec import table
-from broker.wires.mtl.codec.control import Confirm
+from broker.wires.mtl.codec import client_messages as requests
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.codec import field_table
+from broker.wires.mtl.codec.control_messages import Confirm
 
 MOST_PENDING = 10_000
 """Contents that handlers may be busy with, however large the window that the broker granted."""
@@ -53,13 +53,13 @@ class Delivery:
         """True after a confirm or reject, and when an answer would be void."""
         self._reader = reader
         self._table = content.table
-        self._properties: dict[str, table.Value] | None = None
+        self._properties: dict[str, field_table.Value] | None = None
 
     @property
-    def properties(self) -> dict[str, table.Value]:
+    def properties(self) -> dict[str, field_table.Value]:
         """The properties of the Content."""
         if self._properties is None:
-            self._properties = table.decode(self._table, table.MAX_EXTENDED)
+            self._properties = field_table.decode(self._table, field_table.MAX_EXTENDED)
         return self._properties
 
     def text(self, name: str) -> str:

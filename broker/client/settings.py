@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from broker.wires.mtl.codec.data import MAX_BODY
+from broker.wires.mtl.codec.data_messages import MAX_BODY
 
 
 @attrs.frozen

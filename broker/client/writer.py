@@ -25,10 +25,10 @@ from broker.client.data_flow import Direction
 from broker.client.errors import Closed, Full, NotConnected, Refused, Rejected, Unsettled
 from broker.client.events import Event
 from broker.client.settings import Settings
-from broker.wires.mtl.codec import client as requests
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.codec import table
-from broker.wires.mtl.codec.control import Confirm
+from broker.wires.mtl.codec import client_messages as requests
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.codec import field_table
+from broker.wires.mtl.codec.control_messages import Confirm
 
 MAX_FLOWS = 10
 """Flows by which one Content may be sent. A Content that many flows did not survive may be the cause of their losses: a
@@ -93,7 +93,7 @@ class Writer(Direction):
         return len(self._unconfirmed) + len(self._waiting) + len(self._pausing)
 
     def send(
-        self, body: bytes, resource: str = "", properties: Mapping[str, table.Value] | None = None
+        self, body: bytes, resource: str = "", properties: Mapping[str, field_table.Value] | None = None
     ) -> Deferred[None]:
         """Send a Content. Fires when it is confirmed, or, without confirmation, when the socket has accepted it.
 
@@ -134,14 +134,14 @@ class Writer(Direction):
 
     # output
 
-    def _tail(self, resource: str, properties: Mapping[str, table.Value]) -> bytes:
+    def _tail(self, resource: str, properties: Mapping[str, field_table.Value]) -> bytes:
         if not resource and len(self._resources) == 1:
             resource = self._resources[0]
         if not wire.is_name(resource):
             raise ValueError("a Content must name its resource unless the lease covers exactly one")
         if self._resources and resource not in self._resources:
             raise ValueError(f"the lease does not cover {resource!r}")
-        return wire.make_tail(resource, table.encode(properties))
+        return wire.make_tail(resource, field_table.encode(properties))
 
     def _has_room(self) -> bool:
         if not self._confirmed:

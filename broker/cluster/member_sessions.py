@@ -57,7 +57,7 @@ LEASE_ENDED = "the lease has ended"
 
 
 class Session(Protocol):
-    """The side of the sessions for the parts; see `broker.cluster.member_sessions`."""
+    """The side of the sessions for the parts."""
 
     def is_member(self) -> bool:
         """Return whether this broker is a member."""

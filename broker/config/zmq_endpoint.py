@@ -48,7 +48,7 @@ class ZEndpoint:
 
     @property
     def stream(self) -> Endpoint:
-        """The endpoint by which `broker.net.endpoints.listen` opens it."""
+        """The endpoint by which `broker.net.listeners.listen` opens it."""
         if self.passed is not None:
             return self.passed
         if self.path is not None:

@@ -35,9 +35,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from broker.access.identity import is_local
-from broker.core.checks.interfaces import Question
-from broker.core.checks.progress import Outcome
-from broker.core.checks.rules import CheckKind, CheckRule
+from broker.core.checks.check_rules import CheckKind, CheckRule, Outcome, Question
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import BAD_STATES, Change, Kind, Service
 from broker.core.silent_peers import DOUBTFUL, OVERDUE, Silent, silent_for
@@ -72,7 +70,7 @@ CHECK = CheckRule(("*",), CheckKind.TCP, timeout=TIMEOUT)
 
 
 Ask = Callable[[Question, Callable[[Outcome], None]], Callable[[], None] | None]
-"""Makes one check: see `broker.core.checks.interfaces.Asker`."""
+"""Makes one check: see `broker.core.checks.check_rules.Asker`."""
 
 
 @attrs.frozen

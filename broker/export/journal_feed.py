@@ -8,7 +8,7 @@ Rules:
 - Rate limit: of each kind, a provider has `RECORDS` records a second, and a burst. Faster reports *coalesce*: the
   newest one waits for its turn, and its records have the number of the reports that it replaces. So a flood costs its
   own provider's records, and leaves the journal's queue to the others. A report that waits when the provider leaves is
-  discarded. The details of loads that coalesce are summed (`broker.export.journal_feed`).
+  discarded. The details of loads that coalesce are summed.
 - A provider's label is the one at its first offer: later ones are for administrators only.
 - A time of the peer's clock is omitted if it is outside of the range that readers can represent.
 - `FullLoads` has the full load of a service. Services that are not in it have none in their records.

@@ -34,8 +34,7 @@ from broker.core.token_buckets import Bucket
 from broker.net.client_certificate import client_names
 from broker.net.connection_output import ConnectionOutput
 from broker.net.connection_states import BLOCKED, BULK, ENDED, IDLE, LOST, OPEN, OPENING, SERVING, STRANGER, ReadState
-from broker.net.epoll_streams import TcpStream
-from broker.net.fast_write import nothing_waits, plain_socket, unsent
+from broker.net.epoll_streams import TcpStream, nothing_waits, plain_socket, unsent
 from broker.net.interfaces.peer import MessageReader
 from broker.net.scheduled_input import STRIKES
 from broker.net.silent_hosts import unacknowledged

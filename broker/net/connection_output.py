@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from broker.core.errors import Refusal
 from broker.core.memory_budget import SHORT, Share
 from broker.net.connection_states import BLOCKED, CLEAR, DUE, IDLE, OPEN, URGENT, LifeState, OutputState, QuantumState
-from broker.net.fast_write import await_room, send_now, unsent
+from broker.net.epoll_streams import await_room, send_now, unsent
 from broker.net.scheduled_input import Scheduled
 
 if TYPE_CHECKING:

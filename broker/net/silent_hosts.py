@@ -1,7 +1,7 @@
 """Socket options by which the kernel ends the connections of hosts that vanish: without power, or behind a cut network.
 
 Rules:
-- Every TCP connection has them: accepted ones inherit them from their listening socket (`broker.net.endpoints`), and
+- Every TCP connection has them: accepted ones inherit them from their listening socket (`broker.net.listeners`), and
   outgoing ones get them before they connect (`broker.net.reactor`).
 - An idle connection is probed by keepalive after `KEEPALIVE_IDLE`. Keepalive does not run while output is
   unacknowledged, such as a ping that is repeated for minutes: for that time `USER_TIMEOUT` counts.

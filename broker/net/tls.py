@@ -28,7 +28,7 @@ from broker.blocking import blocking
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import Share
 from broker.net.client_certificate import certificate_names
-from broker.net.fast_write import push
+from broker.net.epoll_streams import push
 from broker.net.rate_limits import Complaints
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler

@@ -10,10 +10,9 @@ from typing import Any
 import attrs
 import msgspec
 
-from broker.web.endpoint import Endpoint
+from broker.web.http_endpoint import Endpoint, template_variables
+from broker.web.messages import HEADER, PATTERN
 from broker.web.problem import MEDIA_TYPE, ProblemDetails
-from broker.web.request_ids import HEADER, PATTERN
-from broker.web.routes import template_variables
 
 TEMPLATE = "#/components/schemas/{name}"
 

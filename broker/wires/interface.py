@@ -30,8 +30,8 @@ from broker.access.logins import Logins
 from broker.access.principal import Access
 from broker.config.section import Section
 from broker.config.values import Broker
-from broker.core.checks.interfaces import Pinger
-from broker.core.checks.schedule import Schedule
+from broker.core.checks.check_rules import Pinger
+from broker.core.checks.check_schedule import Schedule
 from broker.core.cluster.interfaces import ILinks, IMembers, IQueueOwners
 from broker.core.cluster.single import SINGLE
 from broker.core.damage import Damages
@@ -45,7 +45,7 @@ from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.net.tls import Certificates
 from broker.net.udp import UdpSocket
-from broker.web.endpoint import Endpoint
+from broker.web.http_endpoint import Endpoint
 from broker.wires.counter import Counter
 from broker.wires.dialect import Dialect
 from broker.wires.views import AnyView
@@ -116,7 +116,7 @@ class OpenWire(Protocol):
     def bind(self, title: str) -> str:
         """Open the listener of a title of the section's bindings, and log its address. Returns the address.
 
-        Raises `broker.net.endpoints.CannotListen` with none of its sockets open; the call may be repeated.
+        Raises `broker.net.listeners.CannotListen` with none of its sockets open; the call may be repeated.
         """
 
     def places(self) -> Iterable[Mapping[str, object]]:
@@ -249,7 +249,7 @@ class Wire(Generic[V]):
 
     - ``section``: its table of the configuration; the name of the wire is that of the table.
     - ``enabled``: returns True if the configuration enables it.
-    - ``open``: creates the `OpenWire`. Raises `broker.net.endpoints.CannotListen` with nothing left open.
+    - ``open``: creates the `OpenWire`. Raises `broker.net.listeners.CannotListen` with nothing left open.
     - ``counters``: the families of all its counters, including those of its connections.
     - ``descriptors``: its file descriptors besides connections, as a function of the process limit.
     """

@@ -5,8 +5,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 
 from broker.admin.checks_view import checks_view
-from broker.core.checks.interfaces import Question, TargetInfo
-from broker.core.checks.rules import CheckKind, CheckRule
+from broker.core.checks.check_rules import CheckKind, CheckRule, Question, TargetInfo
 from broker.core.model import Check, CheckState, Policy
 from tests.wires.contexts import page
 

@@ -25,7 +25,7 @@ from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason
 from broker.core.model import Launcher
 from broker.wires.counter import Counter, Documentation
-from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.commands import WIDTH, broker_dialect
 from broker.wires.views import Column, View
 from tests.wires.recording import Client, ElkoFarm, RecordingPeer, desc, found, nothing, remembered, told

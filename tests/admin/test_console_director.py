@@ -13,7 +13,7 @@ from broker.access.principal import Principal
 from broker.admin.console import PRETTY, ConsoleSession, Shown
 from broker.admin.telnet import ConsoleReader, Line
 from broker.wires.dialect import Dialect
-from broker.wires.elko.codec.director import ADMIN
+from broker.wires.elko.codec.director_messages import ADMIN
 from broker.wires.elko.commands import DIRECTOR, WIDTH, broker_dialect, director_dialect
 from tests.admin.test_console import Operator, enter
 from tests.wires.elko.director_recording import DirectorFarm, opens, reserve

@@ -10,10 +10,9 @@ import pytest
 
 from broker.access.principal import Principal
 from broker.admin.page.files import FOLDER, TYPES, endpoints, files
-from broker.web.endpoint import Call, NoParameters
+from broker.web.http_endpoint import Call, NoParameters, Routes
 from broker.web.messages import Request, Response
 from broker.web.problem import Problem
-from broker.web.routes import Routes
 
 
 def get(path: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -22,8 +22,8 @@ from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
 from broker.client.mtl import Client, Settings
-from broker.wires.mtl.codec import data
-from broker.wires.mtl.codec.table import EMPTY, encode
+from broker.wires.mtl.codec import data_messages
+from broker.wires.mtl.codec.field_table import EMPTY, encode
 from tests.patience import PATIENCE
 
 LOOK_EVERY = 0.002
@@ -140,7 +140,7 @@ class ScriptedBroker:
         self._secret_key = secret_key
         self.answers: dict[str, Callable[..., Any]] = {}
         self.requests: list[tuple[str, dict[str, Any]]] = []
-        self.commands: list[data.Command] = []
+        self.commands: list[data_messages.Command] = []
         self.peers: list[bytes] = []
         """The peers that sent them."""
         self.wrong: list[str] = []
@@ -151,7 +151,7 @@ class ScriptedBroker:
         self.leased: dict[bytes, Leased] = {}
         self.more: dict[str, Any] = {}
         """Further members of 202."""
-        self._tails = data.Tails()
+        self._tails = data_messages.Tails()
         self._ports = (0, 0)
         self._count = 0
         self.control: Router
@@ -283,7 +283,7 @@ class ScriptedBroker:
     def _receive_data(self, frames: list[bytes]) -> None:
         identity, *rest = frames
         try:
-            command = data.parse(rest, self._tails)
+            command = data_messages.parse(rest, self._tails)
         except Exception as error:
             self.wrong.append(f"a command that is none: {error}")
             return
@@ -298,7 +298,7 @@ class ScriptedBroker:
 
     def _do(self, identity: bytes, command: Any) -> None:
         leased = self.leased.get(identity)
-        if isinstance(command, data.Lease):
+        if isinstance(command, data_messages.Lease):
             side = self.leases.pop(command.lease, None)
             if side is not None:
                 name, members = side
@@ -306,28 +306,33 @@ class ScriptedBroker:
                 if name in leased.sides:
                     self.wrong.append(f"a second lease for a {name}")
                 leased.sides[name] = members
-            self.say(identity, data.response(command.sequence, data.FORBIDDEN if side is None else data.OK))
+            self.say(
+                identity,
+                data_messages.response(command.sequence, data_messages.FORBIDDEN if side is None else data_messages.OK),
+            )
         elif leased is None:
-            if isinstance(command, data.Summon | data.Dismiss | data.Content | data.Ping):
-                self.say(identity, data.response(getattr(command, "sequence", 0), data.FORBIDDEN))
-        elif isinstance(command, data.Ping):
-            self.say(identity, data.PONG)
-        elif isinstance(command, data.Summon):
+            if isinstance(
+                command, data_messages.Summon | data_messages.Dismiss | data_messages.Content | data_messages.Ping
+            ):
+                self.say(identity, data_messages.response(getattr(command, "sequence", 0), data_messages.FORBIDDEN))
+        elif isinstance(command, data_messages.Ping):
+            self.say(identity, data_messages.PONG)
+        elif isinstance(command, data_messages.Summon):
             if command.resource in leased.summoned or not _covers(leased, "reader", command.resource):
                 self.wrong.append(f"a Summon of {command.resource}")
             leased.summoned.append(command.resource)
-            self.say(identity, data.response(command.sequence, data.OK))
-        elif isinstance(command, data.Dismiss):
+            self.say(identity, data_messages.response(command.sequence, data_messages.OK))
+        elif isinstance(command, data_messages.Dismiss):
             if command.resource not in leased.summoned:
                 self.wrong.append(f"a Dismiss of {command.resource}")
             else:
                 leased.summoned.remove(command.resource)
-            self.say(identity, data.response(command.sequence, data.OK))
-        elif isinstance(command, data.Content):
+            self.say(identity, data_messages.response(command.sequence, data_messages.OK))
+        elif isinstance(command, data_messages.Content):
             if not _covers(leased, "writer", command.resource):
                 self.wrong.append(f"a Content of {command.resource}")
             elif leased.sides["writer"].get("confirm") == "full":
-                self.say(identity, data.confirm(command.sequence))
+                self.say(identity, data_messages.confirm(command.sequence))
 
     def say(self, identity: bytes, frames: tuple[bytes, Any]) -> None:
         """Send a command."""
@@ -349,7 +354,7 @@ class ScriptedBroker:
         leased.sequence += 1 + skip
         named = {name.replace("_", "-"): value for name, value in properties.items()}
         table = encode(named) if named else EMPTY
-        self.say(identity, data.content(leased.sequence, resource, table, body))
+        self.say(identity, data_messages.content(leased.sequence, resource, table, body))
         return leased.sequence
 
 

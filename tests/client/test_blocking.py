@@ -24,8 +24,8 @@ from broker.client.errors import Closed, NotTaken, Refused, Rejected
 from broker.client.profiles import registry, service
 from broker.client.reactor_thread import ReactorThread
 from broker.client.testing import FakeBroker
-from broker.wires.mtl.codec import data
-from broker.wires.mtl.codec.table import decode
+from broker.wires.mtl.codec import data_messages
+from broker.wires.mtl.codec.field_table import decode
 from tests.client.scripted import FORBIDDEN, QUICK, ScriptedBroker, unauthorized
 from tests.client.test_control_flow import Scram
 from tests.patience import PATIENCE
@@ -52,7 +52,11 @@ class Stand:
         """Outcomes that clients gave to Contents."""
 
         def answers() -> list[Any]:
-            return [command for command in self.broker.commands if isinstance(command, data.Confirm | data.Reject)]
+            return [
+                command
+                for command in self.broker.commands
+                if isinstance(command, data_messages.Confirm | data_messages.Reject)
+            ]
 
         until(lambda: len(answers()) >= count)
         return answers()
@@ -125,11 +129,11 @@ def test_contents_one_after_the_other(stand: Stand) -> None:
         second.confirm()
         first.reject(recycle=True)
         second.reject(recycle=False)
-        assert stand.answers(2) == [data.Confirm(2, False), data.Reject(1, False, True)]
+        assert stand.answers(2) == [data_messages.Confirm(2, False), data_messages.Reject(1, False, True)]
         with pytest.raises(TimeoutError):
             reader.take(0.05)
     # the third was never answered, and is given back when the client closes
-    assert stand.answers(3)[2] == data.Reject(3, True, True)
+    assert stand.answers(3)[2] == data_messages.Reject(3, True, True)
 
 
 def test_work_is_answered_by_what_becomes_of_it(stand: Stand) -> None:
@@ -151,9 +155,13 @@ def test_work_is_answered_by_what_becomes_of_it(stand: Stand) -> None:
             reader.take()
     assert done == [b"good", b"fails", b"poison", b"last"]
     answers = stand.answers(4)
-    assert answers[:3] == [data.Confirm(1, False), data.Reject(2, False, True), data.Reject(3, False, False)]
+    assert answers[:3] == [
+        data_messages.Confirm(1, False),
+        data_messages.Reject(2, False, True),
+        data_messages.Reject(3, False, False),
+    ]
     # it was closed before it was done with the last one
-    assert answers[3] == data.Reject(4, True, True)
+    assert answers[3] == data_messages.Reject(4, True, True)
 
 
 def test_what_is_not_confirmed_waits_until_it_is_taken(stand: Stand) -> None:
@@ -189,7 +197,7 @@ def test_a_restart_in_the_middle_is_not_noticed_but_for_what_comes_twice(stand: 
             content = reader.take(PATIENCE)
             assert content.body == body
             content.confirm()
-        assert stand.answers(2) == [data.Confirm(1, False), data.Confirm(2, False)]
+        assert stand.answers(2) == [data_messages.Confirm(1, False), data_messages.Confirm(2, False)]
         assert client.client.sessions == 2
 
 
@@ -217,7 +225,7 @@ def test_sending_waits_for_the_confirm(stand: Stand) -> None:
         with pytest.raises(ValueError, match="must name"):
             writer.send(b"z")
         stand.broker.answers["Content"] = lambda identity, command: stand.broker.say(
-            identity, data.reject(command.sequence)
+            identity, data_messages.reject(command.sequence)
         )
         with pytest.raises(Rejected):
             writer.send(b"z", "jobs", timeout=PATIENCE)
@@ -232,10 +240,10 @@ def test_posting_waits_for_room_only_and_flushing_for_all(stand: Stand) -> None:
         for number in range(100):
             writer.post(b"%d" % number, timeout=PATIENCE)
         writer.flush(PATIENCE)
-        contents = stand.broker.of(data.Content)
+        contents = stand.broker.of(data_messages.Content)
         assert [bytes(content.body) for content in contents] == [b"%d" % number for number in range(100)]
         stand.broker.answers["Content"] = lambda identity, command: stand.broker.say(
-            identity, data.reject(command.sequence)
+            identity, data_messages.reject(command.sequence)
         )
         writer.post(b"x", timeout=PATIENCE)
         writer.post(b"y", timeout=PATIENCE)
@@ -249,13 +257,13 @@ def test_a_restart_in_the_middle_loses_nothing(stand: Stand) -> None:
         writer = client.write("queue", ["jobs"], timeout=PATIENCE)
         stand.broker.answers["Content"] = lambda identity, command: None
         writer.post(b"x", timeout=PATIENCE)
-        until(lambda: stand.broker.of(data.Content))
+        until(lambda: stand.broker.of(data_messages.Content))
         stand.loop.call(stand.broker.stop)
         del stand.broker.answers["Content"]
         writer.post(b"y", timeout=PATIENCE)
         stand.loop.call(stand.broker.start)
         writer.flush(PATIENCE)
-        bodies = [bytes(content.body) for content in stand.broker.of(data.Content)]
+        bodies = [bytes(content.body) for content in stand.broker.of(data_messages.Content)]
         # the second one may have been on its way already when the broker came back, without a lease
         assert (bodies[0], bodies[-2:]) == (b"x", [b"x", b"y"])
 
@@ -272,13 +280,13 @@ def test_a_handler_may_block_for_longer_than_the_limit_of_silence(stand: Stand) 
 
         def serve(request: Request) -> bytes:
             # The broker receives the heartbeats of several times the limit while the handler blocks its thread.
-            before = len(stand.broker.of(data.Ping))
-            until(lambda: len(stand.broker.of(data.Ping)) - before > 4 * FAST.dead_after)
+            before = len(stand.broker.of(data_messages.Ping))
+            until(lambda: len(stand.broker.of(data_messages.Ping)) - before > 4 * FAST.dead_after)
             worker.drain()
             return b"late"
 
         stand.broker.answers["Content"] = lambda identity, command: stand.broker.say(
-            identity, data.confirm(command.sequence)
+            identity, data_messages.confirm(command.sequence)
         )
         stand.loop.call(stand.broker.give, "service/bank", b"", reply_to="reply/x")
         worker.work(serve)
@@ -289,9 +297,9 @@ def test_a_handler_may_block_for_longer_than_the_limit_of_silence(stand: Stand) 
 def test_requests_are_replied_to_rejected_and_returned(stand: Stand) -> None:
     replies: list[tuple[bytes, Any]] = []
 
-    def content(identity: bytes, command: data.Content) -> None:
+    def content(identity: bytes, command: data_messages.Content) -> None:
         replies.append((bytes(command.body), decode(command.table)["reply-to"]))
-        stand.broker.say(identity, data.confirm(command.sequence))
+        stand.broker.say(identity, data_messages.confirm(command.sequence))
 
     stand.broker.answers["Content"] = content
     with stand.client() as client:
@@ -306,12 +314,12 @@ def test_requests_are_replied_to_rejected_and_returned(stand: Stand) -> None:
         requests[3].confirm()
         answers = stand.answers(4)
         # A request is confirmed when the broker has confirmed its reply: before or after the rejects.
-        rejects = [answer for answer in answers if isinstance(answer, data.Reject)]
-        assert rejects == [data.Reject(2, False, True), data.Reject(3, False, False)]
-        assert set(answers) - set(rejects) == {data.Confirm(1, False), data.Confirm(4, False)}
+        rejects = [answer for answer in answers if isinstance(answer, data_messages.Reject)]
+        assert rejects == [data_messages.Reject(2, False, True), data_messages.Reject(3, False, False)]
+        assert set(answers) - set(rejects) == {data_messages.Confirm(1, False), data_messages.Confirm(4, False)}
         assert replies == [(b"zero", "reply/x"), (b"", "reply/x")]
     # the last one was never answered
-    assert stand.answers(5)[4] == data.Reject(5, True, True)
+    assert stand.answers(5)[4] == data_messages.Reject(5, True, True)
     asked = [members for command, members in stand.broker.requests if command == "Connection.Reader"]
     assert asked[0]["window"] == 7
 
@@ -324,14 +332,14 @@ def test_several_threads_serve_one_service(stand: Stand) -> None:
         return b""
 
     stand.broker.answers["Content"] = lambda identity, command: stand.broker.say(
-        identity, data.confirm(command.sequence)
+        identity, data_messages.confirm(command.sequence)
     )
     with ThreadPoolExecutor(3) as threads, stand.client() as client:
         worker = client.serve("bank", timeout=PATIENCE)
         working = [threads.submit(worker.work, serve) for _ in range(3)]
         for _ in range(3):
             stand.loop.call(stand.broker.give, "service/bank", b"", reply_to="reply/x")
-        assert set(stand.answers(3)) == {data.Confirm(number, False) for number in (1, 2, 3)}
+        assert set(stand.answers(3)) == {data_messages.Confirm(number, False) for number in (1, 2, 3)}
         worker.close()
         for each in working:
             each.result(PATIENCE)
@@ -374,7 +382,7 @@ def test_a_watch_ends_with_its_client() -> None:
 
 
 def test_a_look_at_the_services(stand: Stand) -> None:
-    def summoned(identity: bytes, command: data.Summon) -> Any:
+    def summoned(identity: bytes, command: data_messages.Summon) -> Any:
         def tell() -> None:
             stand.broker.give(command.resource, b'{"service": "bank", "hostport": "h:1"}', event="snapshot", provider=3)
             stand.broker.give(command.resource, event="synced")
@@ -386,7 +394,7 @@ def test_a_look_at_the_services(stand: Stand) -> None:
     with stand.client() as client:
         assert client.services(timeout=PATIENCE) == [registry.Service("bank", "h:1", "tcp", 3)]
         client.services("bank", timeout=PATIENCE)
-    assert [summon.resource for summon in stand.broker.of(data.Summon)] == ["services", "service/bank"]
+    assert [summon.resource for summon in stand.broker.of(data_messages.Summon)] == ["services", "service/bank"]
 
 
 def test_all_that_there_is_for_programs_with_a_reactor(stand: Stand) -> None:
@@ -394,8 +402,8 @@ def test_all_that_there_is_for_programs_with_a_reactor(stand: Stand) -> None:
         stand.broker.more = {"reply": "reply/x"}
         caller = client.wait(service.caller, client.client, ["bank"], timeout=PATIENCE)
 
-        def answer(identity: bytes, command: data.Content) -> None:
-            stand.broker.say(identity, data.confirm(command.sequence))
+        def answer(identity: bytes, command: data_messages.Content) -> None:
+            stand.broker.say(identity, data_messages.confirm(command.sequence))
             stand.broker.give("reply", bytes(command.body).upper(), correlation_id="1")
 
         stand.broker.answers["Content"] = answer
@@ -411,7 +419,9 @@ def test_many_threads(stand: Stand) -> None:
 
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(send, range(200)))
-    assert {bytes(content.body) for content in stand.broker.of(data.Content)} == {b"%d" % n for n in range(200)}
+    assert {bytes(content.body) for content in stand.broker.of(data_messages.Content)} == {
+        b"%d" % n for n in range(200)
+    }
 
 
 def test_nobody_waits_for_a_client_that_was_closed(stand: Stand) -> None:

@@ -15,7 +15,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from broker.client.credentials import Anonymous, External, Password
 from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, MtlError, Refused
 from broker.client.mtl import Client
-from broker.wires.mtl.codec.client import Ready
+from broker.wires.mtl.codec.client_messages import Ready
 from tests.client.scripted import FORBIDDEN, NOT_OPEN, QUICK, READY, Stage, response_of, unauthorized
 
 SCRAM = ScramMechanism("SCRAM-SHA-256")

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from broker.client.endpoints import data_endpoint
 from broker.client.errors import AuthenticationFailed, Closed, Lost, Refused
 from broker.client.mtl import Delivery, Password, Reader
-from broker.wires.mtl.codec import data
-from broker.wires.mtl.codec.data import Lease, Ping, Pong, Summon
+from broker.wires.mtl.codec import data_messages
+from broker.wires.mtl.codec.data_messages import Lease, Ping, Pong, Summon
 from tests.client.scripted import FORBIDDEN, QUICK, READY, ScriptedBroker, Stage, unauthorized
 
 FAST = attrs.evolve(QUICK, heartbeat=0.05)
@@ -48,7 +48,7 @@ class Heartbeats(Flows):
     async def test_pings_are_answered_h01(self) -> None:
         await self.reader(settings=QUICK)
         for _ in range(20):
-            self.broker.say(self.broker.reader(), data.PING)
+            self.broker.say(self.broker.reader(), data_messages.PING)
         await self.until(lambda: len(self.broker.of(Pong)) == 20)
 
     async def test_a_silent_broker_is_dead_h10(self) -> None:
@@ -64,7 +64,7 @@ class Heartbeats(Flows):
 
     async def test_any_message_is_a_sign_of_life(self) -> None:
         reader = await self.reader()
-        self.broker.answers["Ping"] = lambda identity, command: self.broker.say(identity, data.confirm(7))
+        self.broker.answers["Ping"] = lambda identity, command: self.broker.say(identity, data_messages.confirm(7))
         await self.until(lambda: len(self.broker.of(Ping)) >= 8)
         self.assertEqual((reader.up, self.events), (True, []))
 
@@ -122,10 +122,10 @@ class StartingOver(Flows):
         for delivery, result in held:
             delivery.reject(recycle=True)
             result.callback(None)
-        await self.until(lambda: self.broker.of(data.Reject) or self.broker.of(data.Confirm))
+        await self.until(lambda: self.broker.of(data_messages.Reject) or self.broker.of(data_messages.Confirm))
         await reader.dismiss("jobs")
-        self.assertEqual(self.broker.of(data.Confirm), [])
-        self.assertEqual(self.broker.of(data.Reject), [data.Reject(1, False, True)])
+        self.assertEqual(self.broker.of(data_messages.Confirm), [])
+        self.assertEqual(self.broker.of(data_messages.Reject), [data_messages.Reject(1, False, True)])
         self.assertEqual(reader.busy, 0)
 
     async def test_what_is_wanted_while_there_is_no_flow_is_summoned_when_there_is(self) -> None:
@@ -176,7 +176,7 @@ class StartingOver(Flows):
     async def test_what_cannot_be_summoned_any_more_ends_the_flow(self) -> None:
         reader = await self.reader()
         self.broker.answers["Summon"] = lambda identity, command: self.broker.say(
-            identity, data.response(command.sequence, b"400")
+            identity, data_messages.response(command.sequence, b"400")
         )
         self.broker.leased.clear()
         with self.assertRaises(Refused):
@@ -188,7 +188,7 @@ class StartingOver(Flows):
     async def test_when_nothing_can_be_summoned_any_more_that_is_said_once(self) -> None:
         reader = await self.reader("a", "b", "c")
         self.broker.answers["Summon"] = lambda identity, command: self.broker.say(
-            identity, data.response(command.sequence, b"400")
+            identity, data_messages.response(command.sequence, b"400")
         )
         self.broker.leased.clear()
         with self.assertRaises(Refused):
@@ -231,7 +231,7 @@ class StartingOver(Flows):
         def refuse(identity: bytes, command: Lease) -> Any:
             if len(refused) < 3:
                 refused.append(command)
-                self.broker.say(identity, data.response(command.sequence, b"403"))
+                self.broker.say(identity, data_messages.response(command.sequence, b"403"))
                 return None
             return ...
 
@@ -245,7 +245,7 @@ class StartingOver(Flows):
 
         def answer(identity: bytes, command: Lease) -> Any:
             if odd:
-                self.broker.say(identity, data.response(command.sequence, odd.pop()))
+                self.broker.say(identity, data_messages.response(command.sequence, odd.pop()))
                 return None
             return ...
 
@@ -361,7 +361,7 @@ class Both(Flows):
             def refuse(identity: bytes, command: Lease, turn: int = turn, refused: list[Lease] = refused) -> Any:
                 refused.append(command)
                 if len(refused) == turn:
-                    self.broker.say(identity, data.response(command.sequence, b"403"))
+                    self.broker.say(identity, data_messages.response(command.sequence, b"403"))
                     return None
                 return ...
 

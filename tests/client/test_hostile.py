@@ -11,8 +11,8 @@ import attrs
 from twisted.internet.task import deferLater
 
 from broker.client.mtl import Delivery
-from broker.wires.mtl.codec import data
-from broker.wires.mtl.codec.table import encode
+from broker.wires.mtl.codec import data_messages
+from broker.wires.mtl.codec.field_table import encode
 from tests.client.scripted import QUICK, READY, Stage
 
 MESSAGES = 1_500
@@ -25,15 +25,15 @@ def messages(chance: random.Random) -> Iterator[list[bytes]]:
     """Good commands, mutated commands, and noise."""
     table = encode({"event": "up", "n": 1, "deep": {"a": [1, b"x", None]}})
     good = [
-        lambda number: data.content(number, "jobs", table, b"body"),
-        lambda number: data.content(number, "reply", table, b""),
-        lambda number: data.confirm(number, chance.random() < 0.5),
-        lambda number: data.reject(number, chance.random() < 0.5, chance.random() < 0.5),
-        lambda number: data.response(number, chance.choice([b"200", b"400", b"500", b"999"])),
-        lambda number: data.PING,
-        lambda number: data.PONG,
-        lambda number: data.lease(number, "x"),
-        lambda number: data.summon(number, "x"),
+        lambda number: data_messages.content(number, "jobs", table, b"body"),
+        lambda number: data_messages.content(number, "reply", table, b""),
+        lambda number: data_messages.confirm(number, chance.random() < 0.5),
+        lambda number: data_messages.reject(number, chance.random() < 0.5, chance.random() < 0.5),
+        lambda number: data_messages.response(number, chance.choice([b"200", b"400", b"500", b"999"])),
+        lambda number: data_messages.PING,
+        lambda number: data_messages.PONG,
+        lambda number: data_messages.lease(number, "x"),
+        lambda number: data_messages.summon(number, "x"),
     ]
     for _ in range(MESSAGES):
         number = chance.choice([0, 1, 2, 3, chance.randrange(300), 2**64 - 1])

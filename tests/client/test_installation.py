@@ -40,7 +40,7 @@ for name in ("cattrs", "nacl", "OpenSSL", "wsproto"):
 
 TYPED = """
 from broker.client.blocking import Client, Request
-from broker.wires.mtl.codec.table import Value
+from broker.wires.mtl.codec.field_table import Value
 
 
 def serve(request: Request) -> bytes:

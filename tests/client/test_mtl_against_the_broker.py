@@ -22,7 +22,7 @@ from broker.client.events import Event
 from broker.client.mtl import Delivery, Keys
 from broker.client.profiles import queue, registry, service, test, topic
 from broker.client.profiles.service import RequestFailed
-from broker.wires.mtl.codec.control import Confirm
+from broker.wires.mtl.codec.control_messages import Confirm
 from tests.client.farm import Farm
 from tests.integration.daemon import ROOT, environment
 from tests.patience import PATIENCE, until

@@ -15,9 +15,9 @@ from broker.client.errors import Closed, Full, NotTaken, Refused, Rejected, Unse
 from broker.client.profiles import queue, registry, service, test, topic
 from broker.client.profiles.registry import Load, Service
 from broker.client.profiles.service import RequestFailed
-from broker.wires.mtl.codec import data
-from broker.wires.mtl.codec.data import Confirm, Content, Dismiss, Reject, Summon
-from broker.wires.mtl.codec.table import decode
+from broker.wires.mtl.codec import data_messages
+from broker.wires.mtl.codec.data_messages import Confirm, Content, Dismiss, Reject, Summon
+from broker.wires.mtl.codec.field_table import decode
 from tests.client.scripted import QUICK, Stage
 
 FAST = attrs.evolve(QUICK, heartbeat=0.05)
@@ -41,7 +41,7 @@ class Helpers(Stage):
     def refuse(self, kind: str) -> None:
         """Answer these commands by 400."""
         self.broker.answers[kind] = lambda identity, command: self.broker.say(
-            identity, data.response(command.sequence, b"400")
+            identity, data_messages.response(command.sequence, b"400")
         )
 
 
@@ -238,7 +238,7 @@ class Views(Helpers):
                 error: type[Exception] = Closed
             else:
                 self.broker.answers["Reader"] = lambda members: (403, {"status": "Forbidden"})
-                self.broker.say(self.broker.reader(), data.response(0, b"403"))
+                self.broker.say(self.broker.reader(), data_messages.response(0, b"403"))
                 error = Refused
             with self.assertRaises(error):
                 await begun
@@ -278,7 +278,7 @@ class Offers(Helpers):
 
     async def test_what_the_broker_does_not_register_is_not_offered(self) -> None:
         self.broker.answers["Content"] = lambda identity, command: self.broker.say(
-            identity, data.reject(command.sequence)
+            identity, data_messages.reject(command.sequence)
         )
         client = self.client()
         with self.assertRaises(Rejected):
@@ -292,7 +292,7 @@ class Offers(Helpers):
             if not rejects:
                 return ...
             rejects.pop()
-            return self.broker.say(identity, data.reject(command.sequence, recycle=True))
+            return self.broker.say(identity, data_messages.reject(command.sequence, recycle=True))
 
         self.broker.answers["Content"] = reject
         await registry.offer(self.client(), "bank", "h:1")
@@ -301,7 +301,7 @@ class Offers(Helpers):
     async def test_an_offer_that_is_refused_after_a_restart_has_ended(self) -> None:
         offer = await registry.offer(self.client(settings=FAST), "bank", "h:1")
         self.broker.answers["Content"] = lambda identity, command: self.broker.say(
-            identity, data.reject(command.sequence)
+            identity, data_messages.reject(command.sequence)
         )
         self.broker.leased.clear()
         with self.assertRaises(Rejected):
@@ -311,7 +311,7 @@ class Offers(Helpers):
         def lose(identity: bytes, command: Content) -> None:
             del self.broker.answers["Content"]
             self.broker.leased.clear()
-            self.broker.say(identity, data.response(0, b"403"))
+            self.broker.say(identity, data_messages.response(0, b"403"))
 
         self.broker.answers["Content"] = lose
         offer = await registry.offer(self.client(), "bank", "h:1")
@@ -337,7 +337,7 @@ class Workers(Helpers):
             return ...
         self.replies.append((bytes(command.body), decode(command.table)))
         if self.reject:
-            return self.broker.say(identity, data.reject(command.sequence))
+            return self.broker.say(identity, data_messages.reject(command.sequence))
         return ...
 
     async def worker(self, serve: Any, **more: Any) -> service.Worker:
@@ -452,7 +452,7 @@ class Callers(Helpers):
     async def test_what_the_broker_does_not_take(self) -> None:
         for recycle, reason in ((True, "no worker has room"), (False, "the broker refused the request")):
             self.broker.answers["Content"] = lambda identity, command, recycle=recycle: self.broker.say(
-                identity, data.reject(command.sequence, recycle=recycle)
+                identity, data_messages.reject(command.sequence, recycle=recycle)
             )
             error = await self.fails((await self.caller()).call("bank", b""), RequestFailed)
             self.assertEqual((error.code, error.reason), (503, reason))

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from broker.client.errors import Closed, NotTaken, Refused
 from broker.client.mtl import Delivery, Reader
 from broker.client.reader import MOST_PENDING
-from broker.wires.mtl.codec import data
-from broker.wires.mtl.codec.data import Confirm, Dismiss, Lease, Reject, Summon
+from broker.wires.mtl.codec import data_messages
+from broker.wires.mtl.codec.data_messages import Confirm, Dismiss, Lease, Reject, Summon
 from tests.client.scripted import QUICK, Stage
 
 
@@ -68,7 +68,7 @@ class Summoning(Flows):
     async def test_a_summon_that_is_refused_can_be_tried_again_s02(self) -> None:
         def refuse(identity: bytes, command: Summon) -> Any:
             if command.resource == "none":
-                self.broker.say(identity, data.response(command.sequence, b"400"))
+                self.broker.say(identity, data_messages.response(command.sequence, b"400"))
                 return None
             return ...
 
@@ -96,7 +96,7 @@ class Summoning(Flows):
             reader.summon(name).addCallback(lambda _, name: fired.append(name), name)
         await self.until(lambda: len(held) == 3)
         for identity, command in reversed(held):
-            self.broker.say(identity, data.response(command.sequence, b"200"))
+            self.broker.say(identity, data_messages.response(command.sequence, b"200"))
         await self.until(lambda: len(fired) == 3)
         self.assertEqual(fired, ["c", "b", "a"])
 
@@ -241,12 +241,12 @@ class Answers(Flows):
         reader = await self.reader()
         identity = self.broker.reader()
         for frames in (
-            data.confirm(1),
-            data.reject(1),
-            data.response(99, b"400"),
-            data.lease(1, "x"),
-            data.summon(1, "x"),
-            data.PONG,
+            data_messages.confirm(1),
+            data_messages.reject(1),
+            data_messages.response(99, b"400"),
+            data_messages.lease(1, "x"),
+            data_messages.summon(1, "x"),
+            data_messages.PONG,
             (b"", b""),
             (b"\x0a", b""),
             (b"\x05", b""),
@@ -277,8 +277,8 @@ class Busy(Flows):
             self.broker.give("jobs", b"%d" % number)
         await self.came(5)
         # ten heartbeats: it sends its own, and silence is no fault
-        before = len(self.broker.of(data.Ping))
-        await self.until(lambda: len(self.broker.of(data.Ping)) >= before + 10)
+        before = len(self.broker.of(data_messages.Ping))
+        await self.until(lambda: len(self.broker.of(data_messages.Ping)) >= before + 10)
         self.assertEqual((len(self.deliveries), reader.busy), (5, 5))
         for result in waiting[:3]:
             result.callback(None)
@@ -297,8 +297,8 @@ class Busy(Flows):
         for _ in range(20):
             self.broker.give("jobs", bytes(10_000))
         await self.came(11)
-        before = len(self.broker.of(data.Ping))
-        await self.until(lambda: len(self.broker.of(data.Ping)) > before)
+        before = len(self.broker.of(data_messages.Ping))
+        await self.until(lambda: len(self.broker.of(data_messages.Ping)) > before)
         self.assertEqual(reader.busy, 11)
         for result in waiting[:5]:
             result.callback(None)
@@ -318,8 +318,8 @@ class Busy(Flows):
         self.broker.give("jobs")
         await self.came(2)
         left = reader.dismiss("jobs")
-        pings = len(self.broker.of(data.Ping))
-        await self.until(lambda: len(self.broker.of(data.Ping)) >= pings + 4)
+        pings = len(self.broker.of(data_messages.Ping))
+        await self.until(lambda: len(self.broker.of(data_messages.Ping)) >= pings + 4)
         self.assertFalse(left.called)
         first.callback(None)
         second.callback(None)

@@ -11,9 +11,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from broker.client.errors import Closed, Full, NotConnected, Refused, Rejected, Unsettled
 from broker.client.mtl import Writer
 from broker.client.writer import MAX_FLOWS
-from broker.wires.mtl.codec import data
-from broker.wires.mtl.codec.data import Content
-from broker.wires.mtl.codec.table import decode
+from broker.wires.mtl.codec import data_messages
+from broker.wires.mtl.codec.data_messages import Content
+from broker.wires.mtl.codec.field_table import decode
 from tests.client.scripted import QUICK, Stage
 
 
@@ -69,10 +69,10 @@ class Contents(Flows):
         writer = await self.writer()
         first, second, third = [writer.send(b"%d" % number) for number in range(3)]
         await self.contents(3)
-        self.say(data.confirm(3))
+        self.say(data_messages.confirm(3))
         await second
         self.assertEqual((first.called, third.called, writer.outstanding), (False, False, 2))
-        self.say(data.confirm(4, multiple=True))
+        self.say(data_messages.confirm(4, multiple=True))
         await first
         await third
         self.assertEqual(writer.outstanding, 0)
@@ -81,9 +81,9 @@ class Contents(Flows):
         writer = await self.writer()
         waiting = [writer.send(b"") for _ in range(4)]
         await self.contents(4)
-        self.say(data.reject(3, recycle=True))
-        self.say(data.response(5, b"400"))
-        self.say(data.reject(4, multiple=True))
+        self.say(data_messages.reject(3, recycle=True))
+        self.say(data_messages.response(5, b"400"))
+        self.say(data_messages.reject(4, multiple=True))
         for content, recycle in ((waiting[1], True), (waiting[0], False), (waiting[2], False)):
             self.assertEqual((await self.fails(content, Rejected)).recycle, recycle)
         self.assertEqual((await self.fails(waiting[3], Refused)).code, 400)
@@ -92,14 +92,19 @@ class Contents(Flows):
         writer = await self.writer()
         sent = writer.send(b"")
         await self.contents(1)
-        for frames in (data.confirm(1, True), data.confirm(0), data.confirm(9), data.reject(1)):
+        for frames in (
+            data_messages.confirm(1, True),
+            data_messages.confirm(0),
+            data_messages.confirm(9),
+            data_messages.reject(1),
+        ):
             self.say(frames)
-        self.say(data.response(9, b"400"))
-        self.say(data.confirm(2))
+        self.say(data_messages.response(9, b"400"))
+        self.say(data_messages.confirm(2))
         await sent
-        self.say(data.confirm(2))
-        self.say(data.reject(2, recycle=True))
-        self.say(data.confirm(99, True))
+        self.say(data_messages.confirm(2))
+        self.say(data_messages.reject(2, recycle=True))
+        self.say(data_messages.confirm(99, True))
         await self.until(lambda: writer.counts["answer"] == 8)
         self.assertEqual((writer.outstanding, writer.up), (0, True))
 
@@ -109,7 +114,7 @@ class Contents(Flows):
         await self.contents(1)
         sent.cancel()
         await self.fails(sent, CancelledError)
-        self.say(data.confirm(2))
+        self.say(data_messages.confirm(2))
         await writer.settled()
 
     async def test_what_was_not_settled_when_it_was_closed(self) -> None:
@@ -135,13 +140,13 @@ class Room(Flows):
         hopes[1].cancel()
         await self.fails(hopes.pop(1), CancelledError)
         await self.contents(3)
-        self.say(data.confirm(2))
+        self.say(data_messages.confirm(2))
         await hopes[0]
         # nobody has used it, so that the others may try too
         await hopes[1]
         self.sends(writer, b"")
         await self.fails(writer.send(b""), Full)
-        self.say(data.confirm(99, True))
+        self.say(data_messages.confirm(99, True))
         await writer.settled()
 
     async def test_a_window_bounds_the_bytes_that_wait_but_one_content_may_go_beyond(self) -> None:
@@ -149,7 +154,7 @@ class Room(Flows):
         self.sends(writer, b"x" * 100_000)
         await self.fails(writer.send(b""), Full)
         await self.contents(1)
-        self.say(data.confirm(2))
+        self.say(data_messages.confirm(2))
         await writer.room()
         self.sends(writer, b"x" * 6_000)
         self.sends(writer, b"x" * 6_000)
@@ -212,7 +217,7 @@ class Unconfirmed(Flows):
         writer = await self.writer(confirm="none")
         await writer.send(b"x")
         sent = await self.contents(1)
-        self.say(data.response(sent[0].sequence, b"400"))
+        self.say(data_messages.response(sent[0].sequence, b"400"))
         await self.until(lambda: self.events)
         self.assertEqual(self.events, [("refused", "400 the broker refused the Content")])
         self.assertTrue(writer.up)
@@ -239,11 +244,15 @@ class Again(Flows):
         def reject(identity: bytes, command: Content) -> None:
             times.append(self.reactor.seconds())
             done = len(times) == 5
-            self.say(data.confirm(command.sequence) if done else data.reject(command.sequence, recycle=True))
+            self.say(
+                data_messages.confirm(command.sequence)
+                if done
+                else data_messages.reject(command.sequence, recycle=True)
+            )
 
         await self.contents(1)
         self.broker.answers["Content"] = reject
-        self.say(data.reject(2, recycle=True))
+        self.say(data_messages.reject(2, recycle=True))
         await sent
         pauses = [later - before for before, later in pairwise(times)]
         for pause, least in zip(pauses, (0.04, 0.08, 0.08, 0.08), strict=True):
@@ -256,8 +265,8 @@ class Again(Flows):
         writer = await self.writer(resend=True, window=2, least_resend_pause=30.0, most_resend_pause=30.0)
         waiting = [writer.send(b""), writer.send(b"")]
         await self.contents(2)
-        self.say(data.reject(3, multiple=True, recycle=True))
-        self.say(data.confirm(99))
+        self.say(data_messages.reject(3, multiple=True, recycle=True))
+        self.say(data_messages.confirm(99))
         await self.until(lambda: writer.counts["answer"])
         self.assertEqual(writer.outstanding, 2)
         await self.fails(writer.send(b""), Full)
@@ -269,14 +278,14 @@ class Again(Flows):
         writer = await self.writer(resend=True)
         sent = writer.send(b"")
         await self.contents(1)
-        self.say(data.reject(2))
+        self.say(data_messages.reject(2))
         await self.fails(sent, Rejected)
 
     async def test_a_restart_settles_nothing_and_what_was_unconfirmed_goes_out_first_in_its_order(self) -> None:
         writer = await self.writer(resend=True, heartbeat=0.2)
         waiting = [writer.send(b"%d" % number) for number in range(5)]
         await self.contents(5)
-        self.say(data.confirm(3))
+        self.say(data_messages.confirm(3))
         await waiting[1]
         self.broker.stop()
         await self.until(lambda: not writer.up)
@@ -320,7 +329,7 @@ class Again(Flows):
 
         def die(identity: bytes, command: Content) -> None:
             self.broker.leased.clear()
-            self.broker.say(identity, data.response(0, b"403"))
+            self.broker.say(identity, data_messages.response(0, b"403"))
 
         self.broker.answers["Content"] = die
         await self.fails(writer.send(b"poison"), Unsettled)

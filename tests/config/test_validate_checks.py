@@ -9,7 +9,7 @@ from broker.app.checks import connections_of, settings_of
 from broker.app.configuration import Config, problems, report
 from broker.config.validate_checks import PINGED_WIRES
 from broker.config.values import PINGS, CheckRule, Checks
-from broker.core.checks.rules import CheckKind
+from broker.core.checks.check_rules import CheckKind
 from broker.core.model import Policy
 from broker.core.silence import AT_ONCE
 from tests.config.bad_values import assert_one_problem
@@ -105,9 +105,9 @@ def test_a_network_that_is_always_refused_gets_a_warning() -> None:
 
 def test_the_wires_with_a_ping_are_those_that_give_one() -> None:
     from broker.app.wires import WIRES
-    from broker.wires.dbp.open import OpenDbp
-    from broker.wires.elko.open import OpenElko
-    from broker.wires.elko.open_director import OpenDirector
+    from broker.wires.dbp.dbp_wire import OpenDbp
+    from broker.wires.elko.broker_wire import OpenElko
+    from broker.wires.elko.director_wire import OpenDirector
     from broker.wires.interface import PlainWire
 
     openers: dict[str, type[PlainWire]] = {"elko": OpenElko, "director": OpenDirector, "dbp": OpenDbp}

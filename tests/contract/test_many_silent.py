@@ -11,14 +11,13 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
-from broker.core.checks.interfaces import Question
-from broker.core.checks.progress import Outcome
+from broker.core.checks.check_rules import Outcome, Question
 from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import Change, Check, CheckState, Kind, Policy, Rights, Service
 from broker.core.registry import Registry
 from broker.core.silence import EACH_TICK, LEAST, ORPHAN_LEASE, PROVED_FOR, TICKS, SilenceSettings, Verification
 from broker.wires.dbp.sessions.catalogue import DbpTerms
-from broker.wires.mtl.codec import data as mtl
+from broker.wires.mtl.codec import data_messages as mtl
 from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from tests.recording.farm import CoreFarm
 from tests.wires.dbp.recording import DbpFarm, T

@@ -29,7 +29,7 @@ OUTSIDE = {
     "broker/tap.py": "the command line",
     "broker/pem.py": "TLS files, which Certificates.read, the checks of a configuration and brokerctl read",
     "broker/logs/": "the log's own thread",
-    "broker/net/unix_socket.py": "part of binding a listener",
+    "broker/net/listeners.py": "part of binding a listener",
     "broker/net/zmtp/sealing.py": "the compiled part, which is loaded with its module",
 }
 """Modules whose functions may block without `blocking`, and why."""

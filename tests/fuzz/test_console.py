@@ -19,8 +19,8 @@ from broker.admin.console import WORDS, ConsoleSession, Shown
 from broker.admin.telnet import ConsoleReader
 from broker.core.errors import Reason
 from broker.core.model import Launcher
+from broker.wires.elko.broker_wire import views
 from broker.wires.elko.commands import BROKER, DIRECTOR, broker_dialect, director_dialect
-from broker.wires.elko.views import views
 from tests.wires.elko.director_recording import DirectorFarm, opens
 from tests.wires.recording import Client, ElkoFarm, RecordingPeer, desc
 

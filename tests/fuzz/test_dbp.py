@@ -13,17 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.errors import Malformed
-from broker.wires.dbp.codec import datagrams, replies
-from broker.wires.dbp.codec.datagrams import Ignored, read
-from broker.wires.dbp.codec.details import MAX_HOST, details
-from broker.wires.dbp.codec.info import MAX_INFO, MAX_NAME, BadInfo, merge, take_name
-from broker.wires.dbp.codec.listings import listing, unknown
-from broker.wires.dbp.codec.messages import (
+from broker.wires.dbp.codec import dbp_datagrams, dbp_messages
+from broker.wires.dbp.codec.dbp_datagrams import Ignored, read
+from broker.wires.dbp.codec.dbp_messages import (
     Ack,
     BadRequest,
+    BadTime,
     Beat,
     Bye,
     Denied,
+    Form,
     Invalid,
     Message,
     Ping,
@@ -33,8 +32,20 @@ from broker.wires.dbp.codec.messages import (
     Unexpected,
     Update,
     parse,
+    read_time,
+    write_time,
 )
-from broker.wires.dbp.codec.times import BadTime, Form, read_time, write_time
+from broker.wires.dbp.codec.listings import (
+    MAX_HOST,
+    MAX_INFO,
+    MAX_NAME,
+    BadInfo,
+    details,
+    listing,
+    merge,
+    take_name,
+    unknown,
+)
 from tests.wires.dbp.codec.examples import AFTER_A_SHORT_REPLY, CONVERSATIONS, TIME, exchanges, frames, read_as_hermes
 
 COMMANDS = [b"u_U", b"UwU", b"UoU", b"<3", b"</3", b"u.u", b"ping", b"o_O", b"OwO", b"(O_O)", b"OmO"]
@@ -294,20 +305,20 @@ def test_every_answer_is_read_by_hermes(sent: list[bytes]) -> None:
         case Invalid():
             return
         case Denied(form=form, hermes=hermes):
-            made, body = replies.denied(form, NOW, result.text, hermes), result.text.encode()
+            made, body = dbp_messages.denied(form, NOW, result.text, hermes), result.text.encode()
         case BadRequest(form=form):
-            made = replies.reply(form, NOW, listing((), result.error))
+            made = dbp_messages.reply(form, NOW, listing((), result.error))
             body = json.dumps({"Error": result.text}).encode()
         case Request(form=form, names=names):
-            made = replies.reply(form, NOW, listing((), unknown(*names)))
+            made = dbp_messages.reply(form, NOW, listing((), unknown(*names)))
             body = json.dumps(unknown(*names)).encode()
         case Registration(form=form):
-            made, body = replies.approved(form, NOW, True), b""
+            made, body = dbp_messages.approved(form, NOW, True), b""
         case Ping(form=form):
-            made, body = replies.pong(form, NOW, "broker"), b"broker"
+            made, body = dbp_messages.pong(form, NOW, "broker"), b"broker"
         case Question() | Update() | Beat() | Bye() | Ack() | Unexpected():
             form = result.form
-            made, body = replies.disconnect(form, NOW, True), b""
+            made, body = dbp_messages.disconnect(form, NOW, True), b""
         case _:
             raise AssertionError(result)
     assert read_time(made[2])[0] is form
@@ -375,12 +386,12 @@ real_names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_s
 @given(st.floats(0, 1e10), real_names)
 def test_a_heartbeat_is_read_as_it_was_sent_in_every_style(now: float, name: str) -> None:
     text = write_time(Form.TEXT, now)
-    result = read(datagrams.heartbeat(now, name))
+    result = read(dbp_datagrams.heartbeat(now, name))
     assert result == Beat(Form.TEXT, float(text), name)
-    assert read(datagrams.heartbeat(now, name)[1:]) == result
+    assert read(dbp_datagrams.heartbeat(now, name)[1:]) == result
     assert read(binary([b"", b"<3", text, name.encode()])) == result
     for form in Form:
-        sent = replies.heartbeat(form, now, name)
+        sent = dbp_messages.heartbeat(form, now, name)
         assert read(binary(list(sent))) == parse(sent)
 
 

@@ -27,10 +27,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker.core.liveness import TICK, Lease
 from broker.core.model import Rights
-from broker.wires.dbp.codec.info import ERROR
-from broker.wires.dbp.sessions.addresses import hostport
+from broker.wires.dbp.codec.listings import ERROR
 from broker.wires.dbp.sessions.catalogue import DbpTerms
-from broker.wires.dbp.sessions.service_state import ServiceEntry
+from broker.wires.dbp.sessions.service_state import ServiceEntry, hostport
 from tests.fuzz.test_dbp import frame_lists
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, TEXT, THERE, DbpFarm, DbpPeer, T

@@ -19,7 +19,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.wires.elko.codec.director import VOCABULARY
+from broker.wires.elko.codec.director_messages import VOCABULARY
 from tests.wires.elko.director_recording import DirectorFarm
 from tests.wires.recording import Client
 

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from broker.core.errors import Malformed, Reason
 from broker.core.model import Rights, Service
-from broker.wires.dns.codec.framing import Frames, framed
-from broker.wires.dns.codec.query import HEADER, MAX_QUERY, decode
-from broker.wires.dns.codec.response import MAX_PAYLOAD, failed, limit_of
-from broker.wires.dns.zone.hostports import place
+from broker.wires.dns.codec.dns_query import HEADER, MAX_QUERY, Frames, decode, framed
+from broker.wires.dns.codec.dns_response import MAX_PAYLOAD, failed, limit_of
+from broker.wires.dns.zone import place
 from tests.wires.dns.recording import DnsFarm, Stream
 
 pytestmark = pytest.mark.long

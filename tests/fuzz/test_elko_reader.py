@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from broker.core.errors import Malformed, Reason
 from broker.wires.elko.codec.blocks import END, MAX_BLOCK, BlockReader, encode
-from broker.wires.elko.codec.broker import VOCABULARY
-from broker.wires.elko.codec.common import PongOut
-from broker.wires.elko.codec.vocabulary import Message
+from broker.wires.elko.codec.broker_messages import VOCABULARY
+from broker.wires.elko.codec.vocabulary import Message, PongOut
 
 # Bytes. Those of the syntax, and pieces of messages, are likelier than chance would have it.
 

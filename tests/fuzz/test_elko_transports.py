@@ -11,8 +11,8 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Malformed, Reason
 from broker.net.web_origins import Origins
-from broker.web.request_ids import RequestIds
-from broker.wires.elko.codec import long_poll, rtcp
+from broker.web.messages import RequestIds
+from broker.wires.elko.codec import long_poll_messages, rtcp_messages
 from broker.wires.elko.codec.blocks import MAX_BLOCK
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
@@ -32,7 +32,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 
 def read(pieces: list[bytes]) -> list[object]:
-    reader = rtcp.RtcpReader()
+    reader = rtcp_messages.RtcpReader()
     found: list[object] = []
     for piece in pieces:
         items = reader.feed(piece)
@@ -49,14 +49,14 @@ def test_requests_of_rtcp_do_not_depend_on_the_pieces(data: bytes, places: list[
 @given(st.text(max_size=60), st.sampled_from(["/", "/admin", "/a/b/"]))
 def test_any_path_is_a_request_or_none(uri: str, root: str) -> None:
     for path in (uri, f"{root.rstrip('/')}/{uri}"):
-        request = long_poll.request(path, root)
-        assert request is None or isinstance(request, long_poll.Request)
+        request = long_poll_messages.request(path, root)
+        assert request is None or isinstance(request, long_poll_messages.Request)
 
 
 @given(st.binary(max_size=80), st.sampled_from(["", "application/x-www-form-urlencoded", "a;b"]))
 def test_any_body_is_blocks_or_malformed(body: bytes, content_type: str) -> None:
     try:
-        blocks = long_poll.messages(body, content_type)
+        blocks = long_poll_messages.messages(body, content_type)
     except Malformed as malformed:
         assert malformed.reason is Reason.SYNTAX
     else:

@@ -12,8 +12,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.wires.elko.codec.broker import VOCABULARY
-from broker.wires.mtl.codec import data, table
+from broker.wires.elko.codec.broker_messages import VOCABULARY
+from broker.wires.mtl.codec import data_messages, field_table
 from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from tests.fuzz import test_dbp as dbp
 from tests.fuzz import test_mc0 as mc0
@@ -116,9 +116,11 @@ def test_mtl_control(requests: list[tuple[bytes, bytes]], users: bool) -> None:
 reports = st.one_of(
     st.fixed_dictionaries({"load": scalars}), descriptors, st.fixed_dictionaries({"service": names, "hostport": names})
 ).map(lambda report: json.dumps(report).encode())
-types = st.sampled_from([table.EMPTY, table.encode({"type": "offer"}), table.encode({"type": "withdraw"})])
+types = st.sampled_from(
+    [field_table.EMPTY, field_table.encode({"type": "offer"}), field_table.encode({"type": "withdraw"})]
+)
 contents = st.builds(
-    lambda sequence, resource, properties, body: data.content(sequence, resource, properties, body),
+    lambda sequence, resource, properties, body: data_messages.content(sequence, resource, properties, body),
     mtl.sequences,
     st.sampled_from(["service/bank", "service/elkobroker.x", "load", "load/bank", "services", "news"]),
     st.one_of(types, mtl.tables.filter(mtl.taken)),
@@ -140,5 +142,7 @@ def test_mtl_data(messages: list[tuple[Any, ...]], profile: str, side: Side) -> 
         writer = farm.peer()
         writer.lease(farm.lease(Side.WRITER, profile=farm.registry, confirm=ConfirmMode.FULL))
         body = json.dumps(desc("peace")).encode()
-        [confirmed] = writer.ask(*data.content(1, "service/peace", table.encode({"type": "offer"}), body))
-        assert isinstance(confirmed, data.Confirm)
+        [confirmed] = writer.ask(
+            *data_messages.content(1, "service/peace", field_table.encode({"type": "offer"}), body)
+        )
+        assert isinstance(confirmed, data_messages.Confirm)

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Outlet, Stream
 from tests.net.http.http_peers import Site
 from tests.wires.http.recording import HttpFarm

@@ -18,8 +18,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.net.interfaces.envelopes import size
-from broker.wires.mtl.codec import control, data, json_body
-from broker.wires.mtl.codec.control import (
+from broker.wires.mtl.codec import control_messages, data_messages
+from broker.wires.mtl.codec.control_messages import (
     AuthorizeRequest,
     InvalidRequest,
     OpenRequest,
@@ -27,7 +27,7 @@ from broker.wires.mtl.codec.control import (
     ReaderRequest,
     WriterRequest,
 )
-from broker.wires.mtl.codec.data import (
+from broker.wires.mtl.codec.data_messages import (
     MAX_HEADER,
     Command,
     Confirm,
@@ -37,15 +37,18 @@ from broker.wires.mtl.codec.data import (
     Ping,
     Pong,
     Reject,
+    RequestFrames,
     Response,
     Summon,
     Tails,
+    is_data,
+    split,
 )
-from broker.wires.mtl.codec.faults import Fault, IllFormed
-from broker.wires.mtl.codec.frames import RequestFrames, is_data, split
-from broker.wires.mtl.codec.table import (
+from broker.wires.mtl.codec.field_table import (
     EMPTY,
     MAX_EXTENDED,
+    Fault,
+    IllFormed,
     Timestamp,
     Value,
     check,
@@ -330,25 +333,25 @@ def written(command: Command, body: bytes) -> tuple[bytes, object]:
     """The frames of a command that was read; ``body`` where it has none of its own."""
     match command:
         case Lease(sequence, lease):
-            return data.lease(sequence, lease)[0], body
+            return data_messages.lease(sequence, lease)[0], body
         case Response(sequence, code):
-            return data.response(sequence, code)
+            return data_messages.response(sequence, code)
         case Summon(sequence, resource):
-            return data.summon(sequence, resource)[0], body
+            return data_messages.summon(sequence, resource)[0], body
         case Dismiss(sequence, resource):
-            return data.dismiss(sequence, resource)[0], body
+            return data_messages.dismiss(sequence, resource)[0], body
         case Content():
-            assert data.content_header(command.sequence, command.tail) == data.content(
+            assert data_messages.content_header(command.sequence, command.tail) == data_messages.content(
                 command.sequence, command.resource, command.table, b""
             )[0]  # fmt: skip
-            return data.content(command.sequence, command.resource, command.table, command.body)
+            return data_messages.content(command.sequence, command.resource, command.table, command.body)
         case Confirm(sequence, multiple):
-            return data.confirm(sequence, multiple)[0], body
+            return data_messages.confirm(sequence, multiple)[0], body
         case Reject(sequence, multiple, recycle):
-            return data.reject(sequence, multiple, recycle)[0], body
+            return data_messages.reject(sequence, multiple, recycle)[0], body
         case Ping():
-            return data.PING[0], body
-    return data.PONG[0], body
+            return data_messages.PING[0], body
+    return data_messages.PONG[0], body
 
 
 REMEMBERED = Tails()
@@ -361,7 +364,7 @@ def test_a_header_is_a_command_or_dropped_as_a_second_reading_says(header: bytes
     expected = kind_of(header, body)
     for tails in (REMEMBERED, REMEMBERED, Tails()):
         try:
-            result = data.parse((header, body), tails)
+            result = data_messages.parse((header, body), tails)
         except IllFormed as malformed:
             assert expected is None
             assert malformed.text.isascii()
@@ -375,7 +378,7 @@ def test_a_header_is_a_command_or_dropped_as_a_second_reading_says(header: bytes
 def test_frames_are_a_command_or_dropped(frames: list[bytes]) -> None:
     before = list(frames)
     try:
-        data.parse(frames, REMEMBERED)
+        data_messages.parse(frames, REMEMBERED)
     except IllFormed:
         pass
     else:
@@ -496,10 +499,10 @@ def test_json_is_told_from_what_is_none_as_python_does(body: bytes) -> None:
     except UnicodeDecodeError:
         text = None
     if text is not None:
-        assert json_body.is_json(text) is expected
+        assert control_messages.is_json(text) is expected
     try:
-        result = json_body.read(body)
-    except json_body.TooDeep:
+        result = control_messages.read_json(body)
+    except control_messages.TooDeep:
         assert expected
     except IllFormed as malformed:
         assert not expected
@@ -521,7 +524,7 @@ def _numbers(body: bytes) -> Sequence[str]:
 def test_a_request_is_read_or_answered_or_dropped(command: bytes, body: bytes) -> None:
     known = command.decode("latin-1").lower() in map(str.lower, COMMANDS)
     try:
-        result = control.decode(command, body)
+        result = control_messages.decode(command, body)
     except IllFormed:
         assert not is_json(body)
     except InvalidRequest as invalid:

@@ -9,12 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.zmtp.errors import ZmtpError
-from broker.net.zmtp.frames import command, message
-from broker.net.zmtp.limits import MAX_HANDSHAKE, FrameLimits
-from broker.net.zmtp.machine import Machine, Output, ZmtpState, error
-from broker.net.zmtp.mechanism import Claim
-from broker.net.zmtp.null import Null
+from broker.net.zmtp.frames import MAX_HANDSHAKE, FrameLimits, ZmtpError, command, message
+from broker.net.zmtp.machine import Claim, Machine, Null, Output, ZmtpState, error
 from tests.net.zmtp.conversation import GREETING, GREETING_2, HELLO, INITIATE, READY, ROUTER_PEERS
 
 LIMITS = FrameLimits(frame=2_000, message=5_000, frames=20)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
+from broker.wires.dbp.codec.dbp_datagrams import MAX_DATAGRAM
 from tests.integration.daemon import Daemon, Peer
 from tests.integration.dbp_nodes import LONGEST, NOWHERE, Answering, Node, Nodes, Service, configured
 from tests.integration.mc0_clients import console, counters, shown, whole_log

@@ -15,9 +15,9 @@ from broker.net.line_protocol import LineFactory
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.wires.elko.codec.blocks import BlockReader
-from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
-from broker.wires.elko.sessions.broker import BrokerSession
+from broker.wires.elko.sessions.broker_session import BrokerSession
 from tests.wires.recording import ElkoFarm
 
 TEXT = "the broker is draining: connect to another one"

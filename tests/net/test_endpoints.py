@@ -24,7 +24,7 @@ from zope.interface import implementer
 
 from broker import pem
 from broker.config import endpoint, zmq_endpoint
-from broker.net.endpoints import CannotListen, bound, listen
+from broker.net.listeners import CannotListen, bound, listen
 from broker.net.tls import Certificates
 from tests.config.certificates import certificate
 from tests.net.over_tls import over_tls

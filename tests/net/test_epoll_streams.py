@@ -23,8 +23,8 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from broker.config import endpoint
-from broker.net.endpoints import listen
 from broker.net.epoll_streams import ACCEPT_SECONDS, ACCEPTS, BATCH, CROWDED_READ
+from broker.net.listeners import listen
 
 LARGE = 8 * 1024 * 1024
 """Bytes that no pair of sockets takes at once."""

@@ -13,12 +13,12 @@ from twisted.internet.pollreactor import PollReactor
 
 from broker.core.errors import Reason
 from broker.net.admission import STOP_WITHIN
-from broker.net.fast_write import nothing_waits
+from broker.net.epoll_streams import nothing_waits
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.wires.elko.codec.blocks import BlockReader
-from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
-from broker.wires.elko.sessions.broker import BrokerSession
+from broker.wires.elko.sessions.broker_session import BrokerSession
 from tests.net.reactors import close
 from tests.net.words import Hub
 from tests.wires.recording import ElkoFarm, desc

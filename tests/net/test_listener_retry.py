@@ -10,8 +10,7 @@ from twisted.internet.task import Clock
 from twisted.logger import globalLogPublisher
 
 from broker.core.model import Listening
-from broker.net.endpoints import CannotListen
-from broker.net.listener_retry import FIRST_RETRY, MOST_RETRY, Openings
+from broker.net.listeners import FIRST_RETRY, MOST_RETRY, CannotListen, Openings
 
 
 class Place:
@@ -62,7 +61,7 @@ def logged() -> Iterator[list[str]]:
     texts: list[str] = []
 
     def observe(event: dict[str, object]) -> None:
-        if event.get("log_namespace") == "broker.net.listener_retry.Openings":
+        if event.get("log_namespace") == "broker.net.listeners.Openings":
             texts.append(f"{event['name']}: {event['reason']}")
 
     globalLogPublisher.addObserver(observe)  # type: ignore[arg-type]

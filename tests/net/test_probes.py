@@ -25,8 +25,7 @@ from broker.config.values import Checks
 from broker.core.counters import Counters
 from broker.core.errors import Refusal
 from broker.net.outgoing import Outgoing
-from broker.net.probe_connection import LIMITS, MAX_ANSWER
-from broker.net.probes import AT_ONCE, MOST, RETRY, Probes
+from broker.net.probes import AT_ONCE, LIMITS, MAX_ANSWER, MOST, RETRY, Probes
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from tests.net.process import descriptors

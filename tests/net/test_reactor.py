@@ -15,7 +15,7 @@ from twisted.internet.protocol import ClientFactory, Factory, Protocol, connecti
 from twisted.python.failure import Failure
 
 from broker.config import endpoint
-from broker.net.endpoints import listen
+from broker.net.listeners import listen
 from broker.net.reactor import EVENTS, Reactor
 from broker.net.silent_hosts import KEEPALIVE_IDLE, USER_TIMEOUT
 from tests.net.reactors import close

@@ -15,7 +15,7 @@ from twisted.trial.unittest import TestCase
 
 from broker import pem
 from broker.config import endpoint
-from broker.net.endpoints import bound, listen
+from broker.net.listeners import bound, listen
 from broker.net.tls import Certificates
 from tests.config.certificates import certificate
 from tests.net.over_tls import over_tls

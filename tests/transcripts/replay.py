@@ -33,15 +33,15 @@ from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.wires.elko.codec import blocks
-from broker.wires.elko.codec.broker import VOCABULARY
-from broker.wires.elko.codec.director import VOCABULARY as DIRECTOR_VOCABULARY
+from broker.wires.elko.codec.broker_messages import VOCABULARY
+from broker.wires.elko.codec.director_messages import VOCABULARY as DIRECTOR_VOCABULARY
 from broker.wires.elko.config import BrokerLimits as BrokerLimits
 from broker.wires.elko.config import Director as DirectorConfig
 from broker.wires.elko.config import DirectorLimits
-from broker.wires.elko.sessions import director as elko_director
+from broker.wires.elko.sessions import director_session as elko_director
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
-from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
-from broker.wires.elko.sessions.change_notices import ChangeNotices
+from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring
+from broker.wires.elko.sessions.descriptor_cache import ChangeNotices
 from tests.transcripts.recordings import BEFORE_AUTH, OF_BROKER, Event, Recording
 
 CLOSED = "closed"

@@ -19,8 +19,8 @@ import attrs
 import pytest
 
 from broker.core.model import Rights, Service
-from broker.wires.dbp.sessions.beacon import EVERY
 from broker.wires.dbp.sessions.catalogue import DbpTerms
+from broker.wires.dbp.sessions.outbound import EVERY
 from tests.wires.dbp.recording import BEACON_PORT, HERE, THERE, DbpFarm, DbpPeer, T
 
 RECORDINGS = Path(__file__).parent / "dbp"

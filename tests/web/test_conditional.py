@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.web.conditional import entity_tag, is_current, not_modified
-from broker.web.messages import Request
+from broker.web.messages import Request, entity_tag, is_current, not_modified
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.web.openapi import document
 

@@ -8,7 +8,7 @@ import attrs
 import pytest
 from msgspec import Meta
 
-from broker.web.parameters import body, query
+from broker.web.http_endpoint import body, query
 from broker.web.problem import Problem
 
 

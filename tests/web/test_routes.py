@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint, Routes, path_of
 from broker.web.messages import Response
 from broker.web.problem import Problem
-from broker.web.routes import Routes, path_of
 
 
 def handle(call: Call) -> Response:

@@ -12,9 +12,8 @@ from broker.access.acts import NoAudit
 from broker.access.everyone import Everyone
 from broker.access.logins import Logins
 from broker.config.values import Broker, Checks
-from broker.core.checks.interfaces import Question
-from broker.core.checks.progress import Outcome
-from broker.core.checks.schedule import Schedule
+from broker.core.checks.check_rules import Outcome, Question
+from broker.core.checks.check_schedule import Schedule
 from broker.core.counters import Counters
 from broker.core.damage import Damages
 from broker.core.launchers import Launchers

@@ -19,10 +19,10 @@ from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.net.interfaces.peer import MessageReader, PeerSession
 from broker.wires.elko.codec.blocks import BlockReader
-from broker.wires.elko.codec.broker import VOCABULARY
+from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
-from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
-from broker.wires.elko.sessions.change_notices import ChangeNotices
+from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring
+from broker.wires.elko.sessions.descriptor_cache import ChangeNotices
 from tests.recording.farm import GRACE, CoreFarm
 
 

@@ -16,7 +16,7 @@ from broker.admin.api.pieces import answer
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IControl, ILaunchers, IRegistry
 from broker.core.model import BROKER, MAX_NAME, MAX_TEXT
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.web.problem import Problem
 

@@ -10,7 +10,7 @@ from broker.admin.api.health import Obstacle
 from broker.admin.api.pieces import answer
 from broker.admin.cluster_views import member_row
 from broker.core.cluster.interfaces import IMembers
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 
 

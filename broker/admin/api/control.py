@@ -14,7 +14,7 @@ from broker.admin.api.actions import Text, audited
 from broker.admin.api.pieces import answer
 from broker.core.control import Drain, IOperations, KeyChange, KeyState, LogLevels, ReloadResult, Trace
 from broker.core.errors import Reason
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.web.problem import Problem
 

@@ -20,7 +20,7 @@ from broker.admin.api.pieces import array, members, moment, streamed
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import Change, Kind, Load, Service
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.wires.view_scan import matcher
 

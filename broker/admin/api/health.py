@@ -11,7 +11,7 @@ from msgspec import Meta
 from broker.admin.api.pieces import answer
 from broker.core.interfaces import IRegistry
 from broker.core.model import NotReady
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 
 Reasons = Callable[[], Sequence[NotReady]]

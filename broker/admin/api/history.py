@@ -13,7 +13,7 @@ from broker.admin.registry_views import present_providers, shows_provider
 from broker.core.interfaces import IRegistry
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Provider
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.wires.views import AnyView, Column, Row, View
 

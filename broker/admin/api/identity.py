@@ -10,7 +10,7 @@ import attrs
 from broker.access.principal import OPERATIONS, Access
 from broker.admin.api.pieces import answer
 from broker.web import openapi
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 
 TITLE = "elkobroker"

@@ -12,9 +12,8 @@ from broker.access.registry_reading import RegistryReading
 from broker.admin.api.pieces import array, members, streamed
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
-from broker.web.conditional import entity_tag, is_current, not_modified
-from broker.web.endpoint import Call
-from broker.web.messages import Response
+from broker.web.http_endpoint import Call
+from broker.web.messages import Response, entity_tag, is_current, not_modified
 from broker.wires.view_scan import Scan, Selection
 from broker.wires.views import AnyView
 

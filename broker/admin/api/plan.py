@@ -11,7 +11,7 @@ from broker.admin.api.pieces import moment
 from broker.admin.plan_views import plan_view
 from broker.core.interfaces import IRegistry
 from broker.core.plan import IPlan
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 
 

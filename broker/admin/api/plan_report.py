@@ -27,7 +27,7 @@ from broker.admin.api.report_tickets import LIFETIME, OPERATION, ReportTickets
 from broker.admin.plan_views import REPORT
 from broker.blocking import blocking
 from broker.core.errors import Reason
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.web.problem import Problem
 

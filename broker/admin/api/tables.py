@@ -10,7 +10,7 @@ from broker.admin.api.lists import ListQuery, Rows, listing
 from broker.admin.api.pieces import answer
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.web.problem import Problem
 from broker.wires.views import AnyView, join

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 
 from broker.admin.api.pieces import answer
 from broker.core.model import Verified
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 
 

@@ -16,7 +16,7 @@ from broker.admin.api.lists import MAX_TEXT
 from broker.admin.api.watch_hub import ServerSentEvents, WatchHub, WebSocketMessages
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Kind
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Outlet, Request, Stream
 from broker.web.problem import Problem
 

@@ -18,7 +18,7 @@ from broker.core.interfaces import IRegistry
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import BROKER, CheckState, Policy, Provider, Service
 from broker.wall_clock import wall
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 from broker.web.problem import Problem
 

@@ -16,9 +16,8 @@ import attrs
 
 from broker.blocking import blocking
 from broker.core.errors import Reason
-from broker.web.conditional import CACHE, is_current, not_modified
-from broker.web.endpoint import Call, Endpoint
-from broker.web.messages import Request, Response
+from broker.web.http_endpoint import Call, Endpoint
+from broker.web.messages import CACHE, Request, Response, is_current, not_modified
 from broker.web.problem import Problem
 
 FOLDER = Path(__file__).with_name("static")

@@ -19,8 +19,8 @@ from broker.client.profiles import registry, service
 from broker.client.reactor_thread import ReactorThread
 from broker.client.settings import Keys, Settings
 from broker.client.transport import Transport
-from broker.wires.mtl.codec.client import Ready
-from broker.wires.mtl.codec.control import DEFAULT_HOST, Confirm
+from broker.wires.mtl.codec.client_messages import Ready
+from broker.wires.mtl.codec.control_messages import DEFAULT_HOST, Confirm
 
 
 class Client:

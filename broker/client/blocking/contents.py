@@ -14,7 +14,7 @@ from broker.client import mtl
 from broker.client.errors import Closed, NotTaken
 from broker.client.reactor_thread import ReactorThread
 from broker.client.reader import Delivery
-from broker.wires.mtl.codec.table import Value
+from broker.wires.mtl.codec.field_table import Value
 
 
 class Content:

@@ -14,7 +14,7 @@ from broker.client.blocking.contents import Content, Inbox
 from broker.client.profiles import service
 from broker.client.reactor_thread import ReactorThread
 from broker.client.reader import Delivery
-from broker.wires.mtl.codec.table import Value
+from broker.wires.mtl.codec.field_table import Value
 
 
 class Request(Content):

@@ -26,7 +26,7 @@ from broker.client.events import Event, OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.profiles.load_report import LoadReport, encode
 from broker.client.reader import Delivery, outcome
-from broker.wires.mtl.codec.table import Value
+from broker.wires.mtl.codec.field_table import Value
 
 PROFILE = "service"
 REPLY = "reply"

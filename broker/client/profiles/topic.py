@@ -15,8 +15,8 @@ from twisted.internet.defer import Deferred
 from broker.client.events import OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Receive
-from broker.wires.mtl.codec.control import Confirm
-from broker.wires.mtl.codec.table import Value
+from broker.wires.mtl.codec.control_messages import Confirm
+from broker.wires.mtl.codec.field_table import Value
 
 PROFILE = "topic"
 

@@ -30,11 +30,10 @@ from broker.config.files import BadFile, curve_secret
 from broker.core.cluster.interfaces import Member
 from broker.core.errors import Refusal
 from broker.net.interfaces.router import Part
-from broker.net.router.peer import RouterPeer
 from broker.net.router.router import Router
-from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.machine import Machine
-from broker.net.zmtp.mechanism import Mechanism
+from broker.net.router.router_peer import RouterPeer
+from broker.net.zmtp.frames import FrameLimits
+from broker.net.zmtp.machine import Machine, Mechanism
 
 ROUTERS = frozenset((b"ROUTER",))
 """The socket type to which this broker connects."""

@@ -28,7 +28,7 @@ from broker.core.cluster.interfaces import ILinks, IMembers, LinkReceiver
 from broker.core.errors import Reason, Refusal
 from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.router import Sent
-from broker.net.zmtp.limits import FRAME_COST
+from broker.net.zmtp.frames import FRAME_COST
 from broker.wires.views import Column, Row, View
 
 __all__ = ["LinkContext", "Links"]

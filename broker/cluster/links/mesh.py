@@ -42,15 +42,14 @@ from broker.core.cluster.interfaces import IMembers, Member
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IWait
 from broker.core.place_table import Pool
-from broker.net.endpoints import CannotListen
+from broker.net.listeners import CannotListen
 from broker.net.rate_limits import Complaints
-from broker.net.router.backlog import BacklogLimits
-from broker.net.router.gate import KeyGate
+from broker.net.router.router import KeyGate
+from broker.net.router.router_peer import BacklogLimits
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve import CurveClient
-from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.mechanism import Mechanism
-from broker.net.zmtp.null import Null
+from broker.net.zmtp.frames import FrameLimits
+from broker.net.zmtp.machine import Mechanism, Null
 from broker.wires.common.router_listener import RouterListener, make_kind, make_security
 
 

@@ -4,7 +4,7 @@ This module joins the parts; the rules of each are at the head of its module. `f
 reports, `presence` the open contexts and their users, `placement` chooses the server or context of a reservation,
 `reservations` keeps those that are unused, `reservation_quotas` limits their number, `targets` selects the recipients
 of a message, and `dump` lists the farm for administrators. The interface is `interfaces.IDirector`; the wire is
-`broker.wires.elko.sessions.director`.
+`broker.wires.elko.sessions.director_session`.
 """
 
 from __future__ import annotations

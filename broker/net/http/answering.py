@@ -22,9 +22,8 @@ from broker.core.errors import Reason
 from broker.net.http.request import HttpRequest
 from broker.net.http.stream_outlet import StreamOutlet
 from broker.net.http.websocket import Upgrade, WebSocket
-from broker.web.messages import Response, Stream
+from broker.web.messages import HEADER, RAW_HEADER, Response, Stream
 from broker.web.problem import Problem
-from broker.web.request_ids import HEADER, RAW_HEADER
 
 if TYPE_CHECKING:
     from broker.net.http.listener import Channel, HttpFactory

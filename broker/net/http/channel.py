@@ -34,7 +34,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import SHORT, MemoryBudget, Share
 from broker.core.place_table import PlaceTable
 from broker.net.connection import CLOSE_WITHIN, NOT_READING
-from broker.net.fast_write import plain_socket, push, unsent
+from broker.net.epoll_streams import plain_socket, push, unsent
 from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.reading import Reading
 from broker.net.http.request import HttpRequest
@@ -43,7 +43,7 @@ from broker.net.rate_limits import Complaints
 from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler
-from broker.web.request_ids import HEADER, RAW_HEADER, RequestIds
+from broker.web.messages import HEADER, RAW_HEADER, RequestIds
 
 LENGTH_DIGITS = 15
 """Digits of a Content-Length: a petabyte. Longer numbers are refused unread."""

@@ -32,10 +32,9 @@ from broker.net.http.websocket import WebSocket
 from broker.net.rate_limits import Complaints, Deadlines
 from broker.net.scheduler import Scheduler
 from broker.net.taps import Direction, Seen
-from broker.web.endpoint import Answer
-from broker.web.messages import Request
+from broker.web.http_endpoint import Answer
+from broker.web.messages import Request, RequestIds
 from broker.web.problem import MEDIA_TYPE, Problem
-from broker.web.request_ids import RequestIds
 
 MAX_PARAMETERS = 100
 """Parameters of a query: no endpoint has as many, and each costs some µs."""

@@ -5,22 +5,106 @@ it is sealed for each receiver.
 
 `send_all` and `send_each` repeat the same loop. A common one would cost a call for each receiver, about a tenth of the
 cost of a delivery. Read on in `flush_order` (time of the write) and `backlog` (limits).
+
+Flush order of a ROUTER's connections.
+
+Rules:
+- Output is gathered for a turn of the reactor, and written at its end: one write for each connection, for any number of
+  messages.
+- The messages before the first answer of each connection are written first. The rest of the connections with answers
+  follows, in the order of their first answers.
+- A connection is written before its next input is handled, so that a message is not later than the answer to the
+  request that caused it.
+- A flush ends with the quantum of a turn, and continues in the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from struct import Struct
+
+from twisted.internet.interfaces import IReactorTime
 
 from broker.core.memory_budget import MemoryBudget
 from broker.net.connection_states import BLOCKED
 from broker.net.interfaces.router import NUMBER, N, Part, R, Sent
-from broker.net.router.backlog import LARGE, Backlog
-from broker.net.router.flush_order import FlushOrder
-from broker.net.router.identities import Identities
-from broker.net.router.peer import APART, RouterPeer
+from broker.net.router.router_peer import APART, LARGE, Backlog, Identities, RouterPeer
+from broker.net.scheduler import TURN, Scheduler
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import begin, message, pieces
+
+BETWEEN = 16
+"""Connections written between two clock reads: some 50 µs."""
+
+
+class FlushOrder:
+    """The connections with output for the end of the turn. The scheduler treats it as one `Gathering`.
+
+    The attributes are public since the ROUTER adds to them inline, for each message.
+    """
+
+    def __init__(self, turns: Scheduler, clock: IReactorTime) -> None:
+        self._turns = turns
+        self._clock = clock
+        self.fanned: deque[RouterPeer] = deque()
+        """Connections with pending output."""
+        self.answered: deque[RouterPeer] = deque()
+        """Those with answers, which are written last."""
+        self.scheduled = False
+        self.at_end: Callable[[Callable[[], object]], bool] = lambda call: False
+        """Schedules a call at the end of a round of reads, or returns False; see `Streams.at_end`."""
+
+    def soon(self) -> None:
+        """Schedule a flush: at the end of the round of reads if the reactor has rounds, otherwise in the next turn."""
+        self.scheduled = True
+        if not self.at_end(self.flush):
+            self._turns.flush_later(self)
+
+    def flush(self) -> None:
+        """Write the output of this turn of the reactor, within the quantum of a turn."""
+        self.scheduled = False
+        if self._turns.first:
+            self._turns.flush_first()
+        end = self._clock.seconds() + TURN
+        fanned, answered = self.fanned, self.answered
+        count = BETWEEN
+        try:
+            while fanned or answered:
+                if fanned:
+                    self._flush_next()
+                else:
+                    answered.popleft().flush()
+                count -= 1
+                if not count:
+                    count = BETWEEN
+                    if self._clock.seconds() >= end:
+                        return
+        finally:
+            # The quantum ended, or an exception occurred: the other connections are flushed in the next turn.
+            if (fanned or answered) and not self.scheduled:
+                self.soon()
+
+    def flush_one(self, peer: RouterPeer) -> None:
+        """Write the output of one peer now, and before it the messages that must not be later than an answer to it."""
+        while peer.replied and (self.fanned or self.answered):
+            self._flush_next()
+        peer.flush()
+
+    def abort(self) -> None:
+        """See `broker.net.scheduler.Gathering`: a defect met in a flush costs no connection."""
+
+    def _flush_next(self) -> None:
+        if not self.fanned:
+            self.answered.popleft().flush()
+            return
+        peer = self.fanned.popleft()
+        if not peer.replied:
+            peer.flush()
+        elif peer.ahead:
+            # Its answers keep their order relative to those of other connections.
+            peer.flush_ahead()
+
 
 SEALED = 4 * 1024 * 1024
 """Bytes sealed before they are written: one message of 16 MiB for a hundred peers would take 1.6 GB at once."""

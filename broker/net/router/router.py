@@ -1,45 +1,197 @@
 """A ROUTER (ZeroMQ's socket type for servers): the connections of a wire, each with its identity.
 
 Rules (`broker.net.interfaces.router` has the interface to the sessions):
-- A peer is admitted at the end of its handshake: it gets a number and its identity (`identities`), and may receive
+- A peer is admitted at the end of its handshake: it gets a number and its identity, and may receive
   messages from then on, before it sends any.
 - `Conversation.closed` is called once for each admitted connection. For a replaced connection the call is immediate,
   and no further input of it is received.
 
-Read on in `peer` (one connection), `fan_out` (one message to many), `flush_order` (the order of output), `backlog` (the
-limits on queued output), `idle_check` (silent peers) and `gate` (the allow-list of keys).
+Read on in `router_peer` (one connection, its queue and the table of identities) and `fan_out` (one message to many, and
+the order of output).
+
+Admission by client key: the decision on a peer's claim at the end of its handshake.
+
+Rules:
+- A key that is not allowed is refused *for now*, since an operator may add it. The peer gets no reply, its handshake
+  times out, and libzmq retries by itself; an immediate close would make it retry ten times a second.
+- A refused key is logged once a minute, so that a farm behind one address can be enrolled from the log. At most
+  `KEYS_LOGGED` keys of one address are logged, so that endless new keys cannot flood it.
+
+Tap of the output of a ROUTER: copies of the messages to some of its peers, before they are encoded.
+
+It shadows the methods by which sessions send, in this one object and until it is removed. A ROUTER without a tap has
+neither a check nor a call for it.
+
+Idle check of a ROUTER: a PING to silent peers, and a close without an answer.
+
+ZMTP 3.1 introduced PING. Older peers are ended with their host alone (`broker.net.silent_hosts`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from broker.access.identity import network_of, owner_of
 from broker.core.errors import Reason, Refusal
+from broker.core.log_limit import LINE_EVERY
 from broker.core.place_table import Pool
+from broker.core.token_buckets import Rates
 from broker.net.admission import DISCONNECTED, ConnectionFactory, TapSeen
 from broker.net.connection import StreamConnection
 from broker.net.connection_states import BLOCKED
 from broker.net.interfaces.limits import ConnectionLimits, RouterLimits
-from broker.net.interfaces.router import Conversation, N, Part, R, Sender, Sent
+from broker.net.interfaces.router import NUMBER, Conversation, N, Part, R, Sender, Sent
 from broker.net.rate_limits import Complaints
-from broker.net.router.backlog import ANSWERS, LARGE, Backlog, BacklogLimits
-from broker.net.router.fan_out import FanOut
-from broker.net.router.flush_order import FlushOrder
-from broker.net.router.gate import KeyGate
-from broker.net.router.identities import GENERATED, Identities
-from broker.net.router.idle_check import IdleCheck
-from broker.net.router.output_tap import tap_output, untap_output
-from broker.net.router.peer import APART, RouterPeer
+from broker.net.router.fan_out import FanOut, FlushOrder
+from broker.net.router.router_peer import (
+    ANSWERS,
+    APART,
+    GENERATED,
+    LARGE,
+    Backlog,
+    BacklogLimits,
+    Identities,
+    RouterPeer,
+)
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve_frames import Sealing
-from broker.net.zmtp.frames import pieces
-from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.machine import Machine
-from broker.net.zmtp.mechanism import Mechanism
+from broker.net.zmtp.frames import FrameLimits, pieces
+from broker.net.zmtp.machine import Machine, Mechanism
+
+KEYS_LOGGED = 20
+"""Refused keys of one address logged per minute."""
+
+
+class AllowList(Protocol):
+    """The allow-list of client keys."""
+
+    def name_of(self, key: str) -> str | None:
+        """The name of a key (Z85), or None if it is not allowed."""
+
+
+class KeyGate:
+    """The admission rule of one wire. ``keys`` is the allow-list; None admits any key, and peers without one."""
+
+    def __init__(self, wire: str, keys: AllowList | None, complaints: Complaints, clock: IReactorTime) -> None:
+        self._wire = wire
+        self._keys = keys
+        self._complaints = complaints
+        self._due: Rates[tuple[str, str]] = Rates(clock.seconds)
+        self._shown: Rates[str] = Rates(clock.seconds)
+
+    def owner(self, key: str, address: str) -> str:
+        """Return the owner of the identities of a peer with that key (Z85, or empty): see `broker.access.identity`."""
+        name = None if self._keys is None else self._keys.name_of(key)
+        return owner_of(name or "", address, key)
+
+    def admits(self, key: str, address: str) -> bool:
+        """Return True if a peer with that key (Z85) is admitted. A refusal is counted, and logged within the rate
+        limit."""
+        if self._keys is None or self._keys.name_of(key) is not None:
+            return True
+        # A key logged in the last minute costs no token of the address.
+        if self._due.take((address, key), 1 / LINE_EVERY, 1) and self._shown.take(
+            network_of(address), KEYS_LOGGED / LINE_EVERY, KEYS_LOGGED
+        ):
+            refusal = Refusal(Reason.KEY_NOT_ALLOWED, "this client key is not allowed")
+            self._complaints.add(self._wire, f"{address} with key {key}", refusal)
+        else:
+            self._complaints.count(f"{self._wire}_refused", Reason.KEY_NOT_ALLOWED.code)
+        return False
+
+
+IDLE = 120.0
+"""Seconds of silence before a PING, and seconds allowed for the answer."""
+
+ASKED = 2
+"""The round at which a silent peer gets a PING: it was silent for at least one `IDLE`."""
+
+
+class IdleCheck:
+    """A check of all connections every `IDLE` seconds, while there are any.
+
+    A counter in each connection, which input resets, costs less than a timer for each.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        peers: Callable[[], Collection[RouterPeer]],
+        answer: Callable[[RouterPeer, bytes], object],
+    ) -> None:
+        self._clock = clock
+        self._peers = peers
+        self._answer = answer
+        self._next: IDelayedCall | None = None
+
+    def start(self) -> None:
+        """Start the rounds. Idempotent."""
+        if self._next is None:
+            self._next = self._clock.callLater(IDLE, self._round)
+
+    def stop(self) -> None:
+        """Stop the rounds."""
+        if self._next is not None and self._next.active():
+            self._next.cancel()
+        self._next = None
+
+    def _round(self) -> None:
+        """Close connections that were silent for two rounds; send a PING to those that were silent for one."""
+        self._next = None
+        for peer in list(self._peers()):
+            peer.silence += 1
+            if peer.silence < ASKED:
+                continue
+            if peer.silence > ASKED:
+                peer.refuse(Refusal(Reason.SILENT, "nothing was heard of it, not even the answer to a PING"))
+            elif ping := peer.machine.ping():
+                self._answer(peer, ping)
+            else:
+                peer.silence = 0
+        if self._peers():
+            self.start()
+
+
+METHODS = ("send", "reply", "send_all", "send_each")
+
+
+def tap_output(router: Router, seen: Callable[[bytes, Sequence[Part]], object]) -> None:
+    """Call ``seen`` with the identity and the frames of each message that is sent, until `untap_output`."""
+
+    def to_one(send: Callable[..., Any]) -> Callable[..., Any]:
+        def tapped(identity: bytes, frames: Sequence[Part]) -> Any:
+            seen(identity, frames)
+            return send(identity, frames)
+
+        return tapped
+
+    def send_all(receivers: Collection[Any], frames: Sequence[Part], now: float) -> Any:
+        for receiver in receivers:
+            seen(receiver.identity, frames)
+        return type(router).send_all(router, receivers, frames, now)
+
+    def send_each(receivers: Collection[Any], before: bytes, after: bytes, body: Part, now: float) -> Any:
+        for receiver in receivers:
+            number = (receiver.sequence + 1).to_bytes(NUMBER)
+            seen(receiver.identity, (before + number + after, body))
+        return type(router).send_each(router, receivers, before, after, body, now)
+
+    kind = type(router)
+    shadows = (to_one(kind.send.__get__(router)), to_one(kind.reply.__get__(router)), send_all, send_each)
+    for name, shadow in zip(METHODS, shadows, strict=True):
+        setattr(router, name, shadow)
+
+
+def untap_output(router: Router) -> None:
+    """Remove the tap. No-op without one."""
+    for name in METHODS:
+        router.__dict__.pop(name, None)
+
 
 PEERS = frozenset((b"DEALER", b"REQ", b"ROUTER"))
 """The socket types that may connect to a ROUTER (RFC 28)."""

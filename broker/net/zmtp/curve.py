@@ -22,12 +22,9 @@ from collections.abc import Callable
 
 import attrs
 
-from broker.net.zmtp import metadata as properties
 from broker.net.zmtp.curve_frames import MAC, Boxes, Sealing
-from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.frames import Command, Decoder, Encoder, command
-from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.mechanism import Answer, Claim
+from broker.net.zmtp.frames import Command, Decoder, Encoder, Fault, FrameLimits, ZmtpError, command, parse_metadata
+from broker.net.zmtp.machine import Answer, Claim
 
 KEY = 32
 """Bytes of a key."""
@@ -223,7 +220,7 @@ class CurveServer(_Curve):
         vouched = self._open(vouch, b"VOUCH---" + nonce, self._shared(key, secret), "the vouch")
         if vouched != client + self._security.public:
             raise ZmtpError(Fault.HANDSHAKE, "the vouch is for another connection or another server")
-        return Claim(properties.parse(opened[KEY + VOUCH :]), key)
+        return Claim(parse_metadata(opened[KEY + VOUCH :]), key)
 
 
 class CurveClient(_Curve):
@@ -253,7 +250,7 @@ class CurveClient(_Curve):
         counter, box = received.data[:COUNTER], received.data[COUNTER:]
         metadata = self._open(box, b"CurveZMQREADY---" + counter, self._key, "the box of READY")
         self._count(counter)
-        return Answer(claim=Claim(properties.parse(metadata), self._server))
+        return Answer(claim=Claim(parse_metadata(metadata), self._server))
 
     def accept(self) -> bytes:
         """See `Mechanism`."""

@@ -13,20 +13,23 @@ from typing import Protocol
 
 import attrs
 
-from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import (
+    FRAME_COST,
     HEADER,
     LONG,
+    MAX_COMMAND,
     MORE,
     PARTIAL,
     SHORT,
     Decoded,
     Decoder,
     Encoder,
+    Fault,
+    FrameLimits,
+    ZmtpError,
     header,
     split_command,
 )
-from broker.net.zmtp.limits import FRAME_COST, MAX_COMMAND, FrameLimits
 
 MAC = 16
 """Bytes by which a box is longer than its content."""

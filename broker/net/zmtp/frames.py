@@ -7,15 +7,87 @@ messages, and heartbeats between the frames of one. All other flags are reserved
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from struct import Struct
 from typing import Protocol
 
 import attrs
 
-from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.limits import FRAME_COST, MAX_COMMAND, FrameLimits
+# The exception of the codec, and its kinds.
+
+
+class Fault(enum.Enum):
+    """The kinds of invalid input. Each ends the connection."""
+
+    GREETING = "greeting"
+    """The first octets are not a greeting of a supported version."""
+    MECHANISM = "mechanism"
+    """The peer uses another security mechanism."""
+    HANDSHAKE = "handshake"
+    """A command of the handshake is malformed, out of order, or fails to verify."""
+    REFUSED = "refused"
+    """The other side refused the handshake, by ERROR."""
+    FRAME = "frame"
+    """A frame or command is malformed, or a box does not open."""
+    TOO_LARGE = "too-large"
+    """A frame, a message or its number of frames is beyond the limits."""
+
+
+class ZmtpError(Exception):
+    """Invalid input of a connection, or input beyond the limits. The connection must be closed.
+
+    ``reply`` has the octets of an ERROR with the reason for the peer; empty outside the handshake.
+    """
+
+    def __init__(self, fault: Fault, text: str, reply: bytes = b"") -> None:
+        super().__init__(text)
+        self.fault = fault
+        self.text = text
+        self.reply = reply
+
+
+# Limits on the input of one ZMTP connection. All of them apply while bytes arrive.
+
+FRAME_COST = 64
+"""Accounted bytes of a frame besides its content: the object, its list entry, and the rounding of the allocator.
+Without them, two bytes of a peer (an empty frame) would take that much unaccounted memory."""
+
+ENVELOPE = 512 * 1024
+"""Bytes by which a message may exceed its longest frame: headers, routing frames, and some thousand short frames."""
+
+MAX_FRAMES = 8_192
+"""Frames of one message. Messages of 2,000 occur in practice."""
+
+MAX_HANDSHAKE = 2_048
+"""Bytes of a command in the handshake. The largest is CURVE's INITIATE: 257 bytes and the metadata, of which libzmq
+sends a Socket-Type and an Identity of up to 255 bytes."""
+
+MAX_PROPERTIES = 32
+"""Properties in the metadata of a peer. libzmq sends two, and applications a few of their own."""
+
+MAX_COMMAND = 512
+"""Bytes of a command between messages. PING has 23 at most; a subscription of SUB sockets would have its prefix."""
+
+
+@attrs.frozen
+class FrameLimits:
+    """Limits on one connection.
+
+    ``frame`` is in bytes, and at least 255: shorter frames are not compared with it. ``message`` is in bytes, plus
+    `FRAME_COST` for each frame. ``frames`` is the number of frames in a message.
+    """
+
+    frame: int = 16 * 1024 * 1024
+    message: int = 16 * 1024 * 1024 + ENVELOPE
+    frames: int = MAX_FRAMES
+
+    @classmethod
+    def of_frame(cls, size: int) -> FrameLimits:
+        """Return the limits for frames of at most ``size`` bytes."""
+        return cls(frame=size, message=size + ENVELOPE)
+
 
 MORE, LONG, COMMAND = 1, 2, 4
 
@@ -295,3 +367,41 @@ class PlainDecoder:
 def _cost(octets: int, frames: int) -> int:
     """Return the accounted size of ``frames`` frames with ``octets`` octets, headers included."""
     return octets + (FRAME_COST - HEADER) * frames
+
+
+# Metadata codec: the properties that both sides exchange in the handshake (RFC 23, "The READY Command").
+
+SOCKET_TYPE = "socket-type"
+IDENTITY = "identity"
+
+
+def encode_metadata(properties: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the octets of properties."""
+    return b"".join(bytes((len(name),)) + name + len(value).to_bytes(4, "big") + value for name, value in properties)
+
+
+def own_metadata(socket_type: str, identity: bytes = b"") -> bytes:
+    """Return the metadata that a socket sends."""
+    properties = [(b"Socket-Type", socket_type.encode())]
+    if socket_type in ("REQ", "DEALER", "ROUTER"):
+        properties.append((b"Identity", identity))
+    return encode_metadata(properties)
+
+
+def parse_metadata(data: bytes) -> Mapping[str, bytes]:
+    """Return the properties in metadata by lower-case name, since names are case-insensitive. Raises `ZmtpError`."""
+    properties: dict[str, bytes] = {}
+    at = 0
+    while at < len(data):
+        start = at + 1 + data[at]
+        stop = start + 4 + int.from_bytes(data[start : start + 4], "big")
+        if start == at + 1 or start + 4 > len(data) or stop > len(data):
+            raise ZmtpError(Fault.HANDSHAKE, "malformed metadata")
+        if len(properties) >= MAX_PROPERTIES:
+            raise ZmtpError(Fault.HANDSHAKE, f"more than {MAX_PROPERTIES} properties in the metadata")
+        name = data[at + 1 : start].decode("latin-1").lower()
+        if name in properties:  # otherwise two decoders could read two identities from the same octets
+            raise ZmtpError(Fault.HANDSHAKE, "a property comes twice in the metadata")
+        properties[name] = data[start + 4 : stop]
+        at = stop
+    return properties

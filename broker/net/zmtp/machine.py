@@ -17,21 +17,156 @@ Rules:
   SUBSCRIBE, CANCEL and unknown commands are ignored: a ROUTER has no subscriptions.
 - ZMTP 2.0 has no mechanisms, no commands and no metadata: it is accepted if the mechanism is NULL.
 - FAILED decodes nothing, and nothing may be sent.
+
+Greeting codec: the version of ZMTP and the security mechanism of a peer (RFC 23, "The Greeting").
+
+Octets of a greeting of version 3: 0 is FF, 1 to 8 are padding, 9 is 7F, 10 the major version, 11 the minor version, 12
+to 31 the mechanism, 32 the as-server flag, 33 to 63 zeros. libzmq sends the first 10, then 1, then the rest as the
+other side answers: so neither side may wait for more than the signature before it sends its own version.
+
+ZMTP 2.0 has a revision of 1 (2 in some releases) at octet 10, then the socket type in one octet, then the identity as a
+frame. ZMTP 1.0 has no signature: its first octet is the length of a frame.
+
+Security mechanisms: the handshake between greeting and traffic.
+
+A mechanism is one side of one handshake: it consumes the commands of the other side and produces its own. Once it has
+verified the peer, it makes a *claim*: the metadata of the peer, with its key. The caller accepts or refuses
+the claim (an allow-list); only then does the mechanism produce its last command.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 import attrs
 
-from broker.net.zmtp import greeting as greetings
-from broker.net.zmtp import metadata
-from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.frames import COMMAND, LONG, Command, Decoder, Encoder, command, split_command
-from broker.net.zmtp.limits import MAX_HANDSHAKE, FrameLimits
-from broker.net.zmtp.mechanism import Claim, Mechanism
+from broker.net.zmtp.frames import (
+    COMMAND,
+    IDENTITY,
+    LONG,
+    MAX_HANDSHAKE,
+    SOCKET_TYPE,
+    Command,
+    Decoder,
+    Encoder,
+    Fault,
+    FrameLimits,
+    PlainDecoder,
+    PlainEncoder,
+    ZmtpError,
+    command,
+    own_metadata,
+    parse_metadata,
+    split_command,
+)
+
+SIZE = 64
+SIGNATURE = 10
+VERSION = 11
+"""Octets up to the end of the major version: both sides send them unconditionally."""
+
+OPENING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03"
+"""The broker's signature and major version. The length 1 in the padding is that of an empty identity in ZMTP 1.0."""
+
+MINOR = 1
+"""ZMTP 3.1."""
+
+SOCKET_TYPES = ("PAIR", "PUB", "SUB", "REQ", "REP", "DEALER", "ROUTER", "PULL", "PUSH", "XPUB", "XSUB")
+"""By their numbers in ZMTP 2.0."""
+
+
+@attrs.frozen
+class Greeting:
+    """The greeting of a peer. ``mechanism`` is empty in ZMTP 2.0, which has none."""
+
+    major: int
+    minor: int
+    mechanism: bytes = b""
+    as_server: bool = False
+
+
+def rest(mechanism: bytes, as_server: bool) -> bytes:
+    """Return the rest of the broker's greeting after `OPENING`, for a peer of version 3."""
+    return bytes((MINOR,)) + mechanism.ljust(20, b"\0") + bytes((as_server,)) + bytes(31)
+
+
+def version(data: bytes) -> int:
+    """Return the major version of the greeting that begins with ``data``: 2 or 3, and 0 while it is unknown.
+
+    Later versions count as 3: their peers must downgrade. Raises `ZmtpError` as soon as it is no greeting.
+    """
+    if data[:1] not in (b"", b"\xff") or data[9:10] not in (b"", b"\x7f"):
+        raise ZmtpError(Fault.GREETING, f"no greeting of ZMTP 2 or 3: the connection begins with {_shown(data)}")
+    if len(data) < VERSION:
+        return 0
+    major = data[SIGNATURE]
+    if major == 0:
+        raise ZmtpError(Fault.GREETING, "version 1.0 of ZMTP is not spoken")
+    return 2 if major in (1, 2) else 3
+
+
+def parse(data: bytes) -> tuple[Greeting, bytes] | None:
+    """Return the greeting at the beginning of ``data``, and the octets after it; None while it is incomplete.
+
+    Raises `ZmtpError` as soon as it is invalid.
+    """
+    major = version(data)
+    if major == 2:
+        return Greeting(2, 0), data[VERSION:]
+    if not major or len(data) < SIZE:
+        return None
+    mechanism = data[12:32].rstrip(b"\0")
+    minor = data[VERSION] if data[SIGNATURE] == 3 else MINOR
+    return Greeting(3, minor, mechanism, data[32:33] == b"\x01"), data[SIZE:]
+
+
+def _shown(data: bytes) -> str:
+    return repr(bytes(data[:12]))[1:]
+
+
+@attrs.frozen
+class Claim:
+    """The claim of a peer.
+
+    ``properties`` is its metadata by name in lower case. ``key`` is its long-term public key (CURVE, 32 bytes,
+    verified).
+    """
+
+    properties: Mapping[str, bytes]
+    key: bytes = b""
+
+
+@attrs.frozen
+class Answer:
+    """The result of a command: octets to send (whole frames), and the claim once the peer has made it."""
+
+    output: bytes = b""
+    claim: Claim | None = None
+
+
+class Mechanism(Protocol):
+    """One side of a handshake. ``metadata`` below is the local one, encoded."""
+
+    name: bytes
+    as_server: bool
+
+    def begin(self, metadata: bytes) -> bytes:
+        """Begin after the greetings. Returns octets to send: empty if the other side begins."""
+
+    def take(self, command: Command) -> Answer:
+        """Handle a command of the peer. Raises `ZmtpError`. Not called after a claim."""
+
+    def accept(self) -> bytes:
+        """Finish after an accepted claim. Returns octets to send: traffic may follow them."""
+
+    def decoder(self, limits: FrameLimits) -> Decoder:
+        """Create the decoder of the peer's traffic. Called once, after `accept`."""
+
+    def encoder(self) -> Encoder:
+        """Create the encoder of the local traffic. Called once, after `accept`."""
+
 
 PING, PONG, ERROR = b"PING", b"PONG", b"ERROR"
 
@@ -91,7 +226,7 @@ class Machine:
         self._mechanism = mechanism
         self._socket_type = socket_type
         self._identity = identity
-        self._metadata = metadata.own(socket_type, identity)
+        self._metadata = own_metadata(socket_type, identity)
         self._limits = limits
         self._peers = peers
         self._held = b""
@@ -107,7 +242,7 @@ class Machine:
 
     def begin(self) -> bytes:
         """Return the octets to send before any input."""
-        return greetings.OPENING
+        return OPENING
 
     @property
     def pending(self) -> int:
@@ -176,10 +311,10 @@ class Machine:
         self._held += data
         if self.state is ZmtpState.GREETING:
             if not self.version:
-                self.version = greetings.version(self._held)
+                self.version = version(self._held)
                 if self.version == 3:
-                    yield Output(greetings.rest(self._mechanism.name, self._mechanism.as_server))
-            parsed = greetings.parse(self._held)
+                    yield Output(rest(self._mechanism.name, self._mechanism.as_server))
+            parsed = parse(self._held)
             if parsed is None:
                 return
             greeting, self._held = parsed
@@ -204,7 +339,7 @@ class Machine:
                 self.state = ZmtpState.CLAIMED
                 yield claim
 
-    def _greeted(self, greeting: greetings.Greeting) -> bytes:
+    def _greeted(self, greeting: Greeting) -> bytes:
         """Handle a complete greeting. Returns octets to send."""
         mechanism = self._mechanism
         self.minor = greeting.minor
@@ -213,7 +348,7 @@ class Machine:
             if mechanism.name != b"NULL":
                 raise ZmtpError(Fault.MECHANISM, f"ZMTP 2.0 is not spoken with {mechanism.name.decode()}")
             # ZMTP 2.0 replaces the rest of the greeting by the socket type, and the identity as a frame.
-            kind = greetings.SOCKET_TYPES.index(self._socket_type)
+            kind = SOCKET_TYPES.index(self._socket_type)
             return bytes((kind, 0, len(self._identity))) + self._identity
         if greeting.mechanism != mechanism.name:
             shown = repr(greeting.mechanism)[1:]
@@ -254,19 +389,19 @@ class Machine:
             return None
         if held[1]:
             raise ZmtpError(Fault.HANDSHAKE, f"an identity with the flags {held[1]:#04x}")
-        if held[0] >= len(greetings.SOCKET_TYPES):
+        if held[0] >= len(SOCKET_TYPES):
             raise ZmtpError(Fault.HANDSHAKE, f"the socket type {held[0]}")
         self._held = held[3 + held[2] :]
-        socket_type = greetings.SOCKET_TYPES[held[0]].encode()
-        return Claim({metadata.SOCKET_TYPE: socket_type, metadata.IDENTITY: held[3 : 3 + held[2]]})
+        socket_type = SOCKET_TYPES[held[0]].encode()
+        return Claim({SOCKET_TYPE: socket_type, IDENTITY: held[3 : 3 + held[2]]})
 
     def _check(self, properties: Mapping[str, bytes]) -> None:
         """Refuse an incompatible socket type, and an identity that is too long. A missing type is compatible, as in
         libzmq."""
-        socket_type = properties.get(metadata.SOCKET_TYPE)
+        socket_type = properties.get(SOCKET_TYPE)
         if self._peers is not None and socket_type is not None and socket_type not in self._peers:
             raise self._refusal(f"a {self._socket_type} does not talk to {repr(socket_type[:20])[1:]}")
-        identity = properties.get(metadata.IDENTITY, b"")
+        identity = properties.get(IDENTITY, b"")
         if len(identity) > MAX_IDENTITY:
             raise self._refusal(f"an identity of {len(identity)} bytes; {MAX_IDENTITY} are allowed")
 
@@ -298,3 +433,40 @@ def error(reason: str) -> bytes:
     """Return the octets of an ERROR in the handshake."""
     said = reason.encode("ascii", "replace")[:MAX_REASON]
     return command(ERROR, bytes((len(said),)) + said)
+
+
+# NULL: no security. Both sides send READY with their metadata (RFC 23, "The NULL Mechanism").
+
+
+class Null:
+    """One side of the NULL mechanism. A server sends its READY after it accepted the peer, a client at once."""
+
+    name = b"NULL"
+
+    def __init__(self, as_server: bool) -> None:
+        self._server = as_server
+        self.as_server = False  # NULL ignores the as-server flag of the greeting, and libzmq leaves it zero
+        self._ready = b""
+
+    def begin(self, metadata: bytes) -> bytes:
+        """See `Mechanism`."""
+        self._ready = command(b"READY", metadata)
+        return b"" if self._server else self._ready
+
+    def take(self, command: Command) -> Answer:
+        """See `Mechanism`."""
+        if command.name != b"READY":
+            raise ZmtpError(Fault.HANDSHAKE, f"{command.name[:20]!r} instead of READY")
+        return Answer(claim=Claim(parse_metadata(command.data)))
+
+    def accept(self) -> bytes:
+        """See `Mechanism`."""
+        return self._ready if self._server else b""
+
+    def decoder(self, limits: FrameLimits) -> PlainDecoder:
+        """See `Mechanism`."""
+        return PlainDecoder(limits)
+
+    def encoder(self) -> PlainEncoder:
+        """See `Mechanism`."""
+        return PlainEncoder()

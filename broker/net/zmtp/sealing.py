@@ -17,8 +17,7 @@ from typing import Any
 from broker.net.zmtp import frames as plain
 from broker.net.zmtp.boxes import SODIUM, ffi, open_address, seal_address
 from broker.net.zmtp.curve_frames import OVERHEAD, CurveDecoder, PythonSealing, Sealing, check_numbers
-from broker.net.zmtp.frames import MORE, Decoded, Encoder
-from broker.net.zmtp.limits import FRAME_COST, FrameLimits
+from broker.net.zmtp.frames import FRAME_COST, MORE, Decoded, Encoder, FrameLimits
 
 VARIABLE = "ELKOBROKER_SEALING"
 """Environment variable: ``python`` or ``compiled``. Unset, it selects the compiled helper if available."""

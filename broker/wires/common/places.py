@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from broker.core.place_table import PlaceTable
 from broker.net.admission import ConnectionFactory
-from broker.net.endpoints import bound
-from broker.net.stream_listener import StreamListener
+from broker.net.listeners import StreamListener, bound
 
 
 def occupied(factory: ConnectionFactory, *more: PlaceTable) -> dict[str, object]:

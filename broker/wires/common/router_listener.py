@@ -20,19 +20,17 @@ from twisted.logger import Logger
 from broker import curve
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.core.place_table import Pool
-from broker.net.endpoints import bound, close_now, listen
 from broker.net.interfaces.limits import RouterLimits
+from broker.net.listeners import bound, close_now, listen
 from broker.net.rate_limits import Complaints
-from broker.net.router.backlog import BacklogLimits
-from broker.net.router.gate import KeyGate
-from broker.net.router.router import Router
+from broker.net.router.router import KeyGate, Router
+from broker.net.router.router_peer import BacklogLimits
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveServer, Security
 from broker.net.zmtp.curve_frames import Sealing
-from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.mechanism import Mechanism
-from broker.net.zmtp.null import Null
+from broker.net.zmtp.frames import FrameLimits
+from broker.net.zmtp.machine import Mechanism, Null
 from broker.net.zmtp.sealing import SealingError, choose
 from broker.wires.common.places import occupied
 

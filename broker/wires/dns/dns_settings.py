@@ -14,7 +14,7 @@ from broker.config.endpoint import BadEndpoint, Endpoint, parse
 from broker.config.key import key
 from broker.config.problem import Problem
 from broker.config.section import Binding, PortOption, Resolves, Settings, declared
-from broker.wires.dns.codec.hosts import Labels, host_labels, wire_length
+from broker.wires.dns.codec.dns_query import Labels, host_labels, wire_length
 
 MAX_DOMAIN = 100
 """Bytes of the domain in wire format, so that names of services below it have room."""

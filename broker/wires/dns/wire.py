@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
 from broker.wires.dns.dns_settings import SECTION
-from broker.wires.dns.open import open_dns
+from broker.wires.dns.dns_wire import open_dns
 from broker.wires.interface import Wire
 
 COUNTERS = (

@@ -21,13 +21,12 @@ from broker.access.principal import Access, Principal
 from broker.core.errors import Malformed, Reason
 from broker.net.interfaces.peer import Peer
 from broker.wires.dialect import Typist
-from broker.wires.elko.codec import broker, director, lenient
-from broker.wires.elko.codec.broker import LoadReport, WillServe, WontServe
-from broker.wires.elko.codec.common import COMMON, Auth
-from broker.wires.elko.codec.vocabulary import Message, Vocabulary
+from broker.wires.elko.codec import broker_messages, director_messages, lenient
+from broker.wires.elko.codec.broker_messages import LoadReport, WillServe, WontServe
+from broker.wires.elko.codec.vocabulary import COMMON, Auth, Message, Vocabulary
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
-from broker.wires.elko.sessions.broker import BrokerSession, BrokerWiring
-from broker.wires.elko.sessions.director import DirectorSession, DirectorWiring
+from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring
+from broker.wires.elko.sessions.director_session import DirectorSession, DirectorWiring
 
 WIDTH = 100
 """Characters of a line of help."""
@@ -178,8 +177,8 @@ _COMMON = {
 
 BROKER = Commands(
     prefix="",
-    vocabulary=broker.VOCABULARY,
-    to=dict.fromkeys(_by_op(*broker.CLIENT), "client"),
+    vocabulary=broker_messages.VOCABULARY,
+    to=dict.fromkeys(_by_op(*broker_messages.CLIENT), "client"),
     argument={
         **dict.fromkeys(("servicedesc", "loaddesc", "find"), "service"),
         **dict.fromkeys(("reinit", "shutdown"), "server"),
@@ -190,7 +189,7 @@ BROKER = Commands(
     named={},
     alone={"watch": {"services": True, "load": True}},
     never_alone=("reinit", "shutdown"),
-    messages_by_op=_without_auth(*broker.VOCABULARY.messages),
+    messages_by_op=_without_auth(*broker_messages.VOCABULARY.messages),
     about={
         **_COMMON,
         "find": "Shows the services of a name, of another protocol than tcp by protocol=http. wait=5: waits up to 5 "
@@ -216,7 +215,7 @@ BROKER = Commands(
 
 DIRECTOR = Commands(
     prefix="director",
-    vocabulary=director.VOCABULARY,
+    vocabulary=director_messages.VOCABULARY,
     to={"reserve": "director"},
     argument={
         **dict.fromkeys(("find", "watch", "unwatch", "close", "say", "relay", "reserve"), "context"),
@@ -227,7 +226,7 @@ DIRECTOR = Commands(
     named={"user-": "user"},
     alone={"dump": {"depth": 1}},
     never_alone=("reinit", "shutdown"),
-    messages_by_op=_without_auth(*COMMON, director.Reserve, director.Relay, *director.ADMIN),
+    messages_by_op=_without_auth(*COMMON, director_messages.Reserve, director_messages.Relay, *director_messages.ADMIN),
     about={
         **_COMMON,
         "close": "Closes a context, or disconnects a user.",

@@ -5,7 +5,7 @@ Rules:
 - The first rule that matches the server's label on the wire ``director`` counts. A ping goes over the connection; a TCP
   or HTTP check goes to the address that the connection reported last.
 - A server that reports its load regularly, and misses a report, is checked at once
-  (`broker.core.checks.missed_reports`).
+  (`broker.core.checks.registered_checks`).
 - A failing server is placed by the policy of the rule (`broker.core.director.server_selection`).
 """
 
@@ -15,14 +15,13 @@ from collections.abc import Callable
 from itertools import count
 
 from broker.access.identity import is_local
-from broker.core.checks.interfaces import Question
-from broker.core.checks.missed_reports import MissedReports
-from broker.core.checks.rules import CheckKind
-from broker.core.checks.schedule import Schedule, Target
+from broker.core.checks.check_rules import CheckKind, Question
+from broker.core.checks.check_schedule import Schedule, Target
+from broker.core.checks.registered_checks import MissedReports
 from broker.core.director.interfaces import IContextServer
 from broker.core.interfaces import ILeases
 from broker.core.model import Check, CheckState, Policy
-from broker.wires.elko.sessions.director import DirectorSession
+from broker.wires.elko.sessions.director_session import DirectorSession
 
 WIRE = "director"
 """The wire in rules."""
@@ -101,7 +100,7 @@ class ServerChecks:
             self._settle(link)
 
     def ping(self, peer: int, seconds: float, answered: Callable[[bool | None], object]) -> bool:
-        """Ping a connection, by its number here; see `broker.core.checks.interfaces.Pinger`."""
+        """Ping a connection, by its number here; see `broker.core.checks.check_rules.Pinger`."""
         link = self._by_number.get(peer)
         if link is None:
             return False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
-from broker.wires.elko.open import OpenElko
-from broker.wires.elko.open_director import OpenDirector
+from broker.wires.elko.broker_wire import OpenElko
+from broker.wires.elko.director_wire import OpenDirector
 from broker.wires.elko.section import BROKER as BROKER_SECTION
 from broker.wires.elko.section import DIRECTOR as DIRECTOR_SECTION
 from broker.wires.interface import Wire

@@ -17,7 +17,7 @@ from broker.config.zmq_endpoint import parse
 from broker.core.interfaces import ILeases, ITopics
 from broker.net.admission import ConnectionFactory
 from broker.net.allowed_keys import AllowedKeys
-from broker.net.endpoints import CannotListen
+from broker.net.listeners import CannotListen
 from broker.wires.common.known_keys import KnownKeys
 from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.common.routes import Routes

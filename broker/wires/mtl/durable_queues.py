@@ -18,7 +18,7 @@ from broker.wall_clock import wall
 from broker.wires.interface import Context
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.derived_settings import queue_rules
-from broker.wires.mtl.profiles.queue import identity_of, is_readable
+from broker.wires.mtl.profiles.queue_profile import identity_of, is_readable
 
 
 @attrs.frozen(eq=False)

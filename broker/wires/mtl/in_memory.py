@@ -32,12 +32,11 @@ from broker.core.restored_services import Restored
 from broker.core.topics import Topics
 from broker.net.interfaces.router import NUMBER, Conversation, N, Part, R, Sender, Sent
 from broker.net.rate_limits import Complaints
-from broker.wires.mtl.codec.control import DEFAULT_HOST
-from broker.wires.mtl.profiles.queue import QueueProfile, identity_of
-from broker.wires.mtl.profiles.registry import RegistryProfile
-from broker.wires.mtl.profiles.service import ServiceProfile
-from broker.wires.mtl.profiles.test import FanOutProfile
-from broker.wires.mtl.profiles.topic import TopicProfile
+from broker.wires.mtl.codec.control_messages import DEFAULT_HOST
+from broker.wires.mtl.profiles.queue_profile import QueueProfile, identity_of
+from broker.wires.mtl.profiles.registry_profile import RegistryProfile
+from broker.wires.mtl.profiles.service_profile import ServiceProfile
+from broker.wires.mtl.profiles.topic_profile import FanOutProfile, TopicProfile
 from broker.wires.mtl.sessions.access_rules import AccessPolicy
 from broker.wires.mtl.sessions.authentication import AuthenticationContext
 from broker.wires.mtl.sessions.control_flow import ControlFlow
@@ -184,7 +183,10 @@ class Passwords:
 
 
 class MovedQueues:
-    """The queues that other brokers have: `broker.wires.mtl.profiles.queue.Owners`. ``endpoints`` is by name."""
+    """The queues that other brokers have: `broker.wires.mtl.profiles.queue_profile.Owners`.
+
+    ``endpoints`` is by name.
+    """
 
     def __init__(self, endpoints: Mapping[str, str]) -> None:
         self.lost: Callable[[str, str], object]

@@ -9,7 +9,7 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredList
 
 from broker.config.zmq_endpoint import parse
-from broker.net.endpoints import CannotListen
+from broker.net.listeners import CannotListen
 from broker.net.router.router import SILENCE
 from broker.wires.common.known_keys import KnownKeys
 from broker.wires.common.router_listener import RouterListener, make_router

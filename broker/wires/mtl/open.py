@@ -24,7 +24,7 @@ from broker.core.interfaces import ITopics, StoredMemory
 from broker.core.model import NotReady
 from broker.core.topics import Topics
 from broker.net.admission import ConnectionFactory
-from broker.net.endpoints import CannotListen
+from broker.net.listeners import CannotListen
 from broker.wires.interface import Context, PlainWire
 from broker.wires.mtl import views
 from broker.wires.mtl.client_identities import ClientIdentities
@@ -32,11 +32,10 @@ from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.derived_settings import access_rules, mtl_settings, queue_rules
 from broker.wires.mtl.durable_queues import DurableQueues
 from broker.wires.mtl.listeners import MtlListeners
-from broker.wires.mtl.profiles.queue import QueueProfile
-from broker.wires.mtl.profiles.registry import RegistryProfile
-from broker.wires.mtl.profiles.service import ServiceProfile
-from broker.wires.mtl.profiles.test import FanOutProfile
-from broker.wires.mtl.profiles.topic import TopicProfile
+from broker.wires.mtl.profiles.queue_profile import QueueProfile
+from broker.wires.mtl.profiles.registry_profile import RegistryProfile
+from broker.wires.mtl.profiles.service_profile import ServiceProfile
+from broker.wires.mtl.profiles.topic_profile import FanOutProfile, TopicProfile
 from broker.wires.mtl.sessions.access_rules import AccessPolicy
 from broker.wires.mtl.sessions.control_flow import WIRE, ControlFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow

@@ -12,10 +12,9 @@ from broker.access.principal import Principal
 from broker.core.model import Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.web import parameters
-from broker.web.endpoint import Call, Endpoint
+from broker.web import http_endpoint
+from broker.web.http_endpoint import Call, Endpoint, Routes
 from broker.web.messages import Request, Response, Stream
-from broker.web.routes import Routes
 from tests.recording.farm import CoreFarm, clock_at
 
 BOB = Principal("bob", address="192.0.2.7")
@@ -42,8 +41,8 @@ class Site:
                 request,
                 BOB,
                 path,
-                parameters.query(endpoint.query, query),
-                parameters.body(endpoint.body, data, "application/json"),
+                http_endpoint.query(endpoint.query, query),
+                http_endpoint.body(endpoint.body, data, "application/json"),
             )
         )
         assert isinstance(result, Response | Stream)

@@ -18,10 +18,9 @@ from broker.admin.api import plan_report
 from broker.admin.api.plan_report import NewTicket
 from broker.admin.api.report_tickets import LIFETIME, MOST, ReportTickets
 from broker.admin.plan_views import REPORT
-from broker.web.endpoint import Call, NoParameters
+from broker.web.http_endpoint import Call, NoParameters, Routes
 from broker.web.messages import Request, Response
 from broker.web.problem import Problem
-from broker.web.routes import Routes
 from tests.admin.api.calls import BOB
 
 

@@ -35,10 +35,8 @@ from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import CurveClient, Security
-from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.machine import Machine
-from broker.net.zmtp.mechanism import Mechanism
-from broker.net.zmtp.null import Null
+from broker.net.zmtp.frames import FrameLimits
+from broker.net.zmtp.machine import Machine, Mechanism, Null
 from tests.net.router.rig import Pair, Speaker
 from tests.net.waiting import reactor, until
 from tests.net.zmtp.curve_sides import sealing_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.core.checks.progress import GIVE_UP, Outcome, Progress
+from broker.core.checks.check_rules import GIVE_UP, Outcome, Progress
 from broker.core.model import CheckState
 
 PASS, FAIL, UNKNOWN = Outcome(True, "answered"), Outcome(False, "refused"), Outcome(None, "no descriptor")

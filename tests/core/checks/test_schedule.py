@@ -11,11 +11,9 @@ from twisted.internet.task import Clock
 
 from broker.app.checks import settings_of
 from broker.config.values import Checks
-from broker.core.checks.interfaces import Question
-from broker.core.checks.progress import GIVE_UP, Outcome
-from broker.core.checks.registered import AT_ONCE, RegisteredChecks
-from broker.core.checks.rules import CheckKind, CheckRule, CheckSettings
-from broker.core.checks.schedule import Schedule
+from broker.core.checks.check_rules import GIVE_UP, CheckKind, CheckRule, CheckSettings, Outcome, Question
+from broker.core.checks.check_schedule import Schedule
+from broker.core.checks.registered_checks import AT_ONCE, RegisteredChecks
 from broker.core.liveness import Leases
 from broker.core.model import CheckState, Policy, Rights, Service
 from broker.core.registry import Registry

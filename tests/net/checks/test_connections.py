@@ -14,11 +14,8 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from broker.core.checks.interfaces import Question
-from broker.core.checks.progress import Outcome
-from broker.core.checks.rules import CheckKind, CheckRule
-from broker.net.checks.bounded import MAX_INPUT
-from broker.net.checks.connections import HOST_BURST, LOOKUPS, ConnectionChecks
+from broker.core.checks.check_rules import CheckKind, CheckRule, Outcome, Question
+from broker.net.check_connections import HOST_BURST, LOOKUPS, MAX_INPUT, ConnectionChecks
 from broker.net.outgoing import Outgoing
 
 reactor: Any = twisted_reactor

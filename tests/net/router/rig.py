@@ -23,17 +23,14 @@ from broker.core.memory_budget import BY_ALL, MemoryBudget, MemoryLimits
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.router import Sender, Sent
 from broker.net.rate_limits import Complaints
-from broker.net.router.backlog import BACKLOG, HIGH_WATER, BacklogLimits
-from broker.net.router.gate import AllowList, KeyGate
-from broker.net.router.router import Claim, Router
+from broker.net.router.router import AllowList, Claim, KeyGate, Router
+from broker.net.router.router_peer import BACKLOG, HIGH_WATER, BacklogLimits
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
-from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.machine import Machine, Output, ZmtpState
-from broker.net.zmtp.mechanism import Claim as Claimed
-from broker.net.zmtp.mechanism import Mechanism
-from broker.net.zmtp.null import Null
+from broker.net.zmtp.frames import FrameLimits
+from broker.net.zmtp.machine import Claim as Claimed
+from broker.net.zmtp.machine import Machine, Mechanism, Null, Output, ZmtpState
 from broker.wires.common.router_listener import RouterListener
 from tests.net.pyzmq_peers import Peer
 from tests.net.waiting import reactor, until

@@ -9,7 +9,7 @@ from twisted.logger import capturedLogs
 from broker.core.counters import Counters
 from broker.core.log_limit import LINE_EVERY
 from broker.net.rate_limits import Complaints
-from broker.net.router.gate import KEYS_LOGGED, KeyGate
+from broker.net.router.router import KEYS_LOGGED, KeyGate
 from tests.net.router.rig import Allowed
 
 ALLOWED = Allowed({"a key": "web1"})

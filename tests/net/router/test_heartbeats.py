@@ -7,8 +7,8 @@ from functools import partial
 from twisted.internet.task import Clock
 
 from broker.core.errors import Reason
-from broker.net.router.idle_check import IDLE
-from broker.net.router.peer import RouterPeer
+from broker.net.router.router import IDLE
+from broker.net.router.router_peer import RouterPeer
 from tests.net.router.rig import Rig, Server
 from tests.net.waiting import until
 from tests.net.zmtp.conversation import GREETING, READY

@@ -13,7 +13,7 @@ from broker.core.memory_budget import MemoryBudget, MemoryLimits
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.interfaces.router import Sent
 from broker.net.scheduler import Scheduler
-from broker.net.zmtp.limits import FrameLimits
+from broker.net.zmtp.frames import FrameLimits
 from tests.net.process import script
 from tests.net.router.rig import MEBIBYTE, Pair, Rig
 from tests.net.waiting import reactor, there_are, turn, until
@@ -286,7 +286,7 @@ class KeysCompiled(Keys):
 FUZZ = """
 import random, sys, unittest
 from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.zmtp.limits import FrameLimits
+from broker.net.zmtp.frames import FrameLimits
 from tests.net.router.rig import Rig
 from tests.net.waiting import turn, until
 from tests.net.zmtp_peers import RawPeer, greeting, message, ready
@@ -342,7 +342,7 @@ def test_no_input_makes_the_router_fail(seed: int) -> None:
 
 ENDLESS = """
 import os, sys, threading, unittest
-from broker.net.zmtp.limits import FrameLimits
+from broker.net.zmtp.frames import FrameLimits
 from tests.net.process import resident
 from tests.net.router.rig import Rig
 from tests.net.waiting import until

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from broker.net.zmtp.frames import Decoded
-from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.machine import Machine, Output, ZmtpState
-from broker.net.zmtp.mechanism import Claim, Mechanism
-from broker.net.zmtp.null import Null
+from broker.net.zmtp.frames import Decoded, FrameLimits
+from broker.net.zmtp.machine import Claim, Machine, Mechanism, Null, Output, ZmtpState
 
 ROUTER_PEERS = frozenset([b"DEALER", b"REQ", b"ROUTER"])
 """The socket types that talk to a ROUTER."""

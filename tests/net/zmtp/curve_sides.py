@@ -18,10 +18,8 @@ from broker.net.zmtp import sealing as sealings
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
 from broker.net.zmtp.curve_frames import Boxes, PythonSealing, Sealing
-from broker.net.zmtp.frames import Command, Encoder
-from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.machine import Machine, Output
-from broker.net.zmtp.mechanism import Claim
+from broker.net.zmtp.frames import Command, Encoder, FrameLimits
+from broker.net.zmtp.machine import Claim, Machine, Output
 
 SOURCE = Path(sealings.__file__).with_name("sealing.c")
 

@@ -8,12 +8,10 @@ import attrs
 import pytest
 from nacl.bindings import crypto_box_keypair
 
-from broker.net.zmtp import metadata
+from broker.net.zmtp import frames
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import COOKIE_LIFE, Cookies, CurveClient, CurveServer, Security
-from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.frames import Command
-from broker.net.zmtp.limits import FrameLimits
+from broker.net.zmtp.frames import Command, Fault, FrameLimits, ZmtpError
 from broker.net.zmtp.machine import Output, ZmtpState, error
 from tests.net.zmtp.curve_sides import (
     CLIENT,
@@ -30,8 +28,8 @@ from tests.net.zmtp.curve_sides import (
     server_side,
 )
 
-OURS = metadata.own("ROUTER")
-THEIRS = metadata.own("DEALER", b"me")
+OURS = frames.own_metadata("ROUTER")
+THEIRS = frames.own_metadata("DEALER", b"me")
 
 
 class Now:

@@ -8,9 +8,7 @@ import pytest
 
 from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve_frames import BOXED_COMMAND, LAST_COUNTER, OVERHEAD
-from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.frames import Command, Decoder
-from broker.net.zmtp.limits import FRAME_COST, MAX_COMMAND, FrameLimits
+from broker.net.zmtp.frames import FRAME_COST, MAX_COMMAND, Command, Decoder, Fault, FrameLimits, ZmtpError
 from broker.net.zmtp.machine import Output
 from tests.net.zmtp.curve_sides import FROM_CLIENT, FROM_SERVER, connected, encoder_of, forms, received, sealing_of
 

@@ -13,9 +13,8 @@ import zmq
 from zmq.utils import z85
 
 from broker import brokerkeys
-from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.machine import Machine, Output, ZmtpState
-from broker.net.zmtp.mechanism import Claim
+from broker.net.zmtp.frames import Fault, ZmtpError
+from broker.net.zmtp.machine import Claim, Machine, Output, ZmtpState
 from tests.net.zmtp.curve_sides import (
     CLIENT,
     CLIENT_SECRET,

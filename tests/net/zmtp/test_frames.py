@@ -11,21 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.zmtp.errors import Fault, ZmtpError
 from broker.net.zmtp.frames import (
     COMMAND,
+    ENVELOPE,
+    FRAME_COST,
     LONG,
+    MAX_COMMAND,
     MORE,
     PARTIAL,
     STEP,
     Command,
     Decoded,
+    Fault,
+    FrameLimits,
     PlainDecoder,
+    ZmtpError,
     command,
     message,
     split_command,
 )
-from broker.net.zmtp.limits import ENVELOPE, FRAME_COST, MAX_COMMAND, FrameLimits
 from tests.net.zmtp.conversation import bytewise, messages, reads, whole
 
 MIB = 1024 * 1024

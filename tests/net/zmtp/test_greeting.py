@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.zmtp import greeting as greetings
-from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.greeting import OPENING, SIZE, Greeting, parse, rest, version
+from broker.net.zmtp import machine as greetings
+from broker.net.zmtp.frames import Fault, ZmtpError
+from broker.net.zmtp.machine import OPENING, SIZE, Greeting, parse, rest, version
 from tests.net.zmtp.conversation import GREETING, GREETING_2, PLAIN, SIGNATURE, Side, bytewise, router
 from tests.net.zmtp.curve_sides import client_side, server_side
 

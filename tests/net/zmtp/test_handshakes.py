@@ -6,13 +6,9 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from broker.net.zmtp import metadata
-from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.frames import LONG, command, message
-from broker.net.zmtp.limits import MAX_HANDSHAKE, FrameLimits
-from broker.net.zmtp.machine import MAX_IDENTITY, Machine, ZmtpState, error
-from broker.net.zmtp.mechanism import Claim
-from broker.net.zmtp.null import Null
+from broker.net.zmtp import frames
+from broker.net.zmtp.frames import LONG, MAX_HANDSHAKE, Fault, FrameLimits, ZmtpError, command, message
+from broker.net.zmtp.machine import MAX_IDENTITY, Claim, Machine, Null, ZmtpState, error
 from tests.net.zmtp.conversation import (
     GREETING,
     GREETING_2,
@@ -26,11 +22,11 @@ from tests.net.zmtp.conversation import (
 )
 from tests.net.zmtp.curve_sides import server_side
 
-DEALER = {metadata.SOCKET_TYPE: b"DEALER", metadata.IDENTITY: b"me"}
+DEALER = {frames.SOCKET_TYPE: b"DEALER", frames.IDENTITY: b"me"}
 
 
 def ready(*properties: tuple[bytes, bytes]) -> bytes:
-    return command(b"READY", metadata.encode(properties))
+    return command(b"READY", frames.encode_metadata(properties))
 
 
 def refused(side: Side, data: bytes) -> ZmtpError:
@@ -53,7 +49,7 @@ def test_two_of_ours_come_to_traffic(pieces: Callable[[bytes], Iterable[bytes]])
     other = Side(Machine(Null(False), "DEALER", FrameLimits(), b"me", frozenset([b"ROUTER"])))
     converse(one, other, pieces)
     assert one.claims == [Claim(DEALER)]
-    assert other.claims == [Claim({metadata.SOCKET_TYPE: b"ROUTER", metadata.IDENTITY: b""})]
+    assert other.claims == [Claim({frames.SOCKET_TYPE: b"ROUTER", frames.IDENTITY: b""})]
     assert (one.machine.state, other.machine.state) == (ZmtpState.TRAFFIC, ZmtpState.TRAFFIC)
     assert (one.machine.version, one.machine.minor) == (3, 1)
     for sender, receiver in ((one, other), (other, one)):
@@ -178,7 +174,7 @@ def test_what_a_peer_of_version_2_may_not_say(octets: bytes, fault: Fault) -> No
 def test_an_identity_of_version_2_may_have_255_octets() -> None:
     side = Side(router())
     side.take(GREETING_2[:11] + b"\x03\0\xff" + b"i" * 255)
-    assert side.claims == [Claim({metadata.SOCKET_TYPE: b"REQ", metadata.IDENTITY: b"i" * 255})]
+    assert side.claims == [Claim({frames.SOCKET_TYPE: b"REQ", frames.IDENTITY: b"i" * 255})]
 
 
 def test_version_2_is_for_routers_without_a_mechanism() -> None:
@@ -192,7 +188,7 @@ def test_version_2_is_for_routers_without_a_mechanism() -> None:
     "socket_type", [b"SUB", b"PUSH", b"REP", b"PUB", b"XPUB", b"PAIR", b"router", b"DEALER\0", b""]
 )
 def test_a_socket_that_does_not_go_with_ours_is_told_why(socket_type: bytes) -> None:
-    properties = metadata.encode([(b"Socket-Type", socket_type), (b"Identity", b"me")])
+    properties = frames.encode_metadata([(b"Socket-Type", socket_type), (b"Identity", b"me")])
     side = Side(router())
     refusal = refused(side, GREETING + command(b"READY", properties))
     assert refusal.fault is Fault.HANDSHAKE
@@ -204,7 +200,7 @@ def test_a_socket_without_a_type_or_metadata_is_served_as_by_libzmq() -> None:
     for octets in (ready(), ready((b"Identity", b"me"))):
         side = Side(router())
         side.take(GREETING + octets)
-        assert metadata.SOCKET_TYPE not in side.claims[0].properties
+        assert frames.SOCKET_TYPE not in side.claims[0].properties
 
 
 def test_an_identity_has_255_bytes_at_most() -> None:
@@ -218,7 +214,7 @@ def test_an_identity_has_255_bytes_at_most() -> None:
 def test_identities_that_peers_may_have(identity: bytes) -> None:
     side = Side(router())
     side.take(GREETING + ready((b"Socket-Type", b"DEALER"), (b"Identity", identity)))
-    assert [claim.properties[metadata.IDENTITY] for claim in side.claims] == [identity]
+    assert [claim.properties[frames.IDENTITY] for claim in side.claims] == [identity]
 
 
 NULL_REFUSED = {
@@ -266,7 +262,7 @@ def test_the_size_of_a_command_is_bounded_before_it_comes() -> None:
 
 
 def test_a_command_of_the_greatest_size_is_taken() -> None:
-    properties = metadata.encode([(b"Socket-Type", b"DEALER"), (b"x", b"")])
+    properties = frames.encode_metadata([(b"Socket-Type", b"DEALER"), (b"x", b"")])
     padding = MAX_HANDSHAKE - len(b"\x05READY") - len(properties)
     octets = ready((b"Socket-Type", b"DEALER"), (b"x", b"y" * padding))
     assert len(octets) == 9 + MAX_HANDSHAKE

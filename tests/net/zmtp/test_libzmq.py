@@ -16,12 +16,8 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.frames import command, message
-from broker.net.zmtp.limits import FrameLimits
-from broker.net.zmtp.machine import Machine, Output, ZmtpState
-from broker.net.zmtp.mechanism import Claim, Mechanism
-from broker.net.zmtp.null import Null
+from broker.net.zmtp.frames import Fault, FrameLimits, ZmtpError, command, message
+from broker.net.zmtp.machine import Claim, Machine, Mechanism, Null, Output, ZmtpState
 from tests.net.zmtp.blocking import Connection, Listener, connect
 from tests.net.zmtp.conversation import ROUTER_PEERS, Side, reads, router
 from tests.patience import PATIENCE

@@ -13,11 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.frames import STEP, command, message
-from broker.net.zmtp.limits import MAX_HANDSHAKE, FrameLimits
-from broker.net.zmtp.machine import Machine, Output, ZmtpState, error
-from broker.net.zmtp.mechanism import Claim
+from broker.net.zmtp.frames import MAX_HANDSHAKE, STEP, Fault, FrameLimits, ZmtpError, command, message
+from broker.net.zmtp.machine import Claim, Machine, Output, ZmtpState, error
 from tests.net.zmtp.conversation import (
     GREETING,
     GREETING_2,

@@ -6,28 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.zmtp.errors import Fault, ZmtpError
-from broker.net.zmtp.limits import MAX_PROPERTIES
-from broker.net.zmtp.metadata import encode, own, parse
+from broker.net.zmtp.frames import MAX_PROPERTIES, Fault, ZmtpError, encode_metadata, own_metadata, parse_metadata
 
 DEALER = b"\x0bSocket-Type\0\0\0\x06DEALER\x08Identity\0\0\0\x02me"
 
 
 def test_our_own_is_that_of_libzmq() -> None:
-    assert own("DEALER", b"me") == DEALER
-    assert own("ROUTER") == b"\x0bSocket-Type\0\0\0\x06ROUTER\x08Identity\0\0\0\0"
-    assert own("SUB", b"me") == b"\x0bSocket-Type\0\0\0\x03SUB"
+    assert own_metadata("DEALER", b"me") == DEALER
+    assert own_metadata("ROUTER") == b"\x0bSocket-Type\0\0\0\x06ROUTER\x08Identity\0\0\0\0"
+    assert own_metadata("SUB", b"me") == b"\x0bSocket-Type\0\0\0\x03SUB"
 
 
 def test_properties_are_read() -> None:
-    assert parse(b"") == {}
-    assert parse(DEALER) == {"socket-type": b"DEALER", "identity": b"me"}
-    assert parse(b"\x01a\0\0\0\0") == {"a": b""}
+    assert parse_metadata(b"") == {}
+    assert parse_metadata(DEALER) == {"socket-type": b"DEALER", "identity": b"me"}
+    assert parse_metadata(b"\x01a\0\0\0\0") == {"a": b""}
 
 
 def test_unknown_properties_are_kept_and_names_compare_without_case() -> None:
     properties = [(b"SOCKET-TYPE", b"DEALER"), (b"X-Version", b"1.2"), (b"Resource", b""), (b"\xc4\xff", b"\0")]
-    assert parse(encode(properties)) == {
+    assert parse_metadata(encode_metadata(properties)) == {
         "socket-type": b"DEALER",
         "x-version": b"1.2",
         "resource": b"",
@@ -38,7 +36,7 @@ def test_unknown_properties_are_kept_and_names_compare_without_case() -> None:
 @pytest.mark.parametrize("end", [end for end in range(1, len(DEALER)) if end != 22])
 def test_what_is_cut_off_is_refused(end: int) -> None:
     with pytest.raises(ZmtpError) as refusal:
-        parse(DEALER[:end])
+        parse_metadata(DEALER[:end])
     assert refusal.value.fault is Fault.HANDSHAKE
 
 
@@ -56,22 +54,22 @@ def test_what_is_cut_off_is_refused(end: int) -> None:
 )
 def test_what_is_malformed_is_refused(data: bytes) -> None:
     with pytest.raises(ZmtpError) as refusal:
-        parse(data)
+        parse_metadata(data)
     assert refusal.value.fault is Fault.HANDSHAKE
 
 
 @pytest.mark.parametrize("names", [(b"Identity", b"Identity"), (b"Identity", b"identity"), (b"a", b"A")])
 def test_a_property_comes_once(names: tuple[bytes, bytes]) -> None:
     with pytest.raises(ZmtpError) as refusal:
-        parse(encode([(names[0], b"one"), (b"other", b""), (names[1], b"two")]))
+        parse_metadata(encode_metadata([(names[0], b"one"), (b"other", b""), (names[1], b"two")]))
     assert refusal.value.fault is Fault.HANDSHAKE
 
 
 def test_there_may_be_so_many_properties_and_no_more() -> None:
     properties = [(b"%d" % n, b"") for n in range(MAX_PROPERTIES + 1)]
-    assert len(parse(encode(properties[:-1]))) == MAX_PROPERTIES
+    assert len(parse_metadata(encode_metadata(properties[:-1]))) == MAX_PROPERTIES
     with pytest.raises(ZmtpError) as refusal:
-        parse(encode(properties))
+        parse_metadata(encode_metadata(properties))
     assert refusal.value.fault is Fault.HANDSHAKE
 
 
@@ -82,13 +80,13 @@ names = st.binary(min_size=1, max_size=255)
 def test_properties_come_as_they_were_sent(properties: list[tuple[bytes, bytes]]) -> None:
     expected = {name.decode("latin-1").lower(): value for name, value in properties}
     if len(expected) == len(properties):
-        assert parse(encode(properties)) == expected
+        assert parse_metadata(encode_metadata(properties)) == expected
 
 
 @given(st.binary(max_size=60))
 def test_octets_are_properties_or_refused(data: bytes) -> None:
     try:
-        properties = parse(data)
+        properties = parse_metadata(data)
     except ZmtpError as error:
         assert error.fault is Fault.HANDSHAKE
     else:

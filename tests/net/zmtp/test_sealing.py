@@ -12,9 +12,7 @@ from random import Random
 import pytest
 
 from broker.net.zmtp.curve_frames import OVERHEAD
-from broker.net.zmtp.errors import ZmtpError
-from broker.net.zmtp.frames import SHORT, Command, Decoder
-from broker.net.zmtp.limits import FrameLimits
+from broker.net.zmtp.frames import SHORT, Command, Decoder, FrameLimits, ZmtpError
 from broker.net.zmtp.sealing import OUTPUT, VARIABLE, SealingError, choose, helper_path
 from tests.net.zmtp.curve_sides import FROM_SERVER, SOURCE, forms, helper, sealing_of
 

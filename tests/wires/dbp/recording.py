@@ -22,14 +22,12 @@ from broker.core.token_buckets import Rates
 from broker.net.interfaces.router import Part, Sender
 from broker.net.outgoing import Outgoing
 from broker.wires.common.routes import Routes
-from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM
-from broker.wires.dbp.codec.messages import begins
-from broker.wires.dbp.sessions.beacon import Beacon
+from broker.wires.dbp.codec.dbp_datagrams import MAX_DATAGRAM
+from broker.wires.dbp.codec.dbp_messages import begins
 from broker.wires.dbp.sessions.catalogue import Catalogue, DbpTerms
-from broker.wires.dbp.sessions.commands import CommandHandler
-from broker.wires.dbp.sessions.datagrams import DatagramHandler
+from broker.wires.dbp.sessions.commands import CommandHandler, DatagramHandler
 from broker.wires.dbp.sessions.listing import Listing
-from broker.wires.dbp.sessions.outbound import DbpOutbound
+from broker.wires.dbp.sessions.outbound import Beacon, DbpOutbound
 from broker.wires.dbp.sessions.service_state import ServiceEntry
 from tests.recording.farm import START, CoreFarm, registry_at
 from tests.recording.router import RecordingRouter

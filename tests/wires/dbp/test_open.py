@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from broker.core.model import Provider, Service
-from broker.net.endpoints import CannotListen
+from broker.net.listeners import CannotListen
 from broker.wires.dbp.config import Dbp
-from broker.wires.dbp.open import OpenDbp, open_dbp
+from broker.wires.dbp.dbp_wire import OpenDbp, open_dbp
 from tests.net.reactors import poll_reactor
 from tests.patience import PATIENCE
 from tests.wires.contexts import context

@@ -8,9 +8,9 @@ import pytest
 from twisted.internet.error import CannotListenError
 from twisted.internet.pollreactor import PollReactor
 
-from broker.net.endpoints import CannotListen
+from broker.net.listeners import CannotListen
 from broker.wires.dbp.config import Dbp
-from broker.wires.dbp.open import PORTS_TRIED, OpenDbp, open_dbp
+from broker.wires.dbp.dbp_wire import PORTS_TRIED, OpenDbp, open_dbp
 from tests.wires.contexts import context
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from broker.wires.dbp.dbp_wire import views
 from broker.wires.dbp.sessions.catalogue import DbpTerms
-from broker.wires.dbp.views import views
 from broker.wires.views import MAX_ROWS as MAX_LISTED
 from tests.admin.test_console import Operator, enter
 from tests.recording.logs import nothing_fails

@@ -12,14 +12,10 @@ from dns.message import Message
 
 from broker.core.model import Service
 from broker.core.token_buckets import Rates
-from broker.wires.dns.codec.framing import Frames, framed
+from broker.wires.dns.codec.dns_query import Frames, framed
 from broker.wires.dns.dns_settings import Dns
-from broker.wires.dns.sessions.datagrams import Datagrams
-from broker.wires.dns.sessions.responder import Responder
-from broker.wires.dns.sessions.response_limit import ResponseLimit
-from broker.wires.dns.sessions.stream import StreamSession
-from broker.wires.dns.zone.names import ServiceNames
-from broker.wires.dns.zone.zone import Zone
+from broker.wires.dns.sessions.responder import Datagrams, Responder, ResponseLimit, StreamSession
+from broker.wires.dns.zone import ServiceNames, Zone
 from tests.recording.farm import CoreFarm
 from tests.wires.recording import Client, ElkoFarm, RecordingPeer
 

@@ -13,16 +13,28 @@ import dns.tsigkeyring
 import pytest
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.dns.codec.framing import Frames, framed
-from broker.wires.dns.codec.hosts import host_labels
-from broker.wires.dns.codec.query import HEADER, MAX_QUERY, MAX_RECORDS, Edns, Question, decode
-from broker.wires.dns.codec.records import SRV, A, Record, Srv, Txt
-from broker.wires.dns.codec.response import (
+from broker.wires.dns.codec.dns_query import (
+    HEADER,
+    MAX_QUERY,
+    MAX_RECORDS,
+    Edns,
+    Frames,
+    Question,
+    decode,
+    framed,
+    host_labels,
+)
+from broker.wires.dns.codec.dns_response import (
     BADVERS,
     MAX_PAYLOAD,
     MAX_STREAMED,
     NXDOMAIN,
+    SRV,
+    A,
+    Record,
     Response,
+    Srv,
+    Txt,
     encode,
     failed,
     limit_of,

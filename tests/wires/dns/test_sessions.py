@@ -11,11 +11,9 @@ import dns.rcode
 import pytest
 
 from broker.core.errors import Reason, Refusal
-from broker.wires.dns.codec.framing import framed
-from broker.wires.dns.codec.query import MAX_QUERY
+from broker.wires.dns.codec.dns_query import MAX_QUERY, framed
 from broker.wires.dns.dns_settings import Dns
-from broker.wires.dns.sessions.datagrams import ANSWERING_PORTS
-from broker.wires.dns.sessions.response_limit import NETWORK_SHARE, SLIP, network
+from broker.wires.dns.sessions.responder import ANSWERING_PORTS, NETWORK_SHARE, SLIP, network
 from tests.wires.dns.recording import SOURCE, DnsFarm, Stream, code, shown
 from tests.wires.recording import desc
 

@@ -10,8 +10,8 @@ from twisted.internet.address import IPv4Address
 
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.scheduler import TURN, Scheduler
-from broker.wires.dns.codec.framing import framed
-from broker.wires.dns.open import DnsFactory
+from broker.wires.dns.codec.dns_query import framed
+from broker.wires.dns.dns_wire import DnsFactory
 from tests.net.words import TickingClock, Wire
 from tests.wires.dns.recording import DnsFarm
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.wires.dns.zone.weights import weights
+from broker.wires.dns.zone import weights
 
 loads = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
 

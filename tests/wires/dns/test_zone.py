@@ -7,8 +7,7 @@ import pytest
 
 from broker.core.model import Auth, Rights, Service
 from broker.wires.dns.dns_settings import Dns
-from broker.wires.dns.zone.names import MAX_DEPTH
-from broker.wires.dns.zone.zone import MAX_PLACES
+from broker.wires.dns.zone import MAX_DEPTH, MAX_PLACES
 from tests.recording.farm import GRACE
 from tests.wires.dns.recording import TTL, DnsFarm, code, shown
 from tests.wires.recording import ElkoFarm, desc, remembered

@@ -10,9 +10,9 @@ from broker.access.login_gate import LoginGate
 from broker.core.director.director import Director
 from broker.core.director.interfaces import DirectorSettings
 from broker.wires.elko.codec.blocks import BlockReader
-from broker.wires.elko.codec.director import VOCABULARY
+from broker.wires.elko.codec.director_messages import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
-from broker.wires.elko.sessions.director import DirectorSession, DirectorWiring
+from broker.wires.elko.sessions.director_session import DirectorSession, DirectorWiring
 from tests.recording.farm import CoreFarm
 from tests.wires.recording import Client, RecordingPeer
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.wires.elko.director_views import views
+from broker.wires.elko.director_wire import views
 from tests.wires.contexts import page
 from tests.wires.elko.director_recording import DirectorFarm, closes, opens
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from broker.access.login_gate import LoginGate
-from broker.net.endpoints import CannotListen
+from broker.net.listeners import CannotListen
 from broker.wires.elko.config import BrokerLimits, BrokerListener
-from broker.wires.elko.listeners import NamedListener, make_listener, net_limits
+from broker.wires.elko.elko_listeners import NamedListener, make_listener, net_limits
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.transports.limits import TransportLimits
 from tests.config.certificates import certificate

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from broker.wires.elko.sessions.broker import BrokerWiring
-from broker.wires.elko.views import views
+from broker.wires.elko.broker_wire import views
+from broker.wires.elko.sessions.broker_session import BrokerWiring
 from broker.wires.views import MAX_ROWS as MAX_LISTED
 from broker.wires.views import Row
 from tests.admin.test_console import Operator, enter

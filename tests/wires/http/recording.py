@@ -14,9 +14,8 @@ from broker.access.acts import Act
 from broker.access.everyone import Everyone
 from broker.access.principal import Access
 from broker.core.errors import Refusal
-from broker.web.endpoint import Endpoint
+from broker.web.http_endpoint import Endpoint, Routes
 from broker.web.messages import Request, Response, Stream
-from broker.web.routes import Routes
 from broker.wires.http.sessions.dispatch import Dispatch
 from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import InstanceLimits, Instances

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred, succeed
 from broker.access.acts import Act
 from broker.access.principal import Method, Principal
 from broker.core.errors import Reason, Refusal
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Outlet, Request, Response, Stream
 from tests.access.test_users_access import Rig
 from tests.access.users import FILE, TOKEN

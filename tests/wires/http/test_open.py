@@ -9,9 +9,9 @@ from twisted.internet.testing import MemoryReactorClock
 
 from broker.access.principal import Method, Principal
 from broker.config.values import Broker
-from broker.net.endpoints import CannotListen
+from broker.net.listeners import CannotListen
 from broker.wires.http.config import Http
-from broker.wires.http.open import OpenHttp, open_http
+from broker.wires.http.http_wire import OpenHttp, open_http
 from broker.wires.http.sessions.instances import Offer
 from tests.wires.contexts import context, page
 

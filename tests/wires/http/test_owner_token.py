@@ -15,8 +15,8 @@ from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.silent_peers import EndAtOnce
 from broker.core.store import Store
+from broker.wires.http.http_wire import views
 from broker.wires.http.sessions.instances import InstanceLimits, Instances, Offer
-from broker.wires.http.views import views
 from tests.wires.http.recording import HttpFarm
 from tests.wires.http.test_elsewhere import HOME, Pair
 

@@ -21,8 +21,8 @@ from broker.access.password_verifiers import MIN_ITERATIONS, PasswordVerifier, o
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
 from broker.net.interfaces.router import Part, Sender
-from broker.wires.mtl.codec.data import Content
-from broker.wires.mtl.profiles.test import FanOutProfile
+from broker.wires.mtl.codec.data_messages import Content
+from broker.wires.mtl.profiles.topic_profile import FanOutProfile
 from broker.wires.mtl.sessions.access_rules import AccessPolicy, AccessRule
 from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys
 from broker.wires.mtl.sessions.control_flow import ControlFlow

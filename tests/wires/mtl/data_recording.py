@@ -13,9 +13,9 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import Rights
 from broker.net.interfaces.router import Part, Sender
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.codec.table import EMPTY, MAX_EXTENDED
-from broker.wires.mtl.profiles.test import RESOURCE, FanOutProfile
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.codec.field_table import EMPTY, MAX_EXTENDED
+from broker.wires.mtl.profiles.topic_profile import RESOURCE, FanOutProfile
 from broker.wires.mtl.sessions.data_clients import DataClient, ReaderFlow, WriterFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
 from broker.wires.mtl.sessions.data_leases import DataLeases

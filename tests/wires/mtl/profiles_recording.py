@@ -11,12 +11,12 @@ import attrs
 from broker.core.interfaces import IRegistry, ITopics
 from broker.core.memory_budget import MemoryBudget
 from broker.core.topics import Topics
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.codec import table
-from broker.wires.mtl.profiles.registry import RegistryBounds, RegistryProfile
-from broker.wires.mtl.profiles.service import ServiceProfile
-from broker.wires.mtl.profiles.service_bounds import ServiceBounds
-from broker.wires.mtl.profiles.topic import TopicBounds, TopicProfile
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.codec import field_table
+from broker.wires.mtl.profiles.registry_profile import RegistryBounds, RegistryProfile
+from broker.wires.mtl.profiles.request_dispatch import ServiceBounds
+from broker.wires.mtl.profiles.service_profile import ServiceProfile
+from broker.wires.mtl.profiles.topic_profile import TopicBounds, TopicProfile
 from broker.wires.mtl.sessions.access_rules import UserPermissions
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile
@@ -162,14 +162,14 @@ def got(peer: MtlPeer) -> list[Got]:
 def as_got(content: wire.Command) -> Got:
     """One of them."""
     assert isinstance(content, wire.Content)
-    says = table.decode(content.table, table.MAX_EXTENDED)
+    says = field_table.decode(content.table, field_table.MAX_EXTENDED)
     return Got(content.resource, says, content.body, content.sequence)
 
 
-def put(peer: MtlPeer, sequence: int, resource: str, body: bytes | object = b"", /, **says: table.Value) -> None:
+def put(peer: MtlPeer, sequence: int, resource: str, body: bytes | object = b"", /, **says: field_table.Value) -> None:
     """Send a Content, of bytes or of JSON. Underscores in the names of properties are hyphens."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    properties = table.encode({name.replace("_", "-"): value for name, value in says.items()})
+    properties = field_table.encode({name.replace("_", "-"): value for name, value in says.items()})
     peer.say(*wire.content(sequence, resource, properties, data))
 
 

@@ -11,8 +11,8 @@ from broker.core.queues.queues import Queues
 from broker.core.queues.recorder import QueueRecorder
 from broker.core.queues.settings import QueueRule, QueueSettings
 from broker.core.queues.store import QueueStore
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.profiles.queue import QueueProfile, identity_of
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.profiles.queue_profile import QueueProfile, identity_of
 from broker.wires.mtl.sessions import settings as mtl
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile

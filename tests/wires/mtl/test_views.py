@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.wires.mtl.profiles.pending_changes import EntryEvent, PendingChanges
+from broker.wires.mtl.profiles.entries import EntryEvent, PendingChanges
 
 Told = tuple[str, str | None, int | None]
 """One event: its kind, the entry, and the entry's state."""

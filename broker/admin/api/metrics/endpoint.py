@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 
 from broker.access.registry_reading import RegistryReading
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response
 
 Collect = Callable[[], Iterable[Metric | None]]

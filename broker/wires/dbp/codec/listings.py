@@ -7,17 +7,157 @@ Rules:
 
 See docs/protocols/dbp.md, "Requests" and "Out of the registry". `broker.wires.dbp.sessions.listing` selects the
 services, and caches what is encoded here.
+
+Infos: JSON objects with which services describe themselves. They are stored and forwarded unchanged.
+
+Rules:
+- An *info* is the object of a registration or an update without its ``name``. The values keep their bytes; the members
+  are formatted like Hermes', with ", " and ": " between, and keys in ASCII.
+- Of a repeated member, the last value counts, in the position of the first.
+- An update replaces whole members, also by null, and never parts of them.
+- A listing contains the infos of all services, and each client must be able to parse all of it. So an info on which a
+  common JSON parser fails is refused.
+
+See docs/protocols/dbp.md, "Registration" and "Denied".
+
+The members of an info that the broker evaluates are its address, heartbeat interval and load.
+
+The document names these values but not their keys, and Hermes has a structure of its own, so this is a table of
+heuristics. An invalid value counts as missing; no info is ever refused here.
+
+Rules:
+- Address: ``ip``, ``ip_addr`` or ``ip_address``, and ``port``. A missing one is taken from ``interfaces``: from its
+  member ``router``, else from the first that has both. Hermes' address is always 127.0.0.1, on whatever machine.
+- Interval: the first of `_INTERVALS` that is a number above 0. ``liveliness`` and keys with ``_ms`` are in
+  milliseconds; any other number is in seconds if it has a fraction or is below 50, and else in milliseconds.
+- Intervals that may be missed: ``liveness`` or, as in Hermes, ``retry``; a whole number from 1.
+- Load: ``load``, a number that is not negative. Its details: ``requests``, ``errors`` and ``in_flight``, whole
+  numbers, and ``latency_ms``, a number that is not negative.
+- Numbers may also be text, such as "6000".
+
+See docs/protocols/dbp.md, "Registration".
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import TypeVar
 
 import msgspec
 
-from broker.wires.dbp.codec.info import ERROR
+from broker.core.errors import Malformed, Reason
+
+MAX_NAME = 255
+"""Bytes of a service's name: a heartbeat with it must fit in a datagram. The registry permits as many characters."""
+
+MAX_INFO = 16_384
+"""Bytes of an info, also after updates. Hermes' have about 130 bytes; a list of some hundred topics fits."""
+
+MAX_DEPTH = 100
+"""Levels of nesting of an info. Parsers recurse; Python's fails near a thousand levels, with the whole listing."""
+
+MAX_DIGITS = 1_000
+"""Digits of a number in an info. Python's parser fails at 4,300, with the whole listing."""
+
+KEYS = 1_000
+"""Keys of infos that are cached in encoded form. All services of a farm have the same few keys; the cache takes at most
+16 MB, usually next to none."""
+
+ERROR = "Error"
+"""The key that Hermes takes as the sign of a failed listing."""
+
+MMI = "mmi."
+"""Prefix of the names that are questions to the broker (8/MMI)."""
+
+_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TEXT = msgspec.json.Decoder(str)
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"')
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
+_NOT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+class BadInfo(Malformed):
+    """An invalid info; ``text`` is the reason. ``hermes`` is true if it has members that only Hermes' infos have."""
+
+    def __init__(self, text: str, hermes: bool = False) -> None:
+        super().__init__(Reason.PARAMETER, text)
+        self.hermes = hermes
+
+
+def take_name(data: bytes, registering: bool) -> tuple[str | None, bytes, bool]:
+    """Parse the object of a registration, or of an update, which may have no name.
+
+    Returns the name, the info, and True if the object is Hermes'. Raises `BadInfo`.
+    """
+    members = _members(data)
+    hermes = is_hermes(members)
+    raw = members.pop("name", None)
+    if raw is None:
+        if registering:
+            raise BadInfo("the service information has no name", hermes)
+        return None, _object(members, hermes), hermes
+    try:
+        name = _TEXT.decode(raw)
+    except msgspec.DecodeError:
+        raise BadInfo("the name of the service is no text", hermes) from None
+    if not name:
+        raise BadInfo("the name of the service is empty", hermes)
+    if len(name.encode()) > MAX_NAME:
+        raise BadInfo(f"the name of the service has more than {MAX_NAME} bytes", hermes)
+    if registering and (name == ERROR or name.startswith(MMI)):
+        raise BadInfo(f"no service may be called {ERROR}, nor {MMI} and more", hermes)
+    return name, _object(members, hermes), hermes
+
+
+def merge(info: bytes, changes: bytes) -> bytes:
+    """Return an info with the changes of an update; both are from `take_name`. Raises `BadInfo` if it is too long."""
+    return _object({**_MEMBERS.decode(info), **_MEMBERS.decode(changes)}, False)
+
+
+def is_hermes(members: Mapping[str, object]) -> bool:
+    """Return True if these are members that Hermes registers, and that no service of the document has."""
+    return "interfaces" in members and "reg_time" in members
+
+
+def _members(data: bytes) -> dict[str, msgspec.Raw]:
+    """Return the members of an object that every JSON parser can parse, undecoded. Raises `BadInfo`."""
+    if len(data) > MAX_INFO:
+        hermes = b'"interfaces"' in data and b'"reg_time"' in data  # a guess: too long to be parsed
+        raise BadInfo(f"the service information has more than {MAX_INFO} bytes", hermes)
+    try:
+        data.decode()  # the decoder below skips values, and so does not check their UTF-8
+        members = _MEMBERS.decode(data)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
+        raise BadInfo("the service information is no JSON object") from None
+    if len(data) <= MAX_DIGITS and data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
+        return members  # too few bytes and brackets to exceed the limits checked below
+    # Brackets and digits inside of strings do not count.
+    bare = _STRING.sub(b"", data)
+    if max(accumulate(map(_STEP.__getitem__, bare.translate(None, _NOT_BRACKETS)))) > MAX_DEPTH:
+        raise BadInfo(f"the service information is nested deeper than {MAX_DEPTH}", is_hermes(members))
+    if len(bare) > MAX_DIGITS and _LONG_NUMBER.search(bare):
+        raise BadInfo(f"the service information has a number of more than {MAX_DIGITS} digits", is_hermes(members))
+    return members
+
+
+def _object(members: Mapping[str, msgspec.Raw], hermes: bool) -> bytes:
+    info = b"{%b}" % b", ".join([b"%b: %b" % (_key(key), bytes(raw)) for key, raw in members.items()])
+    if len(info) > MAX_INFO:
+        raise BadInfo(f"the service information has more than {MAX_INFO} bytes", hermes)
+    return info
+
+
+@lru_cache(KEYS)
+def _key(key: str) -> bytes:
+    return json.dumps(key).encode("ascii")
+
 
 MAX_BODY = 16 * 1024 * 1024
 """Bytes of a listing: a hundred thousand services of real size, or a thousand of the largest."""
@@ -134,3 +274,136 @@ def mapping(offers: Sequence[ListedOffer], omitted: int = 0) -> bytes:
     if len(offers) > 1:
         first = msgspec.structs.replace(first, providers=offers, omitted=omitted)
     return _OFFER.encode(first)
+
+
+MAX_HOST = 255
+"""Characters of an address or a host name; DNS names have at most 253."""
+
+MAX_COUNT = 2**53 - 1
+"""Limit of a number of requests, or of milliseconds: the largest integer that every JSON reader represents exactly."""
+
+SECONDS_BELOW = 50.0
+"""Numbers without a unit below this are seconds: no service sends 20 heartbeats a second, nor one in 50 seconds."""
+
+_INTERVALS = (
+    "heartbeat_ms", "heartbeat_interval_ms", "interval_ms", "liveliness_ms",
+    "heartbeat", "heartbeat_interval", "heartbeat_timing", "interval",
+    "liveliness",
+)  # fmt: skip
+
+_DETAIL_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_VALUE = msgspec.json.Decoder(bool | int | float | str)
+
+_T = TypeVar("_T")
+
+
+class Details(msgspec.Struct, frozen=True, gc=False):
+    """Parsed members; None for missing ones. ``interval`` is in seconds. ``hermes`` is true if Hermes' own members are
+    there."""
+
+    host: str | None = None
+    port: int | None = None
+    interval: float | None = None
+    liveness: int | None = None
+    load: float | None = None
+    requests: int | None = None
+    errors: int | None = None
+    in_flight: int | None = None
+    latency_ms: float | None = None
+    hermes: bool = False
+
+
+def details(info: bytes) -> Details:
+    """Parse an info. Any bytes are permitted; bytes that are no info have no details."""
+    members = _detail_object(info)
+    host, port = _place(members)
+    return Details(
+        host,
+        port,
+        _interval(members),
+        _first(_whole(members, key, 1) for key in ("liveness", "retry")),
+        _number(members, "load"),
+        _whole(members, "requests", 0, MAX_COUNT),
+        _whole(members, "errors", 0, MAX_COUNT),
+        _whole(members, "in_flight", 0, MAX_COUNT),
+        _latency(members),
+        is_hermes(members),
+    )
+
+
+def _place(members: Mapping[str, msgspec.Raw]) -> tuple[str | None, int | None]:
+    host, port = _host(members), _whole(members, "port", 1, 65_535)
+    if host is not None and port is not None:
+        return host, port
+    interfaces = _detail_object(members.get("interfaces"))
+    # The sort is stable: "router" first, the others in their order in the object.
+    for key in sorted(interfaces, key=lambda key: key != "router"):
+        interface = _detail_object(interfaces[key])
+        other_host, other_port = _host(interface), _whole(interface, "port", 1, 65_535)
+        if other_host is not None and other_port is not None:
+            return host or other_host, port or other_port
+    return host, port
+
+
+def _host(members: Mapping[str, msgspec.Raw]) -> str | None:
+    values = (_value(members, key) for key in ("ip", "ip_addr", "ip_address"))
+    return _first(value if isinstance(value, str) and 0 < len(value) <= MAX_HOST else None for value in values)
+
+
+def _interval(members: Mapping[str, msgspec.Raw]) -> float | None:
+    for key in _INTERVALS:
+        number = _number(members, key) if key in members else None
+        if number:
+            in_seconds = number < SECONDS_BELOW or not number.is_integer()
+            in_seconds = in_seconds and key != "liveliness" and not key.endswith("_ms")
+            # "or None": the smallest floats become zero when they are divided.
+            return number if in_seconds else number / 1000 or None
+    return None
+
+
+def _whole(members: Mapping[str, msgspec.Raw], key: str, least: int, most: int = 2**31) -> int | None:
+    number = _number(members, key)
+    return int(number) if number is not None and number.is_integer() and least <= number <= most else None
+
+
+def _latency(members: Mapping[str, msgspec.Raw]) -> float | None:
+    number = _number(members, "latency_ms")
+    return number if number is not None and number <= MAX_COUNT else None
+
+
+def _number(members: Mapping[str, msgspec.Raw], key: str) -> float | None:
+    """Return the value of a member as a finite number that is not negative; None if it is none."""
+    value = _value(members, key)
+    # A bool is an int in Python, but no number in JSON.
+    if value is None or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _value(members: Mapping[str, msgspec.Raw], key: str) -> bool | float | str | None:
+    raw = members.get(key)
+    if raw is None:
+        return None
+    try:
+        value: bool | float | str = _VALUE.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return value
+
+
+def _detail_object(raw: bytes | msgspec.Raw | None) -> dict[str, msgspec.Raw]:
+    """Return the members of a JSON object, undecoded; no members for any other input."""
+    if raw is None:
+        return {}
+    try:
+        return _DETAIL_MEMBERS.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def _first(values: Iterable[_T | None]) -> _T | None:
+    return next((value for value in values if value is not None), None)

@@ -36,13 +36,11 @@ from broker.core.interfaces import ILeases, IRegistry, StoredMemory
 from broker.core.model import Change, Check, CheckState, Kind, Provider, Rights, Service, load_details
 from broker.core.silent_peers import Silence
 from broker.net.interfaces.router import Complaints
-from broker.wires.dbp.codec.details import Details, details
-from broker.wires.dbp.codec.info import merge
-from broker.wires.dbp.codec.times import Form
-from broker.wires.dbp.sessions.addresses import hostport
-from broker.wires.dbp.sessions.elsewhere import RemoteServices
+from broker.wires.dbp.codec.dbp_messages import Form
+from broker.wires.dbp.codec.listings import Details, details, merge
+from broker.wires.dbp.sessions.other_brokers import RemoteServices
 from broker.wires.dbp.sessions.outbound import DbpOutbound, is_broker
-from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source
+from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source, hostport
 
 WIRE = "dbp"
 """The name of the wire in the registry, in counters and in logs."""
@@ -294,7 +292,7 @@ class Catalogue:
     def ping(self, provider: int, seconds: float, answered: Callable[[bool | None], object]) -> bool:
         """Probe a service for a health check. An answer is a sign of life, as that to any other probe.
 
-        See `broker.core.checks.interfaces.Pinger`.
+        See `broker.core.checks.check_rules.Pinger`.
         """
         entry = self._of(provider)
         if entry is None:

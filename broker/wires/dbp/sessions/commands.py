@@ -1,6 +1,6 @@
-"""Conversations over the ROUTER: execution of the peers' commands, and the answers.
+"""Conversations over the ROUTER and by UDP: execution of the peers' commands, and the answers.
 
-Rules (of the document, and where it is silent, of the real nodes):
+Rules of the ROUTER (of the document, and where it is silent, of the real nodes):
 - Requests are answered to all peers, at any time. A registration is approved or denied; an update acknowledged or
   denied; a heartbeat acknowledged only to a REQ socket, which must get a reply; a ping answered, for Hermes' clients.
   A DISCONNECT is never answered.
@@ -13,8 +13,19 @@ Rules (of the document, and where it is silent, of the real nodes):
 - An update of a service that is not registered is denied: that is the purpose of DENIED.
 - Any message of a service over its connection is a sign of life.
 
-See docs/protocols/dbp.md, "Messages" and "Disconnect and silence". `broker.wires.dbp.sessions.datagrams` is the
-counterpart for UDP.
+See docs/protocols/dbp.md, "Messages" and "Disconnect and silence".
+
+Rules of UDP:
+- A heartbeat of a registered service, from the address that registered it, is a sign of life. So is an acknowledgement
+  from the source of its last datagram. Neither is answered; the broker sends heartbeats of its own.
+- A heartbeat of a service that is not registered is answered by a DISCONNECT, so that the service registers again after
+  a restart of the broker. These answers are rate-limited by source and by address, since sources are easily forged.
+- A heartbeat or a DISCONNECT from another address than the service's is counted, and not answered.
+- A heartbeat or a DISCONNECT of a service that another broker of the cluster has is forwarded (`other_brokers`).
+- No other datagram is answered. The beacons and heartbeats of brokers, this one included, are no violations.
+- Unregistered sources cause no state, except in the bounded tables of the rate limits.
+
+See docs/protocols/dbp.md, "By UDP".
 """
 
 from __future__ import annotations
@@ -28,14 +39,13 @@ from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.interfaces import ILeases
 from broker.net.interfaces.router import Complaints, Part, Router, Sent
 from broker.wall_clock import wall
-from broker.wires.dbp.codec import messages, replies
-from broker.wires.dbp.codec.info import ERROR
-from broker.wires.dbp.codec.listings import listing
-from broker.wires.dbp.codec.times import Form
+from broker.wires.dbp.codec import dbp_datagrams, dbp_messages
+from broker.wires.dbp.codec.dbp_messages import Ack, Beat, Bye, Form
+from broker.wires.dbp.codec.listings import ERROR, listing
 from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue
 from broker.wires.dbp.sessions.listing import Listing
-from broker.wires.dbp.sessions.outbound import DbpOutbound
-from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry
+from broker.wires.dbp.sessions.outbound import DbpOutbound, is_broker
+from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source
 
 SERVICE_QUESTION = "mmi.service"
 """The only question of 8/MMI that the broker supports: it tests if a service of a name exists."""
@@ -69,14 +79,14 @@ class CommandHandler:
         self._connections: dict[int, RouterConnection] = {}
         """Connections with state, by number."""
         self._commands: dict[type, Callable[[RouterConnection, Any], None]] = {
-            messages.Beat: self._beat,
-            messages.Update: self._update,
-            messages.Registration: self._register,
-            messages.Question: self._question,
-            messages.Bye: self._bye,
-            messages.Ack: self._ack,
-            messages.Ping: self._ping,
-            messages.Unexpected: self._unexpected,
+            dbp_messages.Beat: self._beat,
+            dbp_messages.Update: self._update,
+            dbp_messages.Registration: self._register,
+            dbp_messages.Question: self._question,
+            dbp_messages.Bye: self._bye,
+            dbp_messages.Ack: self._ack,
+            dbp_messages.Ping: self._ping,
+            dbp_messages.Unexpected: self._unexpected,
         }
 
     def __len__(self) -> int:
@@ -98,20 +108,20 @@ class CommandHandler:
             return  # the empty message of ZMQ_PROBE_ROUTER
         connection = self._connections.get(number)
         try:
-            message = messages.parse(frames)
+            message = dbp_messages.parse(frames)
         except Malformed as malformed:
             self._malformed(connection or self._new_connection(identity, number), malformed)
             return
         if connection is not None:
             self._alive(connection, message.form)
         # Requests need no state, so that no `RouterConnection` is made for them.
-        if type(message) is messages.Request:
+        if type(message) is dbp_messages.Request:
             names, reading = message.names, self._listing.reading
             if reading.nothing or not all(map(reading.shows, names)):
                 body = listing((), NOT_PERMITTED)
             else:
                 body = self._listing.named(names) if names else self._listing.all()
-            sent = self._router.reply(identity, replies.reply(message.form, wall(self._clock), body))
+            sent = self._router.reply(identity, dbp_messages.reply(message.form, wall(self._clock), body))
             self.requests += 1
             if sent is not Sent.SENT:
                 self._complaints.count("dbp_dropped", sent.value)
@@ -146,21 +156,21 @@ class CommandHandler:
 
     # requests
 
-    def _question(self, connection: RouterConnection, message: messages.Question) -> None:
+    def _question(self, connection: RouterConnection, message: dbp_messages.Question) -> None:
         code = "501"  # not implemented, in 8/MMI
         if not self._listing.reading.shows(message.name):
             code = "403"
         elif message.question == SERVICE_QUESTION:
             code = "200" if self._listing.has(message.name) else "404"
         body = listing((), {message.question: code})
-        self._outbound.answer(connection, replies.reply(message.form, wall(self._clock), body))
+        self._outbound.answer(connection, dbp_messages.reply(message.form, wall(self._clock), body))
 
-    def _ping(self, connection: RouterConnection, message: messages.Ping) -> None:
-        self._outbound.answer(connection, replies.pong(message.form, wall(self._clock), self._outbound.name))
+    def _ping(self, connection: RouterConnection, message: dbp_messages.Ping) -> None:
+        self._outbound.answer(connection, dbp_messages.pong(message.form, wall(self._clock), self._outbound.name))
 
     # services
 
-    def _register(self, connection: RouterConnection, message: messages.Registration) -> None:
+    def _register(self, connection: RouterConnection, message: dbp_messages.Registration) -> None:
         if connection.registered:
             self._part(connection, "registered twice on one connection")
             return
@@ -172,11 +182,11 @@ class CommandHandler:
             return
         connection.registered = True
         self._keep(connection)
-        agreed = replies.agreement(round(entry.interval * 1000), entry.liveness)
-        approved = replies.approved(message.form, wall(self._clock), connection.hermes, agreed)
+        agreed = dbp_messages.agreement(round(entry.interval * 1000), entry.liveness)
+        approved = dbp_messages.approved(message.form, wall(self._clock), connection.hermes, agreed)
         self._outbound.answer(connection, approved)
 
-    def _update(self, connection: RouterConnection, message: messages.Update) -> None:
+    def _update(self, connection: RouterConnection, message: dbp_messages.Update) -> None:
         entry = self._named(connection, message.name)
         try:
             if entry is None:
@@ -191,9 +201,9 @@ class CommandHandler:
             return
         entry.form = message.form
         self._adopt(connection, entry)
-        self._outbound.answer(connection, replies.ack(message.form, wall(self._clock), connection.hermes))
+        self._outbound.answer(connection, dbp_messages.ack(message.form, wall(self._clock), connection.hermes))
 
-    def _beat(self, connection: RouterConnection, message: messages.Beat) -> None:
+    def _beat(self, connection: RouterConnection, message: dbp_messages.Beat) -> None:
         entry = self._named(connection, message.name)
         if entry is None:
             self._beat_elsewhere(connection, message)
@@ -203,17 +213,17 @@ class CommandHandler:
             self._adopt(connection, entry)
             self._catalogue.beat(entry, None, message.form, message.sent)
             if connection.req:
-                self._outbound.answer(connection, replies.ack(message.form, wall(self._clock), connection.hermes))
+                self._outbound.answer(connection, dbp_messages.ack(message.form, wall(self._clock), connection.hermes))
             elif entry.connection is connection:
                 entry.beaten = True
 
-    def _beat_elsewhere(self, connection: RouterConnection, message: messages.Beat) -> None:
+    def _beat_elsewhere(self, connection: RouterConnection, message: dbp_messages.Beat) -> None:
         """Process a heartbeat of a service that is not registered here: it may be at another broker."""
         elsewhere, source = self._catalogue.elsewhere, (connection.address, 0)
         try:
             if elsewhere is not None and elsewhere.beat(message.name, source, message.form, message.sent):
                 if connection.req:
-                    ack = replies.ack(message.form, wall(self._clock), connection.hermes)
+                    ack = dbp_messages.ack(message.form, wall(self._clock), connection.hermes)
                     self._outbound.answer(connection, ack)
                 return
         except Refusal as refusal:
@@ -221,11 +231,11 @@ class CommandHandler:
             return
         self._part(connection, "a heartbeat of a service that is not registered")
 
-    def _ack(self, connection: RouterConnection, message: messages.Ack) -> None:
+    def _ack(self, connection: RouterConnection, message: dbp_messages.Ack) -> None:
         if connection.entry is None:
             self._part(connection, "an acknowledgement over a connection without a service")
 
-    def _bye(self, connection: RouterConnection, message: messages.Bye) -> None:
+    def _bye(self, connection: RouterConnection, message: dbp_messages.Bye) -> None:
         named = None if message.name is None else self._catalogue.get(message.name)
         if named is None and connection.entry is None and self._catalogue.elsewhere is not None:
             try:
@@ -242,7 +252,7 @@ class CommandHandler:
                 self._complain(connection, Refusal(Reason.WRONG_ADDRESS, text))
         self._end(connection)
 
-    def _unexpected(self, connection: RouterConnection, message: messages.Unexpected) -> None:
+    def _unexpected(self, connection: RouterConnection, message: dbp_messages.Unexpected) -> None:
         self._part(connection, f"{message.command.decode()}, which only a broker says")
 
     def _named(self, connection: RouterConnection, name: str | None) -> ServiceEntry | None:
@@ -264,25 +274,27 @@ class CommandHandler:
 
     def _malformed(self, connection: RouterConnection, malformed: Malformed) -> None:
         self._complain(connection, malformed)
-        if isinstance(malformed, messages.Denied):
+        if isinstance(malformed, dbp_messages.Denied):
             self._alive(connection, malformed.form)
             self._deny(connection, malformed.text, malformed.hermes)
-        elif isinstance(malformed, messages.BadRequest):
+        elif isinstance(malformed, dbp_messages.BadRequest):
             self._alive(connection, malformed.form)
             body = listing((), malformed.error)
-            self._outbound.answer(connection, replies.reply(malformed.form, wall(self._clock), body))
+            self._outbound.answer(connection, dbp_messages.reply(malformed.form, wall(self._clock), body))
         else:
             self._end(connection)
 
     def _deny(self, connection: RouterConnection, reason: str, hermes: bool) -> None:
-        self._outbound.answer(connection, replies.denied(connection.form, wall(self._clock), reason, hermes))
+        self._outbound.answer(connection, dbp_messages.denied(connection.form, wall(self._clock), reason, hermes))
 
     def _part(self, connection: RouterConnection, why: str) -> None:
         """Answer a valid but unexpected message by a DISCONNECT. The service stays registered until it expires."""
         if connection.entry is not None:
             connection.entry.parted = True
         self._complain(connection, Refusal(Reason.UNEXPECTED, why))
-        self._outbound.answer(connection, replies.disconnect(connection.form, wall(self._clock), connection.hermes))
+        self._outbound.answer(
+            connection, dbp_messages.disconnect(connection.form, wall(self._clock), connection.hermes)
+        )
         self._end(connection)
 
     def _end(self, connection: RouterConnection) -> None:
@@ -302,3 +314,88 @@ class CommandHandler:
     def _keep(self, connection: RouterConnection) -> None:
         """Store the state of a connection until it is closed."""
         self._connections[connection.number] = connection
+
+
+class DatagramHandler:
+    """All conversations by UDP. The transport calls `receive`."""
+
+    def __init__(self, catalogue: Catalogue, outbound: DbpOutbound, complaints: Complaints) -> None:
+        self._catalogue = catalogue
+        self._outbound = outbound
+        self._complaints = complaints
+        self.beats = 0
+
+    def counts(self) -> dict[str, int]:
+        """Return the counters of the datagrams, by name."""
+        return {"dbp_heartbeats.udp": self.beats}
+
+    def receive(self, data: bytes, source: Source) -> None:
+        """Process one datagram."""
+        try:
+            message = dbp_datagrams.read(data)
+        except dbp_datagrams.Ignored as ignored:
+            if ignored.beacon:
+                self._complaints.count("dbp_datagrams", "beacon")
+            else:
+                self._complaints.add(WIRE, source[0], ignored)
+            return
+        if type(message) is Beat:
+            self._beat(message, source)
+        elif type(message) is Bye:
+            self._bye(message, source)
+        elif type(message) is Ack:
+            for entry in self._catalogue.at(source):
+                self._catalogue.live(entry)
+
+    def _beat(self, message: Beat, source: Source) -> None:
+        if message.name is None:
+            entries = self._catalogue.at(source)
+        else:
+            entry = self._catalogue.get(message.name)
+            entries = [] if entry is None else [entry]
+        if not entries and not self._forwarded(message, source):
+            self._unregistered(message, source)
+        for entry in entries:
+            if self._catalogue.trusts(entry, source[0]):
+                self._catalogue.beat(entry, source, message.form, message.sent)
+                self.beats += 1
+            else:
+                self._refuse(f"a heartbeat of {entry.name}, which was registered from another address", source)
+
+    def _bye(self, message: Bye, source: Source) -> None:
+        named = None if message.name is None else self._catalogue.get(message.name)
+        entries = self._catalogue.at(source) if message.name is None else [] if named is None else [named]
+        if not entries and self._forwarded(message, source):
+            self._outbound.hush(source)
+        for entry in entries:
+            if self._catalogue.trusts(entry, source[0]):
+                self._catalogue.disconnect(entry)
+                self._outbound.hush(source)
+            else:
+                self._refuse(f"a DISCONNECT of {entry.name}, which was registered from another address", source)
+
+    def _forwarded(self, message: Beat | Bye, source: Source) -> bool:
+        """Forward a message to the broker that has the service. Returns False if there is none."""
+        elsewhere = self._catalogue.elsewhere
+        if elsewhere is None:
+            return False
+        try:
+            if type(message) is Beat:
+                return elsewhere.beat(message.name, source, message.form, message.sent)
+            return elsewhere.bye(message.name, source)
+        except Refusal as refusal:
+            self._complaints.add(WIRE, source[0], refusal)
+            return True
+
+    def _unregistered(self, message: Beat, source: Source) -> None:
+        """Process a heartbeat of a service that is not registered."""
+        # The broker receives its own broadcast heartbeats, and those of others.
+        if is_broker(message.name):
+            self._complaints.count("dbp_datagrams", "of-broker")
+            return
+        text = f"a heartbeat of {message.name or 'a service without a name'}, which is not registered"
+        self._complaints.add(WIRE, source[0], Refusal(Reason.NOT_REGISTERED, text))
+        self._outbound.turn_away(source)
+
+    def _refuse(self, text: str, source: Source) -> None:
+        self._complaints.add(WIRE, source[0], Refusal(Reason.WRONG_ADDRESS, text))

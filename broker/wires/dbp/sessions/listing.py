@@ -36,8 +36,8 @@ from twisted.internet.interfaces import IReactorTime
 from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import BROKER, Change, Kind, Service
-from broker.wires.dbp.codec.info import ERROR
 from broker.wires.dbp.codec.listings import (
+    ERROR,
     MAX_BODY,
     ROOM,
     SEPARATOR,

@@ -11,6 +11,16 @@ Rules:
   heartbeats; any answer is a sign of life.
 
 See docs/protocols/dbp.md, "Heartbeats" and "Disconnect and silence".
+
+Periodic broadcasts: the beacon, by which nodes find the broker, and the broker's heartbeat.
+
+Rules:
+- Both are sent once a second.
+- Nodes use the source of the beacon as the broker's address, and its content as the ROUTER's port. They read only the
+  first datagram that arrives, so only beacons are sent to the beacon's port.
+- The heartbeat is sent to the same addresses, at the port for heartbeats.
+
+See docs/protocols/dbp.md, "Beacon".
 """
 
 from __future__ import annotations
@@ -18,16 +28,15 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol
 
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.access.identity import is_local, network_of
 from broker.core.interfaces import ILeases
 from broker.net.interfaces.router import Complaints, Router, Sent
 from broker.wall_clock import wall
-from broker.wires.dbp.codec import datagrams, replies
-from broker.wires.dbp.codec.times import Form
-from broker.wires.dbp.sessions.addresses import probed
-from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source
+from broker.wires.dbp.codec import dbp_datagrams, dbp_messages
+from broker.wires.dbp.codec.dbp_messages import Form
+from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source, probed
 
 SOURCE_RATE, SOURCE_BURST = 0.2, 1
 """Rate a second and burst of DISCONNECTs to one unregistered source. The document has silence after the first one, but
@@ -115,11 +124,11 @@ class DbpOutbound:
         self._asking: set[tuple[str, int]] = set()
         """Addresses and ports of unanswered probes."""
 
-    def answer(self, connection: RouterConnection, frames: replies.Sent) -> None:
+    def answer(self, connection: RouterConnection, frames: dbp_messages.Sent) -> None:
         """Answer a request over its connection."""
         self._note(connection, self._router.reply(connection.identity, frames))
 
-    def _send_unsolicited(self, connection: RouterConnection, frames: replies.Sent) -> None:
+    def _send_unsolicited(self, connection: RouterConnection, frames: dbp_messages.Sent) -> None:
         """Send a message that is no answer over a connection."""
         self._note(connection, self._router.send(connection.identity, frames))
 
@@ -144,7 +153,7 @@ class DbpOutbound:
         if self._sources.take(source, SOURCE_RATE, SOURCE_BURST) and self._addresses.take(
             network_of(source[0]), ADDRESS_RATE, ADDRESS_BURST
         ):
-            self.send(datagrams.disconnect(wall(self.clock)), source)
+            self.send(dbp_datagrams.disconnect(wall(self.clock)), source)
 
     def hush(self, source: Source) -> None:
         """Suppress the next DISCONNECT to a source that has just sent one: its late heartbeats need no answer."""
@@ -156,21 +165,21 @@ class DbpOutbound:
             return
         now = wall(self.clock)
         if entry.source is not None:
-            self.send(datagrams.heartbeat(now, self.name), entry.source)
+            self.send(dbp_datagrams.heartbeat(now, self.name), entry.source)
         connection = entry.connection
         if connection is None or connection.req or not (entry.beaten or entry.source is None):
             return
         if self._leases.now - connection.last_sent >= RECENTLY * entry.interval:
-            self._send_unsolicited(connection, replies.heartbeat(connection.form, now, self.name))
+            self._send_unsolicited(connection, dbp_messages.heartbeat(connection.form, now, self.name))
 
     def part(self, entry: ServiceEntry) -> None:
         """Send a service a DISCONNECT, over each transport by which it can be sent one, and close its connection."""
         now = wall(self.clock)
         if entry.source is not None:
-            self.send(datagrams.disconnect(now), entry.source)
+            self.send(dbp_datagrams.disconnect(now), entry.source)
         connection = entry.connection
         if connection is not None and not connection.req:
-            self._send_unsolicited(connection, replies.disconnect(connection.form, now, connection.hermes))
+            self._send_unsolicited(connection, dbp_messages.disconnect(connection.form, now, connection.hermes))
             self.end(connection)
 
     def probe(self, entry: ServiceEntry, seconds: float, answered: Callable[[bool | None], object]) -> bool:
@@ -186,9 +195,56 @@ class DbpOutbound:
 
         now = wall(self.clock)
         if entry.details.hermes:
-            frames = replies.ping(Form.FLOAT32, now)
+            frames = dbp_messages.ping(Form.FLOAT32, now)
         else:
-            frames = replies.heartbeat(entry.form, now, self.name)
+            frames = dbp_messages.heartbeat(entry.form, now, self.name)
         self._probes.ask(*place, frames, seconds, ended, is_local(entry.address))
         self._asking.add(place)
         return True
+
+
+EVERY = 1.0
+"""Seconds between beacons, as of the original broker. A node that searches for a broker waits for ten seconds."""
+
+
+class Beacon:
+    """Sender of the broadcasts to ``addresses``: the beacon with the ROUTER's ``port`` to ``beacon_port``, and the
+    heartbeat of the broker ``name`` to ``udp_port``."""
+
+    def __init__(
+        self,
+        udp: Udp,
+        clock: IReactorTime,
+        addresses: Sequence[str],
+        beacon_port: int,
+        port: int,
+        udp_port: int,
+        name: str,
+    ) -> None:
+        self._udp = udp
+        self._clock = clock
+        self._addresses = addresses
+        self._beacon_port = beacon_port
+        self._beacon = dbp_datagrams.beacon(port)
+        self._udp_port = udp_port
+        self.name = name
+        """Name of the broker in the heartbeat that follows each beacon."""
+        self._timer: IDelayedCall | None = None
+
+    def start(self) -> None:
+        """Start the timer; the first beacon is sent at once. Without addresses, do nothing."""
+        if self._addresses:
+            self._broadcast()
+
+    def stop(self) -> None:
+        """Stop the timer. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _broadcast(self) -> None:
+        self._timer = self._clock.callLater(EVERY, self._broadcast)
+        heartbeat = dbp_datagrams.heartbeat(wall(self._clock), self.name)
+        for address in self._addresses:
+            self._udp.send(self._beacon, (address, self._beacon_port))
+            self._udp.send(heartbeat, (address, self._udp_port))

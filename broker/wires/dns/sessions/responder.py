@@ -1,16 +1,44 @@
-"""The way from the bytes of a query to those of its response, the same for datagrams and connections."""
+"""The way from the bytes of a query to those of its response, the same for datagrams and connections.
+
+Queries by UDP.
+
+Rules:
+- A response is never answered, nor a datagram from a port whose service answers everything: two programs would answer
+  each other without end.
+- Responses are limited (`response_limit`), those to unreadable queries as well. A query whose response is dropped is
+  not even read.
+- A response that exceeds the size that the client accepts is truncated, with TC.
+
+Queries on a connection: several, one after the other, answered in their order (RFC 7766).
+
+A query that cannot be read is answered by FORMERR where it has a whole header, and the connection goes on; a length
+that no query has, and a response, end it.
+
+Response rate limiting: a forged source address must not turn the broker into an amplifier.
+
+A datagram's source can be forged, and a response may be twenty times as long as its query. So responses by UDP are
+limited for each address and for each network, since a sender that forges one address can forge its neighbours. Of the
+queries over the limit most are dropped, and each `SLIP`-th is answered by a short response with TC: a real client asks
+again by TCP, where a source cannot be forged.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.wires.dns.codec.query import Query
-from broker.wires.dns.codec.response import (
+from broker.access.identity import address_of, is_local, network_of
+from broker.core.errors import Malformed, Reason, Refusal
+from broker.net.interfaces.peer import Peer
+from broker.wires.dns.codec.dns_query import MAX_QUERY, Query, answerable, decode, framed
+from broker.wires.dns.codec.dns_response import (
     BADVERS,
     FORMERR,
+    MAX_STREAMED,
     NOERROR,
     NOTIMP,
     NXDOMAIN,
@@ -19,9 +47,11 @@ from broker.wires.dns.codec.response import (
     Response,
     encode,
     failed,
+    limit_of,
+    truncated,
 )
 from broker.wires.dns.dns_settings import Dns
-from broker.wires.dns.zone.zone import Zone
+from broker.wires.dns.zone import Zone
 
 WIRE = "dns"
 """The name of the wire in counters and log lines."""
@@ -79,3 +109,177 @@ class Responder:
         # The zone is never transferred, so its number need only not fall: the time does for the next eighty years.
         serial = int(self._clock.seconds()) & 0xFFFF_FFFF
         return self.zone.answer(self.dns, query.question, serial, self._begin)
+
+
+SLIP = 2
+"""Of so many queries over the limit one is answered by TC. A client that asks three times, as resolvers do, then gets
+at least one; and what a victim is sent is at most half of what the attacker sends."""
+
+NETWORK_SHARE = 4
+"""Times the rate of one address that its network (/24, for IPv6 /56) gets: less than the number of its addresses, so
+that varying the forged address gains little, and more than one, since a farm is often one network."""
+
+IPV4_NETWORK, IPV6_NETWORK = 3, 7
+"""Bytes of an address that are its network: for IPv6, 56 bits are what a site is usually given."""
+
+
+class LimitVerdict(enum.Enum):
+    """Decision about one response."""
+
+    SEND = "send"
+    SLIP = "slipped"
+    DROP = "dropped"
+
+
+class Rates(Protocol):
+    """A token bucket for each key."""
+
+    def take(self, key: str, rate: float, burst: float) -> bool:
+        """Return True if one more of this key is within the rate."""
+
+
+class ResponseLimit:
+    """The limit, over two tables of token buckets: one of addresses and one of networks."""
+
+    def __init__(self, addresses: Rates, networks: Rates, dns: Dns) -> None:
+        self.dns = dns
+        self._addresses = addresses
+        self._networks = networks
+        self._over = 0
+        self._slipped = self._dropped = 0
+
+    def verdict(self, host: str) -> LimitVerdict:
+        """Return whether the next response to an address may be sent; it is taken to be."""
+        rate, burst = self.dns.response_rate, self.dns.response_burst
+        if not rate or (not self.dns.limit_loopback and is_local(host)):
+            return LimitVerdict.SEND
+        within = self._addresses.take(network_of(host), rate, burst) and self._networks.take(
+            network(host), rate * NETWORK_SHARE, burst * NETWORK_SHARE
+        )
+        if within:
+            return LimitVerdict.SEND
+        self._over += 1
+        if self._over % SLIP:
+            self._dropped += 1
+            return LimitVerdict.DROP
+        self._slipped += 1
+        return LimitVerdict.SLIP
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the queries over the limit, by what became of them."""
+        return {"dns_limited.dropped": self._dropped, "dns_limited.slipped": self._slipped}
+
+
+def network(host: str) -> str:
+    """Return the network of an address, in text that no address has."""
+    ip = address_of(host)
+    size = IPV4_NETWORK if ip.version == 4 else IPV6_NETWORK
+    return ip.packed[:size].hex() + ":*"
+
+
+ANSWERING_PORTS = frozenset({0, 7, 13, 17, 19, 37})
+"""Ports of services that answer whatever they get (echo, daytime, quote, chargen, time), and the port that is none."""
+
+
+class Complaints(Protocol):
+    """The counters and the log of refused input."""
+
+    def add(self, wire: str, address: str, refusal: Refusal) -> None:
+        """Count and log that a peer was refused something."""
+
+
+class UdpSocket(Protocol):
+    """The UDP socket."""
+
+    def send(self, data: bytes, to: Any) -> bool:
+        """Send a datagram."""
+
+
+class Datagrams:
+    """Answers the datagrams of all clients."""
+
+    def __init__(self, responder: Responder, limit: ResponseLimit, socket: UdpSocket, complaints: Complaints) -> None:
+        self._responder = responder
+        self._limit = limit
+        self._socket = socket
+        self._complaints = complaints
+        self._queries = 0
+        self._ignored: Counter[str] = Counter()
+
+    def receive(self, data: bytes, source: Any) -> None:
+        """Take one datagram."""
+        host, port = source[:2]
+        if port in ANSWERING_PORTS:
+            self._ignored["port"] += 1
+            return
+        if len(data) > MAX_QUERY:
+            self._ignored["oversized"] += 1
+            return
+        self._queries += 1
+        # A dropped datagram is not decoded: in a flood most are, which leaves time for the rest of the broker.
+        verdict = self._limit.verdict(host) if answerable(data) else LimitVerdict.SEND
+        if verdict is LimitVerdict.DROP:
+            return
+        try:
+            query = decode(data)
+        except Malformed as malformed:
+            self._complaints.add(WIRE, host, malformed)
+            if not answerable(data):
+                self._ignored["unanswerable"] += 1
+            elif verdict is LimitVerdict.SEND and (answer := self._responder.unreadable(data)) is not None:
+                self._socket.send(answer, source)
+            return
+        if verdict is LimitVerdict.SEND:
+            self._socket.send(self._responder.respond(query, limit_of(query.edns)), source)
+        elif verdict is LimitVerdict.SLIP:
+            self._socket.send(truncated(query), source)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the queries, and what was ignored, by reason."""
+        counts = {f"dns_ignored.{reason}": count for reason, count in self._ignored.items()}
+        counts["dns_queries.udp"] = self._queries
+        return counts
+
+
+class StreamSession:
+    """One connection. ``queries`` is the number of queries so far."""
+
+    def __init__(self, responder: Responder, peer: Peer) -> None:
+        self._responder = responder
+        self._peer = peer
+        self.queries = 0
+
+    def receive(self, message: bytes) -> None:
+        """Take one message."""
+        self.queries += 1
+        try:
+            query = decode(message)
+        except Malformed as malformed:
+            answer = self._responder.unreadable(message)
+            if answer is not None:
+                self._peer.write(framed(answer))
+            self.refuse(malformed)
+            return
+        self._peer.write(framed(self._responder.respond(query, MAX_STREAMED)))
+
+    def malformed(self, malformed: Malformed) -> None:
+        """Take a length that no query has."""
+        self.refuse(malformed)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Count a refusal, and close the connection. An unreadable query, which has its FORMERR, closes it if it is one
+        too many."""
+        if not self._peer.refused(refusal) or refusal.reason is not Reason.SYNTAX:
+            self._peer.close()
+
+    def input_ended(self) -> bool:
+        """Return False: all queries were answered when they came."""
+        return False
+
+    @property
+    def needed(self) -> bool:
+        """False: no query waits."""
+        return False
+
+    def lost(self) -> None:
+        """Nothing is kept for the peer."""

@@ -24,7 +24,7 @@ from twisted.logger import Logger
 from broker.core.director.interfaces import ContextDump, Dump, ProviderDump
 from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.peer import Peer
-from broker.wires.elko.codec import director as wire
+from broker.wires.elko.codec import director_messages as wire
 from broker.wires.elko.codec.blocks import END, encode_part
 
 PAGE = 64 * 1024

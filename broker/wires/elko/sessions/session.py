@@ -37,7 +37,7 @@ from broker.access.registry_reading import RegistryReading
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.model import ANONYMOUS, MAX_TEXT
 from broker.net.interfaces.peer import Peer
-from broker.wires.elko.codec import common as wire
+from broker.wires.elko.codec import vocabulary as wire
 from broker.wires.elko.codec.blocks import encode
 from broker.wires.elko.codec.vocabulary import Message
 from broker.wires.elko.sessions.authentication import AccessControl, Role

@@ -6,14 +6,33 @@ Rules:
 - Connections are reusable; the path alone selects the session of a request.
 - Any other request gets an HTTP error status, is counted, and is rate-limited.
 
-Read on in `long_poll_session` (one session) and `broker.wires.elko.codec.long_poll` (paths and bodies).
+Read on in `long_poll_session` (one session) and `broker.wires.elko.codec.long_poll_messages` (paths and bodies).
+
+One session over HTTP long polling: input in numbered requests (xmit), output in numbered answers (select).
+
+An answer may let the next request of the same connection in at once: the state must be final before
+`PendingRequest.answer`.
+
+Rules:
+- At most one select is pending: a second one with the same number replaces it. It is answered when output exists, or
+  after ``http_select_wait``, and then the next number is expected.
+- Requests with a wrong number are refused without any effect.
+- Messages that wait for another turn have the id of their request all the same: the session is paused until they are
+  handled, so that no other request brings any.
+- Backpressure: while the session is paused, the answer to the last xmit is withheld; further ones are refused.
+- Without a pending select, output is buffered up to `FULL`; the rest waits in the `LineProtocol`, with its limits.
+- A session ends after ``http_timeout`` without a pending request, at `disconnect`, and when the broker closes it: then
+  the last output, and the number `LAST`, answer the pending select or the next one. When the listener stops, a session
+  without output and select ends at once.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory
 
@@ -23,14 +42,242 @@ from broker.core.place_table import Pool
 from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.channel import HttpChannel, plain_sentence
 from broker.net.http.request import HttpRequest
-from broker.net.line_protocol import LineFactory
+from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.proxies import proxied
+from broker.net.rate_limits import Deadlines
 from broker.net.web_origins import Origins, not_allowed
-from broker.web.request_ids import HEADER, RequestIds
-from broker.wires.elko.codec import long_poll as wire
+from broker.web.messages import HEADER, RequestIds
+from broker.wires.elko.codec import long_poll_messages as wire
 from broker.wires.elko.transports.limits import LongPollLimits, TransportLimits
-from broker.wires.elko.transports.long_poll_session import Clocks, LongPollSession
-from broker.wires.elko.transports.virtual_transport import ID_BITS, Listener, Sockets
+from broker.wires.elko.transports.virtual_transport import ID_BITS, Listener, Sockets, VirtualTransport
+
+FULL = 65_536
+"""Bytes of output buffered for the next select; see `broker.net.connection.BATCH`."""
+
+
+class PendingRequest(Protocol):
+    """An unanswered request, with its id."""
+
+    @property
+    def request_id(self) -> str:
+        """The id, for answers and log lines."""
+
+    def answer(self, body: bytes) -> None:
+        """Answer it, unless its connection is lost."""
+
+    def notifyFinish(self) -> Deferred[None]:
+        """Fires when it is answered, or fails when its connection is lost."""
+
+
+class Origin(Protocol):
+    """A connection that begins sessions."""
+
+    begun: int
+    """Their number."""
+
+
+class Clocks:
+    """The deadlines of a listener's sessions, and their limits."""
+
+    def __init__(self, lines: LineFactory, limits: LongPollLimits) -> None:
+        self.limits = limits
+        self.idle: Deadlines[LongPollSession] = Deadlines(lines.clock, LongPollSession.expired)
+        self.waiting: Deadlines[LongPollSession] = Deadlines(lines.clock, LongPollSession.nothing_came)
+
+
+class LongPollSession(VirtualTransport):
+    """One session. ``forget`` is called when its ID becomes invalid. ``origin`` is the connection that began it."""
+
+    def __init__(
+        self, lines: LineFactory, clocks: Clocks, id: str, forget: Callable[[LongPollSession], None], origin: Origin
+    ) -> None:
+        super().__init__(lines)
+        self._origin: Origin | None = origin  # until the first request with the ID
+        self.id = id
+        self.request_id = ""
+        """The id of the request whose messages are being handled, for log lines and the audit log."""
+        self._clocks = clocks
+        self._forget = forget
+        self._next_xmit = 1
+        self._next_select = 1
+        self._out: list[bytes] = []
+        self._size = 0
+        self._producer: LineProtocol | None = None
+        self._full = False
+        self._closing = False
+        self._select: PendingRequest | None = None
+        self._held: tuple[PendingRequest, bytes] | None = None
+        self._note()
+
+    @property
+    def crowd(self) -> int:
+        """0 while a request is pending; otherwise 1, or the number of sessions that began as this one, if its ID was
+        never used."""
+        if self._select is not None or self._held is not None:
+            return 0
+        return 1 if self._origin is None else self._origin.begun
+
+    # from its requests
+
+    def xmit(self, exchange: PendingRequest, number: int, blocks: bytes) -> None:
+        """Handle a request with messages of the peer."""
+        self._origin = None
+        if number != self._next_xmit or self._held is not None or self._closing:
+            self._out_of_sequence(exchange, f"xmit {number}, not {self._next_xmit}")
+        elif self.reading:
+            self._deliver(exchange, blocks)
+        else:
+            self._held = exchange, blocks
+        self._note()
+
+    def select(self, exchange: PendingRequest, number: int) -> None:
+        """Handle a request for output."""
+        self._origin = None
+        if number != self._next_select:
+            self._out_of_sequence(exchange, f"select {number}, not {self._next_select}")
+            self._note()
+            return
+        before, self._select = self._select, exchange
+        exchange.notifyFinish().addErrback(lambda _: self._select_lost(exchange))
+        self._clocks.waiting.add(self, self._clocks.limits.http_select_wait)
+        self._note()
+        if before is not None:
+            before.answer(wire.error(wire.SEQUENCE))
+        if self._select is exchange and (self._out or self._closing):
+            self._answer()
+            if self._closing:
+                self.end()
+        if self._full and not self._closing and self._producer is not None:
+            self._full = False
+            self._producer.resumeProducing()
+
+    def disconnect(self, exchange: PendingRequest) -> None:
+        """Handle the peer's end of the session."""
+        self._forget(self)
+        self._closing = True
+        if self._select is not None:
+            self._answer()
+        self.end_of_input()
+        exchange.answer(wire.disconnected())
+
+    # from its LineProtocol
+
+    def write(self, data: bytes) -> None:
+        """Buffer encoded messages, or answer the pending select with them."""
+        self._out.append(data)
+        self._size += len(data)
+        if self._select is not None:
+            self._answer()
+        elif self._size >= FULL and self._producer is not None and not self._full:
+            self._full = True
+            self._producer.pauseProducing()
+        else:
+            self.line.hold_output()
+
+    @property
+    def unread(self) -> int:
+        """Bytes of output that wait for a select."""
+        return self._size
+
+    def loseConnection(self) -> None:
+        """End the session. The last output answers the pending select or the next one."""
+        if self._closing:
+            self.end()
+            return
+        self._closing = True
+        if self._select is not None:
+            self._answer()
+            self.end()
+        elif self.lines.stopping and not self._out:
+            self.end()  # without output, the shutdown need not wait for a further request
+        self._note()
+
+    def registerProducer(self, producer: LineProtocol, streaming: bool) -> None:
+        """Set the `LineProtocol` as the producer of the output."""
+        self._producer = producer
+
+    def unregisterProducer(self) -> None:
+        """Remove the producer."""
+        self._producer = None
+
+    def resumeProducing(self) -> None:
+        """Resume input, and deliver a withheld xmit in the next turn."""
+        super().resumeProducing()
+        self.request_id = ""
+        if self._held is not None:
+            self.clock.callLater(0, self._deliver_held)
+
+    def ended(self) -> None:
+        """Forget the session, and refuse its pending requests."""
+        self._forget(self)
+        self._clocks.idle.discard(self)
+        self._clocks.waiting.discard(self)
+        for exchange in (self._select, self._held and self._held[0]):
+            if exchange is not None:
+                exchange.answer(wire.error(wire.SESSION_ID))
+        self._select = self._held = self._producer = None
+        self._out.clear()
+
+    # from the deadlines
+
+    def nothing_came(self) -> None:
+        """Answer a select after its maximum wait."""
+        if self._select is not None:
+            self._answer()
+
+    def expired(self) -> None:
+        """End the session at its idle timeout."""
+        self.lines.complaints.count(f"{self.lines.wire}_http", "expired")
+        self.end()
+
+    # inside
+
+    def _deliver(self, exchange: PendingRequest, blocks: bytes) -> None:
+        self._next_xmit += 1
+        following = self._next_xmit
+        self.request_id = exchange.request_id
+        self.line.dataReceived(blocks)
+        if self.reading:
+            self.request_id = ""
+        exchange.answer(wire.received(following))
+
+    def _deliver_held(self) -> None:
+        if self._held is not None and self.reading and not self.over:
+            (exchange, blocks), self._held = self._held, None
+            self._deliver(exchange, blocks)
+            self._note()
+
+    def _answer(self) -> None:
+        """Answer the pending select with all buffered output."""
+        exchange, self._select = self._select, None
+        assert exchange is not None
+        self._clocks.waiting.discard(self)
+        out = self._out
+        self._out = []
+        self._size = 0
+        self.line.hold_output()
+        self._next_select = wire.LAST if self._closing else self._next_select + 1
+        self._note()
+        exchange.answer(wire.selected(out, self._next_select))
+
+    def _select_lost(self, exchange: PendingRequest) -> None:
+        if self._select is exchange:
+            self._select = None
+            self._clocks.waiting.discard(self)
+            self._note()
+
+    def _out_of_sequence(self, exchange: PendingRequest, text: str) -> None:
+        exchange.answer(wire.error(wire.SEQUENCE))
+        if not self._closing and not self.line.refused(Refusal(Reason.PARAMETER, f"http: out of sequence: {text}")):
+            self.line.close()
+
+    def _note(self) -> None:
+        """Restart the idle timeout, or suspend it while a request is pending."""
+        if self._select is None and self._held is None:
+            self._clocks.idle.add(self, self._clocks.limits.http_timeout)
+        else:
+            self._clocks.idle.discard(self)
+
 
 MAX_BODY = 1_048_576
 """Bytes of a request's body: the original's limit, and that of one block."""

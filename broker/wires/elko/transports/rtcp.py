@@ -34,12 +34,12 @@ from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.memory_budget import SHORT, Share
 from broker.core.place_table import Pool
 from broker.net.connection import CLOSE_WITHIN
-from broker.net.fast_write import plain_socket, send_now, unsent
+from broker.net.epoll_streams import plain_socket, send_now, unsent
 from broker.net.line_protocol import LineFactory
 from broker.net.rate_limits import Deadlines
 from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled
-from broker.wires.elko.codec import rtcp as wire
+from broker.wires.elko.codec import rtcp_messages as wire
 from broker.wires.elko.codec.blocks import END
 from broker.wires.elko.transports.limits import RtcpLimits, TransportLimits
 from broker.wires.elko.transports.virtual_transport import ID_BITS, Listener, Sockets, VirtualTransport

@@ -28,7 +28,7 @@ from broker.access.principal import Access, Principal, sees_secrets
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, Check, Service
-from broker.web.endpoint import Answer, Call, Endpoint
+from broker.web.http_endpoint import Answer, Call, Endpoint
 from broker.web.messages import Response
 from broker.web.problem import Problem
 from broker.wires.http.sessions.dispatch import LISTENER

@@ -13,9 +13,8 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.core.model import MAX_COUNT, LoadDetails, load_details
 from broker.wall_clock import wall
-from broker.web.endpoint import Call, Endpoint
+from broker.web.http_endpoint import Call, Endpoint, path_of
 from broker.web.messages import Response
-from broker.web.routes import path_of
 from broker.wires.http.sessions.instances import Instance, Instances, Offer
 
 LEAST_TTL, MOST_TTL = 1.0, 86_400.0

@@ -14,8 +14,8 @@ from typing import Any
 
 from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.router import Part, Sent
-from broker.wires.mtl.codec.data import make_tail
-from broker.wires.mtl.profiles.dispatch import ByteBudget, ServiceRequest
+from broker.wires.mtl.codec.data_messages import make_tail
+from broker.wires.mtl.profiles.request_dispatch import ByteBudget, ServiceRequest
 from broker.wires.mtl.sessions.principals import Principal
 from broker.wires.mtl.sessions.profile_interface import ProfileReader, payer_of
 

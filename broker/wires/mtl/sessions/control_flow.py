@@ -45,10 +45,10 @@ from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.envelopes import size
 from broker.net.interfaces.router import Part, Router
 from broker.net.interfaces.router import Sent as Outcome
-from broker.wires.mtl.codec import control as wire
-from broker.wires.mtl.codec.control import EncodedReply
-from broker.wires.mtl.codec.faults import IllFormed
-from broker.wires.mtl.codec.frames import split
+from broker.wires.mtl.codec import control_messages as wire
+from broker.wires.mtl.codec.control_messages import EncodedReply
+from broker.wires.mtl.codec.data_messages import split
+from broker.wires.mtl.codec.field_table import IllFormed
 from broker.wires.mtl.sessions.authentication import Authentication, AuthenticationContext
 from broker.wires.mtl.sessions.control_replies import (
     DEFECT,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from broker.core.errors import Elsewhere, Reason, Refusal
-from broker.wires.mtl.codec import control as wire
-from broker.wires.mtl.codec.control import EncodedReply, ReplyStatus
+from broker.wires.mtl.codec import control_messages as wire
+from broker.wires.mtl.codec.control_messages import EncodedReply, ReplyStatus
 
 NOT_OPEN = wire.error(ReplyStatus.BAD_REQUEST, "open")
 NO_PROFILE = wire.error(ReplyStatus.BAD_REQUEST, "no profile is chosen")

@@ -39,7 +39,7 @@ from broker.access.identity import is_local
 from broker.core.interfaces import ILease
 from broker.net.interfaces.envelopes import Envelope, joined, route
 from broker.net.interfaces.router import Sender
-from broker.wires.mtl.codec import control as wire
+from broker.wires.mtl.codec import control_messages as wire
 from broker.wires.mtl.sessions.principals import Principal
 from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.mtl.sessions.sasl import SaslExchange

@@ -28,7 +28,7 @@ from twisted.logger import Logger
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease
 from broker.net.interfaces.router import NumberingRouter, Part, Sent
-from broker.wires.mtl.codec import data as wire
+from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.sessions.flow_context import FlowContext
 from broker.wires.mtl.sessions.leased_call import LeasedCall
 from broker.wires.mtl.sessions.principals import ConfirmMode

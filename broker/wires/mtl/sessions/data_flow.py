@@ -52,8 +52,8 @@ from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.router import NumberingRouter, Part, Sent
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.codec.faults import IllFormed
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.codec.field_table import IllFormed
 from broker.wires.mtl.sessions.data_clients import WIRE, DataClient, DataOutbound, ReaderFlow, WriterFlow
 from broker.wires.mtl.sessions.flow_context import FlowContext
 from broker.wires.mtl.sessions.principals import ConfirmMode, Side

@@ -17,7 +17,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from broker.net.interfaces.router import Part, Sent
-from broker.wires.mtl.codec.data import Content
+from broker.wires.mtl.codec.data_messages import Content
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 
 

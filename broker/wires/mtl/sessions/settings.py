@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from broker.wires.mtl.codec import control, json_body, table
+from broker.wires.mtl.codec import control_messages, field_table
 
 
 @attrs.frozen
@@ -37,8 +37,8 @@ class MtlSettings:
     sessions: int = 10_000
     leases: int = 100
     flows: int = 1_000
-    hosts: tuple[str, ...] = (control.DEFAULT_HOST,)
-    bridge: str = control.DEFAULT_HOST
+    hosts: tuple[str, ...] = (control_messages.DEFAULT_HOST,)
+    bridge: str = control_messages.DEFAULT_HOST
     bridged: tuple[str, ...] = ("registry",)
     shared: bool = False
     endpoint: str | None = None
@@ -64,9 +64,9 @@ class MtlSettings:
     def limits(self) -> dict[str, int]:
         """Return the limits that a client is sent with 201. Times in milliseconds."""
         return {
-            "request": control.MAX_REQUEST,
-            "depth": json_body.MAX_DEPTH,
-            "resources": control.MAX_RESOURCES,
+            "request": control_messages.MAX_REQUEST,
+            "depth": control_messages.MAX_DEPTH,
+            "resources": control_messages.MAX_RESOURCES,
             "leases": self.leases,
             "flows": self.flows,
             "lease-ttl": round(self.lease_ttl * 1000),
@@ -75,6 +75,6 @@ class MtlSettings:
             "window": self.window,
             "most-window": self.most_window,
             "window-bytes": self.window_bytes,
-            "properties": table.MAX_TABLE,
+            "properties": field_table.MAX_TABLE,
             "body": self.max_message,
         }

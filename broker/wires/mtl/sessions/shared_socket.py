@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.net.interfaces.router import Conversation, Part
-from broker.wires.mtl.codec.frames import is_data
+from broker.wires.mtl.codec.data_messages import is_data
 
 
 class SharedSocket:

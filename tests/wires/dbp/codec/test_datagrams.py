@@ -7,10 +7,18 @@ import struct
 import pytest
 
 from broker.core.errors import Malformed
-from broker.wires.dbp.codec.datagrams import MAX_DATAGRAM, Datagram, Ignored, ack, beacon, disconnect, heartbeat, read
-from broker.wires.dbp.codec.info import MAX_NAME
-from broker.wires.dbp.codec.messages import Ack, Beat, Bye
-from broker.wires.dbp.codec.times import Form
+from broker.wires.dbp.codec.dbp_datagrams import (
+    MAX_DATAGRAM,
+    Datagram,
+    Ignored,
+    ack,
+    beacon,
+    disconnect,
+    heartbeat,
+    read,
+)
+from broker.wires.dbp.codec.dbp_messages import Ack, Beat, Bye, Form
+from broker.wires.dbp.codec.listings import MAX_NAME
 from tests.wires.dbp.codec.examples import SECONDS, TIME
 
 NOW = 1795246621.35

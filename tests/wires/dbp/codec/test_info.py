@@ -6,16 +6,24 @@ import json
 
 import pytest
 
-from broker.wires.dbp.codec.details import MAX_HOST, Details, details
-from broker.wires.dbp.codec.info import ERROR, MAX_DEPTH, MAX_DIGITS, MAX_INFO, BadInfo, merge, take_name
 from broker.wires.dbp.codec.listings import (
+    ERROR,
     MAX_BODY,
+    MAX_DEPTH,
+    MAX_DIGITS,
+    MAX_HOST,
+    MAX_INFO,
+    BadInfo,
+    Details,
     ListedAddress,
     ListedOffer,
+    details,
     inactive,
     listing,
     mapping,
+    merge,
     place,
+    take_name,
     unknown,
 )
 from tests.wires.dbp.codec.examples import MEMBERS, ROHAN

@@ -1,6 +1,6 @@
 """Decoding of DBP frames, errors for malformed ones, and encoding of replies.
 
-The file is longer than others: it has all tests of `broker.wires.dbp.codec.messages`.
+The file is longer than others: it has all tests of `broker.wires.dbp.codec.dbp_messages`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from collections.abc import Sequence
 import pytest
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.dbp.codec import replies
-from broker.wires.dbp.codec.info import MAX_INFO, MAX_NAME, merge
-from broker.wires.dbp.codec.listings import listing, unknown
-from broker.wires.dbp.codec.messages import (
+from broker.wires.dbp.codec import dbp_messages
+from broker.wires.dbp.codec.dbp_messages import (
     MAX_NAMES,
     MAX_SHOWN,
+    MAX_TIME,
     Ack,
     BadRequest,
+    BadTime,
     Beat,
     Bye,
     Denied,
+    Form,
     Invalid,
     Message,
     Ping,
@@ -33,8 +34,10 @@ from broker.wires.dbp.codec.messages import (
     Unexpected,
     Update,
     parse,
+    read_time,
+    write_time,
 )
-from broker.wires.dbp.codec.times import MAX_TIME, BadTime, Form, read_time, write_time
+from broker.wires.dbp.codec.listings import MAX_INFO, MAX_NAME, listing, merge, unknown
 from tests.wires.dbp.codec.examples import (
     AFTER_A_SHORT_REPLY,
     CONVERSATIONS,
@@ -345,24 +348,24 @@ def test_frames_of_any_length_are_refused_as_shorter_ones_are() -> None:
 @pytest.mark.parametrize(
     ("sent", "text"),
     [
-        (replies.reply(F32, NOW, b"{}"), "o_O|T|{}"),
-        (replies.reply(Form.TEXT, NOW, b"{}"), "o_O|1795246621.350000|{}"),
-        (replies.approved(F32, NOW, True), "OwO|T|"),
-        (replies.approved(F32, NOW, False), "OwO|T|{}||"),
+        (dbp_messages.reply(F32, NOW, b"{}"), "o_O|T|{}"),
+        (dbp_messages.reply(Form.TEXT, NOW, b"{}"), "o_O|1795246621.350000|{}"),
+        (dbp_messages.approved(F32, NOW, True), "OwO|T|"),
+        (dbp_messages.approved(F32, NOW, False), "OwO|T|{}||"),
         (
-            replies.approved(Form.TEXT, NOW, False, replies.agreement(1000, 3)),
+            dbp_messages.approved(Form.TEXT, NOW, False, dbp_messages.agreement(1000, 3)),
             'OwO|1795246621.350000|{"heartbeat": 1000, "liveness": 3}||',
         ),
-        (replies.denied(F32, NOW, "name already taken", True), "OmO|T|name already taken"),
-        (replies.denied(F32, NOW, "name already taken", False), "(O_O)|T|name already taken"),
-        (replies.denied(F32, NOW, "é\ud800", False), "(O_O)|T|\xc3\xa9\\ud800"),
-        (replies.ack(F32, NOW, True), "u.u|T|"),
-        (replies.ack(F32, NOW, False), "u.u|T"),
-        (replies.disconnect(F32, NOW, True), "</3|T|"),
-        (replies.disconnect(F32, NOW, False), "</3|T"),
-        (replies.heartbeat(F32, NOW, "broker"), "<3|T|broker"),
-        (replies.ping(F32, NOW), "ping|T|"),
-        (replies.pong(F32, NOW, "broker"), "pong|T|broker"),
+        (dbp_messages.denied(F32, NOW, "name already taken", True), "OmO|T|name already taken"),
+        (dbp_messages.denied(F32, NOW, "name already taken", False), "(O_O)|T|name already taken"),
+        (dbp_messages.denied(F32, NOW, "é\ud800", False), "(O_O)|T|\xc3\xa9\\ud800"),
+        (dbp_messages.ack(F32, NOW, True), "u.u|T|"),
+        (dbp_messages.ack(F32, NOW, False), "u.u|T"),
+        (dbp_messages.disconnect(F32, NOW, True), "</3|T|"),
+        (dbp_messages.disconnect(F32, NOW, False), "</3|T"),
+        (dbp_messages.heartbeat(F32, NOW, "broker"), "<3|T|broker"),
+        (dbp_messages.ping(F32, NOW), "ping|T|"),
+        (dbp_messages.pong(F32, NOW, "broker"), "pong|T|broker"),
     ],
 )
 def test_replies_have_these_frames(sent: tuple[bytes, ...], text: str) -> None:
@@ -372,14 +375,14 @@ def test_replies_have_these_frames(sent: tuple[bytes, ...], text: str) -> None:
 @pytest.mark.parametrize("form", Form)
 def test_a_reply_has_the_time_in_the_form_asked_for(form: Form) -> None:
     sent = [
-        replies.reply(form, NOW, b"{}"),
-        *(replies.approved(form, NOW, hermes) for hermes in (True, False)),
-        *(replies.denied(form, NOW, "no", hermes) for hermes in (True, False)),
-        *(replies.ack(form, NOW, hermes) for hermes in (True, False)),
-        *(replies.disconnect(form, NOW, hermes) for hermes in (True, False)),
-        replies.heartbeat(form, NOW, "b"),
-        replies.ping(form, NOW),
-        replies.pong(form, NOW, "b"),
+        dbp_messages.reply(form, NOW, b"{}"),
+        *(dbp_messages.approved(form, NOW, hermes) for hermes in (True, False)),
+        *(dbp_messages.denied(form, NOW, "no", hermes) for hermes in (True, False)),
+        *(dbp_messages.ack(form, NOW, hermes) for hermes in (True, False)),
+        *(dbp_messages.disconnect(form, NOW, hermes) for hermes in (True, False)),
+        dbp_messages.heartbeat(form, NOW, "b"),
+        dbp_messages.ping(form, NOW),
+        dbp_messages.pong(form, NOW, "b"),
     ]
     assert {reply[2] for reply in sent} == {write_time(form, NOW)}
     assert {reply[0] for reply in sent} == {b""}
@@ -387,36 +390,36 @@ def test_a_reply_has_the_time_in_the_form_asked_for(form: Form) -> None:
 
 def test_what_is_sent_to_hermes_is_what_it_takes() -> None:
     registered = [frames(text) for text, taken in TO_A_SERVICE.items() if taken]
-    assert list(replies.approved(F32, NOW, True)) in registered
-    assert list(replies.approved(F32, NOW, False, b'{"heartbeat": 1000}')) in registered
+    assert list(dbp_messages.approved(F32, NOW, True)) in registered
+    assert list(dbp_messages.approved(F32, NOW, False, b'{"heartbeat": 1000}')) in registered
     not_registered = [frames(text) for text, taken in TO_A_SERVICE.items() if not taken]
     for hermes in (True, False):
-        assert list(replies.denied(F32, NOW, "name already taken", hermes)) in not_registered
+        assert list(dbp_messages.denied(F32, NOW, "name already taken", hermes)) in not_registered
     for sent in (
-        replies.reply(F32, NOW, b"{}"),
-        replies.approved(F32, NOW, True),
-        replies.approved(F32, NOW, False),
-        replies.denied(F32, NOW, "no", True),
-        replies.denied(F32, NOW, "no", False),
-        replies.ack(F32, NOW, True),
-        replies.disconnect(F32, NOW, True),
-        replies.heartbeat(F32, NOW, "b"),
-        replies.ping(F32, NOW),
-        replies.pong(F32, NOW, "b"),
+        dbp_messages.reply(F32, NOW, b"{}"),
+        dbp_messages.approved(F32, NOW, True),
+        dbp_messages.approved(F32, NOW, False),
+        dbp_messages.denied(F32, NOW, "no", True),
+        dbp_messages.denied(F32, NOW, "no", False),
+        dbp_messages.ack(F32, NOW, True),
+        dbp_messages.disconnect(F32, NOW, True),
+        dbp_messages.heartbeat(F32, NOW, "b"),
+        dbp_messages.ping(F32, NOW),
+        dbp_messages.pong(F32, NOW, "b"),
     ):
         assert read_as_hermes(list(sent)) == (sent[1], sent[3])
 
 
 def test_what_the_broker_says_of_itself_is_read_by_another() -> None:
-    assert parse(replies.heartbeat(Form.TEXT, NOW, "b")) == Beat(Form.TEXT, NOW, "b")
-    assert parse(replies.disconnect(Form.TEXT, NOW, False)) == Bye(Form.TEXT, NOW, None)
-    assert parse(replies.ack(Form.TEXT, NOW, True)) == Ack(Form.TEXT, NOW)
-    assert parse(replies.ping(Form.TEXT, NOW)) == Ping(Form.TEXT, NOW)
+    assert parse(dbp_messages.heartbeat(Form.TEXT, NOW, "b")) == Beat(Form.TEXT, NOW, "b")
+    assert parse(dbp_messages.disconnect(Form.TEXT, NOW, False)) == Bye(Form.TEXT, NOW, None)
+    assert parse(dbp_messages.ack(Form.TEXT, NOW, True)) == Ack(Form.TEXT, NOW)
+    assert parse(dbp_messages.ping(Form.TEXT, NOW)) == Ping(Form.TEXT, NOW)
     for sent in (
-        replies.reply(Form.TEXT, NOW, b"{}"),
-        replies.approved(Form.TEXT, NOW, False),
-        replies.denied(Form.TEXT, NOW, "no", True),
-        replies.denied(Form.TEXT, NOW, "no", False),
+        dbp_messages.reply(Form.TEXT, NOW, b"{}"),
+        dbp_messages.approved(Form.TEXT, NOW, False),
+        dbp_messages.denied(Form.TEXT, NOW, "no", True),
+        dbp_messages.denied(Form.TEXT, NOW, "no", False),
     ):
         assert parse(sent) == Unexpected(Form.TEXT, NOW, sent[1])
 
@@ -429,26 +432,26 @@ def answer(sent: list[bytes], catalogue: dict[str, bytes]) -> tuple[bytes, ...]:
     try:
         message = parse(sent)
     except Denied as malformed:
-        return replies.denied(malformed.form, NOW, malformed.text, malformed.hermes)
+        return dbp_messages.denied(malformed.form, NOW, malformed.text, malformed.hermes)
     except BadRequest as malformed:
-        return replies.reply(malformed.form, NOW, listing((), malformed.error))
+        return dbp_messages.reply(malformed.form, NOW, listing((), malformed.error))
     match message:
         case Registration():
             catalogue[message.name] = message.info
-            return replies.approved(message.form, NOW, True)
+            return dbp_messages.approved(message.form, NOW, True)
         case Update(name=str(name)) if name in catalogue:
             catalogue[name] = merge(catalogue[name], message.info)
-            return replies.ack(message.form, NOW, True)
+            return dbp_messages.ack(message.form, NOW, True)
         case Update():
-            return replies.denied(message.form, NOW, "not registered", False)
+            return dbp_messages.denied(message.form, NOW, "not registered", False)
         case Request(names=()):
-            return replies.reply(message.form, NOW, listing(catalogue.items()))
+            return dbp_messages.reply(message.form, NOW, listing(catalogue.items()))
         case Request(names=names):
             missing = [name for name in names if name not in catalogue]
             found = [(name, catalogue[name]) for name in names if name in catalogue]
-            return replies.reply(message.form, NOW, listing(found, unknown(*missing) if missing else None))
+            return dbp_messages.reply(message.form, NOW, listing(found, unknown(*missing) if missing else None))
         case Ping():
-            return replies.pong(message.form, NOW, "Rohan")
+            return dbp_messages.pong(message.form, NOW, "Rohan")
     raise AssertionError(message)
 
 

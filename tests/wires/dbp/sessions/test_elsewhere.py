@@ -8,7 +8,7 @@ import pytest
 
 from broker.core.token_buckets import Rates
 from broker.wires.dbp.sessions.catalogue import MOVE_SECONDS, DbpTerms
-from broker.wires.dbp.sessions.elsewhere import BEATS, BURST, MOVES, RemoteServices
+from broker.wires.dbp.sessions.other_brokers import BEATS, BURST, MOVES, RemoteServices
 from tests.core.director.sharing.network import Links, Network
 from tests.recording.farm import clock_at
 from tests.recording.logs import nothing_fails

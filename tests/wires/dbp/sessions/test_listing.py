@@ -19,8 +19,7 @@ from zope.interface import implementer
 from broker.core.interfaces import IWait
 from broker.core.model import BROKER, Auth, Change, Kind, Provider, Rights, Service
 from broker.core.registry import Registry
-from broker.wires.dbp.codec.info import ERROR
-from broker.wires.dbp.codec.listings import MAX_BODY, TOO_LONG, listing
+from broker.wires.dbp.codec.listings import ERROR, MAX_BODY, TOO_LONG, listing
 from broker.wires.dbp.sessions.listing import GONE, KEPT, KEPT_SIZE, LOADS, MAX_PROVIDERS, Listing
 from tests.recording.farm import GRACE
 from tests.recording.logs import nothing_fails

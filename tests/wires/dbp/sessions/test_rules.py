@@ -19,8 +19,8 @@ from twisted.internet.task import Clock
 
 from broker.core.model import Kind
 from broker.wires.dbp.config import Dbp
-from broker.wires.dbp.sessions.beacon import Beacon
 from broker.wires.dbp.sessions.catalogue import DbpTerms
+from broker.wires.dbp.sessions.outbound import Beacon
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import (

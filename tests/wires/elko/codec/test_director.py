@@ -10,11 +10,10 @@ from msgspec import UNSET
 
 from broker.core.director import interfaces as core
 from broker.core.errors import Malformed, Reason
-from broker.wires.elko.codec import director as wire
+from broker.wires.elko.codec import director_messages as wire
 from broker.wires.elko.codec.blocks import BlockReader, encode
-from broker.wires.elko.codec.common import COMMON
-from broker.wires.elko.codec.vocabulary import Message
-from broker.wires.elko.sessions.director_messages import MessageCache, message
+from broker.wires.elko.codec.vocabulary import COMMON, Message
+from broker.wires.elko.sessions.director_session import MessageCache, message
 from tests.wires.elko.codec import reading
 
 read, say = partial(reading.read, wire.VOCABULARY), partial(reading.say, wire.VOCABULARY)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.wires.elko.codec.blocks import encode, encode_part
-from broker.wires.elko.codec.broker import Found, ServiceDescOut, encode_found, encode_not_found
+from broker.wires.elko.codec.broker_messages import Found, ServiceDescOut, encode_found, encode_not_found
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 

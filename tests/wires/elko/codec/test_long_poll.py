@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.elko.codec import long_poll
-from broker.wires.elko.codec.long_poll import MAX_FIELDS, Connect, Disconnect, Select, Xmit
+from broker.wires.elko.codec import long_poll_messages
+from broker.wires.elko.codec.long_poll_messages import MAX_FIELDS, Connect, Disconnect, Select, Xmit
 
 FORM = "application/x-www-form-urlencoded"
 
@@ -42,15 +42,15 @@ FORM = "application/x-www-form-urlencoded"
         ("/admin/xmit/\xb2/1", None),
     ],
 )
-def test_paths(uri: str, expected: long_poll.Request | None) -> None:
+def test_paths(uri: str, expected: long_poll_messages.Request | None) -> None:
     for root in ("/admin", "/Admin/"):
-        assert long_poll.request(uri, root) == expected
+        assert long_poll_messages.request(uri, root) == expected
 
 
 @pytest.mark.parametrize("root", ["/", ""])
 def test_paths_without_a_root(root: str) -> None:
-    assert long_poll.request("/connect", root) == Connect()
-    assert long_poll.request("/select/1/2", root) == Select("1", 2)
+    assert long_poll_messages.request("/connect", root) == Connect()
+    assert long_poll_messages.request("/select/1/2", root) == Select("1", 2)
 
 
 @pytest.mark.parametrize(
@@ -69,23 +69,26 @@ def test_paths_without_a_root(root: str) -> None:
     ],
 )
 def test_bodies(body: bytes, content_type: str, blocks: bytes) -> None:
-    assert long_poll.messages(body, content_type) == blocks
+    assert long_poll_messages.messages(body, content_type) == blocks
 
 
 @pytest.mark.parametrize("body", [b"a=\xff", b"&".join([b"a=1"] * (MAX_FIELDS + 1))])
 def test_bodies_that_are_no_forms(body: bytes) -> None:
     with pytest.raises(Malformed) as malformed:
-        long_poll.messages(body, FORM)
+        long_poll_messages.messages(body, FORM)
     assert malformed.value.reason is Reason.SYNTAX
 
 
 def test_replies_are_those_of_the_original_to_the_space() -> None:
-    assert long_poll.connected("1916843325209208746") == b'{ "sessionid": "1916843325209208746" }\n'
-    assert long_poll.received(2) == b'{ "seqnum": "2" }\n'
-    assert long_poll.selected([], 4) == b'{ "msgs": [], "seqnum": "4" }\n'
-    assert long_poll.selected([b'{"a":1}\n\n'], 2) == b'{ "msgs": [{"a":1}], "seqnum": "2" }\n'
+    assert long_poll_messages.connected("1916843325209208746") == b'{ "sessionid": "1916843325209208746" }\n'
+    assert long_poll_messages.received(2) == b'{ "seqnum": "2" }\n'
+    assert long_poll_messages.selected([], 4) == b'{ "msgs": [], "seqnum": "4" }\n'
+    assert long_poll_messages.selected([b'{"a":1}\n\n'], 2) == b'{ "msgs": [{"a":1}], "seqnum": "2" }\n'
     several = [b'{"a":1}\n\n{"b":2}\n\n', b'{"c":3}\n\n']
-    assert long_poll.selected(several, long_poll.LAST) == b'{ "msgs": [{"a":1}, {"b":2}, {"c":3}], "seqnum": "-1" }\n'
-    assert long_poll.error(long_poll.SEQUENCE) == b'{ "error": "sequenceError" }\n'
-    assert long_poll.error(long_poll.SESSION_ID) == b'{ "error": "sessionIDError" }\n'
-    assert long_poll.disconnected() == b"{ }\n"
+    assert (
+        long_poll_messages.selected(several, long_poll_messages.LAST)
+        == b'{ "msgs": [{"a":1}, {"b":2}, {"c":3}], "seqnum": "-1" }\n'
+    )
+    assert long_poll_messages.error(long_poll_messages.SEQUENCE) == b'{ "error": "sequenceError" }\n'
+    assert long_poll_messages.error(long_poll_messages.SESSION_ID) == b'{ "error": "sessionIDError" }\n'
+    assert long_poll_messages.disconnected() == b"{ }\n"

@@ -10,7 +10,7 @@ import pytest
 
 from broker.core.errors import Malformed, Reason
 from broker.wires.elko.codec.blocks import encode
-from broker.wires.elko.codec.broker import (
+from broker.wires.elko.codec.broker_messages import (
     VOCABULARY,
     AuthDescOut,
     Find,
@@ -36,8 +36,7 @@ from broker.wires.elko.codec.broker import (
     WillServe,
     WontServe,
 )
-from broker.wires.elko.codec.common import Auth, AuthDesc, Debug, Disconnect, Ping, Pong, PongOut
-from broker.wires.elko.codec.vocabulary import Message
+from broker.wires.elko.codec.vocabulary import Auth, AuthDesc, Debug, Disconnect, Message, Ping, Pong, PongOut
 from tests.wires.elko.codec import reading
 
 read, say = partial(reading.read, VOCABULARY), partial(reading.say, VOCABULARY)

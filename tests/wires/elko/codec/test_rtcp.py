@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.elko.codec import rtcp
+from broker.wires.elko.codec import rtcp_messages
 from broker.wires.elko.codec.blocks import MAX_BLOCK
-from broker.wires.elko.codec.rtcp import MAX_LINE, Ack, Block, Complaint, End, Resume, RtcpReader, Start
+from broker.wires.elko.codec.rtcp_messages import MAX_LINE, Ack, Block, Complaint, End, Resume, RtcpReader, Start
 
 PING = b'{to:"broker", op:"ping", tag:"one"}\n'
 
-EXAMPLES: list[tuple[bytes, list[rtcp.Request]]] = [
+EXAMPLES: list[tuple[bytes, list[rtcp_messages.Request]]] = [
     (b"start\n", [Start()]),
     (b"start\r\n", [Start()]),
     (b"resume 6551079049892327179 2\n", [Resume("6551079049892327179", 2)]),
@@ -41,7 +41,7 @@ NONSENSE = [
 ]  # fmt: skip
 
 
-def read(*pieces: bytes) -> list[rtcp.Request | Malformed]:
+def read(*pieces: bytes) -> list[rtcp_messages.Request | Malformed]:
     reader = RtcpReader()
     return [item for piece in pieces for item in reader.feed(piece)]
 
@@ -52,7 +52,7 @@ def bytewise(data: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize(("data", "expected"), EXAMPLES)
 def test_the_examples_whole_bytewise_and_with_something_begun_behind_them(
-    data: bytes, expected: list[rtcp.Request]
+    data: bytes, expected: list[rtcp_messages.Request]
 ) -> None:
     assert read(data) == expected
     assert read(*bytewise(data)) == expected
@@ -119,8 +119,8 @@ def test_a_block_that_grows_byte_by_byte_is_not_looked_through_again_and_again()
 
 
 def test_replies() -> None:
-    assert rtcp.started("17") == b"start 17\n"
-    assert rtcp.resumed("17", 3) == b"resume 17 3\n"
-    assert rtcp.message(3, 2, b"{}\n\n") == b"3 2\n{}\n\n"
-    assert rtcp.ack(4) == b"ack 4\n"
-    assert rtcp.error(rtcp.NO_SESSION) == b"error noSession\n"
+    assert rtcp_messages.started("17") == b"start 17\n"
+    assert rtcp_messages.resumed("17", 3) == b"resume 17 3\n"
+    assert rtcp_messages.message(3, 2, b"{}\n\n") == b"3 2\n{}\n\n"
+    assert rtcp_messages.ack(4) == b"ack 4\n"
+    assert rtcp_messages.error(rtcp_messages.NO_SESSION) == b"error noSession\n"

@@ -13,7 +13,7 @@ from twisted.internet.task import Clock
 
 from broker.access.login_gate import GUESS_EVERY, GUESSES, LoginGate
 from broker.core.errors import Reason, Refusal
-from broker.wires.elko.codec.common import AuthDesc
+from broker.wires.elko.codec.vocabulary import AuthDesc
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from tests.wires.recording import Client, ElkoFarm, desc, found, nothing, told
 

@@ -12,7 +12,7 @@ import pytest
 from broker.core.model import MAX_NAME, MAX_TEXT, Auth, Rights, Service
 from broker.core.waits import MAX_WAITS
 from broker.wires.elko.sessions.authentication import Policy
-from broker.wires.elko.sessions.broker import MAX_PROBLEMS_SHOWN, MAX_WAIT
+from broker.wires.elko.sessions.broker_session import MAX_PROBLEMS_SHOWN, MAX_WAIT
 from tests.wires.recording import Client, ElkoFarm, desc, found, nothing, remembered, told
 
 SECRET = {"type": "auth", "mode": "password", "code": "sesame"}

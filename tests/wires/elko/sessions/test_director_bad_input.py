@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.wires.elko.codec.blocks import MAX_BLOCK
-from broker.wires.elko.codec.director import VOCABULARY
+from broker.wires.elko.codec.director_messages import VOCABULARY
 from tests.wires.elko.director_recording import DirectorFarm, opens, policy
 from tests.wires.recording import Client
 

@@ -10,15 +10,13 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.core.checks.interfaces import Question
-from broker.core.checks.progress import Outcome
-from broker.core.checks.rules import CheckKind, CheckRule, CheckSettings
-from broker.core.checks.schedule import Schedule
+from broker.core.checks.check_rules import CheckKind, CheckRule, CheckSettings, Outcome, Question
+from broker.core.checks.check_schedule import Schedule
 from broker.core.director.interfaces import DirectorSettings
 from broker.core.liveness import Leases
 from broker.core.model import Policy
 from broker.wires.elko.server_checks import ServerChecks
-from broker.wires.elko.sessions.director import DirectorWiring
+from broker.wires.elko.sessions.director_session import DirectorWiring
 from tests.wires.elko.director_recording import DirectorFarm, opens, reserve
 from tests.wires.recording import Client, ElkoFarm
 

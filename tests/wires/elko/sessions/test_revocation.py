@@ -11,11 +11,11 @@ from twisted.internet.task import Clock
 
 from broker.access.login_gate import LoginGate
 from broker.wires.elko.codec.blocks import BlockReader
-from broker.wires.elko.codec.broker import VOCABULARY
-from broker.wires.elko.codec.director import VOCABULARY as DIRECTOR
+from broker.wires.elko.codec.broker_messages import VOCABULARY
+from broker.wires.elko.codec.director_messages import VOCABULARY as DIRECTOR
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
-from broker.wires.elko.sessions.broker import BrokerSession
-from broker.wires.elko.sessions.director import DirectorSession
+from broker.wires.elko.sessions.broker_session import BrokerSession
+from broker.wires.elko.sessions.director_session import DirectorSession
 from tests.access.test_users_access import Rig
 from tests.access.users import FILE
 from tests.wires.elko.director_recording import DirectorFarm, opens, policy

@@ -17,7 +17,7 @@ from broker.core.memory_budget import BY_ADDRESS, SHORT
 from broker.net.admission import STOP_WITHIN
 from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.line_protocol import LineProtocol
-from broker.wires.elko.codec.rtcp import RtcpReader
+from broker.wires.elko.codec.rtcp_messages import RtcpReader
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.rtcp import FIRST_REQUEST, RtcpFactory, RtcpSession, RtcpSocket
 from broker.wires.elko.transports.virtual_transport import ID_BITS

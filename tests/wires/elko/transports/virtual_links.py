@@ -21,8 +21,8 @@ from broker.core.errors import Malformed
 from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineProtocol
 from broker.net.web_origins import Origins
+from broker.wires.elko.transports.elko_websocket import WebSockets
 from broker.wires.elko.transports.limits import TransportLimits
-from broker.wires.elko.transports.websocket import WebSockets
 from tests.net.words import Hub, Link, Wire, WordReader, WordSession
 
 HANDSHAKE = (

@@ -11,9 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.errors import Reason
-from broker.wires.mtl.codec import client, control
-from broker.wires.mtl.codec.client import BadReply, Challenged, DataLease, Error, Ok, Ready, Unauthorized, decode
-from broker.wires.mtl.codec.control import (
+from broker.wires.mtl.codec import client_messages, control_messages
+from broker.wires.mtl.codec.client_messages import (
+    BadReply,
+    Challenged,
+    DataLease,
+    Error,
+    Ok,
+    Ready,
+    Unauthorized,
+    decode,
+)
+from broker.wires.mtl.codec.control_messages import (
     MAX_REQUEST,
     MAX_RESOURCES,
     AuthorizeRequest,
@@ -27,7 +36,7 @@ from broker.wires.mtl.codec.control import (
 NAMES = st.text(min_size=1, max_size=60).filter(lambda text: text.isprintable() and len(text.encode()) <= 255)
 
 
-def reply(code: int, /, **members: Any) -> client.Reply:
+def reply(code: int, /, **members: Any) -> client_messages.Reply:
     named = {name.replace("_", "-"): value for name, value in members.items()}
     return decode(str(code).encode(), json.dumps({"status": "so", **named}).encode())
 
@@ -45,61 +54,67 @@ def bad(code: bytes, body: bytes) -> str:
 @pytest.mark.parametrize(
     ("request_", "meaning"),
     [
-        (client.opening(), OpenRequest("/")),
-        (client.opening("test-env"), OpenRequest("test-env")),
-        (client.authorization("PLAIN", b"\0a\0b"), AuthorizeRequest("PLAIN", b"\0a\0b")),
-        (client.authorization("EXTERNAL", b""), AuthorizeRequest("EXTERNAL", b"")),
-        (client.authorization("ANONYMOUS", None), AuthorizeRequest("ANONYMOUS", None)),
-        (client.profile("test"), ProfileRequest("test")),
-        (client.reader([]), ReaderRequest((), None, None)),
-        (client.reader(["a", "b"], "full", 7), ReaderRequest(("a", "b"), "full", 7)),
-        (client.writer(["a"], "none"), WriterRequest(("a",), "none")),
-        (client.writer(()), WriterRequest((), None)),
+        (client_messages.opening(), OpenRequest("/")),
+        (client_messages.opening("test-env"), OpenRequest("test-env")),
+        (client_messages.authorization("PLAIN", b"\0a\0b"), AuthorizeRequest("PLAIN", b"\0a\0b")),
+        (client_messages.authorization("EXTERNAL", b""), AuthorizeRequest("EXTERNAL", b"")),
+        (client_messages.authorization("ANONYMOUS", None), AuthorizeRequest("ANONYMOUS", None)),
+        (client_messages.profile("test"), ProfileRequest("test")),
+        (client_messages.reader([]), ReaderRequest((), None, None)),
+        (client_messages.reader(["a", "b"], "full", 7), ReaderRequest(("a", "b"), "full", 7)),
+        (client_messages.writer(["a"], "none"), WriterRequest(("a",), "none")),
+        (client_messages.writer(()), WriterRequest((), None)),
     ],
 )
-def test_the_broker_reads_what_is_asked(request_: client.Request, meaning: control.ControlRequest) -> None:
-    assert control.decode(*request_) == meaning
+def test_the_broker_reads_what_is_asked(
+    request_: client_messages.Request, meaning: control_messages.ControlRequest
+) -> None:
+    assert control_messages.decode(*request_) == meaning
 
 
 @given(NAMES, st.lists(NAMES, max_size=5, unique=True), st.integers(1, 2**40), st.binary(max_size=50))
 def test_the_broker_reads_whatever_can_be_asked(host: str, names: list[str], window: int, response: bytes) -> None:
-    assert control.decode(*client.opening(host)) == OpenRequest(host)
-    assert control.decode(*client.reader(names, "none", window)) == ReaderRequest(tuple(names), "none", window)
-    assert control.decode(*client.authorization("X", response)) == AuthorizeRequest("X", response)
+    assert control_messages.decode(*client_messages.opening(host)) == OpenRequest(host)
+    assert control_messages.decode(*client_messages.reader(names, "none", window)) == ReaderRequest(
+        tuple(names), "none", window
+    )
+    assert control_messages.decode(*client_messages.authorization("X", response)) == AuthorizeRequest("X", response)
 
 
 @pytest.mark.parametrize("resources", ["jobs", [""], ["a\n"], ["x" * 256], ["é" * 128], ["\ud800"], ["a", "\0"]])
 def test_what_can_be_no_resource_is_not_asked_for(resources: Any) -> None:
-    for make in (client.reader, client.writer):
+    for make in (client_messages.reader, client_messages.writer):
         with pytest.raises(ValueError, match="names of resources"):
             make(resources)
 
 
 def test_what_is_too_much_is_not_asked() -> None:
     with pytest.raises(ValueError, match="at most"):
-        client.reader(["a"] * (MAX_RESOURCES + 1))
+        client_messages.reader(["a"] * (MAX_RESOURCES + 1))
     with pytest.raises(ValueError, match="at most"):
-        client.opening("x" * MAX_REQUEST)
+        client_messages.opening("x" * MAX_REQUEST)
     with pytest.raises(ValueError, match="one Content"):
-        client.reader([], window=0)
+        client_messages.reader([], window=0)
     with pytest.raises(ValueError, match="surrogates"):
-        client.opening("\ud800")
+        client_messages.opening("\ud800")
 
 
 # replies
 
 
 def test_the_replies_of_the_broker() -> None:
-    assert decode(*control.OK) == Ok()
-    assert decode(*control.ready(["test", "queue"], {"window": 100})) == Ready(("test", "queue"), {"window": 100})
-    assert decode(*control.unauthorized(["PLAIN"], "wrong")) == Unauthorized(("PLAIN",), "wrong")
-    assert decode(*control.challenged("PLAIN", b"\0\xff")) == Challenged("PLAIN", b"\0\xff")
-    assert decode(*control.data_lease(5976, "x")) == DataLease(5976, "x", None, None, {})
-    told = control.data_lease(0, "x", 7, "tcp://192.0.2.7:5976")
+    assert decode(*control_messages.OK) == Ok()
+    assert decode(*control_messages.ready(["test", "queue"], {"window": 100})) == Ready(
+        ("test", "queue"), {"window": 100}
+    )
+    assert decode(*control_messages.unauthorized(["PLAIN"], "wrong")) == Unauthorized(("PLAIN",), "wrong")
+    assert decode(*control_messages.challenged("PLAIN", b"\0\xff")) == Challenged("PLAIN", b"\0\xff")
+    assert decode(*control_messages.data_lease(5976, "x")) == DataLease(5976, "x", None, None, {})
+    told = control_messages.data_lease(0, "x", 7, "tcp://192.0.2.7:5976")
     assert decode(*told) == DataLease(0, "x", 7, "tcp://192.0.2.7:5976", {})
     for status in ReplyStatus:
         if status.code[:1] > b"2" and status not in (ReplyStatus.UNAUTHORIZED, ReplyStatus.CHALLENGED):
-            assert decode(*control.error(status, "why")) == Error(int(status.code), status.text, "why")
+            assert decode(*control_messages.error(status, "why")) == Error(int(status.code), status.text, "why")
 
 
 def test_names_are_the_same_in_any_case() -> None:

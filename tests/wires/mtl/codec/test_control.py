@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from broker.core.errors import Reason
-from broker.wires.mtl.codec import control
-from broker.wires.mtl.codec.control import (
+from broker.wires.mtl.codec import control_messages
+from broker.wires.mtl.codec.control_messages import (
     MAX_COMMAND,
     MAX_REQUEST,
     MAX_RESOURCES,
@@ -24,7 +24,7 @@ from broker.wires.mtl.codec.control import (
     WriterRequest,
     decode,
 )
-from broker.wires.mtl.codec.faults import Fault, IllFormed
+from broker.wires.mtl.codec.field_table import Fault, IllFormed
 
 PROTOCOL = {"name": "MTL", "version": 1}
 GOOD: dict[str, dict[str, object]] = {
@@ -350,40 +350,40 @@ def test_what_is_not_json_is_dropped_whatever_the_command(command: str, body: by
 @pytest.mark.parametrize(
     ("reply", "code", "body"),
     [
-        (control.OK, b"200", {"status": "OK"}),
-        (control.ready(["test", "queue"]), b"201", {"status": "Ready", "profiles": ["test", "queue"]}),
+        (control_messages.OK, b"200", {"status": "OK"}),
+        (control_messages.ready(["test", "queue"]), b"201", {"status": "Ready", "profiles": ["test", "queue"]}),
         (
-            control.ready([], {"header": 71_680}),
+            control_messages.ready([], {"header": 71_680}),
             b"201",
             {"status": "Ready", "profiles": [], "limits": {"header": 71_680}},
         ),
-        (control.unauthorized(["PLAIN"]), b"401", {"status": "Unauthorized", "mechanisms": ["PLAIN"]}),
+        (control_messages.unauthorized(["PLAIN"]), b"401", {"status": "Unauthorized", "mechanisms": ["PLAIN"]}),
         (
-            control.unauthorized([], "the password is wrong"),
+            control_messages.unauthorized([], "the password is wrong"),
             b"401",
             {"status": "Unauthorized", "reason": "the password is wrong", "mechanisms": []},
         ),
         (
-            control.challenged("SCRAM-SHA-256", b"\0r=a"),
+            control_messages.challenged("SCRAM-SHA-256", b"\0r=a"),
             b"402",
             {"status": "Challenged", "mechanism": "SCRAM-SHA-256", "challenge": "AHI9YQ=="},
         ),
-        (control.challenged("X", b""), b"402", {"status": "Challenged", "mechanism": "X", "challenge": ""}),
-        (control.data_lease(5976, "token"), b"202", {"status": "Data Lease", "port": 5976, "lease": "token"}),
+        (control_messages.challenged("X", b""), b"402", {"status": "Challenged", "mechanism": "X", "challenge": ""}),
+        (control_messages.data_lease(5976, "token"), b"202", {"status": "Data Lease", "port": 5976, "lease": "token"}),
         (
-            control.data_lease(5976, "token", more={"reply": "there", "lease": "no", "status": "no"}),
+            control_messages.data_lease(5976, "token", more={"reply": "there", "lease": "no", "status": "no"}),
             b"202",
             {"status": "Data Lease", "port": 5976, "lease": "token", "reply": "there"},
         ),
         (
-            control.data_lease(0, "token", window=100, endpoint="tcp://broker:5976"),
+            control_messages.data_lease(0, "token", window=100, endpoint="tcp://broker:5976"),
             b"202",
             {"status": "Data Lease", "port": 0, "lease": "token", "window": 100, "endpoint": "tcp://broker:5976"},
         ),
-        (control.error(ReplyStatus.NOT_IMPLEMENTED), b"501", {"status": "Not implemented"}),
-        (control.error(ReplyStatus.BAD_REQUEST, "open"), b"400", {"status": "Bad Request", "reason": "open"}),
-        (control.error(ReplyStatus.FORBIDDEN, "é\ud800"), b"403", {"status": "Forbidden", "reason": "é?"}),
-        (control.error(ReplyStatus.TOO_MANY, more={"x": 1}), b"429", {"status": "Too Many Requests", "x": 1}),
+        (control_messages.error(ReplyStatus.NOT_IMPLEMENTED), b"501", {"status": "Not implemented"}),
+        (control_messages.error(ReplyStatus.BAD_REQUEST, "open"), b"400", {"status": "Bad Request", "reason": "open"}),
+        (control_messages.error(ReplyStatus.FORBIDDEN, "é\ud800"), b"403", {"status": "Forbidden", "reason": "é?"}),
+        (control_messages.error(ReplyStatus.TOO_MANY, more={"x": 1}), b"429", {"status": "Too Many Requests", "x": 1}),
     ],
 )
 def test_a_reply_is_a_code_and_an_object_with_its_status_first(

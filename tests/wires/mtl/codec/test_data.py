@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from broker.core.errors import Reason
-from broker.wires.mtl.codec import data
-from broker.wires.mtl.codec.data import (
+from broker.wires.mtl.codec import data_messages
+from broker.wires.mtl.codec.data_messages import (
     MAX_HEADER,
     MAX_STRING,
     MAX_TAIL,
@@ -33,8 +33,7 @@ from broker.wires.mtl.codec.data import (
     make_tail,
     parse,
 )
-from broker.wires.mtl.codec.faults import Fault, IllFormed
-from broker.wires.mtl.codec.table import EMPTY, MAX_EXTENDED, MAX_TABLE, encode
+from broker.wires.mtl.codec.field_table import EMPTY, MAX_EXTENDED, MAX_TABLE, Fault, IllFormed, encode
 
 TABLE = encode({"a": "bc"})
 TAIL = b"\x08resource" + TABLE
@@ -59,19 +58,24 @@ def fault_of(header: bytes, body: bytes = b"") -> Fault:
 
 
 COMMANDS: list[tuple[bytes, bytes, Command, EncodedCommand]] = [
-    (b"\1" + u64(7) + b"\5token", b"", Lease(7, "token"), data.lease(7, "token")),
-    (b"\1" + u64(7) + b"\0", b"", Lease(7, ""), data.lease(7, "")),
-    (b"\2" + u64(7), b"200", Response(7, b"200"), data.response(7, data.OK)),
-    (b"\2" + u64(7), b"403", Response(7, b"403"), data.response(7, data.FORBIDDEN)),
-    (b"\3" + u64(7) + b"\3res", b"", Summon(7, "res"), data.summon(7, "res")),
-    (b"\4" + u64(7) + b"\3\xc3\xa9s", b"", Dismiss(7, "és"), data.dismiss(7, "és")),
-    (b"\5" + u64(7) + TAIL, BODY, Content(7, "resource", TABLE, TAIL, BODY), data.content(7, "resource", TABLE, BODY)),
-    (b"\5" + u64(7) + bytes(5), b"", Content(7, "", EMPTY, bytes(5), b""), data.content(7, "", EMPTY, b"")),
-    (b"\6" + u64(7) + b"\0", b"", Confirm(7, False), data.confirm(7)),
-    (b"\6" + u64(7) + b"\1", b"", Confirm(7, True), data.confirm(7, multiple=True)),
-    (b"\7" + u64(7) + b"\0\0", b"", Reject(7, False, False), data.reject(7)),
-    (b"\7" + u64(7) + b"\1\0", b"", Reject(7, True, False), data.reject(7, multiple=True)),
-    (b"\7" + u64(7) + b"\0\1", b"", Reject(7, False, True), data.reject(7, recycle=True)),
+    (b"\1" + u64(7) + b"\5token", b"", Lease(7, "token"), data_messages.lease(7, "token")),
+    (b"\1" + u64(7) + b"\0", b"", Lease(7, ""), data_messages.lease(7, "")),
+    (b"\2" + u64(7), b"200", Response(7, b"200"), data_messages.response(7, data_messages.OK)),
+    (b"\2" + u64(7), b"403", Response(7, b"403"), data_messages.response(7, data_messages.FORBIDDEN)),
+    (b"\3" + u64(7) + b"\3res", b"", Summon(7, "res"), data_messages.summon(7, "res")),
+    (b"\4" + u64(7) + b"\3\xc3\xa9s", b"", Dismiss(7, "és"), data_messages.dismiss(7, "és")),
+    (
+        b"\5" + u64(7) + TAIL,
+        BODY,
+        Content(7, "resource", TABLE, TAIL, BODY),
+        data_messages.content(7, "resource", TABLE, BODY),
+    ),
+    (b"\5" + u64(7) + bytes(5), b"", Content(7, "", EMPTY, bytes(5), b""), data_messages.content(7, "", EMPTY, b"")),
+    (b"\6" + u64(7) + b"\0", b"", Confirm(7, False), data_messages.confirm(7)),
+    (b"\6" + u64(7) + b"\1", b"", Confirm(7, True), data_messages.confirm(7, multiple=True)),
+    (b"\7" + u64(7) + b"\0\0", b"", Reject(7, False, False), data_messages.reject(7)),
+    (b"\7" + u64(7) + b"\1\0", b"", Reject(7, True, False), data_messages.reject(7, multiple=True)),
+    (b"\7" + u64(7) + b"\0\1", b"", Reject(7, False, True), data_messages.reject(7, recycle=True)),
     (b"\x08", b"", Ping(), PING),
     (b"\x09", b"", Pong(), PONG),
 ]
@@ -98,8 +102,8 @@ def test_a_sequence_is_read_and_written_bit_for_bit(sequence: int) -> None:
         result = read(header, body)
         assert result.sequence == sequence  # type: ignore[union-attr]
     assert content_header(sequence, TAIL) == b"\5" + u64(sequence) + TAIL
-    assert data.response(sequence, data.OK)[0] == b"\2" + u64(sequence)
-    assert data.confirm(sequence)[0] == b"\6" + u64(sequence) + b"\0"
+    assert data_messages.response(sequence, data_messages.OK)[0] == b"\2" + u64(sequence)
+    assert data_messages.confirm(sequence)[0] == b"\6" + u64(sequence) + b"\0"
 
 
 def test_commands_cannot_be_changed() -> None:
@@ -109,7 +113,7 @@ def test_commands_cannot_be_changed() -> None:
 
 
 def test_the_body_of_a_summon_is_passed_on() -> None:
-    assert read(*data.summon(7, "res", b"more")) == Summon(7, "res", b"more")
+    assert read(*data_messages.summon(7, "res", b"more")) == Summon(7, "res", b"more")
 
 
 def test_a_body_that_is_not_used_is_not_looked_at() -> None:
@@ -217,7 +221,7 @@ def test_a_short_string_has_up_to_255_bytes(header: Callable[[bytes], bytes], te
 def test_what_cannot_be_a_short_string_is_not_written(text: str) -> None:
     """L08."""
     assert not is_name(text)
-    for write in (data.lease, data.summon, data.dismiss):
+    for write in (data_messages.lease, data_messages.summon, data_messages.dismiss):
         with pytest.raises(ValueError):
             write(1, text)
     with pytest.raises(ValueError):
@@ -325,6 +329,6 @@ def test_a_long_tail_is_checked_each_time() -> None:
 def test_a_tail_makes_a_header_with_another_sequence() -> None:
     """W09: what is sent on has the number of its own flow."""
     received = content_of(TAIL, Tails())
-    assert content_header(42, received.tail) == data.content(42, "resource", TABLE, b"")[0]
+    assert content_header(42, received.tail) == data_messages.content(42, "resource", TABLE, b"")[0]
     assert make_tail(received.resource, received.table) == TAIL
     assert len(make_tail("x" * MAX_STRING)) == 1 + MAX_STRING + 4

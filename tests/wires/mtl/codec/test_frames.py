@@ -8,9 +8,9 @@ import pytest
 
 from broker.core.errors import Reason
 from broker.net.interfaces.envelopes import MAX_ENVELOPE, MAX_HOPS, size
-from broker.wires.mtl.codec.faults import Fault, IllFormed
-from broker.wires.mtl.codec.frames import RequestFrames, is_data
-from broker.wires.mtl.codec.frames import split as split_at
+from broker.wires.mtl.codec.data_messages import RequestFrames, is_data
+from broker.wires.mtl.codec.data_messages import split as split_at
+from broker.wires.mtl.codec.field_table import Fault, IllFormed
 
 COMMAND, BODY = b"Connection.Open", b"{}"
 

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from broker.wires.mtl.codec.faults import Fault, IllFormed
-from broker.wires.mtl.codec.json_body import MAX_DEPTH, TooDeep, is_json, read
+from broker.wires.mtl.codec.control_messages import MAX_DEPTH, TooDeep, is_json, read_json
+from broker.wires.mtl.codec.field_table import Fault, IllFormed
 
 JSON: list[tuple[str, object]] = [
     ("{}", {}),
@@ -48,7 +48,7 @@ NO_JSON = [
 @pytest.mark.parametrize(("text", "value"), JSON)
 def test_json_is_read(text: str, value: object) -> None:
     """E08."""
-    assert read(text.encode()) == value
+    assert read_json(text.encode()) == value
     assert is_json(text)
 
 
@@ -56,7 +56,7 @@ def test_json_is_read(text: str, value: object) -> None:
 def test_what_is_no_json_is_dropped(text: str) -> None:
     """E02, E04."""
     with pytest.raises(IllFormed) as caught:
-        read(text.encode())
+        read_json(text.encode())
     assert caught.value.fault is Fault.JSON
     assert not is_json(text)
 
@@ -68,7 +68,7 @@ def test_what_is_no_json_is_dropped(text: str) -> None:
 def test_what_is_not_utf_8_is_dropped(data: bytes) -> None:
     """E03."""
     with pytest.raises(IllFormed) as caught:
-        read(data)
+        read_json(data)
     assert caught.value.fault is Fault.ENCODING
 
 
@@ -84,18 +84,18 @@ def objects(depth: int, inner: str = "1") -> str:
 def test_json_may_be_nested_up_to_the_limit(nested) -> None:
     """E08."""
     text = nested(MAX_DEPTH)
-    assert read(text.encode()) == json.loads(text)
+    assert read_json(text.encode()) == json.loads(text)
     assert is_json(nested(MAX_DEPTH + 1))
     for depth in (MAX_DEPTH + 1, 1_000, 10_000):
         with pytest.raises(TooDeep):
-            read(nested(depth).encode())
+            read_json(nested(depth).encode())
 
 
 def test_brackets_in_strings_and_beside_each_other_are_not_nested() -> None:
     in_string = json.dumps({"a": "[{" * 1_000 + '"\\'})
-    assert read(in_string.encode()) == json.loads(in_string)
+    assert read_json(in_string.encode()) == json.loads(in_string)
     beside = "[" + "[],{}," * 10_000 + "1]"
-    assert read(beside.encode()) == json.loads(beside)
+    assert read_json(beside.encode()) == json.loads(beside)
 
 
 @pytest.mark.parametrize("text", NO_JSON)
@@ -104,7 +104,7 @@ def test_what_is_no_json_is_none_however_deep(text: str, depth: int) -> None:
     """E02, E08."""
     for body in (objects(depth, text), lists(depth) + text + ",", text + "," + objects(depth)):
         with pytest.raises(IllFormed):
-            read(body.encode())
+            read_json(body.encode())
 
 
 @pytest.mark.parametrize(("text", "value"), JSON)
@@ -112,7 +112,7 @@ def test_json_is_json_however_deep(text: str, value: object) -> None:
     for nested in (lists, objects):
         for inner in (text, f"[{text},{text}]", f'{{"a" : {text} , "b":\n{text}}}'):
             with pytest.raises(TooDeep):
-                read(nested(MAX_DEPTH + 1, inner).encode())
+                read_json(nested(MAX_DEPTH + 1, inner).encode())
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_json_is_json_however_deep(text: str, value: object) -> None:
 def test_brackets_that_do_not_match_are_no_json_however_many(text: str) -> None:
     """E08."""
     with pytest.raises(IllFormed) as caught:
-        read(text.encode())
+        read_json(text.encode())
     assert caught.value.fault is Fault.JSON
 
 
@@ -138,14 +138,14 @@ def test_brackets_that_do_not_match_are_no_json_however_many(text: str) -> None:
 def test_a_number_may_have_any_number_of_digits(digits: int) -> None:
     """E08."""
     for text in ("9" * digits, "-" + "9" * digits):
-        value = read(text.encode())
+        value = read_json(text.encode())
         assert isinstance(value, int)
         assert abs(value) >= 10**18
         assert (value < 0) is text.startswith("-")
-    assert read(b"9" * digits + b".5") == float("9" * digits + ".5")
-    assert read(b'{"a":1e' + b"9" * digits + b"}") == {"a": float("inf")}
+    assert read_json(b"9" * digits + b".5") == float("9" * digits + ".5")
+    assert read_json(b'{"a":1e' + b"9" * digits + b"}") == {"a": float("inf")}
 
 
 def test_other_whole_numbers_are_exact() -> None:
     for number in (2**63, -(2**63), 10**18, 1, -1):
-        assert read(str(number).encode()) == number
+        assert read_json(str(number).encode()) == number

@@ -1,6 +1,6 @@
 """Decoding, refusal and encoding of field tables, compared with pamqp.
 
-The file is longer than others: it has all tests of `broker.wires.mtl.codec.table`.
+The file is longer than others: it has all tests of `broker.wires.mtl.codec.field_table`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import pamqp.encode
 import pytest
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.mtl.codec.faults import Fault, IllFormed
-from broker.wires.mtl.codec.table import (
+from broker.wires.mtl.codec.field_table import (
     EMPTY,
     MAX_DEPTH,
     MAX_EXTENDED,
     MAX_KEY,
     MAX_TABLE,
+    Fault,
+    IllFormed,
     Timestamp,
     Value,
     check,

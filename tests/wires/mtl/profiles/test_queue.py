@@ -2,7 +2,7 @@
 
 Tests are named after the rows of the conformance list in docs/protocols/mtl.md.
 
-The file is longer than others: it has all tests of `broker.wires.mtl.profiles.queue`.
+The file is longer than others: it has all tests of `broker.wires.mtl.profiles.queue_profile`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from broker.core.queues.queue import FIRST_PAUSE
 from broker.core.queues.queues import QUEUE_BYTES
 from broker.core.queues.recorder import COMMIT_SECONDS
 from broker.core.queues.settings import EXPIRES, Death, QueueRule, QueueSettings
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.codec import table
-from broker.wires.mtl.codec.data import Response
-from broker.wires.mtl.codec.table import EMPTY, MAX_TABLE, Timestamp
-from broker.wires.mtl.profiles.queue import DEAD, MAX_NAME, MOST_AT_ONCE, MOST_PREPARED
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.codec import field_table
+from broker.wires.mtl.codec.data_messages import Response
+from broker.wires.mtl.codec.field_table import EMPTY, MAX_TABLE, Timestamp
+from broker.wires.mtl.profiles.queue_profile import DEAD, MAX_NAME, MOST_AT_ONCE, MOST_PREPARED
 from broker.wires.mtl.sessions import settings as mtl
 from broker.wires.mtl.sessions.data_clients import DataClient
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
@@ -483,7 +483,7 @@ def test_K11_what_a_dead_reader_had_goes_to_another_in_its_order(farm: QueueFarm
     farm.wait(farm.settings.heartbeat * farm.settings.dead_after + 1)
     contents = [each for each in two.take() if isinstance(each, wire.Content)]
     assert [content.body for content in contents] == numbers(1, 2, 3)
-    says = [table.decode(content.table) for content in contents]
+    says = [field_table.decode(content.table) for content in contents]
     assert [(each["redelivered"], each["delivery-count"]) for each in says] == [(True, 2)] * 3
 
 
@@ -530,7 +530,7 @@ def test_a_slow_reader_keeps_its_place_and_is_sent_more_when_it_reads_again(farm
     farm.wait(1)
     contents = [each for each in slow.take() if isinstance(each, wire.Content)]
     assert [(content.body, content.sequence) for content in contents] == [(b"3", 4), (b"4", 5), (b"5", 6)]
-    assert [table.decode(content.table)["delivery-count"] for content in contents] == [1, 1, 1]
+    assert [field_table.decode(content.table)["delivery-count"] for content in contents] == [1, 1, 1]
 
 
 def test_a_slow_reader_that_confirms_is_not_tried_before_it_has_room(farm: QueueFarm) -> None:
@@ -598,7 +598,7 @@ def test_the_largest_table_that_may_be_sent_can_be_delivered_again_and_buried() 
     writer = farm.sender(name, principal=farm.principal(long_name))
     worker = farm.worker(name)
     undertaker = farm_reader(farm, name + DEAD)
-    worker.tails = undertaker.tails = wire.Tails(table.MAX_EXTENDED)
+    worker.tails = undertaker.tails = wire.Tails(field_table.MAX_EXTENDED)
     entry = b"\1a" + b"x" + (MAX_TABLE - 7).to_bytes(4) + bytes(MAX_TABLE - 7)
     writer.put(1, b"", name, len(entry).to_bytes(4) + entry)
     assert len(got(worker)) == 1

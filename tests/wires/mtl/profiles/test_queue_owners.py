@@ -10,8 +10,8 @@ from broker.core.queues.queues import Queues
 from broker.core.queues.recorder import QueueRecorder
 from broker.core.queues.settings import QueueRule, QueueSettings
 from broker.core.queues.store import QueueStore
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.profiles.queue import QueueProfile
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.profiles.queue_profile import QueueProfile
 from broker.wires.mtl.sessions.principals import Side
 from tests.core.queues.owners import Claims, Owners
 from tests.threads import immediately

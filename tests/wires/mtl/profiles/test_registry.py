@@ -1,6 +1,6 @@
 """The profile "registry" of MTL: events of services and loads of any wire for readers, and offers of writers.
 
-The file is longer than others: it has all tests of `broker.wires.mtl.profiles.registry`.
+The file is longer than others: it has all tests of `broker.wires.mtl.profiles.registry_profile`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import pytest
 from broker.access.grants import Grants, NameSet
 from broker.core.errors import Reason, Refusal
 from broker.core.model import MAX_TEXT, Auth, Change, Kind, Rights, Service
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.codec import table
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.profiles.flow_provider import MAX_BODY
-from broker.wires.mtl.profiles.registry import RegistryBounds
+from broker.wires.mtl.profiles.registry_profile import RegistryBounds
 from broker.wires.mtl.sessions.access_rules import ALL, FREE, GrantedPermissions, ResourceNames, UserPermissions
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.settings import MtlSettings
@@ -290,7 +290,7 @@ def test_a_reader_of_all_services_is_sent_those_that_its_user_may_find(farm: Reg
     events = [(each.event, each.says["service"]) for each in got(reader)]
     assert events == [("up", "book"), ("down", "bank"), ("down", "book")]
     back = limited(farm, "services")
-    body = table.encode({"epoch": epoch, "revision": revision})
+    body = field_table.encode({"epoch": epoch, "revision": revision})
     assert [each.says.get("service") for each in summon(back, "services", body=body)] == [None, "bank"]
 
 
@@ -315,7 +315,7 @@ def test_a_reader_of_all_loads_is_sent_those_of_providers_of_what_its_user_may_f
     farm.core.leave(shop)
     assert loads(got(reader)) == [("down", shop, None), ("down", bank, None)]
     # What a departed provider had is not known any more.
-    body = table.encode({"epoch": epoch, "revision": revision})
+    body = field_table.encode({"epoch": epoch, "revision": revision})
     assert loads(summon(limited(farm, "load"), "load", body=body)) == [("synced", 0, None)]
 
 

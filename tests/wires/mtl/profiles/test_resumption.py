@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from broker.core.model import Rights, Service
 from broker.core.watches import RING
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.codec import table
-from broker.wires.mtl.profiles.resumption import MAX_POSITION
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.codec import field_table
+from broker.wires.mtl.profiles.entries import MAX_POSITION
 from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import Got, ProfilesFarm, as_got, summon
 
@@ -53,7 +53,7 @@ class Copy:
     @property
     def body(self) -> bytes:
         """That of the Summon by which it resumes."""
-        return table.encode({"epoch": self.position[0], "revision": self.position[1]})
+        return field_table.encode({"epoch": self.position[0], "revision": self.position[1]})
 
     def summoned(self, got: list[Got]) -> None:
         self._loading = {}
@@ -129,11 +129,11 @@ def test_a_reader_that_missed_nothing_gets_nothing_but_synced(farm: Farm, resour
     "body",
     [
         b"x",
-        table.encode({}),
-        table.encode({"epoch": 1}),
-        table.encode({"epoch": "1", "revision": 1}),
-        table.encode({"epoch": True, "revision": True}),
-        table.encode({"epoch": 2**60, "revision": 0}),
+        field_table.encode({}),
+        field_table.encode({"epoch": 1}),
+        field_table.encode({"epoch": "1", "revision": 1}),
+        field_table.encode({"epoch": True, "revision": True}),
+        field_table.encode({"epoch": 2**60, "revision": 0}),
         bytes(MAX_POSITION + 1),
     ],
 )
@@ -145,13 +145,13 @@ def test_a_body_that_names_no_position_brings_a_snapshot(farm: Farm, body: bytes
 @pytest.mark.parametrize("revision", [-1, 1_000])
 def test_a_revision_that_was_never_reached_brings_a_snapshot(farm: Farm, revision: int) -> None:
     farm.provider("bank")
-    body = table.encode({"epoch": farm.core.epoch, "revision": revision})
+    body = field_table.encode({"epoch": farm.core.epoch, "revision": revision})
     assert [each.event for each in summon(farm.reader(), "services", body=body)] == ["snapshot", "synced"]
 
 
 def test_a_revision_of_another_epoch_brings_a_snapshot(farm: Farm) -> None:
     farm.provider("bank")
-    body = table.encode({"epoch": farm.core.epoch + 1, "revision": farm.core.revision})
+    body = field_table.encode({"epoch": farm.core.epoch + 1, "revision": farm.core.revision})
     snapshot, synced = summon(farm.reader(), "services", body=body)
     assert (snapshot.event, "resumed" in synced.says) == ("snapshot", False)
 

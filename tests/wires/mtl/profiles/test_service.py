@@ -1,7 +1,7 @@
 """The profile "service" of MTL: the worker of a request, the way of its reply to the caller, and what callers are told
 of requests that come to nothing.
 
-The file is longer than others: it has all tests of `broker.wires.mtl.profiles.service`.
+The file is longer than others: it has all tests of `broker.wires.mtl.profiles.service_profile`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import MemoryLimits
 from broker.core.model import Provider, Rights
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.codec import table
-from broker.wires.mtl.profiles import service as module
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.codec import field_table
+from broker.wires.mtl.profiles import service_profile as module
 from broker.wires.mtl.profiles.reply_inboxes import OVERHEAD
-from broker.wires.mtl.profiles.service_bounds import ServiceBounds
+from broker.wires.mtl.profiles.request_dispatch import ServiceBounds
 from broker.wires.mtl.sessions.access_rules import ALL, ResourceNames, UserPermissions
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.settings import MtlSettings
@@ -490,7 +490,7 @@ def test_the_bytes_of_requests_that_are_kept_are_bounded(
 
 
 @pytest.mark.parametrize("ttl", [-1, 1.5, "100", True, None])
-def test_a_ttl_is_a_number_of_milliseconds(farm: ServiceFarm, ttl: table.Value) -> None:
+def test_a_ttl_is_a_number_of_milliseconds(farm: ServiceFarm, ttl: field_table.Value) -> None:
     caller = farm.caller()
     assert caller.ask("a", ttl=ttl) == rejected(1)
     assert farm.count("parameter") == 1

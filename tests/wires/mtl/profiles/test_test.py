@@ -11,10 +11,10 @@ from decimal import Decimal
 import pytest
 
 from broker.core.errors import Reason, Refusal
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.codec import table
-from broker.wires.mtl.codec.data import Response
-from broker.wires.mtl.profiles.test import RESOURCE
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.codec import field_table
+from broker.wires.mtl.codec.data_messages import Response
+from broker.wires.mtl.profiles.topic_profile import RESOURCE
 from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlFarm
@@ -114,7 +114,7 @@ def test_W02_a_body_may_be_anything(farm: MtlFarm, body: bytes) -> None:
 @pytest.mark.parametrize("named", [True, False])
 def test_W05_readers_are_always_told_the_resource(farm: MtlFarm, named: bool) -> None:
     reader, writer = farm.reader(), farm.writer()
-    properties = table.encode({"a": "bc"})
+    properties = field_table.encode({"a": "bc"})
     writer.put(1, resource=RESOURCE if named else "", table=properties)
     [content] = reader.take()
     assert isinstance(content, wire.Content)
@@ -123,10 +123,10 @@ def test_W05_readers_are_always_told_the_resource(farm: MtlFarm, named: bool) ->
 
 def test_W08_properties_of_every_type_are_passed_on_as_they_are(farm: MtlFarm) -> None:
     properties = len(EVERY_TYPE).to_bytes(4) + EVERY_TYPE
-    assert len(table.decode(properties)) == 18
-    assert table.decode(properties)["l"] == Decimal("12.34")
+    assert len(field_table.decode(properties)) == 18
+    assert field_table.decode(properties)["l"] == Decimal("12.34")
     reader, writer = farm.reader(), farm.writer()
-    for each in (properties, table.encode({"user-id": "mallory"}), table.EMPTY):
+    for each in (properties, field_table.encode({"user-id": "mallory"}), field_table.EMPTY):
         writer.put(1, table=each)
         [content] = reader.take()
         assert isinstance(content, wire.Content)

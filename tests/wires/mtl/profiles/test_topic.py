@@ -1,6 +1,6 @@
 """The profile "topic" of MTL: subscribers of a Content, exchange with mc0, and retained values.
 
-The file is longer than others: it has all tests of `broker.wires.mtl.profiles.topic`.
+The file is longer than others: it has all tests of `broker.wires.mtl.profiles.topic_profile`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from broker.core.memory_budget import MemoryLimits
 from broker.core.model import Rights, Service
 from broker.core.topics import Topics, TopicsBounds
 from broker.wires.mc0.codec.messages import MAX_HEADERS
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.codec import table
-from broker.wires.mtl.profiles.retained_values import RetainedBounds
-from broker.wires.mtl.profiles.topic import TopicBounds
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.codec import field_table
+from broker.wires.mtl.profiles.topic_profile import RetainedBounds, TopicBounds
 from broker.wires.mtl.sessions.access_rules import ResourceNames, UserPermissions
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from tests.recording.logs import nothing_fails
@@ -267,14 +266,14 @@ def test_headers_of_mc0_come_back_to_mc0_as_they_were(farm: TopicFarm) -> None:
     [content] = got(reader)
     assert content.says == {"X-TEXT": "é", "X-BYTES": b"\xff\0\xfe", "X-é": "1", "x-small": "2"}
     listener = farm.listener("b")
-    farm.writer().say(*wire.content(1, "b", table.encode(dict(content.says)), b"body"))
+    farm.writer().say(*wire.content(1, "b", field_table.encode(dict(content.says)), b"body"))
     [frames] = listener.take_frames()
     assert frames == [b"", b"MESSAGE", b"TOPIC", b"b", *headers, b"", b"body"]
 
 
 def test_what_mc0_cannot_have_as_a_header_is_lost(farm: TopicFarm) -> None:
     listener, writer = farm.listener("a"), farm.writer()
-    properties: dict[str, table.Value] = {
+    properties: dict[str, field_table.Value] = {
         "X-EMPTY": "",
         "X-NOTHING": None,
         "X-TRUE": True,
@@ -286,7 +285,7 @@ def test_what_mc0_cannot_have_as_a_header_is_lost(farm: TopicFarm) -> None:
         "X-NUMBER": -7,
         "X-BYTES": b"\0",
     }
-    writer.say(*wire.content(1, "a", table.encode(properties), b""))
+    writer.say(*wire.content(1, "a", field_table.encode(properties), b""))
     assert listener.take_frames() == [
         [b"", b"MESSAGE", b"TOPIC", b"a", b"X-NUMBER", b"-7", b"X-BYTES", b"\0", b"", b""]
     ]
@@ -302,7 +301,7 @@ def test_all_frames_of_a_body_become_one(farm: TopicFarm, frames: Sequence[bytes
 def test_headers_that_no_table_holds_are_lost_and_the_body_is_not(farm: TopicFarm) -> None:
     reader, peer = farm.reader("a"), farm.mc0.peer("sender")
     many = [part for number in range(999) for part in (b"X-%d" % number, b"v" * 60)]
-    for headers in ([b"X-LONG", b"v" * (table.MAX_TABLE + 1)], many, [b"X-" + b"n" * table.MAX_KEY, b"1"]):
+    for headers in ([b"X-LONG", b"v" * (field_table.MAX_TABLE + 1)], many, [b"X-" + b"n" * field_table.MAX_KEY, b"1"]):
         peer.send(b"", b"PUT", b"TOPIC", b"a", *headers, b"", b"body")
         assert got(reader) == [Got("a", {}, b"body", 1)]
 
@@ -371,7 +370,7 @@ def test_a_last_value_is_sent_first_to_later_readers(farm: TopicFarm) -> None:
 
 
 @pytest.mark.parametrize("retain", [False, "yes", 1, None])
-def test_only_a_true_boolean_keeps_a_value(farm: TopicFarm, retain: table.Value) -> None:
+def test_only_a_true_boolean_keeps_a_value(farm: TopicFarm, retain: field_table.Value) -> None:
     writer = farm.writer()
     put(writer, 1, "a", b"x", retain=retain)
     assert summon(farm.mtl.reader(profile=farm.mtl.topic), "a") == []

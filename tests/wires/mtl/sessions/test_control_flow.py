@@ -17,7 +17,7 @@ from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.logger import capturedLogs, formatEvent
 
 from broker.access.login_gate import GUESS_EVERY, GUESSES
-from broker.wires.mtl.codec.control import MAX_REQUEST, MAX_RESOURCES
+from broker.wires.mtl.codec.control_messages import MAX_REQUEST, MAX_RESOURCES
 from broker.wires.mtl.sessions.access_rules import AccessRule
 from broker.wires.mtl.sessions.control_flow import WIRE
 from broker.wires.mtl.sessions.principals import ConfirmMode, Side

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.wires.mtl.codec import data as wire
-from broker.wires.mtl.codec.data import Pong, Response
-from broker.wires.mtl.codec.table import EMPTY
-from broker.wires.mtl.profiles.test import RESOURCE
+from broker.wires.mtl.codec import data_messages as wire
+from broker.wires.mtl.codec.data_messages import Pong, Response
+from broker.wires.mtl.codec.field_table import EMPTY
+from broker.wires.mtl.profiles.topic_profile import RESOURCE
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import ProfileReader
 from broker.wires.mtl.sessions.settings import MtlSettings

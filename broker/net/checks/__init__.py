@@ -1,1 +1,0 @@
-"""Health checks over connections of their own: TCP connects and HTTP requests."""

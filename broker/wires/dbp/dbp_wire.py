@@ -1,0 +1,339 @@
+"""Assembly and lifecycle of DBP: its ROUTER, its UDP socket, the beacon, and the services that survive a restart.
+
+Order at the start: recorded services, so that the first answer contains them; the sockets; the beacon. At the stop, all
+services are sent a DISCONNECT, and the sockets are closed last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from broker.access.grants import Grants
+from broker.access.principal import Principal
+from broker.access.registry_reading import RegistryReading
+from broker.config.values import Broker
+from broker.config.zmq_endpoint import parse
+from broker.core.checks.check_rules import Pinger
+from broker.core.interfaces import ILeases
+from broker.core.model import Rights
+from broker.core.token_buckets import Rates
+from broker.net.admission import ConnectionFactory
+from broker.net.listeners import CannotListen
+from broker.net.probes import Probes
+from broker.net.udp import UdpSocket
+from broker.wires.common.router_listener import RouterListener, make_router
+from broker.wires.common.routes import Routes
+from broker.wires.dbp.codec.dbp_datagrams import MAX_DATAGRAM
+from broker.wires.dbp.codec.dbp_messages import begins
+from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue, DbpTerms
+from broker.wires.dbp.sessions.commands import CommandHandler, DatagramHandler
+from broker.wires.dbp.sessions.listing import Listing
+from broker.wires.dbp.sessions.other_brokers import RemoteServices
+from broker.wires.dbp.sessions.outbound import BROKER, Beacon, DbpOutbound
+from broker.wires.dbp.sessions.service_state import ServiceEntry, hostport
+from broker.wires.dbp.validation import effective_dbp_beacon, effective_dbp_offer
+from broker.wires.interface import Context, PlainWire
+from broker.wires.views import AnyView, Column, Row, View
+
+# View of DBP for operators: its services, their heartbeat contracts and signs of life.
+
+COLUMNS = (
+    Column("service", "Name of the service"),
+    Column("provider", "Id of the service in the registry"),
+    Column("hostport", "Address of the service"),
+    Column("address", "Address from which it was registered"),
+    Column("contract", "True if the service is under a heartbeat contract"),
+    Column("interval", "Time between heartbeats", "seconds"),
+    Column("liveness", "Intervals of silence after which the service expires"),
+    Column("heard", "Time since the last sign of life", "seconds"),
+    Column("udp", "Source of its last datagram"),
+    Column("connected", "True while it has a connection to the ROUTER"),
+    Column("unanswered", "Consecutive probes without an answer"),
+    Column("unprobed", "Reason for which it is not probed"),
+)
+
+
+def views(catalogue: Catalogue, leases: ILeases) -> Sequence[AnyView]:
+    """Return the views of the wire."""
+    return [
+        View(
+            "dbp services",
+            "Shows the services registered by DBP, the oldest first. A pattern selects names.",
+            COLUMNS,
+            lambda: list(catalogue),
+            partial(_service, leases),
+            lambda entry: (entry.name,),
+            title="DBP services",
+            shown=lambda reading, entry: reading.shows(entry.name),
+        )
+    ]
+
+
+def _service(leases: ILeases, entry: ServiceEntry) -> Row:
+    about: dict[str, object] = {
+        "service": entry.name,
+        "provider": entry.provider,
+        "hostport": hostport(entry.details, entry.address),
+        "address": entry.address,
+        "contract": entry.contract,
+    }
+    if entry.contract:
+        heard = round(leases.moment() - entry.heard, 2)
+        about |= {"interval": entry.interval, "liveness": entry.liveness, "heard": heard}
+    if entry.source is not None:
+        about["udp"] = f"{entry.source[0]}:{entry.source[1]}"
+    about["connected"] = entry.connection is not None
+    if entry.failures:
+        about["unanswered"] = entry.failures
+    if entry.unprobed:
+        about["unprobed"] = entry.unprobed
+    return about
+
+
+PORTS_TRIED = 10
+"""Attempts to find a free port, if the configuration leaves it open: one that is free for UDP may be in use for TCP."""
+
+
+@attrs.define(eq=False)
+class OpenDbp(PlainWire):
+    """The running wire, an `broker.wires.interface.OpenWire`. ``udp_address`` is the address for heartbeats, empty
+    before `bind`."""
+
+    log = Logger()
+
+    config: Dbp
+    outbound: DbpOutbound
+    clock: Any
+    listener: RouterListener
+    udp: UdpSocket
+    probes: Probes
+    catalogue: Catalogue
+    listing: Listing
+    commands: CommandHandler
+    datagrams: DatagramHandler
+    leases: ILeases
+    grants: Callable[[], Grants]
+    """Rights of peers by the users file."""
+    terms: Dbp
+    """The configuration of the last reload."""
+    beacon: Beacon | None = None
+    udp_address: str = ""
+
+    @property
+    def address(self) -> str:
+        """The address of the ROUTER, empty before `bind`."""
+        return self.listener.address
+
+    def bind(self, title: str) -> str:
+        """Bind both sockets, and start the beacon. Returns the ROUTER's address.
+
+        Raises `CannotListen` with neither bound; `bind` may be repeated then. UDP is bound first: if the ROUTER cannot
+        be bound afterwards, no peer loses a connection.
+        """
+        config = self.config
+        where = parse(config.endpoint)
+        host = where.where.rpartition(":")[0]
+        heartbeats = config.udp_port if config.udp_port is not None else where.port or 0
+        # Nodes send their heartbeats to the port of the ROUTER, unless the configuration names another. So a free port
+        # must be free for both.
+        chosen = where.port == 0 and config.udp_port is None
+        for left in reversed(range(PORTS_TRIED if chosen else 1)):
+            try:
+                udp_port = self.udp.bind(host, heartbeats, self.datagrams.receive)
+            except OSError as error:
+                raise CannotListen(f"cannot listen on udp {host}:{heartbeats}: {error.strerror or error}") from None
+            try:
+                self.listener.bind(attrs.evolve(where, port=udp_port) if chosen else where)
+                break
+            except CannotListen:
+                self.udp.close()
+                if not left:
+                    raise
+        self.udp_address = f"{host}:{udp_port}"
+        port = int(self.address.rpartition(":")[2])
+        addresses = effective_dbp_beacon(config)
+        self.beacon = Beacon(self.udp, self.clock, addresses, config.beacon_port, port, udp_port, self.outbound.name)
+        self.beacon.start()
+        self.log.info("dbp on {where} (udp {udp}; open)", where=self.address, udp=self.udp_address)
+        return self.address
+
+    def places(self) -> Sequence[Mapping[str, object]]:
+        """Return the rows of the ROUTER and the UDP socket, if they are open."""
+        if not self.address:
+            return []
+        return [self.listener.place(WIRE), {"wire": WIRE, "name": "heartbeats", "address": self.udp_address}]
+
+    def pinger(self) -> Pinger:
+        """Return the probe of services, by their ids in the registry."""
+        return self.catalogue
+
+    def left(self, provider: int) -> float | None:
+        """Return the rest of the agreed intervals of silence of a service under contract."""
+        return self.catalogue.left(provider)
+
+    def views(self) -> Sequence[AnyView]:
+        """Return the view of registered services."""
+        return views(self.catalogue, self.leases)
+
+    def reload(self, config: Dbp, broker: Broker) -> None:
+        """Apply new terms and limits."""
+        self.terms = config
+        self.review()
+        self.listener.router.use(config)
+        self.outbound.name = _name(broker)
+        if self.beacon is not None:
+            self.beacon.name = self.outbound.name
+
+    def review(self) -> None:
+        """Apply the terms with the present grants of the users file."""
+        grants = self.grants()
+        self.catalogue.use(_terms(self.terms, grants))
+        self.listing.use(RegistryReading.of(grants))
+
+    def carriers(self) -> Sequence[ConnectionFactory]:
+        """Return the ROUTER."""
+        return [self.listener.router]
+
+    def udp_sockets(self) -> Sequence[UdpSocket]:
+        """Return the socket of heartbeats."""
+        return [self.udp]
+
+    def drain(self) -> None:
+        """Send all services a DISCONNECT, stop the beacon, and close all connections. Idempotent.
+
+        The services leave the registry: by the document, one that gets a DISCONNECT registers elsewhere.
+        """
+        if self.beacon is not None:
+            self.beacon.stop()
+        self.catalogue.send_away()
+        super().drain()
+
+    def undrain(self) -> None:
+        """Accept registrations again, and announce the broker."""
+        drained = self.listener.router.draining
+        super().undrain()
+        if drained and self.beacon is not None:
+            self.beacon.start()
+
+    def disconnect(self, key: str) -> bool:
+        """Send the service of that name a DISCONNECT, and remove it; or close the connections from an address."""
+        entry = self.catalogue.get(key)
+        if entry is None:
+            return super().disconnect(key)
+        self.catalogue.dismiss(entry)
+        return True
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counters that the parts of the wire keep themselves."""
+        counts: dict[str, int] = {}
+        for each in (self.commands, self.datagrams, self.udp, self.probes):
+            counts.update(each.counts())
+        return counts
+
+    def stop_listening(self) -> Deferred[None]:
+        """Do nothing: `close` closes both sockets together, after all services were sent a DISCONNECT."""
+        return succeed(None)
+
+    def close(self) -> Deferred[None]:
+        """Send all services a DISCONNECT, and close the wire. Fires when all connections are closed."""
+        if self.beacon is not None:
+            self.beacon.stop()
+        if self.catalogue.elsewhere is not None:
+            self.catalogue.elsewhere.close()
+        self.catalogue.part_all()
+        self.listing.close()
+        self.probes.close()
+        self.udp.close()
+        return self.listener.close()
+
+    def abandon(self) -> None:
+        """Close the wire where the reactor does not run."""
+        self.close()
+
+
+def open_dbp(config: Dbp, context: Context) -> OpenDbp:
+    """Return the wire, not listening yet."""
+    clock = context.clock
+    leases, complaints = context.leases, context.complaints
+    router = make_router(WIRE, config, None, None, context)
+    udp = UdpSocket(clock, context.scheduler, WIRE, MAX_DATAGRAM)
+    probes = Probes(clock, clock, context.scheduler, complaints, context.outgoing, WIRE)
+    routes = Routes(router, WIRE, begins, complaints)
+    outbound = DbpOutbound(
+        routes,
+        udp,
+        probes,
+        leases,
+        clock,
+        complaints,
+        Rates(clock.seconds),
+        Rates(clock.seconds),
+        _name(context.broker),
+        config.beacon_port,
+    )
+    access = context.access
+    # DBP has no authentication: all its peers are without a user.
+    grants = partial(access.grants, Principal(), WIRE)
+    catalogue = Catalogue(
+        context.registry,
+        leases,
+        outbound,
+        complaints,
+        _terms(config, grants()),
+        context.silence,
+        context.scheduler.memory,
+    )
+    listing = Listing(context.registry, clock, RegistryReading.of(grants()))
+    commands = CommandHandler(routes, catalogue, listing, outbound, leases, clock, complaints)
+    datagrams = DatagramHandler(catalogue, outbound, complaints)
+    routes.serve(commands)
+    if context.members.clustered:
+        catalogue.elsewhere = RemoteServices(
+            context.registry, context.links, catalogue, complaints, Rates(clock.seconds)
+        )
+    catalogue.restore(context.known.providers)
+    listener = RouterListener(router, clock)
+    wire = OpenDbp(
+        config,
+        outbound,
+        clock,
+        listener,
+        udp,
+        probes,
+        catalogue,
+        listing,
+        commands,
+        datagrams,
+        leases,
+        grants,
+        config,
+    )
+    if access.users:
+        access.changed.append(wire.review)
+    return wire
+
+
+def _name(broker: Broker) -> str:
+    """Return the name of the broker in heartbeats and beacons."""
+    return BROKER if broker.service is None else f"{BROKER}-{broker.service}"
+
+
+def _terms(config: Dbp, grants: Grants) -> DbpTerms:
+    return DbpTerms(
+        rights=Rights(effective_dbp_offer(config), granted=grants.patterns("offer")),
+        services=config.services,
+        check_address=config.check_address,
+        interval=config.interval,
+        least_interval=config.least_interval,
+        most_interval=config.most_interval,
+        liveness=config.liveness,
+        fall_back=config.fall_back,
+        probe=config.probe,
+    )

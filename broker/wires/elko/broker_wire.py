@@ -1,0 +1,172 @@
+"""The running Elko Broker: its listeners on all transports, and their sessions.
+
+`broker.wires.interface` defines the methods; `wire` registers the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from broker.config.values import Broker
+from broker.core.checks.check_rules import Pinger
+from broker.core.interfaces import IRegistry
+from broker.core.model import Rights, Service
+from broker.net.admission import ConnectionFactory
+from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
+from broker.net.tls import Certificates
+from broker.wires.dialect import Dialect
+from broker.wires.elko.codec import blocks
+from broker.wires.elko.codec.broker_messages import VOCABULARY
+from broker.wires.elko.commands import broker_dialect
+from broker.wires.elko.config import BrokerListener, Elko
+from broker.wires.elko.elko_listeners import ElkoListeners, base_policy
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring, PeerInfo
+from broker.wires.elko.sessions.descriptor_cache import ChangeNotices
+from broker.wires.elko.validation import effective_offer
+from broker.wires.interface import Context, PlainWire
+from broker.wires.views import AnyView, Column, Row, View
+
+# Views of the Elko Broker for operators: its connected peers.
+
+COLUMNS = (
+    Column("address", "Address of the peer"),
+    Column("label", "Label that the peer gave"),
+    Column("roles", "Roles that the peer authenticated for"),
+    Column("trusted", "True if the peer is shown the secrets of services"),
+    Column("waits", "Finds of the peer that wait or monitor", "finds"),
+    Column("provider", "Id of the peer in the registry"),
+    Column("services", "Services that it offers", "services"),
+    Column("load", "Load that it reported last"),
+)
+
+
+def views(wiring: BrokerWiring) -> Sequence[AnyView]:
+    """Return the views of the wire."""
+    return [
+        View(
+            "elko sessions",
+            "Shows the sessions, the oldest first, those of operators too. A pattern selects labels or addresses.",
+            COLUMNS,
+            lambda: (session.info for session in list(wiring.sessions)),
+            partial(_session, wiring.registry),
+            lambda info: (info.label, info.address),
+        )
+    ]
+
+
+def _session(registry: IRegistry, info: PeerInfo) -> Row:
+    about: dict[str, object] = {
+        "address": info.address,
+        "label": info.label,
+        "roles": list(info.roles),
+        "trusted": info.trusted,
+        "waits": info.waits,
+    }
+    provider = None if info.provider is None else registry.provider(info.provider)
+    if provider is not None:
+        about |= {"provider": provider.id, "services": len(provider.services), "load": provider.load}
+    return about
+
+
+WIRE = "elko"
+"""The name of the wire in counters and logs."""
+
+
+class OpenElko(PlainWire):
+    """The running Elko Broker; see `broker.wires.interface.OpenWire`."""
+
+    log = Logger()
+
+    def __init__(self, config: Elko, context: Context) -> None:
+        self._broker = context.broker
+        self._access = context.access
+        self._audit = context.audit
+        registry = context.registry
+        self.wiring = BrokerWiring(
+            registry, ChangeNotices(registry), context.launchers, context.control, silence=context.silence
+        )
+        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse)
+        self.listeners.make()
+
+    def bind(self, title: str) -> str:
+        """Open the listener."""
+        return self.listeners.bind(title)
+
+    def places(self) -> Iterable[Mapping[str, object]]:
+        """Return the open listeners."""
+        return self.listeners.places()
+
+    def services(self) -> Iterable[Service]:
+        """Return the open listeners as services, with the names that the original broker uses."""
+        suffix = f"-{self._broker.service}" if self._broker.service else ""
+        return self.listeners.services(lambda role: f"broker-{role}{suffix}")
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of connections."""
+        made = self.listeners.made.values()
+        return {"elko_connections.open": sum(len(each.lines.connections) for each in made)}
+
+    def views(self) -> Sequence[AnyView]:
+        """Return the view of the sessions."""
+        return views(self.wiring)
+
+    def pinger(self) -> Pinger:
+        """Return the ping of providers, by their ids in the registry."""
+        return self
+
+    def ping(self, peer: int, seconds: float, answered: Callable[[bool | None], object]) -> bool:
+        """Ping a provider; see `broker.core.checks.check_rules.Pinger`."""
+        session = self.wiring.roster.get(peer)
+        if session is None:
+            return False
+        session.check(answered)
+        return True
+
+    def unreachable(self, peer: int) -> bool:
+        """Return True if the host of a provider acknowledges nothing; see `broker.core.checks.check_rules.Pinger`."""
+        session = self.wiring.roster.get(peer)
+        return session is not None and session.unreachable
+
+    def dialects(self) -> Sequence[Dialect]:
+        """Return the console commands."""
+        return [broker_dialect(self.wiring, self._access, self._audit)]
+
+    def certificates(self) -> Sequence[Certificates]:
+        """Return the certificates of the open TLS listeners."""
+        return self.listeners.certificates()
+
+    def carriers(self) -> Iterable[ConnectionFactory]:
+        """Return the factories of the sessions, one for each listener."""
+        return self.listeners.carriers()
+
+    def reload(self, config: Elko, broker: Broker) -> None:
+        """Apply new policies and limits."""
+        self._broker = broker
+        self.listeners.reload(config.listeners)
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Accept no more connections. Fires when all ports are closed."""
+        return self.listeners.stop_listening()
+
+    def close(self) -> Deferred[Any]:
+        """Close all connections in order. Fires when they are closed."""
+        return self.listeners.close()
+
+    def abandon(self) -> None:
+        """Close the ports if the reactor does not run."""
+        self.listeners.stop_listening()
+
+    def _policy(self, listener: BrokerListener) -> Policy:
+        rights = Rights(effective_offer(listener), listener.limits.services)
+        policy = base_policy(listener, self._broker.diagnostics)
+        return attrs.evolve(policy, rights=rights, waits=listener.limits.waits)
+
+    def _converse(self, access: AccessControl, peer: Peer) -> tuple[MessageReader, PeerSession]:
+        return blocks.BlockReader(VOCABULARY), BrokerSession(self.wiring, access, peer)

@@ -1,0 +1,274 @@
+"""The running Elko Director: its listeners, its sessions, and its names in the registry.
+
+It is a wire beside the broker. Therefore `shut_down` ends the director only, and the broker continues; and
+`reinitialize` reads the configuration of the whole daemon, as that of the broker does. It then announces the director
+again: real Context Servers that lost their connection reconnect only when they find the director again. Those that are
+connected open another connection each, which is harmless.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.logger import Logger
+
+from broker.config.values import Broker
+from broker.core.checks.check_rules import Pinger
+from broker.core.director.director import Director
+from broker.core.director.interfaces import ContextDump, DirectorSettings, IDirector, ProviderDump, UserPlace
+from broker.core.director.returning import WITHIN
+from broker.core.director.sharing.shared_director import SharedDirector
+from broker.core.model import Service
+from broker.net.admission import ConnectionFactory
+from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
+from broker.net.tls import Certificates
+from broker.wires.dialect import Dialect
+from broker.wires.elko.codec import blocks
+from broker.wires.elko.codec.director_messages import VOCABULARY
+from broker.wires.elko.commands import director_dialect
+from broker.wires.elko.config import Director as Config
+from broker.wires.elko.config import DirectorListener
+from broker.wires.elko.elko_listeners import ElkoListeners, base_policy
+from broker.wires.elko.section import title
+from broker.wires.elko.server_checks import ServerChecks
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.sessions.director_session import DirectorSession, DirectorWiring
+from broker.wires.interface import Context, PlainWire
+from broker.wires.views import AnyView, Column, Row, View
+
+# Views of the director for operators: Context Servers, contexts and users.
+
+MAX_CONTEXTS = 50
+"""Contexts shown of one user: a user is in one or two."""
+
+PROVIDER_COLUMNS = (
+    Column("label", "Label of the Context Server"),
+    Column("load", "Load that it reported last"),
+    Column("capacity", "Users that it takes; -1 for no limit", "users"),
+    Column("contexts", "Open contexts", "contexts"),
+    Column("users", "Users in them", "users"),
+    Column("hostports", "Its addresses"),
+    Column("protocols", "The protocol of each address"),
+    Column("serving", "Families of contexts that it serves"),
+    Column("broker", "Brokers to which it is connected, in a cluster"),
+)
+
+CONTEXT_COLUMNS = (
+    Column("context", "Name of the context"),
+    Column("provider", "Label of its Context Server"),
+    Column("users", "Users in it", "users"),
+)
+
+USER_COLUMNS = (
+    Column("user", "Name of the user"),
+    Column("contexts", f"The first {MAX_CONTEXTS} contexts that the user is in"),
+)
+
+
+def views(director: IDirector) -> Sequence[AnyView]:
+    """Return the views of the director."""
+
+    def users() -> Iterator[UserPlace]:
+        """Yield the present users, without those that leave before their turn."""
+        return (place for name in director.users() if (place := director.find_user(name)).on)
+
+    return [
+        View(
+            "director providers",
+            "Shows the Context Servers in the order of their loads. A pattern selects labels or addresses.",
+            PROVIDER_COLUMNS,
+            lambda: director.dump(1, None, None).pieces,
+            _provider,
+            lambda server: (server.label, *server.hostports),
+        ),
+        View(
+            "director contexts",
+            "Shows the open contexts, by their servers. A pattern selects names.",
+            CONTEXT_COLUMNS,
+            lambda: _contexts(director),
+            lambda found: {"context": found[1].context, "provider": found[0], "users": found[1].count},
+            lambda found: (found[1].context,),
+            sums=("users",),
+        ),
+        View(
+            "director users",
+            "Shows the users that are in a context. A pattern selects names.",
+            USER_COLUMNS,
+            users,
+            lambda place: {"user": place.user, "contexts": list(place.contexts[:MAX_CONTEXTS])},
+            lambda place: (place.user,),
+        ),
+    ]
+
+
+def _contexts(director: IDirector) -> Iterator[tuple[str, ContextDump]]:
+    """Yield the contexts with the labels of their servers."""
+    label = ""
+    for piece in director.dump(2, None, None).pieces:
+        if isinstance(piece, ProviderDump):
+            label = piece.label
+        else:
+            yield label, piece
+
+
+def _provider(server: ProviderDump) -> Row:
+    return {
+        "label": server.label,
+        "load": server.load,
+        "capacity": server.capacity,
+        "contexts": server.contexts,
+        "users": server.users,
+        "hostports": list(server.hostports),
+        "protocols": list(server.protocols),
+        "serving": list(server.serving),
+        "broker": server.broker,
+    }
+
+
+WIRE = "director"
+"""The name of the wire in counters and logs."""
+
+
+RECORD = "director.json"
+"""File name of the record of the farm, in the state directory."""
+
+
+class OpenDirector(PlainWire):
+    """The running director; see `broker.wires.interface.OpenWire`."""
+
+    log = Logger()
+
+    def __init__(self, config: Config, context: Context) -> None:
+        self._config = config
+        self._broker = context.broker
+        self._context = context
+        self._announced = True
+        self._ending = False
+        self._checks = context.checks
+        self._server_checks = ServerChecks(context.checks, context.leases)
+        self._director = (
+            SharedDirector(context.clock, self._settings(), context.links, context.members.name)
+            if context.members.clustered
+            else Director(context.clock, self._settings())
+        )
+        # Directors of a cluster share their farm, and have it again from each other.
+        if context.state and not context.members.clustered:
+            path = os.path.join(context.state, RECORD)
+            within = min(WITHIN, context.broker.grace)
+            self._director.keep_record(context.clock, context.in_thread, path, within)
+        self._closing: list[Deferred[Any]] = []
+        self.wiring = DirectorWiring.of(self._director, self, context.clock, self._server_checks)
+        self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse)
+        self.listeners.make()
+
+    def bind(self, title: str) -> str:
+        """Open the listener."""
+        return self.listeners.bind(title)
+
+    def places(self) -> Iterable[Mapping[str, object]]:
+        """Return the open listeners."""
+        return self.listeners.places()
+
+    def views(self) -> Sequence[AnyView]:
+        """Return the views of Context Servers, contexts and users."""
+        return views(self._director)
+
+    def pinger(self) -> Pinger:
+        """Return the ping of Context Servers, by the numbers of their connections."""
+        return self._server_checks
+
+    def dialects(self) -> Sequence[Dialect]:
+        """Return the console commands."""
+        return [director_dialect(self.wiring, self._context.access, self._context.audit)]
+
+    def certificates(self) -> Sequence[Certificates]:
+        """Return the certificates of the open TLS listeners."""
+        return self.listeners.certificates()
+
+    def counts(self) -> dict[str, int]:
+        """Return counters and present numbers, by ``director.REASON``."""
+        return {f"{WIRE}.{name}": count for name, count in self._director.counts().items()}
+
+    def services(self) -> Iterable[Service]:
+        """Return the listeners as services, with the names that the original director uses; none after its shutdown."""
+        if not self._announced:
+            return ()
+        suffix = self._config.service or self._broker.service
+        return self.listeners.services(lambda role: f"director-{role}-{suffix}" if suffix else f"director-{role}")
+
+    def carriers(self) -> Iterable[ConnectionFactory]:
+        """Return the factories of the sessions, one for each listener."""
+        return self.listeners.carriers()
+
+    def reload(self, config: Config, broker: Broker) -> None:
+        """Apply new settings, policies and limits."""
+        self._config, self._broker = config, broker
+        self._director.use(self._settings())
+        self._server_checks.refresh()
+        self.listeners.reload(config.listeners)
+
+    # Requested by administrators
+
+    def reinitialize(self) -> None:
+        """Read the configuration again, and announce the director again."""
+        self._context.control.reinitialize()
+        self._announced = False
+        self._context.offer_own()
+        # Withdrawn and offered again: the finds of real servers (with ``monitor``) are answered by each new offer only.
+        self._announced = not self._ending
+        self._context.offer_own()
+
+    def shut_down(self) -> None:
+        """End the director, in the next turn of the reactor, after the present message is handled."""
+        if self._ending:
+            return
+        self._ending = True
+        self.log.info("the director was shut down by an administrator")
+        self._context.clock.callLater(0, self._end)
+
+    # Shutdown
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Accept no more connections. Fires when all ports are closed."""
+        self._director.stop_record()
+        return self.listeners.stop_listening()
+
+    def close(self) -> Deferred[Any]:
+        """Close all connections in order. Fires when they are closed."""
+        self._part(farewell=False)
+        self._closing.append(self.listeners.close())
+        return DeferredList(self._closing)
+
+    def abandon(self) -> None:
+        """Close the ports if the reactor does not run."""
+        self.listeners.stop_listening()
+
+    def _end(self) -> None:
+        self._announced = False
+        self._context.offer_own()
+        for listener in self._config.listeners:
+            self._context.forget(title(WIRE, listener))
+        self._part(farewell=True)
+        # Ports first: a peer that reconnects at once must be refused, not accepted and dropped.
+        self.stop_listening().addCallback(lambda _: self.close())
+
+    def _part(self, farewell: bool) -> None:
+        """End the exchange with the directors of other brokers, before connections close: these are no departures."""
+        if isinstance(self._director, SharedDirector):
+            self._director.stop(farewell)
+
+    def _policy(self, listener: DirectorListener) -> Policy:
+        limits = listener.limits
+        policy = base_policy(listener, self._broker.diagnostics)
+        return attrs.evolve(policy, waits=limits.watches, reservations=limits.reservations)
+
+    def _converse(self, access: AccessControl, peer: Peer) -> tuple[MessageReader, PeerSession]:
+        return blocks.BlockReader(VOCABULARY), DirectorSession(self.wiring, access, peer)
+
+    def _settings(self) -> DirectorSettings:
+        config, panic = self._config, self._checks.settings.panic
+        return DirectorSettings(config.load_bump, config.reservation, config.providers, config.user_reservations, panic)

@@ -1,0 +1,233 @@
+"""Listeners of an Elko protocol, for all its transports. `open` and `open_director` supply the sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import attrs
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.logger import Logger
+
+from broker.config import endpoint as endpoints
+from broker.config.endpoint import Endpoint
+from broker.core.model import BROKER, Auth, Service
+from broker.net.admission import ConnectionFactory
+from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
+from broker.net.line_protocol import LineFactory, LineProtocol
+from broker.net.listeners import StreamListener, bound
+from broker.net.tls import Certificates
+from broker.net.web_origins import Origins
+from broker.web.messages import RequestIds
+from broker.wires.common.places import place
+from broker.wires.elko.config import BrokerListener, DirectorListener, ElkoListener
+from broker.wires.elko.section import title
+from broker.wires.elko.sessions.authentication import AccessControl, Policy
+from broker.wires.elko.transports.elko_websocket import WebSockets
+from broker.wires.elko.transports.limits import TransportLimits
+from broker.wires.elko.transports.long_poll import LongPollFactory
+from broker.wires.elko.transports.rtcp import RtcpFactory
+from broker.wires.elko.validation import effective_auth
+from broker.wires.interface import Context
+
+L = TypeVar("L", BrokerListener, DirectorListener)
+"""A listener of the broker or the director."""
+
+Converse = Callable[[Peer], tuple[MessageReader, PeerSession]]
+"""Factory of the reader and the session of a peer."""
+
+PROTOCOLS = {"websocket": "ws", "http": "http", "rtcp": "rtcp"}
+"""The protocol in the service descriptor of a listener that is not plain TCP; with TLS it gets the suffix s."""
+
+
+@attrs.define
+class NamedListener(StreamListener):
+    """A listener of an Elko protocol, with its name in the configuration and the access control of its peers."""
+
+    name: str = attrs.field(kw_only=True)
+    access: AccessControl = attrs.field(kw_only=True)
+    origins: Origins = attrs.field(kw_only=True)
+
+
+def make_listener(
+    wire: str,
+    listener: ElkoListener,
+    access: AccessControl,
+    converse: Converse,
+    limits: TransportLimits,
+    context: Context,
+) -> NamedListener:
+    """Create a listener, without opening it. ``converse`` makes the readers and sessions of its peers."""
+    endpoint = endpoints.parse(listener.endpoint)
+    origins = Origins(listener.origins)
+    carrier, lines = _carrier(wire, listener, endpoint, converse, limits, context, origins)
+    return NamedListener(
+        context.clock,
+        endpoint,
+        carrier,
+        lines,
+        context.scheduler,
+        context.complaints,
+        _protocol(listener, endpoint),
+        name=listener.name,
+        access=access,
+        origins=origins,
+    )
+
+
+@attrs.define(eq=False)
+class ElkoListeners(Generic[L]):
+    """The listeners of one Elko protocol, by the titles of their bindings.
+
+    ``policy`` gives the policy of a listener, ``converse`` the sessions of its peers.
+    """
+
+    log = Logger()
+
+    wire: str
+    context: Context
+    configured: Sequence[L]
+    policy: Callable[[L], Policy]
+    converse: Callable[[AccessControl, Peer], tuple[MessageReader, PeerSession]]
+    made: dict[str, NamedListener] = attrs.field(factory=dict)
+
+    def make(self) -> None:
+        """Create all listeners, without opening them."""
+        for listener in self.configured:
+            access = AccessControl(
+                self.policy(listener),
+                self.context.logins.gate,
+                self.context.access,
+                title(self.wire, listener),
+                self.context.audit,
+                self.context.logins.requests,
+            )
+            self.context.access.changed.append(access.review)
+            converse = partial(self.converse, access)
+            made = make_listener(self.wire, listener, access, converse, net_limits(listener), self.context)
+            self.made[title(self.wire, listener)] = made
+
+    def bind(self, name: str) -> str:
+        """Open the listener with that title, and log its address. Raises `CannotListen`."""
+        opening = self.made[name]
+        [listener] = (each for each in self.configured if each.name == opening.name)
+        where = opening.open()
+        self.log.info(
+            "{wire} listener {name!r} on {where} ({transport}{auth}; {roles})",
+            wire=self.wire,
+            name=listener.name,
+            where=where,
+            transport="" if listener.transport == "tcp" else f"{listener.transport}; ",
+            auth=effective_auth(listener),
+            roles=", ".join(listener.allow),
+        )
+        return where
+
+    def places(self) -> Iterator[Mapping[str, object]]:
+        """Yield the open listeners, in the form of `broker.wires.interface.OpenWire.places`."""
+        for each in self.made.values():
+            yield from place(self.wire, each.name, each)
+
+    def services(self, name: Callable[[str], str]) -> Iterator[Service]:
+        """Yield the open listeners as services of provider 0; ``name`` gives the service name of each role."""
+        open_ones = {each.name: each for each in self.made.values()}
+        for listener in self.configured:
+            each = open_ones.get(listener.name)
+            if each is None or each.port is None:
+                continue
+            for role in sorted(listener.allow):
+                yield Service(
+                    name=name(role),
+                    hostport=listener.publish or bound(each.port),
+                    provider=BROKER,
+                    protocol=each.protocol,
+                    label=listener.label,
+                    auth=None if listener.code is None else Auth("password", listener.code),
+                )
+
+    def certificates(self) -> list[Certificates]:
+        """Return the certificates of the open TLS listeners; others read their files when they open."""
+        return [each.certificates for each in self.made.values() if each.certificates is not None]
+
+    def reload(self, configured: Sequence[L]) -> None:
+        """Apply new policies and limits to all listeners, including those that are not open yet."""
+        self.configured = configured
+        for listener in configured:
+            each = self.made.get(title(self.wire, listener))
+            if each is not None:
+                each.access.policy = self.policy(listener)
+                each.origins.use(listener.origins)
+                each.carrier.limit(net_limits(listener))
+
+    def carriers(self) -> list[ConnectionFactory]:
+        """Return the factories of the sessions, one for each listener."""
+        return [each.lines for each in self.made.values()]
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Accept no more connections. Fires when all ports are closed."""
+        return DeferredList([each.stop_listening() for each in self.made.values()])
+
+    def close(self) -> Deferred[Any]:
+        """Close all connections in order. Fires when they are closed."""
+        closing = [each.carrier.close() for each in self.made.values()]
+        self.made.clear()
+        return DeferredList(closing)
+
+
+def base_policy(listener: BrokerListener | DirectorListener, diagnostics: bool) -> Policy:
+    """Return the part of a policy that both protocols share."""
+    return Policy(
+        roles=frozenset(listener.allow),
+        code=listener.code if effective_auth(listener) == "password" else None,
+        users=effective_auth(listener) == "users",
+        allow_before_auth=listener.allow_before_auth,
+        diagnostics=diagnostics,
+    )
+
+
+def net_limits(listener: BrokerListener | DirectorListener) -> TransportLimits:
+    """Return the limits of a listener."""
+    limits: TransportLimits = listener.limits
+    if listener.allow_before_auth:
+        # As in the original, a peer may use such a listener without `auth`, for any time.
+        return attrs.evolve(limits, authenticate_within=0.0)
+    return limits
+
+
+def _carrier(
+    wire: str,
+    listener: ElkoListener,
+    endpoint: Endpoint,
+    converse: Converse,
+    limits: TransportLimits,
+    context: Context,
+    origins: Origins,
+) -> tuple[Any, LineFactory]:
+    """Return the factory of the listener's port, a `Carrier`, and the factory that has its sessions."""
+    path = "/" if listener.path is None else listener.path
+    on_a_line: Callable[[LineProtocol], tuple[MessageReader, PeerSession]] = converse
+    if listener.transport == "websocket":
+        on_a_line = WebSockets(converse, path, origins, context.clock).converse
+    lines = LineFactory(
+        wire,
+        on_a_line,
+        limits,
+        context.scheduler,
+        context.complaints,
+        context.clock,
+        half_close=endpoint.kind != "tls",
+        guarded=listener.transport == "tcp",
+        # Sessions over HTTP and RTCP are virtual; their connections take descriptors.
+        pool=None if listener.transport in ("http", "rtcp") else context.pool,
+        forwards=listener.transport == "websocket",
+    )
+    if listener.transport == "http":
+        return LongPollFactory(lines, limits, path, origins, RequestIds.fresh(), context.pool), lines
+    return RtcpFactory(lines, limits, context.pool) if listener.transport == "rtcp" else lines, lines
+
+
+def _protocol(listener: ElkoListener, endpoint: Endpoint) -> str:
+    if listener.transport == "tcp":
+        return "tcp" if endpoint.kind == "systemd" else endpoint.kind
+    return PROTOCOLS[listener.transport] + ("s" if endpoint.kind == "tls" else "")

@@ -1,0 +1,551 @@
+"""Session of the Elko Broker protocol: one for each connection.
+
+Rules (the Broker document; where real peers differ, both are supported, see docs/protocols/elko-broker.md):
+- `session` handles authentication and the ops common to all objects. `find` needs no role.
+- The objects ``client`` (document) and ``broker`` (real peers) are one. A reply has the name that its request used, an
+  unsolicited message the name that the peer authenticated to.
+- A client becomes a provider at `auth`.
+- The end of the peer's input ends the provider. Finds with a limited wait are still answered.
+- Only trusted peers receive the credentials of services.
+
+The file is longer than others: it has one method for each operation of the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+
+import attrs
+import msgspec
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
+
+from broker.core.errors import Reason, Refusal, Refusals
+from broker.core.interfaces import IControl, ILaunchers, IRegistry, IWait
+from broker.core.model import MAX_NAME, MAX_TEXT, Service, load_details
+from broker.core.silent_peers import EndAtOnce, Silence
+from broker.net.interfaces.peer import Peer
+from broker.wires.elko.codec import broker_messages as wire
+from broker.wires.elko.codec.blocks import encode
+from broker.wires.elko.codec.vocabulary import Auth
+from broker.wires.elko.sessions.authentication import AccessControl, Role
+from broker.wires.elko.sessions.descriptor_cache import (
+    DEFAULT_PROTOCOL,
+    ChangeNotices,
+    DescriptorCache,
+    failure_desc,
+    launcher_desc,
+    load_desc,
+    offered,
+    service_desc,
+    service_descs,
+)
+from broker.wires.elko.sessions.session import (
+    ALL,
+    COMMON,
+    ElkoSession,
+    ObjectTables,
+    OperationRoles,
+    administering,
+    viewing,
+)
+
+WIRE = "elko"
+"""The wire of these providers in the registry."""
+
+STANDING = 2_600
+"""Bytes of memory that a standing find takes, besides its texts: its message, its wait, and the call of its answer."""
+
+OFFERED = 3_000
+"""Bytes of memory that an offered service takes, besides its texts: its entries in the registry and in its record."""
+
+UNCOUNTED = 64 * 1024
+"""Bytes of services that a peer offers again, or that end by themselves, until all are counted again."""
+
+MAX_WAIT = 10 * 365 * 86_400
+"""Seconds; a longer wait has no limit. The bound keeps absurd numbers away from the timers."""
+
+MAX_PROBLEMS_SHOWN = 3
+"""Refused services of one offer that the diagnostic lists: the first ones show the mistake."""
+
+
+@attrs.frozen
+class BrokerWiring:
+    """Dependencies that all broker sessions share.
+
+    ``sessions`` holds all of them, the oldest first, and ``roster`` the session of each Elko provider, by its id.
+    """
+
+    registry: IRegistry
+    notices: ChangeNotices
+    launchers: ILaunchers
+    control: IControl
+    descriptors: DescriptorCache = attrs.field(factory=DescriptorCache)
+    roster: dict[int, BrokerSession] = attrs.field(factory=dict)
+    sessions: dict[BrokerSession, None] = attrs.field(factory=dict)
+    silence: Silence = attrs.field(factory=EndAtOnce)
+
+
+@attrs.frozen
+class PeerInfo:
+    """One connected peer, for operators. ``provider`` is its id in the registry, or None.
+
+    ``roles`` are those that it authenticated for, sorted; ``waits`` is the number of its finds that wait or monitor.
+    """
+
+    address: str
+    label: str
+    roles: tuple[Role, ...]
+    trusted: bool
+    provider: int | None
+    waits: int
+
+
+class BrokerSession(ElkoSession):
+    """The session of one peer of the broker."""
+
+    __slots__ = ("_as", "_held", "_offered", "_provider", "_recount", "_waits", "_wiring")
+
+    def __init__(self, wiring: BrokerWiring, access: AccessControl, peer: Peer) -> None:
+        super().__init__(_OBJECTS, access, peer)
+        self._wiring = wiring
+        self._as = "client"
+        self._provider: int | None = None
+        self._waits: dict[IWait | Deferred[None], _Standing] | None = None
+        self._held = self._offered = 0
+        self._recount = UNCOUNTED
+        wiring.sessions[self] = None
+
+    # Called by the connection
+
+    def input_ended(self) -> bool:
+        """Handle the end of the peer's input. Returns True if answers are pending, which the peer may still read."""
+        if self._waits_for_login():
+            return True
+        self._withdraw()
+        if self._waits:
+            # A find without a limit would keep the half-closed connection open without end.
+            for wait, standing in list(self._waits.items()):
+                if not standing.limited:
+                    self._drop(wait)
+        self._ended = True
+        return bool(self._waits)
+
+    @property
+    def needed(self) -> bool:
+        """True while the peer has services, a find that waits, or a watch."""
+        provider = None if self._provider is None else self._wiring.registry.provider(self._provider)
+        offers = provider is not None and bool(provider.services)
+        return offers or bool(self._waits) or self._wiring.notices.watched_by(self)
+
+    def lost(self) -> None:
+        """Handle the end of the connection."""
+        self._wiring.sessions.pop(self, None)
+        self._give_up_login()
+        if self._ended and not self._waits:
+            return
+        self._withdraw(self._peer.vanished)
+        self._ended = True
+        for wait in list(self._waits or ()):
+            self._drop(wait)
+
+    def review(self) -> bool:
+        """Check the user and the rights again, and end what the user may not do any more.
+
+        Withdraws services, answers standing finds by a refusal, and ends the watches of an administrator.
+        """
+        stays = super().review()
+        provider = None if self._provider is None else self._wiring.registry.provider(self._provider)
+        if provider is not None and self._grants is not None:
+            names = {service.name for service in provider.services if not self._grants.may("offer", service.name)}
+            if names:
+                self._wiring.registry.withdraw(provider.id, names)
+        if stays:
+            self._end_forbidden_waits()
+            self._end_forbidden_watches()
+        return stays
+
+    # State for views and commands
+
+    @property
+    def info(self) -> PeerInfo:
+        """The peer as operators see it."""
+        roles = tuple(sorted(self._roles))
+        return PeerInfo(self._peer.address, self._label, roles, self.trusted, self._provider, len(self._waits or ()))
+
+    @property
+    def is_client(self) -> bool:
+        """True if the peer authenticated as a client."""
+        return self._provider is not None
+
+    # Called by other sessions
+
+    def reinit(self) -> None:
+        """Send "reinit" to the peer."""
+        self._peer.write(encode(wire.ReinitOut(self._as)))
+
+    def shut_down(self, kill: bool) -> None:
+        """Send "shutdown" to the peer."""
+        self._peer.write(encode(wire.ShutdownOut(self._as, kill=True if kill else msgspec.UNSET)))
+
+    def check(self, answered: Callable[[bool | None], object]) -> None:
+        """Ping the peer; see `ElkoSession.ping`."""
+        self.ping(self._as, answered)
+
+    # Authentication
+
+    def _admit(self, role: Role, message: Auth) -> None:
+        registry = self._wiring.registry
+        if role == "client":
+            self._as = message.to
+            self._provider = registry.join(self._label, WIRE, self._peer.address)
+            self._wiring.roster[self._provider] = self
+        elif self._provider is not None:
+            # One label for each connection: that of the latest `auth`, for whatever role.
+            registry.relabel(self._provider, self._label)
+
+    # Object `client`
+
+    def _find(self, message: wire.Find) -> None:
+        name = message.service
+        if self._grants is not None and not self._grants.may("find", name):
+            # A client that waits for an answer gets one in place of a diagnostic.
+            refusal = self._forbidden("find", name)
+            self._peer.refused(refusal)
+            self._found(message.to, message.tag, [failure_desc(name, refusal.text)])
+            return
+        protocol = DEFAULT_PROTOCOL if message.protocol is None else message.protocol
+        # The fraction of a wait has no effect, see "find" in docs/protocols/elko-broker.md.
+        wait = 0 if message.wait is None else int(message.wait)
+        standing = wait != 0 or message.monitor is True
+        known = self._wiring.registry.find(name, protocol, not standing)
+        if known:
+            desc = self._wiring.descriptors.descs(known, self.trusted)
+            self._peer.write(wire.encode_found(message.to, desc, message.tag))
+        elif wait == 0:
+            # Even with ``monitor``: a find of an unknown service without a wait has its one answer at once.
+            self._peer.write(wire.encode_found(message.to, wire.encode_not_found(name), message.tag))
+            return
+        if standing:
+            self._stand(message, wait if 0 < wait <= MAX_WAIT else None, bool(known))
+
+    def _stand(self, message: wire.Find, seconds: int | None, known: bool) -> None:
+        """Keep a find that waits or monitors. ``known`` is true if it was already answered: then it only monitors."""
+        try:
+            if message.monitor:
+                self._monitor(message, seconds, silent=known)
+            elif not known:
+                self._wait(message, seconds)
+        except Refusal as refusal:
+            # A client that waits for an answer gets a failure descriptor in place of a diagnostic, unless it got an
+            # answer.
+            if known or refusal.reason is not Reason.LIMIT:
+                raise
+            self._peer.refused(refusal)
+            self._found(message.to, message.tag, [failure_desc(message.service, refusal.text)])
+
+    def _wait(self, message: wire.Find, seconds: int | None) -> None:
+        self._room_for_wait(message)
+        found = self._wiring.registry.wait(message.service, seconds)
+        answered = found.addCallback(partial(self._answer, message)).addErrback(partial(self._no_answer, message))
+        # The wait may end inside the call; only pending waits are kept.
+        if answered.called:
+            return
+        self._keep(answered, _Standing(message, seconds is not None))
+        answered.addBoth(lambda _: self._drop(answered))
+
+    def _answer(self, message: wire.Find, service: Service) -> None:
+        self._found(message.to, message.tag, [service_desc(service, self.trusted)])
+
+    def _no_answer(self, message: wire.Find, failure: Failure) -> None:
+        if failure.check(CancelledError) is None:
+            failure.trap(Refusal)
+            assert isinstance(failure.value, Refusal)
+            if failure.value.reason is Reason.LIMIT:
+                self._peer.refused(failure.value)
+            self._found(message.to, message.tag, [failure_desc(message.service, failure.value.text)])
+
+    def _monitor(self, message: wire.Find, seconds: int | None, silent: bool) -> None:
+        self._room_for_wait(message)
+        told = silent
+
+        def offer(service: Service) -> None:
+            nonlocal told
+            told = True
+            self._answer(message, service)
+
+        def end() -> None:
+            if not told:
+                self._found(message.to, message.tag, [failure_desc(message.service, "no such service")])
+            self._drop(monitor)
+
+        monitor = self._wiring.registry.monitor(message.service, seconds, offer, end)
+        self._keep(monitor, _Standing(message, seconds is not None))
+
+    def _found(self, to: str, tag: str | None, desc: list[wire.ServiceDescOut]) -> None:
+        self._peer.write(encode(wire.Found(to=to, desc=desc, tag=msgspec.UNSET if tag is None else tag)))
+
+    def _will_serve(self, message: wire.WillServe) -> None:
+        assert self._provider is not None
+        services: list[Service] = []
+        refused: list[Refusal] = []
+        if message.services is msgspec.UNSET:
+            raise Refusal(Reason.PARAMETER, "willserve: the parameter services is missing")
+        for desc in message.services or ():
+            if desc.provider is not None and desc.provider != -1:
+                text = (
+                    "a service descriptor has a provider id, which only the broker gives; it and the rest are left out"
+                )
+                refused.append(Refusal(Reason.PARAMETER, text))
+                break
+            service = offered(desc, self._provider)
+            if service is not None and self._grants is not None and not self._grants.may("offer", service.name):
+                refused.append(self._forbidden("offer", service.name))
+            elif service is not None:
+                services.append(service)
+            elif desc.failure is None:
+                refused.append(Refusal(Reason.PARAMETER, f"service {desc.service[:MAX_NAME]!r} has no hostport"))
+        self._room_for(services)
+        try:
+            self._wiring.registry.offer(services, self._access.policy.rights)
+        except Refusals as refusals:
+            refused += refusals.each
+        if refused:
+            more = len(refused) - MAX_PROBLEMS_SHOWN
+            text = "; ".join(refusal.text for refusal in refused[:MAX_PROBLEMS_SHOWN])
+            raise Refusal(refused[0].reason, f"willserve: {text}" + (f"; and {more} more" if more > 0 else ""))
+
+    def _wont_serve(self, message: wire.WontServe) -> None:
+        assert self._provider is not None
+        self._wiring.registry.withdraw(self._provider, message.services or ())
+        self._count_offered()
+
+    def _load(self, message: wire.LoadReport) -> None:
+        assert self._provider is not None
+        self.permit_some("offer")
+        # As in the original, a negative load is 0, without a diagnostic.
+        load = 0.0 if message.factor < 0 else message.factor
+        # Nearly all reports are without details, and cost no call for them.
+        if message.requests is message.errors is message.in_flight is message.latency_ms is None:
+            self._wiring.registry.load(self._provider, load)
+        else:
+            self._load_with_details(message, load)
+
+    def _load_with_details(self, message: wire.LoadReport, load: float) -> None:
+        """Report a load with its details. The load counts in any case; invalid details raise `Refusal`."""
+        assert self._provider is not None
+        details, refused = None, None
+        try:
+            details = load_details(message.requests, message.errors, message.in_flight, message.latency_ms)
+        except Refusal as refusal:
+            refused = Refusal(refusal.reason, f"load: {refusal.text}")
+        self._wiring.registry.load(self._provider, load, details)
+        if refused is not None:
+            raise refused
+
+    # Object `admin`
+
+    def _load_desc(self, message: wire.LoadDescRequest) -> None:
+        registry = self._wiring.registry
+        loads = registry.loads()
+        if message.server is not None:
+            wanted = set(registry.named(message.server))
+            loads = [load for load in loads if load.provider in wanted]
+        if message.service is not None:
+            wanted = {service.provider for service in registry.services(message.service)}
+            loads = [load for load in loads if load.provider in wanted]
+        reading = self.reading
+        if not reading.every:
+            offered = registry.services_of
+            loads = [load for load in loads if reading.shows_any(each.name for each in offered(load.provider))]
+        self._peer.write(encode(wire.LoadDescs(desc=[load_desc(load) for load in loads])))
+
+    def _service_desc(self, message: wire.ServiceDescRequest) -> None:
+        registry = self._wiring.registry
+        if message.service is None:
+            services = registry.services()
+        else:
+            protocol = DEFAULT_PROTOCOL if message.protocol is None else message.protocol
+            services = registry.services(message.service, protocol)
+        reading = self.reading
+        if not reading.every:
+            services = [service for service in services if reading.shows(service.name)]
+        self._peer.write(encode(wire.ServiceDescs(desc=service_descs(services, self.trusted), on=True)))
+
+    def _watch(self, message: wire.Watch) -> None:
+        notices = self._wiring.notices
+        if message.services is not None:
+            # The present state is sent before the first notice.
+            if message.services:
+                self._service_desc(wire.ServiceDescRequest(message.to))
+            notices.watch_services(self, message.services)
+        if message.load is not None:
+            if message.load:
+                self._load_desc(wire.LoadDescRequest(message.to))
+            notices.watch_loads(self, message.load)
+
+    def _reinit(self, message: wire.Reinit) -> None:
+        sessions = self._sessions("reinit", message.server)
+        for session in sessions:
+            session.reinit()
+        if message.self_:
+            self._wiring.control.reinitialize()
+
+    def _shutdown(self, message: wire.Shutdown) -> None:
+        kill = message.kill is True
+        sessions = self._sessions("shutdown", message.server)
+        for session in sessions:
+            session.shut_down(kill)
+        # Servers that are shut down by name stay down: their launchers are switched off, unless ``cluster`` is given.
+        if sessions and message.server not in (None, ALL) and not message.cluster:
+            self._wiring.launchers.switch_off(message.server)
+        if message.self_:
+            self._wiring.control.shut_down(kill and message.server is None)
+
+    def _launch(self, message: wire.Launch) -> None:
+        self._peer.write(encode(wire.LaunchStatus(status=self._wiring.launchers.launch(message.name))))
+
+    def _launcher_desc(self, message: wire.LauncherDescRequest) -> None:
+        launchers = [launcher_desc(launcher) for launcher in self._wiring.launchers.describe()]
+        self._peer.write(encode(wire.LauncherDescs(launchers=launchers)))
+
+    # Internals
+
+    def _sessions(self, op: str, server: str | None) -> list[BrokerSession]:
+        """Return the Elko providers that an order is for. Raises `Refusal` as `_reached` does."""
+        roster = self._wiring.roster
+        if server is None:
+            return []
+        if server == ALL:
+            return list(roster.values())
+        sessions = [roster[id] for id in self._wiring.registry.named(server) if id in roster]
+        self._reached(op, server, len(sessions))
+        return sessions
+
+    def _room_for_wait(self, message: wire.Find) -> None:
+        """Raise `Refusal` if another standing find may not be kept."""
+        for name, text, most in (("service", message.service, MAX_NAME), ("tag", message.tag, MAX_TEXT)):
+            if text is not None and len(text) > most:
+                raise Refusal(Reason.PARAMETER, f"find: {name} has more than {most} characters")
+        most = self._access.policy.waits
+        if len(self._waits or ()) >= most:
+            raise Refusal(Reason.LIMIT, f"find: this peer has {most} waiting finds, and may have no more")
+        if not self._peer.hold(self._held + _memory(message)):
+            raise Refusal(Reason.LIMIT, "find: the peers of this address have too many waiting finds")
+
+    def _room_for(self, services: Sequence[Service]) -> None:
+        """Count services that are to be offered. Raises `Refusal` if the memory of the address is full."""
+        more = sum(map(_offered_memory, services))
+        if self._offered + more > self._recount:
+            # Some may replace others. All are counted after as many bytes again only, since that takes a while.
+            self._count_offered()
+            self._recount = 2 * (self._offered + more) + UNCOUNTED
+        if not self._peer.hold(self._held + more):
+            raise Refusal(Reason.LIMIT, "willserve: the services of this address take too much memory")
+        self._held += more
+        self._offered += more
+
+    def _count_offered(self) -> None:
+        """Count the services that are offered now."""
+        provider = None if self._provider is None else self._wiring.registry.provider(self._provider)
+        offered = 0 if provider is None else sum(map(_offered_memory, provider.services))
+        self._held += offered - self._offered
+        self._offered = offered
+        self._peer.hold(self._held)
+
+    def _keep(self, wait: IWait | Deferred[None], standing: _Standing) -> None:
+        self._held += _memory(standing.message)
+        if self._waits is None:
+            self._waits = {}
+        self._waits[wait] = standing
+
+    def _end_forbidden_waits(self) -> None:
+        """Answer the standing finds of names that the user may not find any more by a failure, which ends them."""
+        grants = self._grants
+        if grants is None:
+            return
+        for wait, standing in list((self._waits or {}).items()):
+            message = standing.message
+            if not grants.may("find", message.service):
+                refusal = self._forbidden("find", message.service)
+                self._peer.refused(refusal)
+                self._found(message.to, message.tag, [failure_desc(message.service, refusal.text)])
+                self._drop(wait)
+
+    def _end_forbidden_watches(self) -> None:
+        """End the watches of an administrator without the right "view" any more, with a diagnostic."""
+        notices = self._wiring.notices
+        if self._grants is not None and not self._grants.may("view") and notices.watched_by(self):
+            notices.watch_services(self, False)
+            notices.watch_loads(self, False)
+            self.refuse(self._forbidden("view", ""))
+
+    def _drop(self, wait: IWait | Deferred[None]) -> None:
+        """End a wait, and close a connection whose input has ended after its last wait."""
+        standing = None if self._waits is None else self._waits.pop(wait, None)
+        if standing is not None:
+            wait.cancel()
+            self._held -= _memory(standing.message)
+            self._peer.hold(self._held)
+            if self._ended and not self._waits:
+                self._peer.close()
+
+    def _withdraw(self, vanished: bool = False) -> None:
+        """Withdraw all services and end all watches; of a peer that has ``vanished`` with many others, later."""
+        if "admin" in self._roles:
+            self._wiring.notices.watch_services(self, False)
+            self._wiring.notices.watch_loads(self, False)
+        if self._provider is not None:
+            self._wiring.roster.pop(self._provider, None)
+            if not (vanished and self._wiring.silence.orphaned(self._provider)):
+                self._wiring.registry.leave(self._provider)
+            self._provider = None
+            self._count_offered()
+
+
+@attrs.frozen
+class _Standing:
+    """A standing find: its message, and True if its wait ends at a time."""
+
+    message: wire.Find
+    limited: bool
+
+
+def _memory(message: wire.Find) -> int:
+    """Return the bytes that a standing find takes."""
+    return STANDING + 2 * (len(message.service) + len(message.tag or ""))
+
+
+def _offered_memory(service: Service) -> int:
+    """Return the bytes that an offered service takes."""
+    return OFFERED + 2 * (len(service.name) + len(service.hostport) + len(service.label or ""))
+
+
+def _ordered(message: wire.Reinit | wire.Shutdown) -> str:
+    """Return the servers that an order is for, and "self" for the broker."""
+    return " ".join(filter(None, (message.server, "self" if message.self_ else None)))
+
+
+_CLIENT: OperationRoles = {
+    **COMMON,
+    wire.Find: (BrokerSession._find, ()),
+    wire.WillServe: (BrokerSession._will_serve, ("client",)),
+    wire.WontServe: (BrokerSession._wont_serve, ("client",)),
+    wire.LoadReport: (BrokerSession._load, ("client",)),
+}
+_ADMIN: OperationRoles = {
+    **COMMON,
+    wire.LoadDescRequest: (viewing(BrokerSession._load_desc), ("admin",)),
+    wire.ServiceDescRequest: (viewing(BrokerSession._service_desc), ("admin",)),
+    wire.Watch: (viewing(BrokerSession._watch), ("admin",)),
+    wire.Reinit: (administering("admin.reload", BrokerSession._reinit, _ordered), ("admin",)),
+    wire.Shutdown: (administering("admin.shutdown", BrokerSession._shutdown, _ordered), ("admin",)),
+    wire.Launch: (administering("admin.launch", BrokerSession._launch, attrgetter("name")), ("admin",)),
+    wire.LauncherDescRequest: (viewing(BrokerSession._launcher_desc), ("admin",)),
+}
+_OBJECTS = ObjectTables(
+    {"broker": _CLIENT, "client": _CLIENT, "admin": _ADMIN, "error": COMMON},
+    {"broker": "client", "client": "client", "admin": "admin"},
+)

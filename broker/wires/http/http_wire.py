@@ -1,0 +1,244 @@
+"""The wiring of HTTP: a listener over the endpoints of the daemon and all wires, and the wire's own endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from broker.config.endpoint import parse
+from broker.config.values import Broker
+from broker.net.admission import ConnectionFactory
+from broker.net.http.bounds import RequestBounds
+from broker.net.http.limits import HttpLimits
+from broker.net.http.listener import HttpFactory
+from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.listeners import CannotListen, StreamListener
+from broker.net.tls import Certificates
+from broker.web.http_endpoint import Endpoint, Routes
+from broker.web.messages import RequestIds
+from broker.wires.common.places import place
+from broker.wires.http.config import Http
+from broker.wires.http.sessions.dispatch import LISTENER, Dispatch
+from broker.wires.http.sessions.finding import FindingEndpoints
+from broker.wires.http.sessions.instances import WIRE, Instance, InstanceLimits, Instances
+from broker.wires.http.sessions.registration import RegistrationEndpoints
+from broker.wires.http.validation import effective_offer
+from broker.wires.interface import Context, PlainWire
+from broker.wires.views import AnyView, Column, Row, View
+
+# Views of HTTP for operators: the connections, and the registered instances.
+
+
+class HttpConnection(Protocol):
+    """A connection, as it is shown."""
+
+    address: str
+    requests_served: int
+
+    @property
+    def state(self) -> str:
+        """Its state."""
+
+
+def views(connections: Iterable[HttpConnection], instances: Instances) -> Sequence[AnyView]:
+    """Return the views."""
+
+    def instance(each: Instance) -> Row:
+        return {
+            "service": each.name,
+            "instance": each.instance,
+            "provider": each.provider,
+            "hostport": each.offer.hostport,
+            "owner": each.owner.name,
+            "address": each.principal.address,
+            "ttl": each.offer.ttl,
+            "left": round(instances.left(each), 2),
+        }
+
+    return [
+        View(
+            name="http connections",
+            help="Shows the open connections of HTTP. A pattern selects addresses.",
+            columns=(
+                Column("address", "Address of the client"),
+                Column("state", "State: idle, reading, answering, waiting, stream or websocket"),
+                Column("requests", "Requests so far", "requests"),
+            ),
+            items=lambda: sorted(connections, key=lambda each: each.address),
+            row=lambda each: {"address": each.address, "state": each.state, "requests": each.requests_served},
+            keys=lambda each: (each.address,),
+            title="HTTP connections",
+        ),
+        View(
+            name="http instances",
+            help="Shows the instances registered by HTTP, the oldest first. A pattern selects services and instances.",
+            columns=(
+                Column("service", "Name of the service"),
+                Column("instance", "Name of the instance"),
+                Column("provider", "Id of the instance in the registry"),
+                Column("hostport", "Address of the service"),
+                Column("owner", "User or address that registered it"),
+                Column("address", "Address from which it was registered"),
+                Column("ttl", "Time to live without a renewal", "seconds"),
+                Column("left", "Time to its end without a renewal", "seconds"),
+            ),
+            items=lambda: instances,
+            row=instance,
+            keys=lambda each: (each.name, each.instance),
+            title="HTTP instances",
+            shown=lambda reading, each: reading.shows(each.name),
+        ),
+    ]
+
+
+@attrs.define(eq=False)
+class OpenHttp(PlainWire):
+    """HTTP as it runs; see `broker.wires.interface.OpenWire`."""
+
+    log = Logger()
+
+    config: Http
+    context: Context
+    instances: Instances
+    dispatch: Dispatch
+    factory: HttpFactory
+    listener: StreamListener
+    own: Sequence[Endpoint]
+
+    def __attrs_post_init__(self) -> None:
+        self.context.access.changed.append(self._review)
+
+    def bind(self, title: str) -> str:
+        """Open the listener."""
+        if self.config.auth == "users" and not self.context.access.users:
+            raise CannotListen('cannot open http: http.auth is "users", and there is no users file')
+        where = self.listener.open()
+        scheme = "https" if self.listener.certificates is not None else "http"
+        self.log.info("http on {where} ({scheme}; {auth})", where=where, scheme=scheme, auth=self.config.auth or "open")
+        return where
+
+    def places(self) -> Sequence[Mapping[str, object]]:
+        """Return the listener."""
+        return place(WIRE, LISTENER, self.listener)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counters of requests and instances."""
+        factory = self.factory
+        return {
+            "http_requests": factory.served,
+            "http_connections.open": len(factory.connections),
+            "http_waiting.now": factory.waiting.total(),
+            "http_instances.now": len(self.instances),
+            **{f"http_services.{event}": count for event, count in self.instances.counts.items()},
+        }
+
+    def views(self) -> Sequence[AnyView]:
+        """Return connections and instances."""
+        return views(self.factory.connections, self.instances)
+
+    def left(self, provider: int) -> float | None:
+        """Return the rest of the TTL of an instance."""
+        return self.instances.left_of(provider)
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return the endpoints of registration and finding."""
+        return self.own
+
+    def certificates(self) -> Sequence[Certificates]:
+        """Return the certificates of the open listener."""
+        return [] if self.listener.certificates is None else [self.listener.certificates]
+
+    def carriers(self) -> Sequence[ConnectionFactory]:
+        """Return the listener."""
+        return [self.factory]
+
+    def drain(self) -> None:
+        """Refuse registrations, renewals and finds by 503, and end those that wait. The API stays open to operators."""
+        self.dispatch.drain()
+
+    def undrain(self) -> None:
+        """Accept registrations and finds again."""
+        self.dispatch.draining = False
+
+    def peers(self) -> int:
+        """Return 0: an instance has no connection, and nothing can send it away. It expires, since a drain refuses its
+        renewal, or ends with the broker."""
+        return 0
+
+    def reload(self, config: Http, broker: Broker) -> None:
+        """Apply other names and limits."""
+        self.config = attrs.evolve(config, endpoint=self.config.endpoint, auth=self.config.auth)
+        self.instances.limits = _instance_limits(self.config)
+        self.dispatch.hosts = frozenset(config.hosts)
+        self.factory.use(_limits(config))
+
+    def stop_listening(self) -> Deferred[Any]:
+        """Accept no more connections."""
+        return self.listener.stop_listening()
+
+    def close(self) -> Deferred[Any]:
+        """Close all connections. Fires when they are closed."""
+        self.dispatch.stop()
+        changed = self.context.access.changed
+        if self._review in changed:
+            changed.remove(self._review)
+        self.instances.stop()
+        return self.factory.close()
+
+    def abandon(self) -> None:
+        """Close without a running reactor."""
+        self.stop_listening()
+        self.close()
+
+    def _review(self) -> None:
+        self.instances.review(self.context.access, LISTENER)
+
+
+def open_http(config: Http, context: Context) -> OpenHttp:
+    """Create the wire, without opening its listener."""
+    clock, complaints = context.clock, context.complaints
+    instances = Instances(context.registry, context.leases, _instance_limits(config), context.silence)
+    if context.members.clustered:
+        instances.follow()
+    own = [
+        *RegistrationEndpoints(instances, clock).endpoints(),
+        *FindingEndpoints(context.registry, context.access, clock).endpoints(),
+    ]
+    dispatch = Dispatch(
+        Routes(context.endpoints),
+        context.access,
+        lambda address, refusal, request_id: complaints.add(WIRE, address, refusal, request_id=request_id),
+        lambda address, request_id: complaints.failed(WIRE, address, request_id=request_id),
+        frozenset(config.hosts),
+        context.audit,
+        context.logins.requests,
+    )
+    limits = _limits(config)
+    ids = RequestIds.fresh()
+    factory: Any = HttpFactory(WIRE, dispatch.answer, limits, context.scheduler, complaints, clock, ids, context.pool)
+    listener = StreamListener(clock, parse(config.endpoint), factory, factory, context.scheduler, complaints, WIRE)
+    return OpenHttp(config, context, instances, dispatch, factory, listener, own)
+
+
+def _instance_limits(config: Http) -> InstanceLimits:
+    return InstanceLimits(effective_offer(config), config.services, config.services_per_user)
+
+
+def _limits(config: Http) -> HttpLimits:
+    return HttpLimits(
+        ConnectionLimits(
+            connections=config.connections,
+            connections_per_address=config.connections_per_address,
+            rate=config.rate,
+            burst=config.burst,
+            write_buffer=config.write_buffer,
+            stalled_after=config.stalled_after,
+        ),
+        RequestBounds(config.max_body, config.request_within, config.kept_open, config.stalled_after),
+        config.waiting,
+        config.waiting_per_address,
+    )

@@ -1,0 +1,369 @@
+"""Catalogue of services for the profile "registry": one *entry* for each provider, name and protocol.
+
+The registry may have several services of the same provider, name and protocol; the entry is the last one offered. The
+catalogue applies the changes of the registry in their order, so a name is found without a search through all services.
+It takes some 600 bytes for each service.
+
+Pending changes of one resource for one reader of the profile "registry".
+
+Rules:
+- Each service of a provider is an *entry*, and so is the load of each provider. The reader is sent all entries, the
+  *snapshot*; then a mark of its end; then the changes.
+- An entry that changes before it is sent in the snapshot is sent in its new state, or left out if it was removed.
+- Changes are coalesced: at most one event waits for each entry, the newest. It keeps the place of the former one, so
+  that an entry which changes all the time is sent nevertheless, and delays no other.
+- The removal of an entry is sent only if the reader was sent the entry. It takes the place of any waiting event.
+- Events are sent in order: none overtakes a waiting one.
+
+A value holds the unsent entries of the snapshot, eight bytes each, and one event for each entry that has changed since.
+Once everything is sent, it is empty.
+
+Resumption of a reader of the profile "registry": the changes that it missed, instead of a snapshot.
+
+Rules:
+- The reader gives the epoch and the revision up to which it knows a resource, as a field table in the body of its
+  Summon. A body that is no such table asks for a snapshot, as does an empty one.
+- Changes of the same entry are merged into one event, which shows the entry as it is now. Entries that came and went
+  meanwhile are left out.
+- A hidden service is one that is not there. If it was hidden before and withdrawn since, its reader gets a "down" that
+  it does not need.
+- An entry was known to the reader if it was there at its revision. That number of services is the present one, minus
+  those offered since, plus those withdrawn since: so nothing of the past must be kept but the changes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+import attrs
+
+from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
+from broker.core.model import BROKER, Change, Kind, Load, Service
+from broker.wires.mtl.codec import field_table
+from broker.wires.mtl.codec.field_table import IllFormed
+
+EntryKey = tuple[int, str, str]
+
+
+def key_of(service: Service) -> EntryKey:
+    """Return the key of the entry of a service."""
+    return service.provider, service.name, service.protocol
+
+
+@attrs.frozen
+class EntryChange:
+    """Effect of a change on an entry: what it was ``before`` (None: it is new), and is ``now`` (None: it was removed).
+
+    Both are the same object if the change is invisible.
+    """
+
+    before: Service | None
+    now: Service | None
+
+
+class Catalogue:
+    """The entries."""
+
+    def __init__(self, services: Iterable[Service]) -> None:
+        self._names: dict[str, dict[int, dict[str, tuple[Service, ...]]]] = {}
+        """By name, provider and protocol."""
+        self._offered: dict[int, dict[str, None]] = {}
+        """The names of the services of each provider."""
+        for service in services:
+            self.offered(service)
+
+    # changes
+
+    def offered(self, service: Service) -> EntryChange:
+        """Apply the offer of a service."""
+        same = self._same(service)
+        protocols = self._names.setdefault(service.name, {}).setdefault(service.provider, {})
+        self._offered.setdefault(service.provider, {})[service.name] = None
+        protocols[service.protocol] = (*same, service)
+        return EntryChange(same[-1] if same else None, service)
+
+    def withdrawn(self, service: Service) -> EntryChange:
+        """Apply the withdrawal of a service."""
+        same = self._same(service)
+        if not same:
+            return EntryChange(None, None)
+        left = tuple(each for each in same if each is not service)
+        providers = self._names[service.name]
+        protocols = providers[service.provider]
+        if left:
+            protocols[service.protocol] = left
+            return EntryChange(same[-1], left[-1])
+        del protocols[service.protocol]
+        if not protocols:
+            del providers[service.provider]
+            names = self._offered[service.provider]
+            del names[service.name]
+            if not names:
+                del self._offered[service.provider]
+            if not providers:
+                del self._names[service.name]
+        return EntryChange(same[-1], None)
+
+    def amended(self, service: Service) -> EntryChange:
+        """Apply an amendment: it replaces the first service of its name, protocol and provider."""
+        same = self._same(service)
+        if not same:
+            return EntryChange(None, None)
+        changed = (service, *same[1:])
+        self._names[service.name][service.provider][service.protocol] = changed
+        return EntryChange(same[-1], changed[-1])
+
+    def _same(self, service: Service) -> tuple[Service, ...]:
+        return self._find(key_of(service))
+
+    def _find(self, key: EntryKey) -> tuple[Service, ...]:
+        provider, name, protocol = key
+        return self._names.get(name, {}).get(provider, {}).get(protocol, ())
+
+    # queries
+
+    def entries(self, name: str | None = None) -> Iterator[Service]:
+        """Return all entries, or those of a name."""
+        for providers in self._names.values() if name is None else [self._names.get(name, {})]:
+            for protocols in providers.values():
+                for same in protocols.values():
+                    yield same[-1]
+
+    def entry(self, key: EntryKey) -> Service | None:
+        """Return an entry, None where there is none."""
+        same = self._find(key)
+        return same[-1] if same else None
+
+    def count(self, key: EntryKey) -> int:
+        """Return the number of services that an entry stands for."""
+        return len(self._find(key))
+
+    def providers(self, name: str) -> Iterable[int]:
+        """Return the providers of a service of that name."""
+        return self._names.get(name, {}).keys()
+
+    def names(self, provider: int) -> Collection[str]:
+        """Return the names of the services that a provider offers."""
+        return self._offered.get(provider, {}).keys()
+
+    def offered_by(self, provider: int, name: str) -> int:
+        """Return the number of services of that name that a provider offers, in all protocols."""
+        return sum(map(len, self._names.get(name, {}).get(provider, {}).values()))
+
+    def offers(self, provider: int, name: str) -> bool:
+        """Return True if that provider offers a service of that name."""
+        return provider in self._names.get(name, ())
+
+
+V = TypeVar("V")
+
+
+@attrs.define(eq=False)
+class EntryEvent(Generic[V]):
+    """Event of an entry. ``name`` is its kind, as the profile defines it.
+
+    ``subject`` is the present entry; with ``gone``, the last one. ``new`` is True if there was none before.
+    ``encoded``, and the ``epoch`` in it, are for the sender: the same event goes to many readers.
+    """
+
+    key: Hashable
+    name: str
+    revision: int
+    subject: V
+    new: bool = False
+    gone: bool = False
+    encoded: tuple[bytes, bytes] | None = None
+    epoch: int = 0
+
+    def called(self, name: str) -> EntryEvent[V]:
+        """Return the event as another kind."""
+        return (
+            self if name == self.name else EntryEvent(self.key, name, self.revision, self.subject, self.new, self.gone)
+        )
+
+
+class PendingChanges(Generic[V]):
+    """Unsent events of one resource for one reader. It is hashable.
+
+    - ``entries``: the present entries. ``shown`` makes an event of each.
+    - ``send`` sends an event, or the end of the snapshot for None. It returns False without room; then nothing is sent
+      until `serve`. Its second argument is True if everything up to the revision of the event is sent with it, so that
+      the reader may resume there.
+    - ``missed``: events of a reader that resumes, sent after the end of its empty snapshot.
+    """
+
+    __slots__ = ("_send", "_shown", "_snapshot", "_waiting", "blocked")
+
+    def __init__(
+        self,
+        entries: Iterable[V],
+        shown: Callable[[V], EntryEvent[V]],
+        send: Callable[[EntryEvent[V] | None, bool], bool],
+        missed: Iterable[EntryEvent[V]] = (),
+    ) -> None:
+        self._snapshot: deque[V] | None = deque(entries)
+        """None once its end is sent."""
+        self._shown = shown
+        self._send = send
+        self._waiting: dict[Hashable, tuple[EntryEvent[V], bool]] = {event.key: (event, event.new) for event in missed}
+        """Events by entry, each with True if the reader was not sent the entry."""
+        self.blocked = False
+        """True if the next event found no room."""
+
+    def __len__(self) -> int:
+        """Return the approximate number of unsent events."""
+        snapshot = self._snapshot
+        return len(self._waiting) + (0 if snapshot is None else len(snapshot) + 1)
+
+    def tell(self, event: EntryEvent[V]) -> None:
+        """Send the event of an entry, or coalesce it with the waiting one."""
+        if self._snapshot is None and not self._waiting:
+            if self._send(event, True):
+                return
+            self.blocked = True
+            self._waiting[event.key] = (event, event.new)
+            return
+        before = self._waiting.get(event.key)
+        if before is None:
+            self._waiting[event.key] = (event, event.new)
+        elif not before[1]:
+            self._waiting[event.key] = (event, False)
+        elif event.gone:
+            del self._waiting[event.key]
+        else:
+            # The reader never saw the entry, so its first event keeps the kind of the one that was not sent.
+            self._waiting[event.key] = (event.called(before[0].name), True)
+
+    def serve(self, most: int) -> int:
+        """Send up to ``most`` waiting events while there is room. Returns the number sent."""
+        self.blocked = False
+        sent = 0
+        while sent < most and (self._waiting or self._snapshot is not None):
+            if not (self._serve_snapshot() if self._snapshot is not None else self._serve_change()):
+                self.blocked = True
+                break
+            sent += 1
+        return sent
+
+    def _serve_snapshot(self) -> bool:
+        """Send the next entry of the snapshot, or its end. Returns False without room."""
+        snapshot = self._snapshot
+        assert snapshot is not None
+        while snapshot:
+            event = self._shown(snapshot[0])
+            changed = self._waiting.get(event.key)
+            if changed is not None:
+                if changed[0].gone:
+                    del self._waiting[event.key]
+                    snapshot.popleft()
+                    continue
+                event = changed[0].called(event.name)
+            if not self._send(event, False):
+                return False
+            snapshot.popleft()
+            self._waiting.pop(event.key, None)
+            return True
+        if not self._send(None, True):
+            return False
+        self._snapshot = None
+        return True
+
+    def _serve_change(self) -> bool:
+        key, (event, _) = next(iter(self._waiting.items()))
+        # An event keeps the place of an older one, so that one behind it may have a lower revision.
+        if not self._send(event, len(self._waiting) == 1):
+            return False
+        del self._waiting[key]
+        return True
+
+
+MAX_POSITION = 256
+"""Bytes of a body that is looked at: a table of two integers has 35."""
+
+OF_SERVICES = (Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED, Kind.CHECKED, Kind.HIDDEN, Kind.SHOWN)
+OF_LOADS = (Kind.JOINED, Kind.LEFT, Kind.LOAD)
+OF_LOADS_OF_SERVICE = (Kind.OFFERED, Kind.WITHDRAWN, Kind.HIDDEN, Kind.SHOWN, Kind.LOAD)
+"""The kinds of changes that make events of a resource."""
+
+_STEP = {
+    Kind.OFFERED: 1,
+    Kind.WITHDRAWN: -1,
+    Kind.HIDDEN: -1,
+    Kind.SHOWN: 1,
+    Kind.JOINED: 1,
+    Kind.LEFT: -1,
+}
+"""The number of services, or of providers, that a change adds."""
+
+
+def position(body: bytes) -> tuple[int, int] | None:
+    """Return the epoch and the revision in the body of a Summon, None where it does not give them."""
+    if not body or len(body) > MAX_POSITION:
+        return None
+    try:
+        members = field_table.decode(bytes(body))
+    except IllFormed:
+        return None
+    epoch, revision = members.get("epoch"), members.get("revision")
+    # A Boolean is an int for Python.
+    return (epoch, revision) if type(epoch) is int and type(revision) is int else None
+
+
+def services_since(
+    changes: Iterable[Change], name: str | None, board: Catalogue, reading: RegistryReading = EVERY_ENTRY
+) -> list[EntryEvent[Any]]:
+    """Return the events of all services that ``reading`` shows, or of those of a name."""
+    merged = _Merged()
+    for change in changes:
+        service = change.subject
+        assert isinstance(service, Service)
+        if (name is None or service.name == name) and reading.shows(service.name):
+            merged.add(key_of(service), change, service)
+    return merged.events(board.count, board.entry, ("up", "update"))  # type: ignore[arg-type]
+
+
+def loads_since(
+    changes: Iterable[Change], name: str | None, board: Catalogue, load: Callable[[int], Load | None]
+) -> list[EntryEvent[Any]]:
+    """Return the events of all loads, or of those of the providers of a service."""
+    merged = _Merged()
+    for change in changes:
+        provider, subject = change.provider, change.subject
+        if provider == BROKER or (isinstance(subject, Service) and subject.name != name):
+            continue
+        merged.add(provider, change, Load(provider, "", 0.0))
+
+    def count(key: Hashable) -> int:
+        assert isinstance(key, int)
+        return int(load(key) is not None) if name is None else board.offered_by(key, name)
+
+    return merged.events(count, load, ("load", "load"))  # type: ignore[arg-type]
+
+
+class _Merged:
+    """The changes of each entry: the last one, and by how many services or providers it grew."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Hashable, tuple[Change, Any, int]] = {}
+
+    def add(self, key: Hashable, change: Change, subject: Service | Load) -> None:
+        """Add a change of an entry. ``subject`` is shown if the entry is gone now."""
+        grown = _STEP.get(change.kind, 0) + (self._entries.pop(key)[2] if key in self._entries else 0)
+        self._entries[key] = (change, subject, grown)  # at the end: in the order of revisions
+
+    def events(
+        self, count: Callable[[Hashable], int], entry: Callable[[Hashable], Any], names: Sequence[str]
+    ) -> list[EntryEvent[Any]]:
+        """Return one event for each entry. ``names`` are those of an event of a new entry and of a known one."""
+        events: list[EntryEvent[Any]] = []
+        for key, (change, subject, grown) in self._entries.items():
+            now = count(key)
+            known = now - grown > 0
+            if now:
+                new, changed = names
+                events.append(EntryEvent(key, changed if known else new, change.revision, entry(key), new=not known))
+            elif known:
+                events.append(EntryEvent(key, "down", change.revision, subject, gone=True))
+        return events

@@ -1,0 +1,502 @@
+"""The profile "queue": work queues. Each Content is given to one reader after another until one confirms it.
+
+Rules (the behaviour of queues themselves is in `broker.core.queues.queue`):
+- A resource is a queue. Its first use creates it, in the virtual host of the user.
+- A Content is confirmed to its writer when it is queued; in a durable queue when it is on the disk, or when a reader
+  has confirmed it. Confirms are batched: one with ``multiple`` covers many where no earlier Content is undecided.
+- A Content that finds no room now is rejected with recycle ("send it again"); one that can never be queued is rejected
+  without. From a writer without confirmation, what finds no room is lost, and counted.
+- A reader that confirms has a send window. A reader that does not is sent Contents as long as it reads, in bounded
+  turns; each Content is settled when the transport accepts it.
+- A Content that a reader confirms is settled. One that it rejects with recycle is sent again: to another reader with
+  room, or else after a pause. One that it rejects without recycle becomes a dead letter.
+- After a Dismiss, the reader keeps the Contents that it was sent, and answers them. When a flow ends, its unanswered
+  Contents return to their places.
+- A Content is sent with its properties and those of the broker: ``user-id`` if its writer has a name, ``redelivered``,
+  ``delivery-count`` from 1 on, and ``death-reason`` of dead letters. The broker removes these properties from what
+  writers send. It reads ``ttl`` (milliseconds) and ``message-id``.
+- In a cluster, or with a shared store, a queue is used at the broker that owns it (`Owners`). A lease names its queues,
+  which are claimed and loaded before the lease is issued; it is refused if another broker has one of them. Flows that
+  use a queue end when the queue moves, and their clients are notified.
+- A slow reader keeps its place; Contents that it has no room for are given to others, or wait for it.
+
+The file is longer than others: its readers and writers implement one profile and share its rules.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred, FirstError, gatherResults
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
+
+from broker.core.errors import Reason, Refusal
+from broker.net.interfaces.router import Sent
+from broker.wires.mtl.codec.data_messages import Content, make_tail
+from broker.wires.mtl.codec.field_table import MAX_EXTENDED, IllFormed, check, members, with_members, without_members
+from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter, payer_of
+from broker.wires.mtl.sessions.send_window import SendWindow
+
+MAX_NAME = 250
+"""Bytes of the name of a queue: that of its dead letters is longer by five, and must be a short string, too."""
+
+DEAD = ".dead"
+"""Suffix of the names of dead letter queues."""
+
+MOST_AT_ONCE = 100
+"""Contents that a reader without window is sent in one turn of the reactor: some milliseconds of work."""
+
+MOST_PREPARED = 32
+"""Cached tails of Contents of one writer: it has few queues, and its properties are often the same."""
+
+MAX_PREPARED = 2_048
+"""Bytes of a cached tail, as in `broker.wires.mtl.codec.data_messages.MAX_TAIL`."""
+
+LONGEST_TTL = 10 * 365 * 86_400.0
+"""Seconds: a longer time to live counts as unlimited."""
+
+
+_Prepared = tuple[bytes, float | None, str | None]
+"""Processed tail of a Content: the tail that it is sent with, its time to live in seconds, and its message-id."""
+
+
+class WorkMessage(Protocol):
+    """A message of a queue. ``head`` is the tail that it is sent with the first time."""
+
+    head: bytes
+    body: Any
+    count: int
+    death: Any
+    queue: Any
+    size: int
+
+
+class WorkQueue(Protocol):
+    """A queue: see `broker.core.queues.queue.Queue`."""
+
+    def put(
+        self, head: bytes, body: Any, ttl: float | None, user: str, id: str | None, author: Any, token: Any, payer: str
+    ) -> bool: ...
+
+    def join(self, receiver: Any) -> Any: ...
+
+    def leave(self, consumer: Any) -> None: ...
+
+
+class WorkQueues(Protocol):
+    """All queues: see `broker.core.queues.queues.Queues`."""
+
+    def open(self, space: str, name: str, payer: str) -> WorkQueue: ...
+
+    def serve(self, receiver: Any) -> None: ...
+
+    def give_back(self, messages: Iterable[Any]) -> None: ...
+
+    def counts(self) -> Mapping[str, int]: ...
+
+
+class Owners(Protocol):
+    """Ownership of queues: see `broker.core.queues.ownership.QueueOwnership`."""
+
+    lost: Any
+
+    def require(self, space: str, name: str) -> Deferred[None] | None: ...
+
+
+class QueueProfile:
+    """See `broker.wires.mtl.sessions.profile_interface.Profile`."""
+
+    name = "queue"
+    confirms: Mapping[Side, tuple[ConfirmMode, ...]] = {
+        Side.READER: (ConfirmMode.FULL, ConfirmMode.NONE),
+        Side.WRITER: (ConfirmMode.FULL, ConfirmMode.NONE),
+    }
+    sole: str | None = None
+
+    def __init__(
+        self,
+        queues: WorkQueues,
+        flows: DataFlows,
+        clock: IReactorTime,
+        window_bytes: int,
+        owners: Owners | None = None,
+    ) -> None:
+        self._queues = queues
+        self._owners = owners
+        """None where this broker owns all queues."""
+        self._present: dict[ProfileReader | ProfileWriter, None] = {}
+        """Flows that may have to move, if there are owners."""
+        if owners is not None:
+            owners.lost = self._lost
+        self._flows = flows
+        self._clock = clock
+        self.window_bytes = window_bytes
+        """Bytes of unconfirmed Contents of one reader. A change applies to flows that begin later."""
+        self._unanswered: dict[_WriterPlace, None] = {}
+        """Writers with due Confirms."""
+        self._answering: IDelayedCall | None = None
+
+    # the profile
+
+    def check(self, principal: Principal, side: Side, resource: str) -> None:
+        if len(resource.removesuffix(DEAD).encode()) > MAX_NAME:
+            raise Refusal(Reason.PARAMETER, f"the name of a queue has more than {MAX_NAME} bytes")
+        if not principal.allowed.may(side, self.name, resource):
+            raise Refusal(Reason.FORBIDDEN, f"this user may not be a {side.value} of that queue")
+
+    def prepare(self, principal: Principal, side: Side, resources: Collection[str]) -> Deferred[None] | None:
+        if self._owners is None:
+            return None
+        waits = []
+        for resource in resources:
+            self.check(principal, side, resource)  # only permitted queues are claimed
+        for resource in resources:
+            ready = self._owners.require(principal.host, resource)
+            if ready is not None:
+                waits.append(ready)
+        return gatherResults(waits, consumeErrors=True).addCallbacks(_nothing, _first) if waits else None
+
+    def granted(self, grant: Grant) -> Mapping[str, str]:
+        return {}
+
+    def joined(self, flow: ProfileReader | ProfileWriter) -> None:
+        grant = flow.grant
+        if self._owners is not None:
+            self._present[flow] = None
+        if grant.side is Side.WRITER:
+            flow.place = _WriterPlace(flow)  # type: ignore[arg-type]
+        elif grant.confirm is ConfirmMode.FULL:
+            flow.place = _ConfirmingReader(self._queues, flow, SendWindow(grant.window, self.window_bytes))  # type: ignore[arg-type]
+        else:
+            flow.place = _UnconfirmedReader(self._queues, flow, self._clock)  # type: ignore[arg-type]
+
+    def left(self, flow: ProfileReader | ProfileWriter) -> None:
+        self._present.pop(flow, None)
+        flow.place.end()
+
+    def _lost(self, space: str, name: str) -> None:
+        """End the flows that use a queue, or its dead-letter queues, which another broker has now."""
+        for flow in list(self._present):
+            grant = flow.grant
+            used = grant.resources or (flow.place.consumers if grant.side is Side.READER else ())
+            if grant.principal.host == space and any(_living(resource) == name for resource in used):
+                self._flows.end(flow, "moved", announce=True)
+
+    def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
+        receiver: _ReaderPlace = reader.place
+        try:
+            queue = self._queues.open(reader.grant.principal.host, resource, payer_of(reader))
+        except Refusal as refusal:
+            # The Summon has been answered by 200 already, so the flow ends. The client may try again later.
+            moved = refusal.reason is not Reason.LIMIT
+            self._flows.end(reader, "moved" if moved else "limit", announce=moved)
+            return
+        receiver.consumers[resource] = queue.join(receiver)
+
+    def dismiss(self, reader: ProfileReader, resource: str) -> None:
+        consumer = reader.place.consumers.pop(resource, None)
+        if consumer is not None:  # else its Summon is not answered yet
+            consumer.queue.leave(consumer)
+
+    def heartbeat(self, flow: ProfileReader | ProfileWriter) -> None:
+        """No-op: flows of this profile are no providers."""
+
+    def provider(self, flow: ProfileReader | ProfileWriter) -> int | None:
+        return None
+
+    def room(self, reader: ProfileReader) -> None:
+        receiver: _ReaderPlace = reader.place
+        receiver.unblock()
+        self._queues.serve(receiver)
+
+    def content(self, writer: ProfileWriter, resource: str, content: Content) -> None:
+        author: _WriterPlace = writer.place
+        sequence = content.sequence
+        head, ttl, id = author.prepared.get(content.tail) or author.prepare(resource, content)
+        try:
+            queue = self._queues.open(author.host, resource, author.payer)
+            safe = queue.put(head, content.body, ttl, author.user, id, author.waits, sequence, author.payer)
+        except Refusal as refusal:
+            if refusal.reason is Reason.ELSEWHERE:
+                author.misdirect(sequence)
+            else:
+                author.refuse(sequence, recycle=refusal.reason in (Reason.LIMIT, Reason.UNAVAILABLE))
+            return
+        if author.waits is not None:
+            if safe:
+                author.done.append(sequence)
+                if self._answering is None or author not in self._unanswered:
+                    self._answer_soon(author)
+            else:
+                author.undecided.append(sequence)
+
+    def confirmed(self, reader: ProfileReader, sequence: int, multiple: bool) -> None:
+        receiver: _ConfirmingReader = reader.place
+        for message in receiver.window.answered(sequence, multiple):
+            message.queue.settle(message)
+        receiver.look()
+        if receiver.parked:
+            self._queues.serve(receiver)
+
+    def rejected(self, reader: ProfileReader, sequence: int, multiple: bool, recycle: bool) -> None:
+        receiver: _ConfirmingReader = reader.place
+        messages = receiver.window.answered(sequence, multiple)
+        receiver.look()
+        for message in messages:
+            if recycle:
+                message.queue.recycle(message, receiver)
+            else:
+                message.queue.reject(message)
+        if receiver.parked:
+            self._queues.serve(receiver)
+
+    def counts(self) -> Mapping[str, int]:
+        return {f"mtl_queue.{name}": count for name, count in self._queues.counts().items()}
+
+    def close(self) -> None:
+        if self._answering is not None:
+            self._answering.cancel()
+            self._answer()
+
+    # Confirms to writers
+
+    def _answer_soon(self, author: _WriterPlace) -> None:
+        """Send the Confirms of a writer after the messages that have been received already: one Confirm covers many."""
+        self._unanswered[author] = None
+        if self._answering is None:
+            self._answering = self._clock.callLater(0, self._answer)
+
+    def _answer(self) -> None:
+        self._answering = None
+        unanswered, self._unanswered = self._unanswered, {}
+        for author in unanswered:
+            author.answer()
+
+
+class _WriterPlace:
+    """State of a writer."""
+
+    __slots__ = ("_writer", "done", "host", "payer", "prepared", "undecided", "user", "waits")
+
+    def __init__(self, writer: ProfileWriter) -> None:
+        self._writer: ProfileWriter | None = writer
+        self.host = writer.grant.principal.host
+        self.user = writer.grant.principal.user
+        self.payer = payer_of(writer)
+        self.waits = self if writer.grant.confirm is ConfirmMode.FULL else None
+        """Receiver of the outcome of durable messages, None if the flow is not confirmed."""
+        self.done: list[int] = []
+        """Sequences to be confirmed."""
+        self.undecided: deque[int] = deque()
+        """Sequences of messages that are being written to the disk, in this order."""
+        self.prepared: dict[bytes, _Prepared] = {}
+        """Cache of processed tails."""
+
+    def prepare(self, resource: str, content: Content) -> _Prepared:
+        """Read the properties of a Content, and make the tail that it is sent with."""
+        table = without_members(content.table, "user-id", "death-reason")
+        own: dict[str, Any] = {"redelivered": False, "delivery-count": 1}
+        if self.user:
+            own["user-id"] = self.user
+        head = make_tail(resource, with_members(table, **own))
+        said = members(content.table, "ttl", "message-id")
+        ttl, id = said.get("ttl"), said.get("message-id")
+        seconds = None
+        # bool is a subclass of int in Python.
+        if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 <= ttl <= LONGEST_TTL * 1000:
+            seconds = ttl / 1000
+        if len(self.prepared) >= MOST_PREPARED:
+            self.prepared.clear()
+        prepared = head, seconds, id if isinstance(id, str) else None
+        if len(head) <= MAX_PREPARED:
+            self.prepared[content.tail] = prepared
+        return prepared
+
+    def refuse(self, sequence: int, recycle: bool) -> None:
+        """Reject a Content, after the Confirms that are due: answers of a writer are in order."""
+        if self._writer is not None:
+            self.answer()
+            self._writer.reject(sequence, recycle=recycle)
+
+    def misdirect(self, sequence: int) -> None:
+        """Refuse a Content for a queue of another broker, after the Confirms that are due."""
+        if self._writer is not None:
+            self.answer()
+            self._writer.misdirect(sequence)
+
+    def kept(self, tokens: Sequence[int]) -> None:
+        """Confirm messages that are on the disk."""
+        for sequence in tokens:
+            self.undecided.remove(sequence)  # near the front: batches are written in order
+        self.done += tokens
+        self.answer()
+
+    def not_kept(self, tokens: Sequence[int]) -> None:
+        """Reject messages that could not be written."""
+        lost = set(tokens)
+        self.undecided = deque(each for each in self.undecided if each not in lost)
+        for sequence in tokens:
+            self.refuse(sequence, recycle=True)
+
+    def answer(self) -> None:
+        """Send the Confirms that are due."""
+        done, self.done = self.done, []
+        if not done or self._writer is None:
+            return
+        # A Confirm with ``multiple`` covers all up to its sequence, so it must end below the first undecided one.
+        last = max(done)
+        first = self.undecided[0] if self.undecided else last + 1
+        if last < first:
+            self._writer.confirm(last, len(done) > 1)
+            return
+        covered = [sequence for sequence in done if sequence < first]
+        if covered:
+            self._writer.confirm(max(covered), len(covered) > 1)
+        for sequence in done:
+            if sequence > first:
+                self._writer.confirm(sequence)
+
+    def end(self) -> None:
+        """Process the end of the flow."""
+        self.waits = None  # a reference to itself: without the cycle, no garbage collection is needed
+        self._writer = None
+
+
+class _ReaderPlace:
+    """State of a reader: see `broker.core.queues.interfaces.MessageReceiver`."""
+
+    def __init__(self, queues: WorkQueues, reader: ProfileReader) -> None:
+        self.room = True
+        self.parked: dict[Any, None] = {}
+        self.consumers: dict[str, Any] = {}
+        """By the names of their queues."""
+        self._queues = queues
+        self._reader = reader
+        self._blocked = False
+        """True if a Content found no room in the transport, or the reader is gone."""
+
+    def unblock(self) -> None:
+        """Process that the reader has room again."""
+        self._blocked = False
+        self.look()
+
+    def look(self) -> None:
+        """Update ``room``."""
+        self.room = not self._blocked
+
+    def _send(self, message: WorkMessage) -> bool:
+        """Send a message. Returns False if the transport refused it."""
+        tail = message.head if message.count == 1 and message.death is None else _again(message)
+        if self._reader.send(tail, message.body) is Sent.SENT:
+            return True
+        self._blocked = True
+        self.room = False
+        return False
+
+    def end(self) -> None:
+        """Process the end of the flow."""
+        self._blocked = True
+        self.room = False
+        for consumer in self.consumers.values():
+            consumer.queue.leave(consumer)
+        self.consumers.clear()
+
+
+class _ConfirmingReader(_ReaderPlace):
+    """A reader that confirms."""
+
+    def __init__(self, queues: WorkQueues, reader: ProfileReader, window: SendWindow[Any]) -> None:
+        super().__init__(queues, reader)
+        self.window = window
+
+    def look(self) -> None:
+        self.room = not self._blocked and self.window.room
+
+    def take(self, message: WorkMessage) -> bool:
+        if not self._send(message):
+            return False
+        self.room = self.window.add(self._reader.sequence, message)
+        return True
+
+    def end(self) -> None:
+        super().end()
+        self._queues.give_back(self.window.clear())
+
+
+class _UnconfirmedReader(_ReaderPlace):
+    """A reader that does not confirm."""
+
+    def __init__(self, queues: WorkQueues, reader: ProfileReader, clock: IReactorTime) -> None:
+        super().__init__(queues, reader)
+        self._clock = clock
+        self._sent = 0
+        """Contents sent in the present turn."""
+        self._pause: IDelayedCall | None = None
+
+    def look(self) -> None:
+        self.room = not self._blocked and self._pause is None
+
+    def take(self, message: WorkMessage) -> bool:
+        if not self._send(message):
+            return False
+        message.queue.settle(message)
+        self._sent += 1
+        if self._sent == MOST_AT_ONCE:
+            self.room = False
+            self._pause = self._clock.callLater(0, self._go_on)
+        return True
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._sent = 0
+        self.look()
+        self._queues.serve(self)
+
+
+def _living(name: str) -> str:
+    """Return the name of a queue without the suffixes of dead-letter queues."""
+    while name.endswith(DEAD):
+        name = name.removesuffix(DEAD)
+    return name
+
+
+def _nothing(_: object) -> None:
+    """Drop the results of preparations."""
+
+
+def _first(failure: Failure) -> None:
+    """Raise the first refusal."""
+    error = failure.value
+    if isinstance(error, FirstError):
+        error.subFailure.raiseException()
+    failure.raiseException()
+
+
+def _again(message: WorkMessage) -> bytes:
+    """Return the tail of a message that was sent before, or that is a dead letter."""
+    table = message.head[1 + message.head[0] :]
+    own: dict[str, Any] = {"redelivered": message.count > 1, "delivery-count": message.count}
+    if message.death is not None:
+        own["death-reason"] = str(message.death)
+    return make_tail(message.queue.name, with_members(table, **own))
+
+
+def identity_of(tail: bytes) -> tuple[str, str] | None:
+    """Return the user-id and message-id in the tail of a kept Content, None without a message-id. The user is empty
+    without a user-id."""
+    said = members(tail[1 + tail[0] :], "user-id", "message-id")
+    user, id = said.get("user-id", ""), said.get("message-id")
+    return (user, id) if isinstance(user, str) and isinstance(id, str) else None
+
+
+def is_readable(tail: bytes) -> bool:
+    """Return whether the tail of a kept Content can be sent with other properties. An altered one may not be."""
+    try:
+        check(tail[1 + tail[0] :], MAX_EXTENDED)
+    except (IllFormed, IndexError):
+        return False
+    return True
