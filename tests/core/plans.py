@@ -29,6 +29,8 @@ def service(name: str, **members: Any) -> dict[str, Any]:
         "growth_per_week": 0.01, "short_by_trend": None, "demand_now": 80.0, "demand_day": 90.0, "peak_bound": 120.0,
         "full_load": 50.0, "known_hours": 168, "policy": POLICY,
         "odds": {"day_ahead": 0.01, "said": 0.02, "trials": 16, "missed": 0},
+        "odds_week": {"week_ahead": 0.03, "said": 0.04, "trials": 2, "missed": 0},
+        "schedule_record": {"hours": 336, "missed": 1, "weeks": 2, "weeks_missed": 1, "saved": 0.3},
         "bound": {"trials": 16, "missed": 0, "miss_at_most": 0.17, "hours_ahead": 168},
         "erlangs": None, "service_s": None, "shared_providers": 0, "cost_now": None, "cost_needed": None, "note": "",
         "report": None, "schedule": [None] * 168,

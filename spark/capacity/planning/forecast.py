@@ -4,7 +4,9 @@ Rules:
 - The history of a service is `demand_mean` of its hours before ``now``, from the first to the last full hour, and for
   the peak bound the finest peak of the same hours (`PEAKS`). An hour without a row, or without a demand in it, is
   unknown, not zero.
-- Hours of an exclusion (`policy`) are no peaks: they are unknown to the peak bound. Its headroom is that of the policy.
+- Hours of an exclusion (`policy`) are no peaks: they are unknown to the peak bound. A headroom of the policy is that of
+  the bound.
+- The bound of an hour is at least its p95, and at most the peak bound.
 - The forecast begins with the hour ``now`` and has a row for each hour of the horizon.
 - A service that has not been seen for `HISTORY_DAYS` days has no history left, and no forecast.
 - Nothing depends on the wall clock: the same rows and the same ``now`` give the same forecast.
@@ -69,9 +71,13 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
             highest = highest.mask(pd.Series(out, highest.index))
         headroom = assumed.of(service).headroom
         peaks = models.recent(hourly(hours["h"], highest, start))
+        at = peak_bound.highest_at(peaks)
         record = peak_bound.record(peaks, horizon, headroom=headroom)
-        odds = peak_bound.odds(peaks, headroom=headroom)
-        bound = max(peak_bound.bound(peaks, headroom=headroom), float(told.p50.max()))
+        odds = peak_bound.odds(peaks, headroom=headroom, horizon=horizon)
+        week = peak_bound.odds(peaks, headroom=headroom, days=models.WEEK_DAYS, horizon=horizon)
+        hourly_record = peak_bound.schedule_record(peaks, headroom=headroom)
+        bound = max(peak_bound.bound(peaks, headroom=headroom, horizon=horizon), float(told.p50.max()))
+        by_hour = peak_bound.by_hour(peaks, horizon, headroom=headroom)
         return pd.DataFrame(
             {
                 "date": issued.date(),
@@ -81,8 +87,11 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
                 "model": told.model,
                 "p50": told.p50,
                 "p95": told.p95,
-                "hour_bound": np.maximum(peak_bound.by_hour(peaks, horizon, headroom=headroom), told.p50),
+                "hour_bound": np.minimum(np.maximum(by_hour, told.p95), bound),
                 "peak_bound": bound,
+                "highest": None if at is None else peaks[at],
+                "highest_at": pd.NaT if at is None else start - pd.Timedelta(hours=len(peaks) - at),
+                "headroom": headroom or peak_bound.headroom_of(len(peaks), horizon=horizon),
                 "mase": _or_none(told.mase, horizon),
                 "mase_naive": _or_none(told.mase_naive, horizon),
                 "coverage": _or_none(told.coverage, horizon),
@@ -90,10 +99,18 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
                 "bound_missed": record.missed,
                 "bound_miss_most": record.at_most,
                 "bound_ahead_h": record.ahead,
-                "odds_day": odds.now,
+                "odds_day": _or_none(odds.now, horizon),
                 "odds_trials": odds.trials,
                 "odds_missed": odds.missed,
                 "odds_said": _or_none(odds.said, horizon),
+                "odds_week": _or_none(week.now, horizon),
+                "odds_week_trials": week.trials,
+                "odds_week_missed": week.missed,
+                "odds_week_said": _or_none(week.said, horizon),
+                "hours_tried": hourly_record.hours,
+                "hours_missed": hourly_record.missed,
+                "weeks_tried": hourly_record.weeks,
+                "weeks_missed": hourly_record.weeks_missed,
                 "over_provision": _or_none(record.over, horizon),
                 "seasons": told.seasons,
                 "flag": "; ".join(flag for flag in (told.flag, _quiet(series)) if flag),

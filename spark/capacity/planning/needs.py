@@ -22,6 +22,7 @@ import attrs
 
 from spark.capacity.planning import erlang
 from spark.capacity.planning.erlang import MOST_ERLANGS, WAIT_SHARE
+from spark.capacity.planning.peak_bound import A_WEEK
 from spark.capacity.planning.policy import DEFAULT, Policy
 
 ROUNDING = 1e-9
@@ -48,7 +49,7 @@ class Needs:
 
     def of(self, load: float) -> int | None:
         """Return the providers that the policy wants for a load; None where nothing is known."""
-        wanted = self._wanted(load)
+        wanted = self.wanted(load)
         if not wanted:
             return None
         most = self.policy.most
@@ -69,7 +70,7 @@ class Needs:
         """Return the highest load for which so many providers are enough, infinite if any is; None where nothing is
         known."""
         policy = self.policy
-        if not self._wanted(0.0):
+        if not self.wanted(0.0):
             return None
         if policy.most is not None and providers >= policy.most:
             return inf
@@ -86,14 +87,14 @@ class Needs:
 
     def rule(self, load: float) -> str:
         """Name the rule that decides on the need of a load."""
-        wanted, most = self._wanted(load), self.policy.most
+        wanted, most = self.wanted(load), self.policy.most
         if not wanted:
             return "none"
         if most is not None and max(wanted.values()) > most:
             return f"at most {most}"
         return max(wanted, key=lambda name: wanted[name])
 
-    def _wanted(self, load: float) -> dict[str, int]:
+    def wanted(self, load: float) -> dict[str, int]:
         """Return the providers that each rule of the policy wants, by its name; the first of equal ones decides."""
         policy, busy = self.policy, self.busy(load)
         if busy is None:
@@ -141,8 +142,9 @@ def needs_of(row: Mapping[str, Any]) -> Needs:
 
 
 def policy_of(row: Mapping[str, Any]) -> Policy:
-    """Return the policy of a service, from its row of gold_plan; members that it does not have are the defaults."""
-    given: dict[str, Any] = {"services": str(row.get("policy") or "*")}
+    """Return the policy of a service, from its row of gold_plan; members that it does not have are the defaults, and
+    the headroom the least."""
+    given: dict[str, Any] = {"services": str(row.get("policy") or "*"), "headroom": A_WEEK.least}
     for name, column in POLICY_COLUMNS.items():
         if (value := _finite(row.get(column))) is not None:
             given[name] = int(value) if name in ("spares", "n_plus", "least", "most") else value

@@ -4,35 +4,31 @@ Peaks are maxima of minutes, or of five where no minutes are known: one value fo
 it), oldest first; NaN where nothing is known. Pure numpy: no Spark in here.
 
 Rules:
-- The bound of a horizon is the highest peak of the last `SPAN_DAYS` days times a headroom, `HEADROOM` unless the policy
-  of the service has another. Nothing in it is fitted to a service, so its past misses are those of a rule that did not
-  see them.
+- The bound of a horizon is the highest peak of the last `SPAN_DAYS` days times a headroom, that of the history and
+  the horizon (`headroom_of`) unless the policy of the service has another. Nothing in it is fitted to a service, so its
+  past misses are those of a rule that did not see them.
 - The bound of an hour is made in the same way of the peaks of that hour of the week (of the day, while there are less
   than three weeks) and of the hours beside it. It serves schedules and dates, and is never above the bound.
 - The record of a service: the same rule at past moments, one horizon apart, each given only the data known then. With
   less than `FIRST` horizons of history the record looks a day ahead; with less than `FIRST` days there is none.
-- The odds that the peak of the next day is above the bound: a beta-binomial rate, whose prior is the pooled rate of
-  public series with as long a history, and whose data are the service's own past days. On each past day the odds are
-  those that would have been said then, so that the odds have a record of their own. No odds are said of a week ahead:
-  two public series of months are too few to calibrate them.
+- The odds that the peak of the next day, or of the next week, is above the bound: a beta-binomial rate, whose prior is
+  the pooled rate of public series with as long a history, and whose data are the service's own past days or weeks. At
+  each past moment the odds are those that would have been said then, so that the odds have a record of their own.
 - The promise of the record is an upper limit: a rate of misses that is higher would have shown more of them on 19
   services of 20 (the one-sided limit of Clopper and Pearson).
 
-No rule with more in it was clearly better; docs/adr/0032 has the measurements.
+docs/adr/0032 and 0059 have the measurements.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 import numpy as np
 
-from spark.capacity.planning.models import DAY, Floats, season_of
-
-HEADROOM = 1.3
-"""Over the highest peak: on the first 60 % of 19 public series the bound then was missed at 3 of 86 horizons."""
+from spark.capacity.planning.models import DAY, WEEK_DAYS, Floats, season_of
 
 SPAN_DAYS = 56
 """Days of which the highest peak is taken: eight weeks hold eight weekly peaks."""
@@ -44,21 +40,44 @@ LEVEL = 0.95
 """Of the upper limit."""
 
 
-PRIORS = ((14, 0.055), (math.inf, 0.007))
-"""Pooled rates of days with a peak above the bound, by the days of history up to which they hold: 13 of 250 and 1 of
-255 on 20 public series, each counted with half a miss more. Longer histories are those of few series."""
+MOST_HEADROOM = 1.8
+"""Beyond it the days after a history of less than a week had no fewer misses."""
 
-WEIGHT = 40.0
-"""Days that a prior counts for. The weights 2, 5, 10, 20 and 40 were compared with each series left out of its priors,
-and this one had the least log loss: odds below 1 % (0.6 % on average) came on 0.5 % of 221 days, odds of 4 to 8 %
-(5.3 %) on 4.1 % of 245."""
+WEIGHT_DAYS = 400
+"""Days, in days or weeks, that a prior counts for. Of the weights from 40 to 400 this one had the least log loss of a
+day ahead, with each set of series left out of its priors."""
+
+
+@attrs.frozen
+class Ahead:
+    """The headroom of a horizon, 1 + ``fall`` / weeks of history and at least ``least``, and the priors of its odds.
+
+    A prior is the rate of days, or weeks, with a peak above the bound on 69 public series, for histories of up to so
+    many days. None: nothing is said of a week.
+    """
+
+    fall: float
+    least: float
+    day_priors: Sequence[tuple[float, float]]
+    week_priors: Sequence[tuple[float, float]] | None
+
+
+A_DAY = Ahead(0.4, 1.1, ((56, 0.0130), (math.inf, 0.0041)), None)
+"""A day ahead: 0.9 % of days had a peak above such a bound, at 0.89 of the cost of a factor of 1.3, with 0.5 %. Of
+histories under 1, 2, 4, 8 and more weeks 1.6, 2.0, 0.9, 1.3 and 0.4 % had, and with the factor 3.1, 1.9, 0.6, 0.2 and
+0.1 %."""
+
+A_WEEK = Ahead(0.8, 1.2, ((28, 0.0078), (56, 0.0042), (math.inf, 0.0016)), ((56, 0.043), (math.inf, 0.0092)))
+"""A week ahead, and for longer: of histories under 2, 4, 8 and more weeks 4.1, 4.6, 4.1 and 0.9 % were followed by a
+week with a peak above such a bound, and with a factor of 1.3 15.9, 4.6, 1.7 and 0.5 %. At least 1.15 would be 6.8 % of
+the third."""
 
 
 @attrs.frozen
 class Odds:
-    """Odds that the peak of the next day is above the bound, and their record on past days.
+    """Odds that the peak of the next day or week is above the bound, and their record.
 
-    ``said`` is the mean of the odds on ``trials`` past days, of which ``missed`` had such a peak; NaN without any.
+    ``said`` is the mean of the odds at ``trials`` past moments, of which ``missed`` had such a peak; NaN without any.
     """
 
     now: float
@@ -85,28 +104,58 @@ class Record:
         return upper_limit(self.missed, self.trials)
 
 
+@attrs.frozen
+class ScheduleRecord:
+    """Record of the bounds of hours in past weeks: ``missed`` of ``hours`` had a peak above theirs, in
+    ``weeks_missed`` of ``weeks``."""
+
+    hours: int
+    missed: int
+    weeks: int
+    weeks_missed: int
+
+
+def highest_at(peaks: Floats, day: int = DAY) -> int | None:
+    """Return the step of the peak that the bound looks at, the first of equal ones; None if none is known."""
+    first = max(0, len(peaks) - SPAN_DAYS * day)
+    if np.isnan(peaks[first:]).all():
+        first = 0
+    return None if np.isnan(peaks[first:]).all() else first + int(np.nanargmax(peaks[first:]))
+
+
 def highest(peaks: Floats, day: int = DAY) -> float:
     """Return the highest peak that the bound looks at; NaN if none is known."""
-    known = peaks[~np.isnan(peaks)]
-    recent = peaks[-SPAN_DAYS * day :]
-    recent = recent[~np.isnan(recent)]
-    if len(recent):
-        return float(recent.max())
-    return float(known.max()) if len(known) else math.nan
+    at = highest_at(peaks, day)
+    return math.nan if at is None else float(peaks[at])
+
+
+def ahead_of(horizon: int | None, day: int = DAY) -> Ahead:
+    """Return the rule of a horizon in steps; None is a week."""
+    return A_DAY if horizon is not None and horizon <= day else A_WEEK
+
+
+def headroom_of(steps: int, day: int = DAY, horizon: int | None = None) -> float:
+    """Return the headroom after so many steps of history."""
+    rule, weeks = ahead_of(horizon, day), min(steps, SPAN_DAYS * day) / (WEEK_DAYS * day)
+    return min(MOST_HEADROOM, max(rule.least, 1.0 + rule.fall / weeks)) if weeks else MOST_HEADROOM
 
 
 def _raised(value: Floats | float, headroom: float) -> Floats:
     return np.asarray(value + (headroom - 1.0) * np.abs(value))
 
 
-def bound(peaks: Floats, day: int = DAY, headroom: float = HEADROOM) -> float:
-    """Return the bound of any horizon that begins where the peaks end; 0 where nothing is known."""
+def bound(peaks: Floats, day: int = DAY, headroom: float | None = None, horizon: int | None = None) -> float:
+    """Return the bound of a horizon that begins where the peaks end; 0 where nothing is known.
+
+    Without a ``headroom``, it is that of the history and the horizon.
+    """
     top = highest(peaks, day)
-    return 0.0 if math.isnan(top) else float(_raised(top, headroom))
+    return 0.0 if math.isnan(top) else float(_raised(top, headroom or headroom_of(len(peaks), day, horizon)))
 
 
-def by_hour(peaks: Floats, horizon: int, day: int = DAY, headroom: float = HEADROOM) -> Floats:
+def by_hour(peaks: Floats, horizon: int, day: int = DAY, headroom: float | None = None) -> Floats:
     """Return the bound of each step of the horizon."""
+    headroom = headroom or headroom_of(len(peaks), day, horizon)
     season, most = season_of(len(peaks), day), bound(peaks, day, headroom)
     recent = peaks[-SPAN_DAYS * day :]
     ahead = -(-len(recent) // season) * season - len(recent)
@@ -118,35 +167,59 @@ def by_hour(peaks: Floats, horizon: int, day: int = DAY, headroom: float = HEADR
     return np.resize(raised, horizon)
 
 
-def record(peaks: Floats, horizon: int, day: int = DAY, headroom: float = HEADROOM) -> Record:
+def record(peaks: Floats, horizon: int, day: int = DAY, headroom: float | None = None) -> Record:
     """Look back: how often would the bound have been missed?"""
     ahead = horizon if len(peaks) >= (FIRST + 1) * horizon else day
-    past = list(_past(peaks, ahead, FIRST * ahead, day, headroom))
+    past = list(_past(peaks, ahead, FIRST * ahead, day, headroom, horizon))
     ratios = [said / peak for _, said, peak in past if peak > 0.0]
     missed = sum(said < peak for _, said, peak in past)
     return Record(len(past), missed, ahead if past else 0, float(np.median(ratios)) if ratios else math.nan)
 
 
-def odds(peaks: Floats, day: int = DAY, headroom: float = HEADROOM) -> Odds:
-    """Return the odds of the next day."""
-    past = past_odds(peaks, day, headroom)
+def odds(
+    peaks: Floats, day: int = DAY, headroom: float | None = None, days: int = 1, horizon: int | None = None
+) -> Odds:
+    """Return the odds of the next day, or of the next ``days``: a week. With a history of less they are NaN, and so are
+    those of a week with a shorter ``horizon`` of the bound."""
+    if len(peaks) < days * day or (days > 1 and ahead_of(horizon, day).week_priors is None):
+        return Odds(math.nan, 0, 0, math.nan)
+    past = past_odds(peaks, day, headroom, days, horizon)
     missed = sum(miss for _, miss in past)
     said = sum(each for each, _ in past) / len(past) if past else math.nan
-    return Odds(_rate(len(peaks) / day, len(past), missed), len(past), missed, said)
+    return Odds(_rate(len(peaks), len(past), missed, days, day, horizon), len(past), missed, said)
 
 
-def past_odds(peaks: Floats, day: int = DAY, headroom: float = HEADROOM) -> list[tuple[float, bool]]:
-    """Return the odds that would have been said on each past day, and whether its peak was above the bound."""
+def past_odds(
+    peaks: Floats, day: int = DAY, headroom: float | None = None, days: int = 1, horizon: int | None = None
+) -> list[tuple[float, bool]]:
+    """Return the odds that would have been said at each past moment, and whether the peak that came was above the
+    bound."""
     made: list[tuple[float, bool]] = []
     missed = 0
-    for origin, said, peak in _past(peaks, day, 1, day, headroom):
+    for origin, said, peak in _past(peaks, days * day, days * day, day, headroom, horizon):
         miss = said < peak
-        made.append((_rate(origin / day, len(made), missed), miss))
+        made.append((_rate(origin, len(made), missed, days, day, horizon), miss))
         missed += miss
     return made
 
 
-def _past(peaks: Floats, ahead: int, first: int, day: int, headroom: float) -> Iterator[tuple[int, float, float]]:
+def schedule_record(peaks: Floats, day: int = DAY, headroom: float | None = None) -> ScheduleRecord:
+    """Look back: how many hours of past weeks, and how many weeks, had a peak above the bound of the hour?"""
+    week = WEEK_DAYS * day
+    hours = missed = weeks = weeks_missed = 0
+    for origin in range(len(peaks) - week, week - 1, -week):
+        before, came = peaks[:origin], peaks[origin : origin + week]
+        known = ~np.isnan(came)
+        if known.any() and not np.isnan(before).all():
+            above = int((came[known] > by_hour(before, week, day, headroom)[known]).sum())
+            hours, missed = hours + int(known.sum()), missed + above
+            weeks, weeks_missed = weeks + 1, weeks_missed + (above > 0)
+    return ScheduleRecord(hours, missed, weeks, weeks_missed)
+
+
+def _past(
+    peaks: Floats, ahead: int, first: int, day: int, headroom: float | None, horizon: int | None
+) -> Iterator[tuple[int, float, float]]:
     """Yield past moments from the step ``first`` on, the last of them ``ahead`` steps before the end, and as many from
     one to the next: the step, the bound that would have been said then, and the peak of the steps ahead.
 
@@ -155,13 +228,16 @@ def _past(peaks: Floats, ahead: int, first: int, day: int, headroom: float) -> I
     for origin in reversed(range(len(peaks) - ahead, first - 1, -ahead)):
         came, before = peaks[origin : origin + ahead], peaks[:origin]
         if not np.isnan(came).all() and not np.isnan(before).all():
-            yield origin, bound(before, day, headroom), float(np.nanmax(came))
+            yield origin, bound(before, day, headroom, horizon), float(np.nanmax(came))
 
 
-def _rate(days: float, trials: int, missed: int) -> float:
-    """Return the rate of days above the bound, after so many of history and such a record."""
-    prior = next(rate for until, rate in PRIORS if days < until)
-    return (prior * WEIGHT + missed) / (WEIGHT + trials)
+def _rate(history: int, trials: int, missed: int, days: int, day: int, horizon: int | None) -> float:
+    """Return the rate of times of so many ``days`` with a peak above the bound, after a history and a record."""
+    rule = ahead_of(horizon, day)
+    priors = rule.day_priors if days == 1 else rule.week_priors or ()
+    prior = next(rate for until, rate in priors if history < until * day)
+    weight = WEIGHT_DAYS / days
+    return (prior * weight + missed) / (weight + trials)
 
 
 def upper_limit(missed: int, trials: int, level: float = LEVEL) -> float:

@@ -30,6 +30,7 @@ from spark.capacity.planning.erlang import MOST_ERLANGS
 from spark.capacity.planning.forecast import full_hour
 from spark.capacity.planning.growth import WEEK, WEEKS, Growth, finest, growth, weekly_peaks, whole_weeks
 from spark.capacity.planning.needs import POLICY_COLUMNS, Needs, service_needs, several
+from spark.capacity.planning.peak_bound import A_WEEK
 from spark.capacity.planning.policy import Assumptions, Event, Policy
 from spark.capacity.planning.state import State, state_of
 from spark.capacity.tables.schema import GOLD_PLAN, PEAKS
@@ -38,6 +39,8 @@ from spark.capacity.utc import utc
 ODDS = (
     *("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h"),
     *("odds_day", "odds_trials", "odds_missed", "odds_said"),
+    *("odds_week", "odds_week_trials", "odds_week_missed", "odds_week_said"),
+    *("hours_tried", "hours_missed", "weeks_tried", "weeks_missed"),
 )
 """Columns of the odds of a bound, which the plan has from its forecast."""
 
@@ -132,6 +135,8 @@ def plan_service(
     first = steps[0]
     service = first["service"]
     policy = options.policy(service)
+    headroom = first.get("headroom") or policy.headroom or A_WEEK.least
+    policy = attrs.evolve(policy, headroom=headroom)
     last = hours[-1] if hours and hours[-1]["h"] == issued - timedelta(hours=1) else {}
     full_load = options.full_load or next((row["full_load"] for row in reversed(hours) if row["full_load"]), None)
     there = round(last.get("providers_mean") or 0)
@@ -174,11 +179,12 @@ def plan_service(
         "growth_per_week": None if trend is None else trend.share,
         "weekly_peaks": peaks,
         "trend_level": None if trend is None else trend.level,
-        "exhaust_trend": _short_week(trend, needs, providers, issued, options.grown),
+        "exhaust_trend": _short_week(trend, needs, providers, issued, options.grown * headroom),
         "demand_now": demand,
         "demand_day": highest,
         "demand_mean": last.get("demand_mean"),
         "peak_bound": bound,
+        **{name: first.get(name) for name in ("highest", "highest_at")},
         "known_hours": known,
         "full_load": full_load,
         "policy": policy.services,
@@ -215,9 +221,8 @@ def _short_from(
 
 
 def _short_week(trend: Growth | None, needs: Needs, providers: int, issued: datetime, factor: float) -> datetime | None:
-    """Return the first week whose peak by the trend, with its headroom, needs more than there are providers."""
+    """Return the first week whose peak by the trend, times a factor, needs more than there are providers."""
     if trend is None or trend.slope <= 0.0:
         return None
-    raised = factor * needs.policy.headroom
-    short = (number for number in range(1, WEEKS + 1) if needs.exceed(raised * trend.in_weeks(number), providers))
+    short = (number for number in range(1, WEEKS + 1) if needs.exceed(factor * trend.in_weeks(number), providers))
     return next((issued + (number - 1) * WEEK for number in short), None)

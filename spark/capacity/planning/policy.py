@@ -6,7 +6,7 @@ They stand in a TOML file, ``plan.toml``::
 
     [[policy]]                          # the first whose pattern matches a service counts
     services = "chat-*"
-    headroom = 1.3                      # the bound, over the highest peak
+    headroom = 1.3                      # the bound, over the highest peak; without it by the length of the history
     target = 0.8                        # part of its full load that a provider may carry
     spares = 0                          # providers beyond those
     n_plus = 1                          # so many may fail without an overload
@@ -26,8 +26,9 @@ They stand in a TOML file, ``plan.toml``::
     to = 2026-11-03T12:00:00Z
 
 Every key but ``services``, ``from``, ``to`` and ``factor`` may be left out; the values above are the defaults of a
-policy, but for `max` and `cost`, which have none. Patterns are those of a shell, and match a whole name. A time without
-a zone is one of UTC. A pattern that matches no service of the journal is an error: it would look like an answer.
+policy, but for `headroom`, `max` and `cost`, which have none. Patterns are those of a shell, and match a whole name. A
+time without a zone is one of UTC. A pattern that matches no service of the journal is an error: it would look like an
+answer.
 """
 
 from __future__ import annotations
@@ -43,7 +44,6 @@ from typing import Any
 
 import attrs
 
-from spark.capacity.planning.peak_bound import HEADROOM
 from spark.capacity.utc import utc
 
 TARGET = 0.8
@@ -62,7 +62,7 @@ class PolicyError(Exception):
 class Policy:
     """The providers that are wanted for services whose names match a pattern.
 
-    - ``headroom``: factor of the bound over the highest peak.
+    - ``headroom``: factor of the bound over the highest peak; None is that of the length of the history.
     - ``target``: part of its full load that a provider may carry at the bound.
     - ``spares``: providers beyond those; ``n_plus``: providers that may fail at the bound without an overload.
     - ``least``, ``most``: limits of the need; None is no limit.
@@ -70,7 +70,7 @@ class Policy:
     """
 
     services: str = "*"
-    headroom: float = HEADROOM
+    headroom: float | None = None
     target: float = attrs.field(default=TARGET)
     spares: int = 0
     n_plus: int = 1

@@ -10,8 +10,8 @@ import attrs
 from spark.capacity.planning.state import State
 from spark.capacity.report.row_values import number_of, time_of
 from spark.capacity.report.service_rows import (
-    DayOdds,
     Misses,
+    Odds,
     ServiceRows,
     Shortage,
     StateTotal,
@@ -74,13 +74,15 @@ class GlanceRow:
     need_now: float | None
     need_horizon: float | None
     trend: Outlook
-    odds: DayOdds | None
+    odds: Odds | None
+    odds_week: Odds | None
     misses: Misses | None
 
 
 @attrs.frozen
 class Pooled:
-    """The odds of a day ahead on the past days of all services together: as said on average, and as they came."""
+    """The odds at the past moments of all services together, a day or a week ahead: as said on average, and as they
+    came."""
 
     said: float
     missed: float
@@ -134,18 +136,20 @@ def glance(services: Sequence[ServiceRows], pages: bool = False) -> list[GlanceR
             number_of(service.plan, "need_horizon"),
             outlook(service.plan),
             odds_of(service.plan),
+            odds_of(service.plan, "odds_week"),
             missed_before(service.plan),
         )
         for service in sorted(services, key=urgency)
     ]
 
 
-def pooled(services: Sequence[ServiceRows]) -> Pooled:
-    """Return the record of the odds on the past days of all services together.
+def pooled(services: Sequence[ServiceRows], name: str = "odds") -> Pooled:
+    """Return the record of the odds of all services together; ``name`` is that of `odds_of`.
 
     It has no limit with a confidence: the days of services are the same, and what makes one miss may make others.
     """
-    known = [odds for service in services if (odds := odds_of(service.plan)) is not None and odds.said is not None]
+    all_odds = (odds_of(service.plan, name) for service in services)
+    known = [odds for odds in all_odds if odds is not None and odds.said is not None]
     trials = sum(odds.trials for odds in known)
     said = sum((odds.said or 0.0) * odds.trials for odds in known)
     return Pooled(said / trials if trials else 0.0, sum(odds.missed for odds in known), trials)

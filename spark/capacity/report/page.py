@@ -75,6 +75,7 @@ def _render(tables: Tables, services: Sequence[ServiceRows], pages: bool) -> str
         head=first_screen.head(services, _span(tables.get("gold_service_1h", ())), _last_record(tables)),
         rows=first_screen.glance(services, pages),
         pooled=first_screen.pooled(services),
+        pooled_week=first_screen.pooled(services, "odds_week"),
         sharing=first_screen.sharing(services),
         sections=() if pages else map(section_of, services),
         reliability=provider_sections.reliability(tables.get("gold_provider_day", ())),

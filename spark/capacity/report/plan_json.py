@@ -20,6 +20,8 @@ Rules:
 | `demand_now`, `peak_bound` | highest load of the last full hour, by the minute or five, and the bound of the horizon |
 | `bound` | `missed` of `trials` past moments, `hours_ahead` of them; with 95 % confidence at most `miss_at_most` |
 | `odds` | of a peak above the bound on the next day; `said` on average on `trials` past days, `missed` with one |
+| `odds_week` | the same of the next week |
+| `schedule_record` | `missed` of `hours`, and `weeks_missed` of `weeks`, had a peak above the bound of the hour |
 | `shared_providers` | providers that offer other services as well: such needs do not add up |
 | `policy` | the policy that decided: its pattern, headroom, target, spares, failures, limits and cost of a provider |
 | `cost_now`, `cost_needed` | of `providers_now` and `need_horizon`, where the policy has a cost |
@@ -87,7 +89,7 @@ SERVICE = ("service", "state", "providers_now", "need_now", "need_horizon", "add
 
 
 def _service(row: Row, steps: Sequence[Row], report: str | None) -> dict[str, Any]:
-    cost = row["cost"]
+    cost, by_hour = row["cost"], schedule(row, steps)
     return {
         **{name: row[name] for name in SERVICE},
         "short_from": _time(row["exhaust_bound"]),
@@ -114,13 +116,26 @@ def _service(row: Row, steps: Sequence[Row], report: str | None) -> dict[str, An
             "trials": row["odds_trials"],
             "missed": row["odds_missed"],
         },
+        "odds_week": {
+            "week_ahead": _number(row["odds_week"]),
+            "said": _number(row["odds_week_said"]),
+            "trials": row["odds_week_trials"],
+            "missed": row["odds_week_missed"],
+        },
+        "schedule_record": {
+            "hours": row["hours_tried"],
+            "missed": row["hours_missed"],
+            "weeks": row["weeks_tried"],
+            "weeks_missed": row["weeks_missed"],
+            "saved": saved(row, by_hour),
+        },
         **{name: _number(row[name]) for name in ("erlangs", "service_s")},
         "shared_providers": row["shared_providers"],
         "cost_now": cost_now(row),
         "cost_needed": None if cost is None or row["need_horizon"] is None else cost * row["need_horizon"],
         "note": row["note"],
         "report": report,
-        "schedule": schedule(row, steps),
+        "schedule": by_hour,
     }
 
 
@@ -134,6 +149,13 @@ def schedule(row: Row, steps: Sequence[Row]) -> list[int | None]:
         if needed is not None:
             made[slot] = max(needed, made[slot] or 0)
     return made
+
+
+def saved(row: Row, by_hour: Sequence[int | None]) -> float | None:
+    """Return the part of the provider-hours of the need of the horizon that the schedule does without."""
+    known = [number for number in by_hour if number is not None]
+    flat = (_number(row.get("need_horizon")) or 0) * len(known)
+    return 1.0 - sum(known) / flat if flat else None
 
 
 def schedule_csv(made: Mapping[str, Any]) -> str:

@@ -44,10 +44,10 @@ class Misses:
 
 
 @attrs.frozen
-class DayOdds:
-    """The odds that the peak of the next day is above the bound.
+class Odds:
+    """The odds that the peak of the next day or week is above the bound.
 
-    They were `said` on average on `trials` past days, of which `missed` had such a peak.
+    They were `said` on average at `trials` past moments, of which `missed` had such a peak.
     """
 
     now: float
@@ -196,13 +196,13 @@ def _from(plan: Row, name: str) -> Shortage:
     return Shortage("now") if issued is not None and at <= issued else Shortage("date", at)
 
 
-def odds_of(row: Row) -> DayOdds | None:
-    """Return the odds of the next day; None in a plan of an older version."""
-    now = number_of(row, "odds_day")
+def odds_of(row: Row, name: str = "odds") -> Odds | None:
+    """Return the odds of the next day, or of the next week by the name ``odds_week``; None where they are unknown."""
+    now = number_of(row, "odds_day" if name == "odds" else name)
     if now is None:
         return None
-    trials, missed = (number_of(row, name) or 0 for name in ("odds_trials", "odds_missed"))
-    return DayOdds(now, number_of(row, "odds_said"), trials, missed)
+    trials, missed = (number_of(row, f"{name}_{of}") or 0 for of in ("trials", "missed"))
+    return Odds(now, number_of(row, f"{name}_said"), trials, missed)
 
 
 def planned_state(plan: Row) -> State:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 
 import attrs
 
 from spark.capacity.planning.erlang import MOST_ERLANGS, WAIT_SHARE, providers_for
-from spark.capacity.planning.needs import policy_of
+from spark.capacity.planning.needs import needs_of, policy_of
 from spark.capacity.planning.policy import Policy
 from spark.capacity.planning.state import State
 from spark.capacity.report.chart import Band, Drawing, Line, Mark, chart
+from spark.capacity.report.plan_json import saved, schedule
 from spark.capacity.report.row_values import Row, highest_of, mean_of, number_of, text_of, time_of
 from spark.capacity.report.service_rows import (
     Misses,
+    Odds,
     ServiceRows,
     Shortage,
     missed_before,
+    odds_of,
     shortage_by_p50,
 )
 from spark.capacity.report.trend_chart import Trend, limit_of, trend_of
@@ -43,6 +46,33 @@ class Requests:
 
 
 @attrs.frozen
+class Origin:
+    """The highest peak, of which the bound of the horizon is made, with its hour and the headroom.
+
+    `more` is the remaining factor of the bound: that of the forecast, of growth, or of an event.
+    """
+
+    peak: float
+    at: datetime
+    headroom: float
+    more: float
+
+
+@attrs.frozen
+class HourRecord:
+    """The record of the bounds of hours: `missed` of `hours` of past weeks, and `weeks_missed` of `weeks`.
+
+    `saved` is the part of the provider-hours of the need of the horizon that the schedule does without.
+    """
+
+    hours: float
+    missed: float
+    weeks: float
+    weeks_missed: float
+    saved: float | None
+
+
+@attrs.frozen
 class PlanFacts:
     """The numbers of a plan."""
 
@@ -55,6 +85,13 @@ class PlanFacts:
     since: Shortage
     since_p50: Shortage
     misses: Misses | None
+    odds: Odds | None
+    odds_week: Odds | None
+    hours: HourRecord | None
+    origin: Origin | None
+    now_by_rule: Mapping[str, int]
+    need_by_rule: Mapping[str, int]
+    """The providers that each rule of the policy wants, for the hour of the plan and for the horizon."""
     requests: Requests
     state: State
     free: float
@@ -165,6 +202,7 @@ def _drawing(service: ServiceRows) -> Drawing | None:
 
 def _plan_facts(service: ServiceRows) -> PlanFacts:
     plan = service.plan
+    needs = needs_of(plan)
     return PlanFacts(
         number_of(plan, "providers_now"),
         number_of(plan, "need_now"),
@@ -175,6 +213,12 @@ def _plan_facts(service: ServiceRows) -> PlanFacts:
         service.shortage,
         shortage_by_p50(plan),
         missed_before(plan),
+        odds_of(plan),
+        odds_of(plan, "odds_week"),
+        _hour_record(service),
+        _origin(plan),
+        needs.wanted(number_of(next(iter(service.forecast), {}), "hour_bound") or 0.0),
+        needs.wanted(number_of(plan, "peak_bound") or 0.0),
         _requests(service),
         service.state,
         number_of(plan, "free") or 0,
@@ -185,6 +229,24 @@ def _plan_facts(service: ServiceRows) -> PlanFacts:
         number_of(plan, "shared_providers") or 0,
         text_of(plan, "note"),
     )
+
+
+def _origin(plan: Row) -> Origin | None:
+    """Return the origin of the bound; None in a plan of an older version, or where the bound is 0."""
+    peak, at, bound = number_of(plan, "highest"), time_of(plan, "highest_at"), number_of(plan, "peak_bound")
+    headroom = policy_of(plan).headroom
+    if not peak or at is None or not bound or headroom is None:
+        return None
+    return Origin(peak, at, headroom, bound / (peak * headroom))
+
+
+def _hour_record(service: ServiceRows) -> HourRecord | None:
+    """Return the record of the bounds of hours; None where they were never tried."""
+    hours, missed, weeks, weeks_missed = (
+        number_of(service.plan, name) or 0 for name in ("hours_tried", "hours_missed", "weeks_tried", "weeks_missed")
+    )
+    by_hour = schedule(service.plan, service.forecast)
+    return HourRecord(hours, missed, weeks, weeks_missed, saved(service.plan, by_hour)) if weeks else None
 
 
 def _model_facts(told: Row) -> ModelFacts:

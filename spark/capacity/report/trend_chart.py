@@ -14,6 +14,7 @@ import attrs
 
 from spark.capacity.planning.growth import FEWEST, WEEK, WEEKS, Growth
 from spark.capacity.planning.needs import needs_of, policy_of
+from spark.capacity.planning.peak_bound import A_WEEK
 from spark.capacity.report.chart import Drawing, Line, Mark, chart
 from spark.capacity.report.row_values import Row, number_of, time_of
 
@@ -50,7 +51,7 @@ def trend_of(plan: Row) -> Trend | None:
         return Trend(None, None, outlook(plan))
     began = next(number for number, peak in enumerate(peaks, -WEEKS) if peak is not None)
     # Week 0 is the first of the coming ones; the level of the trend is that of the week before it.
-    headroom = policy_of(plan).headroom
+    headroom = policy_of(plan).headroom or A_WEEK.least
     drawn = [(_begin(issued, week), trend.in_weeks(week + 1)) for week in range(began, WEEKS)]
     lines = [
         Line(

@@ -349,6 +349,9 @@ GOLD_FORECAST = Table(
         p95="double",
         hour_bound="double",
         peak_bound="double",
+        highest="double",
+        highest_at="timestamp",
+        headroom="double",
         mase="double",
         mase_naive="double",
         coverage="double",
@@ -360,6 +363,14 @@ GOLD_FORECAST = Table(
         odds_trials="long",
         odds_missed="long",
         odds_said="double",
+        odds_week="double",
+        odds_week_trials="long",
+        odds_week_missed="long",
+        odds_week_said="double",
+        hours_tried="long",
+        hours_missed="long",
+        weeks_tried="long",
+        weeks_missed="long",
         over_provision="double",
         seasons="double",
         flag="string",
@@ -370,10 +381,12 @@ GOLD_FORECAST = Table(
 folds. `date` is that of `issued`.
 
 `p50` and `p95` are of hourly means, `hour_bound` and `peak_bound` of peaks (`PEAKS`): of that hour, and of the whole
-horizon. The bound would have been missed at `bound_missed` of `bound_trials` past moments, `bound_ahead_h` hours ahead;
-with 95 % confidence its rate of misses is at most `bound_miss_most`. `odds_day` are the odds that the peak of the
-next day is above it; on `odds_trials` past days, of which `odds_missed` had such a peak, they were `odds_said` on
-average."""
+horizon. The bound is `headroom` times the `highest` peak, which came in the hour `highest_at`, if no p50 is above
+it. It would have been missed at `bound_missed` of `bound_trials` past moments, `bound_ahead_h` hours ahead; with 95
+% confidence its rate of misses is at most `bound_miss_most`. `odds_day` are the odds that the peak of the next day
+is above it; on `odds_trials` past days, of which `odds_missed` had such a peak, they were `odds_said` on average.
+`odds_week` and its kin are those of the next week. `hours_missed` of `hours_tried` hours of past weeks, in
+`weeks_missed` of `weeks_tried` weeks, had a peak above the bound of the hour."""
 
 GOLD_PLAN = Table(
     "gold_plan",
@@ -399,6 +412,8 @@ GOLD_PLAN = Table(
         demand_day="double",
         demand_mean="double",
         peak_bound="double",
+        highest="double",
+        highest_at="timestamp",
         known_hours="long",
         full_load="double",
         policy="string",
@@ -419,6 +434,14 @@ GOLD_PLAN = Table(
         odds_trials="long",
         odds_missed="long",
         odds_said="double",
+        odds_week="double",
+        odds_week_trials="long",
+        odds_week_missed="long",
+        odds_week_said="double",
+        hours_tried="long",
+        hours_missed="long",
+        weeks_tried="long",
+        weeks_missed="long",
         shared_providers="long",
         note="string",
     ),

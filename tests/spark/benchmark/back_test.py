@@ -169,11 +169,12 @@ def walk(values: Floats, day: int = DAY, peaks: Floats | None = None, half_hours
             continue
         seen = models.recent(peaks[:origin], day)
         told = models.forecast(before, horizon, day)
-        bounds = Bounds(max(bound(seen, day), float(told.p50.max())), np.maximum(by_hour(seen, horizon, day), told.p50))
+        highest = max(bound(seen, day, horizon=horizon), float(told.p50.max()))
+        bounds = Bounds(highest, np.minimum(np.maximum(by_hour(seen, horizon, day), told.p95), highest))
         came = peaks[origin : origin + horizon]
         step = judge(told, bounds, actual, before, day, came)
         past, peak = record(seen, horizon, day), float(np.nanmax(came))
-        known = Known(seen, half_hours[:origin][-len(seen) :], values[:origin][-len(seen) :], day)
+        known = Known(seen, half_hours[:origin][-len(seen) :], values[:origin][-len(seen) :], day, horizon)
         rules = {name: rule(known) for name, rule in RULES.items()}
         seen_until = CHOSEN_ON * len(values)
         steps.append(

@@ -31,7 +31,7 @@ FARM = 10
 NEEDS = Needs(1.0)
 """Of a service whose providers are full at a load of 1."""
 
-ODDS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 1.0)
+ODDS = (0.0, 0.005, 0.01, 0.02, 0.04, 0.08, 1.0)
 """Edges of the groups of odds."""
 
 PRINTED = ((0.0, 0.2), (0.2, 0.35), (0.35, 0.6), (0.6, 0.999), (0.999, 1.0))
@@ -74,7 +74,7 @@ def odds(pairs: Sequence[tuple[float, bool]]) -> str:
         mine = [(said, missed) for said, missed in pairs if low <= said < high]
         if mine:
             said, missed = float(np.mean([said for said, _ in mine])), sum(missed for _, missed in mine)
-            lines.append(f"| {low:.0%} to {high:.0%} | {len(mine)} | {said:.1%} | {interval(missed, len(mine))} |")
+            lines.append(f"| {low:.1%} to {high:.1%} | {len(mine)} | {said:.2%} | {interval(missed, len(mine))} |")
     return "\n".join(lines) + "\n"
 
 

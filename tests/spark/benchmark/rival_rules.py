@@ -23,12 +23,16 @@ from spark.capacity.planning.peak_bound import bound, highest
 
 @attrs.frozen(eq=False)
 class Known:
-    """The past of a series by steps, ``day`` of which make a day: finest peaks, highest half hours, means."""
+    """The past of a series by steps, ``day`` of which make a day: finest peaks, highest half hours, means.
+
+    ``horizon`` is the number of steps to come.
+    """
 
     peaks: Floats
     half_hours: Floats
     means: Floats
     day: int
+    horizon: int
 
 
 Rule = Callable[[Known], float]
@@ -40,6 +44,10 @@ CRANE_DAYS = 7
 
 def _times(factor: float) -> Rule:
     return lambda known: highest(known.peaks, known.day) * factor
+
+
+def _by_history(of: Callable[[Known], Floats]) -> Rule:
+    return lambda known: bound(of(known), known.day, horizon=known.horizon)
 
 
 def _like_vpa(quantile: float) -> Rule:
@@ -60,11 +68,12 @@ def _like_crane(known: Known) -> float:
 
 
 RULES: Mapping[str, Rule] = {
-    "highest five minutes of eight weeks x 1.3 (ours)": lambda known: bound(known.peaks, known.day),
+    "highest five minutes of eight weeks, by the history (ours)": _by_history(lambda known: known.peaks),
     "highest five minutes of eight weeks x 1.2": _times(1.2),
+    "highest five minutes of eight weeks x 1.3": _times(1.3),
     "highest five minutes of eight weeks x 1.5": _times(1.5),
-    "highest half hour of eight weeks x 1.3": lambda known: bound(known.half_hours, known.day),
-    "highest hourly mean of eight weeks x 1.3": lambda known: bound(known.means, known.day),
+    "highest half hour of eight weeks, by the history": _by_history(lambda known: known.half_hours),
+    "highest hourly mean of eight weeks, by the history": _by_history(lambda known: known.means),
     "like VPA, 90 %": _like_vpa(0.90),
     "like VPA, 95 %": _like_vpa(0.95),
     "like Crane, 99 % of seven days": _like_crane,

@@ -8,6 +8,7 @@ import pytest
 
 from spark.capacity.planning import models
 from spark.capacity.planning.forecast import forecast, full_hour, hourly
+from spark.capacity.planning.peak_bound import headroom_of
 from spark.capacity.tables.schema import GOLD_FORECAST
 from tests.spark.hours import hour, row, table
 
@@ -61,8 +62,14 @@ def test_each_service_has_a_row_for_each_hour_to_come(told):
 def test_what_repeats_is_forecast_at_the_right_hour(told):
     steady = told.loc["steady"]
     np.testing.assert_allclose(steady["p50"], [demand(i) for i in range(48)])
-    assert set(steady["peak_bound"]) == {1.3 * 345.0}
-    assert steady["hour_bound"].iloc[0] == pytest.approx(1.3 * (demand(23) + 15.0))
+    headroom = headroom_of(DAYS * 24)
+    assert set(steady["headroom"]) == {headroom}
+    assert steady["peak_bound"].to_numpy() == pytest.approx(headroom * 345.0)
+    assert steady["hour_bound"].iloc[0] == pytest.approx(headroom * (demand(23) + 15.0))
+    # The first of the hours with that peak, of those that have minutes.
+    first = hour(next(i for i in range(MINUTES_FROM, DAYS * 24) if i % 24 == 23))
+    origin = {(345.0, pd.Timestamp(first).tz_localize(None))}
+    assert set(zip(steady["highest"], steady["highest_at"], strict=True)) == origin
     assert set(steady["model"]) == {"naive-day"}
     assert set(steady["seasons"]) == {10.0}
     record = steady[["bound_trials", "bound_missed", "bound_ahead_h"]]
@@ -72,7 +79,16 @@ def test_what_repeats_is_forecast_at_the_right_hour(told):
 
 
 def test_the_bound_is_of_the_finest_peaks_that_are_known(told):
-    assert set(told.loc["older", "peak_bound"]) == {1.3 * (demand(23) + 5.0)}
+    assert told.loc["older", "peak_bound"].to_numpy() == pytest.approx(headroom_of(DAYS * 24) * (demand(23) + 5.0))
+
+
+def test_odds_and_the_schedule_have_a_record(told):
+    steady = told.loc["steady"].iloc[0]
+    assert (steady["odds_trials"], steady["odds_missed"]) == (9, 0)
+    assert 0.0 < steady["odds_day"] < steady["odds_week"] < 0.05
+    # Ten days are one week and no week after it.
+    assert (steady["odds_week_trials"], steady["weeks_tried"]) == (0, 0)
+    assert told.loc["young", ["odds_day", "odds_week"]].isna().all(axis=None)
 
 
 def test_a_short_history_is_flagged_and_claims_no_accuracy(told):

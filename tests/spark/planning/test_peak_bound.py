@@ -7,15 +7,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from spark.capacity.planning.peak_bound import (
-    HEADROOM,
-    PRIORS,
+    A_DAY,
+    A_WEEK,
+    MOST_HEADROOM,
     SPAN_DAYS,
-    WEIGHT,
+    WEIGHT_DAYS,
     bound,
     by_hour,
+    headroom_of,
     odds,
     past_odds,
     record,
+    schedule_record,
     upper_limit,
 )
 
@@ -25,30 +28,44 @@ DAY, WEEK = 24, 168
 def test_the_bound_is_the_highest_peak_of_eight_weeks_and_its_headroom():
     peaks = np.ones(70 * DAY)
     peaks[-SPAN_DAYS * DAY - 1] = 90.0
-    assert bound(peaks) == pytest.approx(HEADROOM)
+    assert bound(peaks) == pytest.approx(A_WEEK.least)
     peaks[-SPAN_DAYS * DAY] = 50.0
-    assert bound(peaks) == pytest.approx(HEADROOM * 50.0)
-    assert bound(np.concatenate([peaks, np.full(60 * DAY, np.nan)])) == pytest.approx(HEADROOM * 90.0)
+    assert bound(peaks) == pytest.approx(A_WEEK.least * 50.0)
+    assert bound(np.concatenate([peaks, np.full(60 * DAY, np.nan)])) == pytest.approx(A_WEEK.least * 90.0)
+    assert bound(peaks, headroom=1.3) == pytest.approx(1.3 * 50.0)
     assert bound(np.full(5, np.nan)) == 0.0
+
+
+def test_the_headroom_falls_with_the_length_of_the_history():
+    days = (0, 1, 7, 14, 21, 28, 56, 400)
+    assert [headroom_of(day * DAY) for day in days] == pytest.approx(
+        [MOST_HEADROOM, MOST_HEADROOM, 1.8, 1.4, 1 + 0.8 / 3, 1.2, A_WEEK.least, A_WEEK.least]
+    )
+    # A day ahead it is lower.
+    assert [headroom_of(day * DAY, horizon=DAY) for day in days] == pytest.approx(
+        [MOST_HEADROOM, MOST_HEADROOM, 1.4, 1.2, 1 + 0.4 / 3, 1.1, A_DAY.least, A_DAY.least]
+    )
+    # A day of four steps, as of a series with one value each six hours.
+    assert headroom_of(14 * 4, 4) == pytest.approx(1.4)
 
 
 def test_an_hour_is_bounded_by_its_own_peaks_and_those_beside_it():
     peaks = np.tile(np.arange(24.0), 10)
-    told = by_hour(peaks, 48)
-    assert told[5] == pytest.approx(HEADROOM * 6.0)
-    assert told[0] == pytest.approx(HEADROOM * 23.0)
+    told = by_hour(peaks, 2 * DAY)
+    assert told[5] == pytest.approx(headroom_of(10 * DAY) * 6.0)
+    assert told[0] == pytest.approx(headroom_of(10 * DAY) * 23.0)
     assert told.max() == pytest.approx(bound(peaks))
     # With three weeks of history a quiet Sunday is one: the history ends with it.
     weekly = np.tile(np.repeat([10.0] * 6 + [1.0], DAY), 4)
     told = by_hour(weekly, WEEK)
-    assert told[6 * DAY + 12] == pytest.approx(HEADROOM)
-    assert told[12] == pytest.approx(HEADROOM * 10.0)
+    assert told[6 * DAY + 12] == pytest.approx(A_WEEK.least)
+    assert told[12] == pytest.approx(A_WEEK.least * 10.0)
 
 
 def test_the_record_counts_the_misses_of_moments_that_saw_the_past_only():
     peaks = np.ones(10 * DAY)
     peaks[7 * DAY + 3] = 2.0
-    told = record(peaks, DAY)
+    told = record(peaks, DAY, headroom=1.3)
     # From the fifth day to the tenth; the eighth was a surprise, after which the bound is higher.
     assert (told.trials, told.missed, told.ahead) == (6, 1, DAY)
     assert told.over == pytest.approx(np.median([1.3, 1.3, 1.3, 0.65, 2.6, 2.6]))
@@ -86,7 +103,7 @@ def test_what_is_printed_covers_what_happens():
     rng = np.random.default_rng(12)
     printed, missed = [], []
     for _ in range(400):
-        scale = rng.uniform(0.1, 1.6)
+        scale = rng.uniform(0.1, 2.0)
         peaks = rng.lognormal(0.0, scale, 16 * DAY) * (1 + 0.5 * np.sin(np.arange(16 * DAY) / 3.82))
         past, came = peaks[:-DAY], peaks[-DAY:]
         printed.append(record(past, DAY).at_most)
@@ -110,25 +127,58 @@ def test_whatever_the_history_the_bounds_are_in_order(peaks):
 
 
 def test_odds_are_those_of_as_long_a_history_and_fall_and_rise_with_its_days():
-    assert odds(np.ones(0)).now == pytest.approx(PRIORS[0][1])
+    assert np.isnan(odds(np.ones(DAY - 1)).now)
+    prior = A_WEEK.day_priors[0][1]
+    assert odds(np.ones(DAY)).now == pytest.approx(prior)
     flat = odds(np.ones(10 * DAY))
     assert (flat.trials, flat.missed) == (9, 0)
-    assert flat.now == pytest.approx(PRIORS[0][1] * WEIGHT / (WEIGHT + 9))
-    assert PRIORS[0][1] > flat.said > flat.now
-    long = odds(np.ones(60 * DAY))
-    assert long.now == pytest.approx(PRIORS[1][1] * WEIGHT / (WEIGHT + 59))
+    assert flat.now == pytest.approx(prior * WEIGHT_DAYS / (WEIGHT_DAYS + 9))
+    assert prior > flat.said > flat.now
+    prior = A_WEEK.day_priors[-1][1]
+    assert odds(np.ones(60 * DAY)).now == pytest.approx(prior * WEIGHT_DAYS / (WEIGHT_DAYS + 59))
     # A day with twice the peak counts for the days after it.
     peaks = np.ones(60 * DAY)
     peaks[30 * DAY + 5] = 2.0
     risen = odds(peaks)
     assert risen.missed == 1
-    assert risen.now == pytest.approx((PRIORS[1][1] * WEIGHT + 1) / (WEIGHT + 59))
+    assert risen.now == pytest.approx((prior * WEIGHT_DAYS + 1) / (WEIGHT_DAYS + 59))
     assert [day for day, (_, missed) in enumerate(past_odds(peaks), 1) if missed] == [30]
+
+
+def test_odds_of_a_week_ahead_need_a_week_and_count_by_weeks():
+    week_priors = A_WEEK.week_priors
+    assert week_priors is not None
+    assert np.isnan(odds(np.ones(WEEK - 1), days=7).now)
+    # A bound of a day says nothing of a week, and more of a day.
+    assert np.isnan(odds(np.ones(WEEK), days=7, horizon=DAY).now)
+    assert odds(np.ones(WEEK), horizon=DAY).now > odds(np.ones(WEEK)).now
+    assert odds(np.ones(WEEK), days=7).now == pytest.approx(week_priors[0][1])
+    peaks = np.ones(6 * WEEK)
+    peaks[4 * WEEK + 5] = 2.0
+    told = odds(peaks, days=7)
+    assert (told.trials, told.missed) == (5, 1)
+    weight = WEIGHT_DAYS / 7
+    assert told.now == pytest.approx((week_priors[0][1] * weight + 1) / (weight + 5))
+
+
+def test_the_schedule_has_a_record_of_hours_and_of_weeks():
+    peaks = np.tile(np.repeat([10.0] * 6 + [1.0], DAY), 5)
+    told = schedule_record(peaks)
+    assert (told.hours, told.missed, told.weeks, told.weeks_missed) == (4 * WEEK, 0, 4, 0)
+    # Three hours of a Sunday: above the bound of these hours, and far below that of the week.
+    peaks[4 * WEEK + 6 * DAY + 10 : 4 * WEEK + 6 * DAY + 13] = 5.0
+    told = schedule_record(peaks)
+    assert (told.hours, told.missed, told.weeks, told.weeks_missed) == (4 * WEEK, 3, 4, 1)
+    assert record(peaks, WEEK).missed == 0
+    # Unknown hours are no trials, and less than two weeks have none.
+    peaks[WEEK : WEEK + 10] = np.nan
+    assert schedule_record(peaks).hours == 4 * WEEK - 10
+    assert schedule_record(peaks[: 2 * WEEK - 1]).weeks == 0
 
 
 def test_a_headroom_of_its_own_has_odds_of_its_own():
     peaks = np.ones(20 * DAY)
-    peaks[10 * DAY] = 1.5
+    peaks[10 * DAY] = 1.7
     assert (odds(peaks).missed, odds(peaks, headroom=2.0).missed) == (1, 0)
 
 

@@ -20,6 +20,7 @@ AT = Options(Assumptions((POLICY,)))
 def told(service: str, bounds: list[float], **members):
     """Rows of a forecast that is issued now; p50 is half the bound of the hour."""
     known = {"model": "m", "seasons": 8.0, "flag": "", "service": service, "issued": hour(NOW)}
+    known |= {"headroom": 1.5, "highest": 80.0, "highest_at": hour(NOW - 1)}
     known |= {"bound_trials": 16, "bound_missed": 0, "bound_miss_most": 0.17, "bound_ahead_h": 168}
     rows = []
     for i, bound in enumerate(bounds):
@@ -137,7 +138,7 @@ def test_shared_providers_are_counted(plans):
 def test_the_policy_stands_in_the_plan(plans):
     row_ = plans["big"]
     assert (row_["policy"], row_["target_utilisation"], row_["spares"], row_["n_plus"]) == ("*", 0.7, 2, 0)
-    assert (row_["headroom"], row_["providers_least"], row_["providers_most"], row_["cost"]) == (1.3, 1, None, None)
+    assert (row_["headroom"], row_["providers_least"], row_["providers_most"], row_["cost"]) == (1.5, 1, None, None)
 
 
 def test_what_is_measured_comes_before_what_is_bound(plans):

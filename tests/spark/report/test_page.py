@@ -79,6 +79,7 @@ def plan(service: str, **members) -> Record:
         "add": 3,
         "peak_bound": 460.0,
         "policy": "*",
+        "headroom": 1.3,
         "target_utilisation": 0.7,
         "spares": 2,
         "n_plus": 0,
@@ -91,6 +92,16 @@ def plan(service: str, **members) -> Record:
         "odds_trials": 12,
         "odds_missed": 1,
         "odds_said": 0.04,
+        "odds_week": 0.05,
+        "odds_week_trials": 3,
+        "odds_week_missed": 0,
+        "odds_week_said": 0.045,
+        "hours_tried": 336,
+        "hours_missed": 4,
+        "weeks_tried": 2,
+        "weeks_missed": 1,
+        "highest": 200.0,
+        "highest_at": datetime(2026, 5, 30, 18, tzinfo=UTC),
         "state": {0: "enough", None: "unknown"}.get(members.get("add", 3), "below policy"),
     } | members
 
@@ -459,6 +470,17 @@ def test_a_running_hour_is_measured_to_the_last_record():
 def test_one_service_has_and_several_have(names, said):
     rows = [row for name in names for row in hours(name, 2)]
     assert said in text(section(parsed(render({"gold_service_1h": rows})), "Limits of the report"))
+
+
+def test_each_number_of_a_plan_opens_to_its_inputs():
+    tables = {"gold_plan": [plan("a", full_load=50.0)], "gold_forecast": forecast("a")}
+    told = text(section(parsed(render(tables)), "Service a"))
+    assert "460 (load): 200, the highest minute (five, where no minutes are known) in the hour of Saturday" in told
+    assert "2026-05-30 18:00 UTC, x 1.3 x 1.77 by the forecast, growth or an event" in told
+    # 460 / (50 x 70 %) are 14, and two.
+    assert "11: 16 by peak bound at 70% load + 2 spare, 1 by at least 1" in told
+    assert "a day ahead 3.1 % (said 4 %, came 1 of 12 days); a week ahead 5 % (said 4.5 %, came 0 of 3 weeks)" in told
+    assert "4 of 336 hours, in 1 of 2 past weeks, had a peak above the bound of the hour; it needs" in told
 
 
 def test_a_shortage_of_now_has_one_wording():
