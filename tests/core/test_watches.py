@@ -7,11 +7,11 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker.core.model import Change, Kind, Load, Rights, Service
+from broker.core.model import Auth, Change, Kind, Load, Rights, Service
 from broker.core.notifier import Notifier
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.core.watches import RING, Watches
+from broker.core.watches import FULL_RING, PIECE, RING, RING_BYTES, Watches
 
 
 @pytest.fixture
@@ -202,21 +202,47 @@ def test_there_is_no_future_and_nothing_before_the_beginning(registry: Registry,
 
 def test_what_fell_out_of_the_ring_is_not_known_any_more() -> None:
     watches = Watches(Notifier(), Clock())
-    for number in range(RING + 10):
+    for number in range(FULL_RING):
         watches.record_load(1, "one", float(number))
-    changes = watches.since(10, tuple(Kind))
+    changes = watches.since(PIECE, tuple(Kind))
     assert changes is not None
-    assert [change.revision for change in changes] == list(range(11, RING + 11))
-    assert watches.since(9, tuple(Kind)) is None
+    assert [change.revision for change in changes] == list(range(PIECE + 1, FULL_RING + 1))
+    assert watches.since(PIECE - 1, tuple(Kind)) is None
     assert watches.since(0, (Kind.LOAD,)) is None
-    assert watches.since(RING + 10, tuple(Kind)) == []
-    assert watches.since(RING + 11, tuple(Kind)) is None
+    assert watches.since(FULL_RING, tuple(Kind)) == []
+    assert watches.since(FULL_RING + 1, tuple(Kind)) is None
+
+
+def test_a_packed_change_is_the_same_change() -> None:
+    watches = Watches(Notifier(), Clock())
+    subjects: list[Service | str] = [
+        Service("bank", "h:1", 1),
+        Service("bank", "h:1", 1, "udp", "label", Auth("password", "code", "id"), True, "{}", True, 2.5),
+        "",
+        "of one",
+        Service("half of a pair \ud800", "h:1", 1),
+    ]
+    kinds = [kind for kind in Kind if kind is not Kind.LOAD]
+    made = [watches.record(kind, 1, subject, "left") for _ in range(PIECE) for subject in subjects for kind in kinds]
+    assert watches.since(0, tuple(Kind)) == made
+    assert watches.recent((Kind.LEFT,), 7) == [change for change in made if change.kind is Kind.LEFT][-7:]
+
+
+def test_the_ring_keeps_fewer_changes_of_services_with_long_descriptions() -> None:
+    watches = Watches(Notifier(), Clock())
+    info = "x" * 16_000
+    for _ in range(RING):
+        watches.record(Kind.AMENDED, 1, Service("long", "h:1", 1, info=info))
+    changes = watches.recent((Kind.AMENDED,), RING)
+    assert RING_BYTES // len(info) - PIECE <= len(changes) <= RING_BYTES // len(info) + 2 * PIECE
+    assert watches.since(changes[0].revision - 1, (Kind.AMENDED,)) == changes
+    assert watches.since(changes[0].revision - 2, (Kind.AMENDED,)) is None
 
 
 def test_loads_do_not_push_other_changes_out(registry: Registry) -> None:
     id = registry.join("one", "elko", "")
     registry.offer([Service("bank", "h:1", id)], Rights())
-    for number in range(RING + 1):
+    for number in range(FULL_RING):
         registry.load(id, float(number))
     changes = registry.changes_since(registry.epoch, 0, (Kind.JOINED, Kind.OFFERED))
     assert changes is not None
@@ -256,7 +282,7 @@ def test_a_watcher_that_falls_behind_can_take_up_without_a_gap(registry: Registr
 
 def test_the_recent_changes_are_all_that_the_rings_have(registry: Registry) -> None:
     provider = registry.join("a", "elko", "a")
-    for _ in range(RING + 1):
+    for _ in range(FULL_RING):
         registry.load(provider, 1.0)
     [joined, *loads] = registry.recent(tuple(Kind), 2 * RING)
     assert (joined.kind, len(loads), loads[-1].revision) == (Kind.JOINED, RING, registry.revision)

@@ -13,7 +13,7 @@ from broker.admin.api import events, watch
 from broker.admin.api.events import PIECE
 from broker.admin.api.watch_hub import INTERVAL, KEEP_ALIVE, WatchHub
 from broker.core.model import Auth, Rights, Service
-from broker.core.watches import RING
+from broker.core.watches import FULL_RING
 from broker.web.messages import Stream
 from broker.web.problem import Problem
 from tests.admin.api.calls import ApiFarm, Site
@@ -186,7 +186,7 @@ def test_a_place_of_another_registry_leads_to_a_resync(farm: Events, last: str) 
 
 def test_a_place_that_the_ring_has_lost_leads_to_a_resync(farm: Events) -> None:
     place = farm.place()
-    for _ in range(RING // 2 + 1):
+    for _ in range(FULL_RING // 2):
         farm.registry.leave(farm.join(""))
     browser = farm.open(f"since={place}")
     farm.flush()
@@ -221,7 +221,7 @@ def test_nothing_is_kept_for_a_slow_reader_which_gets_the_rest_from_the_ring(far
 def test_a_reader_that_is_slow_for_too_long_is_told_to_read_the_lists(farm: Events) -> None:
     slow, quick = farm.open(), farm.open()
     slow.behind = True
-    for _ in range(RING + 1):
+    for _ in range(FULL_RING):
         farm.join("")
         if farm.registry.revision % 1000 == 0:
             farm.flush()
@@ -236,7 +236,7 @@ def test_a_reader_that_is_slow_for_too_long_is_told_to_read_the_lists(farm: Even
 
 def test_a_burst_that_overruns_the_ring_is_told(farm: Events) -> None:
     browser = farm.open()
-    for _ in range(RING + 1):
+    for _ in range(FULL_RING):
         farm.join("")
     farm.flush()
     assert (browser.resyncs, browser.seen) == (1, [])
@@ -245,7 +245,7 @@ def test_a_burst_that_overruns_the_ring_is_told(farm: Events) -> None:
 def test_loads_that_overrun_their_ring_do_not_disturb_a_watcher_of_services(farm: Events) -> None:
     everything, services = farm.open(), farm.open("kinds=offered")
     provider = farm.join("bank-1", "bank")
-    for _ in range(RING + 1):
+    for _ in range(FULL_RING):
         farm.registry.load(provider, 1.0)
     farm.flush()
     assert (everything.resyncs, services.resyncs) == (1, 0)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.model import Rights, Service
-from broker.core.watches import RING
+from broker.core.watches import FULL_RING
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.profiles.entries import MAX_POSITION
@@ -161,7 +161,7 @@ def test_loads_push_no_change_of_a_service_out_of_memory(farm: Farm) -> None:
     services, loads = Copy("services"), Copy("load")
     for copy in (services, loads):
         copy.summoned(summon(farm.reader(), copy.resource))
-    for number in range(RING + 1):
+    for number in range(FULL_RING):
         farm.core.load(id, float(number))
     farm.offer(id, "shop")
     assert [each.event for each in summon(farm.reader(), "services", body=services.body)] == ["synced", "up"]
