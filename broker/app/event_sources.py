@@ -19,6 +19,7 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.damage import Damage
+from broker.core.gone_names import GoneNames
 from broker.core.interfaces import INotifications, IRegistry, IWait
 from broker.core.model import BROKER, Change, Check, CheckState, Kind, Listening, NotReady, Service
 from broker.core.plan import PlanChange
@@ -63,7 +64,7 @@ class EventSources:
         """Seconds for which a service must be gone."""
         self._leaving: OrderedDict[str, tuple[float, str]] = OrderedDict()
         """Names without services, with the time at which they left, and the reason."""
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._gone = GoneNames(MAX_GONE)
         self._failing: dict[tuple[int, str, str], str] = {}
         """The state of services that fail or are doubtful, as it was reported."""
         self._closed: dict[str, str] = {}
@@ -107,8 +108,7 @@ class EventSources:
             name = service.name
             if name in self._leaving:
                 del self._leaving[name]
-            if name in self._gone:
-                del self._gone[name]
+            if self._gone.discard(name):
                 self._notifications.event("service-back", name, _about(service))
         elif change.kind is Kind.WITHDRAWN:
             if self._failing:
@@ -151,9 +151,7 @@ class EventSources:
                 self._settling = self._clock.callLater(min(wait, self.settle), self._settle)
                 return
             del self._leaving[name]
-            self._gone[name] = None
-            if len(self._gone) > MAX_GONE:
-                self._gone.popitem(last=False)
+            self._gone.add(name, left)
             self._notifications.event("service-gone", name, {"why": why})
 
     def _look(self) -> None:

@@ -27,13 +27,13 @@ See docs/protocols/dbp.md, "Requests" and "Other wires". `broker.wires.dbp.codec
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from twisted.internet.interfaces import IReactorTime
 
 from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
+from broker.core.gone_names import GoneNames
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import BROKER, Change, Kind, Service
 from broker.wires.dbp.codec.listings import (
@@ -61,7 +61,7 @@ MAX_PROVIDERS = 1_000
 """
 
 GONE = 10_000
-"""Departed names that are stored: as many as a farm has. They take 10 MB at most, usually one."""
+"""Departed names that are stored: as many as a farm has. They take 16 bytes each."""
 
 KEPT_SIZE = 2_048
 """Bytes of an answer that is cached: over ten times the usual size."""
@@ -135,7 +135,7 @@ class Listing:
         self._clock = clock
         self._peers: dict[str, _NamedServices] = {}
         self._own: dict[str, _NamedServices] = {}
-        self._gone: OrderedDict[str, float] = OrderedDict()
+        self._gone = GoneNames(GONE)
 
         self._entries: dict[str, bytes] = {}
         """Encoded entry of each name in the list of all, in its order; empty where it is to be encoded."""
@@ -355,7 +355,7 @@ class Listing:
         same = table.get(name)
         if same is None:
             same = table[name] = _NamedServices()
-            self._gone.pop(name, None)
+            self._gone.discard(name)
             if table is self._peers and name != ERROR:
                 self._entries[name] = b""
         same.add(service)
@@ -372,9 +372,7 @@ class Listing:
             self._entries.pop(name, None)
             self._to_make.pop(name, None)
         if name not in self._peers and name not in self._own:
-            if len(self._gone) >= GONE:
-                self._gone.popitem(last=False)
-            self._gone[name] = self._clock.seconds()
+            self._gone.add(name, self._clock.seconds())
 
     def _outdate(self, name: str) -> None:
         """Invalidate the cache for this name."""
