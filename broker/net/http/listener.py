@@ -232,7 +232,7 @@ def _asked(channel: Channel, request: HttpRequest) -> Request:
         path=path,
         query=_parameters(query),
         headers=headers,
-        body=request.content.getvalue(),
+        body=request.body(),
         address=channel.host,
         local=channel.local and request.local,
         secure=channel.isSecure(),  # type: ignore[no-untyped-call]

@@ -16,6 +16,10 @@ from broker.net.web_origins import FROM_ELSEWHERE
 if TYPE_CHECKING:
     from broker.net.http.channel import HttpChannel
 
+PIECE = 16_384
+"""Bytes of a body after which a new piece of memory is begun. A single one would be copied as it grows: with 250 bodies
+in progress, the places that were left behind took as much memory as the bodies."""
+
 BODILESS = (204, 304)
 """Statuses of responses without a body, and so without its length (RFC 9110, 8.6)."""
 
@@ -25,6 +29,7 @@ class HttpRequest(Request):
 
     channel: HttpChannel
     content: BytesIO
+    """The last piece of the body."""
     _refused = False
 
     def parseCookies(self) -> None:
@@ -33,6 +38,8 @@ class HttpRequest(Request):
     def gotLength(self, length: int | None) -> None:
         """Handle the end of the head. ``length`` is that of the body, or None if it is chunked."""
         self.content = BytesIO()
+        self._pieces: list[bytes] = []
+        self._size = 0
         if length is not None and length > self.channel.bounds.body:
             self._refuse_body()
 
@@ -40,12 +47,19 @@ class HttpRequest(Request):
         """Append a piece of the body, within the limits."""
         if self._refused:
             return
-        self.content.write(data)
-        size = self.content.tell()
-        if size > self.channel.bounds.body:
+        self._size += len(data)
+        if self._size > self.channel.bounds.body:
             self._refuse_body()
-        else:
-            self.channel.memory.hold(self.channel, Share.INPUT, size)
+            return
+        self.content.write(data)
+        if self.content.tell() > PIECE:
+            self._pieces.append(self.content.getvalue())
+            self.content = BytesIO()
+        self.channel.memory.hold(self.channel, Share.INPUT, self._size)
+
+    def body(self) -> bytes:
+        """Return the body of a complete request."""
+        return b"".join([*self._pieces, self.content.getvalue()])
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """Pass a complete request on. (Twisted's own method would also parse forms, of any size in one step.)"""
@@ -121,6 +135,7 @@ class HttpRequest(Request):
         """Free the incomplete body, and close."""
         self._refused = True
         self.content = BytesIO()
+        self._pieces = []
         channel = self.channel
         channel.memory.drop(channel, Share.INPUT)
         channel.refused(refusal)
