@@ -16,6 +16,7 @@ from twisted.application.service import IService
 from twisted.python import usage
 
 from broker.app.configuration import SCHEMA, Config, example, problems, read, report
+from broker.app.heap import use_system_heap
 from broker.config import endpoint, files
 from broker.config.cluster import Cluster
 from broker.config.errors import BadConfig, ConfigError
@@ -90,6 +91,8 @@ class Options(usage.Options):
         if self["example"]:
             print(example(), end="")
             raise SystemExit(0)
+        if self.parent is not None and not self["check"] and not self["check-ports"]:
+            use_system_heap()  # at the start by twistd; others may parse a command line too
         try:
             config = self.configured()
         except BadConfig as error:

@@ -127,7 +127,7 @@ class Daemon(TwistedService):
         self.wires = RunningWires(self.counters)
         self.journal: JournalWriter | None = None
         self.lag = LoopLag(reactor, time.monotonic)
-        self.heap = HeapTrim(reactor)
+        self.heap = HeapTrim(reactor, lambda: self.core.scheduler.memory.fallen())
         self.draining = Draining(
             reactor, self.wires.drain, self.wires.undrain, self.wires.remaining, self._describe_to_cluster
         )

@@ -161,6 +161,7 @@ class MemoryBudget:
         self.denied = 0
         """Calls of `may_store` that returned False."""
         self._seconds = seconds
+        self._peak = 0
         self._evicting = False
         self._shares: Counter[Share] = Counter()
         self._accounts: dict[str, _Account] = {}
@@ -170,6 +171,11 @@ class MemoryBudget:
     def shares(self) -> Mapping[Share, int]:
         """Return the bytes of each share."""
         return {share: self._shares[share] for share in Share}
+
+    def fallen(self) -> int:
+        """Return how many bytes less are held than at the peak since the last call."""
+        fallen, self._peak = self._peak - self.held, self.held
+        return fallen
 
     def of(self, host: str) -> int:
         """Return the bytes of all consumers of an address."""
@@ -282,6 +288,8 @@ class MemoryBudget:
             account.strange += size
         self._shares[share] += size
         self.held += size
+        if self.held > self._peak:
+            self._peak = self.held
 
     def _largest(self) -> _Account:
         """Return the account that gives way: the one with the most bytes of strangers, or else with the most bytes."""

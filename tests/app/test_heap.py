@@ -1,11 +1,17 @@
-"""Trims of the heap: their interval, which grows with their duration."""
+"""Trims of the heap: their interval, which grows with their duration, and the allocator that they need."""
 
 from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from twisted.internet.task import Clock
 
-from broker.app.heap import INTERVAL, LARGEST_SHARE, LONGEST_INTERVAL, HeapTrim
+from broker.app.heap import BURST, INTERVAL, LARGEST_SHARE, LONGEST_INTERVAL, HeapTrim
+from tests.integration.daemon import environment
 
 
 class Stopwatch:
@@ -20,9 +26,51 @@ class Stopwatch:
         return self._now
 
 
+def test_free_lists_are_cleared_after_a_burst() -> None:
+    clock, falls = Clock(), [BURST, BURST + 1]
+    heap = HeapTrim(clock, falls.pop)
+    heap.start()
+    if not clock.getDelayedCalls():
+        pytest.skip("the C library has no malloc_trim")
+    try:
+        gc.freeze()
+        clock.advance(INTERVAL)
+        assert gc.get_freeze_count() == 0
+        gc.freeze()
+        clock.advance(INTERVAL)
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        heap.stop()
+
+
+def test_the_program_is_restarted_once_with_the_allocator_of_the_c_library(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys\n"
+        "from broker.app.heap import use_system_heap\n"
+        "print(os.getpid(), sys.getallocatedblocks() == 0, sys.argv[1:], flush=True)\n"
+        "use_system_heap()\n"
+        "print('runs')\n"
+    )
+
+    def run(**extra: str) -> list[str]:
+        command = [sys.executable, "-W", "error", str(program), "an argument"]
+        done = subprocess.run(command, env=environment(**extra), capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    first, *rest = run()
+    pid = first.split()[0]
+    if rest == ["runs"]:
+        pytest.skip("the C library has no malloc_trim")
+    assert first == f"{pid} False ['an argument']"
+    assert rest == [f"{pid} True ['an argument']", "runs"]
+    assert len(run(PYTHONMALLOC="pymalloc")) == 2
+
+
 def test_the_heap_is_trimmed_less_often_the_longer_it_takes() -> None:
     clock, watch = Clock(), Stopwatch()
-    heap = HeapTrim(clock, watch)
+    heap = HeapTrim(clock, lambda: 0, watch)
     heap.start()
     if not clock.getDelayedCalls():
         pytest.skip("the C library has no malloc_trim")

@@ -256,3 +256,12 @@ def test_an_eviction_that_fails_costs_its_own_connection_alone(memory: MemoryBud
     assert (failing.aborted, newcomer.evicted, newcomer.aborted) == (True, False, False)
     assert [event["log_level"] for event in logs] == [LogLevel.critical]
     assert memory.held == BY_ADDRESS
+
+
+def test_the_fall_since_the_last_look_is_known() -> None:
+    budget = MemoryBudget()
+    budget.store("h", 10_000)
+    assert budget.fallen() == 0
+    budget.store("h", 20_000)
+    budget.store("h", -25_000)
+    assert (budget.fallen(), budget.fallen()) == (25_000, 0)

@@ -30,6 +30,7 @@ from typing import IO, Any
 from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 
+from broker.app.heap import ALLOCATOR
 from tests import blocking_guard
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +93,7 @@ class Template:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.integration.forked_daemons", str(theirs.fileno())],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", ALLOCATOR: "malloc"},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
