@@ -57,7 +57,7 @@ class Side:
 
 def _members() -> Any:
     from broker.cluster.links.link_wire import LinkKey
-    from broker.core.cluster.interfaces import Member
+    from broker.core.cluster.cluster_interfaces import Member
 
     ends = {"a": "127.0.0.1:1", "b": f"127.0.0.1:{PORT}"}
     return {name: Member(name, "1", ends[name], LinkKey.of(SECRETS[name]).public) for name in "ab"}

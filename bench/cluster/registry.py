@@ -17,7 +17,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from bench.common.report import table
-from broker.core.cluster.registry import ClusterRegistry
+from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import Provider, Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored

@@ -28,7 +28,7 @@ from bench.common.report import table
 from broker.cluster.cluster import Cluster
 from broker.cluster.etcd.client import connect
 from broker.cluster.settings import ClusterSettings, Environment, Memory
-from broker.core.cluster.registry import ClusterRegistry
+from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import Rights, Service
 from broker.core.restored_services import Restored
 from tests.cluster.real_etcd import Etcd

@@ -19,7 +19,7 @@ from twisted.internet.task import Clock
 from bench.common.figures import Figure, Scenario, at_most, run_scenarios
 from broker.app.daemon import COLLECT_AFTER
 from broker.core.director.director import Director
-from broker.core.director.interfaces import UNLIMITED, DoReserve, Granted, IContextServer, UserPlace
+from broker.core.director.director_interfaces import UNLIMITED, DoReserve, Granted, IContextServer, UserPlace
 
 SIZES = (10, 100, 1_000)
 """The numbers of servers."""

@@ -21,11 +21,8 @@ from twisted.internet.task import Clock
 from bench.common.machine import describe
 from bench.common.report import table
 from broker.access.principal import Principal
-from broker.admin.api import events, health, history, tables, why
-from broker.admin.api.metrics import endpoint as metrics
-from broker.admin.api.metrics import tables as table_metrics
-from broker.admin.counter_views import counters
-from broker.admin.registry_views import views as registry_views
+from broker.admin import event_endpoints, metrics, readiness_endpoints, table_endpoints, why
+from broker.admin.broker_tables import counter_view, registry_views
 from broker.app.counters import COUNTERS
 from broker.app.daemon import COLLECT_AFTER
 from broker.core.load_history import STEP, LoadHistory
@@ -101,16 +98,17 @@ class _Farm:
         past.start()
         self.clock.advance(2 * STEP)
         views: Mapping[str, AnyView] = {
-            view.name: view for view in (*registry_views(registry, self.clock), counters(lambda: {"a.b": 1}, COUNTERS))
+            view.name: view
+            for view in (*registry_views(registry, self.clock), counter_view(lambda: {"a.b": 1}, COUNTERS))
         }
         self.routes = Routes(
             lambda: [
-                *tables.endpoints(lambda: views, registry),
+                *table_endpoints.table_endpoints(lambda: views, registry),
                 *why.endpoints(registry, self.clock, past, lambda provider: None),
-                *history.endpoints(registry, past),
-                *events.endpoints(registry),
-                *health.endpoints(list, list, dict, registry, registry.sizes),
-                *metrics.endpoints([lambda: table_metrics.collect(_as_a_wire(views))], lambda reading: ()),
+                *table_endpoints.history_endpoints(registry, past),
+                *event_endpoints.event_endpoints(registry),
+                *readiness_endpoints.health_endpoints(list, list, dict, registry, registry.sizes),
+                *metrics.endpoints([lambda: metrics.table_metrics(_as_a_wire(views))], lambda reading: ()),
             ]
         )
         self.routes.refresh()

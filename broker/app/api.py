@@ -16,32 +16,20 @@ from twisted.python.failure import Failure
 from broker.access.acts import Audit
 from broker.access.principal import Access
 from broker.access.registry_reading import RegistryReading
-from broker.admin.api import (
-    actions,
-    cluster,
-    control,
-    events,
-    health,
-    history,
-    identity,
-    plan,
-    plan_report,
-    tables,
-    verification,
-    watch,
+from broker.admin import (
+    action_endpoints,
+    event_endpoints,
+    metrics,
+    plan_endpoints,
+    readiness_endpoints,
+    table_endpoints,
     why,
 )
-from broker.admin.api.metrics import cluster as cluster_metrics
-from broker.admin.api.metrics import endpoint as metrics
-from broker.admin.api.metrics import plan as plan_metrics
-from broker.admin.api.metrics import process, state
-from broker.admin.api.metrics import tables as table_metrics
-from broker.admin.api.metrics.counters import CounterMetrics
-from broker.admin.api.metrics.timings import LoopTimes
-from broker.admin.api.orders import Orders
-from broker.admin.api.report_tickets import ReportTickets
-from broker.admin.api.watch_hub import WatchHub
+from broker.admin.action_endpoints import Orders
 from broker.admin.console import Shown
+from broker.admin.event_endpoints import WatchHub
+from broker.admin.metrics import CounterMetrics, LoopTimes
+from broker.admin.plan_endpoints import ReportTickets
 from broker.app.core import Core
 from broker.core.control import IOperations
 from broker.core.database import StateError
@@ -78,8 +66,8 @@ class Sources:
     dialects: Callable[[], Sequence[Dialect]]
     left: why.Left
     listeners: Callable[[], Sequence[Listening]]
-    ready: health.Reasons
-    degraded: health.Reasons
+    ready: readiness_endpoints.Reasons
+    degraded: readiness_endpoints.Reasons
     control: IOperations
     plan: IPlan
     access: Access
@@ -104,24 +92,28 @@ class OperatorsApi:
         self._counters = CounterMetrics(shown.documentation)
         orders = Orders(sources.dialects, LISTENER)
         self.endpoints: Sequence[Endpoint] = [
-            *health.endpoints(sources.ready, sources.degraded, self._status, registry, registry.sizes),
-            *verification.endpoints(lambda: core.damages.verify().addErrback(_unreadable)),
-            *cluster.endpoints(core.members, sources.farm),
-            *tables.endpoints(self._views, registry),
+            *readiness_endpoints.health_endpoints(
+                sources.ready, sources.degraded, self._status, registry, registry.sizes
+            ),
+            *table_endpoints.verification_endpoints(lambda: core.damages.verify().addErrback(_unreadable)),
+            *table_endpoints.cluster_endpoints(core.members, sources.farm),
+            *table_endpoints.table_endpoints(self._views, registry),
             *why.endpoints(registry, clock, self.history, sources.left, core.members.name),
-            *history.endpoints(registry, self.history),
-            *events.endpoints(registry),
-            *watch.endpoints(self.hub),
-            *plan.endpoints(sources.plan, registry, clock),
-            *plan_report.endpoints(
+            *table_endpoints.history_endpoints(registry, self.history),
+            *event_endpoints.event_endpoints(registry),
+            *event_endpoints.watch_endpoints(self.hub),
+            *plan_endpoints.plan_endpoints(sources.plan, registry, clock),
+            *plan_endpoints.report_endpoints(
                 lambda: sources.plan.path, core.files.run, ReportTickets(sources.access, clock, LISTENER)
             ),
-            *actions.endpoints(registry, sources.control, core.launchers, orders, sources.audit, LISTENER),
-            *control.endpoints(sources.control, sources.audit, LISTENER),
+            *action_endpoints.action_endpoints(
+                registry, sources.control, core.launchers, orders, sources.audit, LISTENER
+            ),
+            *action_endpoints.control_endpoints(sources.control, sources.audit, LISTENER),
             *metrics.endpoints(
                 (self._counts, self.times.collect, self._tables, self._state, self._cluster, self._process), self._plan
             ),
-            *identity.endpoints(sources.access, LISTENER, shown.version, sources.endpoints),
+            *readiness_endpoints.identity_endpoints(sources.access, LISTENER, shown.version, sources.endpoints),
         ]
 
     def start(self) -> None:
@@ -154,21 +146,23 @@ class OperatorsApi:
         return self._counters.collect(self._sources.shown().counts())
 
     def _tables(self) -> Iterator[Metric | None]:
-        return table_metrics.collect(self._views().values())
+        return metrics.table_metrics(self._views().values())
 
     def _state(self) -> Iterator[Metric]:
         states = [(each.name, each.ready) for each in self._sources.listeners()]
         certificates = [(each.path, each.expires) for each in self._sources.certificates()]
-        return state.collect(self._status(), states, self._sources.ready(), self._sources.degraded(), certificates)
+        return metrics.state_metrics(
+            self._status(), states, self._sources.ready(), self._sources.degraded(), certificates
+        )
 
     def _cluster(self) -> Iterator[Metric]:
-        return cluster_metrics.collect(self._sources.core.members)
+        return metrics.cluster_metrics(self._sources.core.members)
 
     def _plan(self, reading: RegistryReading) -> Iterator[Metric | None]:
-        return plan_metrics.collect(self._sources.plan, reading)
+        return metrics.plan_metrics(self._sources.plan, reading)
 
     def _process(self) -> Iterator[Metric]:
-        return process.collect(self._sources.started)
+        return metrics.process_metrics(self._sources.started)
 
 
 def _unreadable(failure: Failure) -> NoReturn:

@@ -32,7 +32,7 @@ from broker.config import zmq_endpoint
 from broker.config.checks import hostport
 from broker.config.cluster import Cluster as Config
 from broker.config.cluster import effective_name
-from broker.core.cluster.interfaces import ILinks, IMembers, IQueueOwners
+from broker.core.cluster.cluster_interfaces import ILinks, IMembers, IQueueOwners
 from broker.core.cluster.remote_topics import SHARED, RemoteTopics
 from broker.core.counters import Counters
 from broker.core.interfaces import ITopics

@@ -12,8 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from broker.config import values
-from broker.core.cluster.interfaces import ILinks, IMembers, IQueueOwners
-from broker.core.cluster.single import SINGLE
+from broker.core.cluster.cluster_interfaces import SINGLE, ILinks, IMembers, IQueueOwners
 from broker.core.counters import Counters
 from broker.core.damage import Damages
 from broker.core.launchers import Launchers
@@ -146,7 +145,7 @@ def build(
 
 def _clustered() -> type[Registry]:
     # Imported here: a single broker runs without it.
-    from broker.core.cluster.registry import ClusterRegistry
+    from broker.core.cluster.cluster_registry import ClusterRegistry
 
     return ClusterRegistry
 

@@ -28,16 +28,18 @@ from twisted.logger import Logger
 from broker import blocking
 from broker.access.guarded_reading import BadUsers
 from broker.access.login_gate import MAX_ENTRIES
-from broker.admin.certificate_views import CertificateWatch, certificates
-from broker.admin.checks_view import checks_view
-from broker.admin.cluster_views import views as cluster_views
-from broker.admin.console import Shown
-from broker.admin.console_control import ControlWords
-from broker.admin.counter_views import counters as counters_view
-from broker.admin.listener_views import listeners as listeners_view
-from broker.admin.page import files as page
-from broker.admin.plan_views import plan_view
-from broker.admin.registry_views import views as registry_views
+from broker.admin import page_files as page
+from broker.admin.broker_tables import (
+    CertificateWatch,
+    certificate_view,
+    checks_view,
+    cluster_views,
+    plan_view,
+    registry_views,
+)
+from broker.admin.broker_tables import counter_view as counters_view
+from broker.admin.broker_tables import listener_view as listeners_view
+from broker.admin.console import ControlWords, Shown
 from broker.app import descriptors, readiness
 from broker.app.access import OpenAccess, open_access
 from broker.app.api import OperatorsApi, Sources
@@ -523,7 +525,7 @@ class Daemon(TwistedService):
             *([] if self.membership is None else self.membership.views()),
             checks_view(self.checks.schedule.targets, self._reactor),
             counters_view(self.counters.all, self._documentation),
-            certificates(self._certificates, self._reactor),
+            certificate_view(self._certificates, self._reactor),
             plan_view(self.plan, self._reactor),
             self._events.notifications.view(),
         ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from broker.core.cluster.interfaces import IMembers, Member
+from broker.core.cluster.cluster_interfaces import IMembers, Member
 from broker.core.interfaces import INotifications, IWait
 
 MAX_GONE = 1_000

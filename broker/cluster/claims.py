@@ -19,7 +19,7 @@ from broker.cluster.etcd.interface import Compare, Delete, EtcdError, Get, IEtcd
 from broker.cluster.key_table import Table
 from broker.cluster.layout import ClaimValue, Foreign, Keys
 from broker.cluster.mirror import Shared
-from broker.core.cluster.interfaces import QueueClaim
+from broker.core.cluster.cluster_interfaces import QueueClaim
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IWait
 

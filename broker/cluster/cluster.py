@@ -18,7 +18,7 @@ from zope.interface import implementer
 from broker.cluster.etcd.interface import EtcdError
 from broker.cluster.member_sessions import Sessions, State
 from broker.cluster.settings import ClusterFailed, Environment
-from broker.core.cluster.interfaces import IMembers, IQueueOwners, Member, MemberHealth, QueueClaim
+from broker.core.cluster.cluster_interfaces import IMembers, IQueueOwners, Member, MemberHealth, QueueClaim
 from broker.core.interfaces import IWait
 from broker.core.model import NotReady
 

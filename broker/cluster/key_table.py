@@ -25,7 +25,7 @@ from twisted.logger import Logger
 from broker.cluster import layout
 from broker.cluster.etcd.interface import KeyValue
 from broker.cluster.layout import Foreign, HeadValue, Keys, ProviderValue
-from broker.core.cluster.interfaces import Member
+from broker.core.cluster.cluster_interfaces import Member
 from broker.core.model import LoadDetails
 
 MAX_PROVIDERS = 200_000

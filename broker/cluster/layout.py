@@ -20,7 +20,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta as Limits
 
-from broker.core.cluster.interfaces import Member
+from broker.core.cluster.cluster_interfaces import Member
 from broker.core.model import (
     MAX_COUNT,
     MAX_INFO,
@@ -92,7 +92,7 @@ class MetaValue(msgspec.Struct):
 
 
 class MemberValue(msgspec.Struct, omit_defaults=True):
-    """Value of ``b/<name>``; see `broker.core.cluster.interfaces.Member`."""
+    """Value of ``b/<name>``; see `broker.core.cluster.cluster_interfaces.Member`."""
 
     instance: Name
     link: Text = ""

@@ -28,7 +28,7 @@ from broker.cluster.etcd.interface import EtcdError, IEtcd
 from broker.cluster.layout import MAX_LISTENERS
 from broker.cluster.mirror import Shared
 from broker.cluster.settings import ClusterSettings
-from broker.core.cluster.interfaces import Member, MemberHealth
+from broker.core.cluster.cluster_interfaces import Member, MemberHealth
 from broker.core.interfaces import IWait
 
 Changed = Callable[[str, Member | None], None]

@@ -50,7 +50,7 @@ from broker.cluster.etcd.interface import (
 )
 from broker.cluster.layout import LAYOUT, Foreign, IdsValue, Keys, OtherLayout
 from broker.cluster.settings import ClusterFailed, ClusterMemory, Memory
-from broker.core.cluster.interfaces import Member
+from broker.core.cluster.cluster_interfaces import Member
 from broker.core.database import StateError
 from broker.core.disk_errors import DiskErrors
 

@@ -24,7 +24,7 @@ class ClusterSettings:
     - ``load_interval``: least seconds between two writes of loads, and of reasons of a service that fails already.
     - ``beat``: seconds between two beats, by which each member proves that its watch is alive.
     - ``link``, ``key``: endpoint and CURVE public key for links of other brokers; see
-      `broker.core.cluster.interfaces.Member`.
+      `broker.core.cluster.cluster_interfaces.Member`.
     - ``version``: version of the program.
     - ``grace``: seconds for which entries from before a restart stay.
     """

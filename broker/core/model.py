@@ -97,8 +97,8 @@ class Provider:
     seconds of the registry's clock; ``since`` is the time of the registration, 0.0 if it is unknown; it is not stored
     and not compared. ``details`` are those of the last report of a load, None if it had none; they are not compared.
     ``broker`` is the holder, empty for this broker. ``failing`` are the services whose health checks fail at the
-    holder: only values for `broker.core.cluster.interfaces.IMirror.mirror` have it, all others are empty there; see
-    `IRegistry.check_of`. ``owner`` may change it from any connection; it is not compared.
+    holder: only values for `broker.core.cluster.cluster_interfaces.IMirror.mirror` have it, all others are empty there;
+    see `IRegistry.check_of`. ``owner`` may change it from any connection; it is not compared.
     """
 
     id: int

@@ -106,7 +106,7 @@ class Registry:
     """Implementation of `IRegistry` in memory.
 
     ``clock`` gives the time; ``next_id`` an id that was never used before; ``restored`` the services from before a
-    restart. `broker.core.cluster.registry` is the registry of a member of a cluster.
+    restart. `broker.core.cluster.cluster_registry` is the registry of a member of a cluster.
     """
 
     group = ServiceGroup

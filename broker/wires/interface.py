@@ -32,8 +32,7 @@ from broker.config.section import Section
 from broker.config.values import Broker
 from broker.core.checks.check_rules import Pinger
 from broker.core.checks.check_schedule import Schedule
-from broker.core.cluster.interfaces import ILinks, IMembers, IQueueOwners
-from broker.core.cluster.single import SINGLE
+from broker.core.cluster.cluster_interfaces import SINGLE, ILinks, IMembers, IQueueOwners
 from broker.core.damage import Damages
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import NotReady, Service, Snapshot
@@ -76,7 +75,7 @@ class Context:
     - ``forget``: removes the listener of a title from the retries, after it was closed on purpose.
     - ``damages``: findings of damaged state, to which a wire adds those about its own.
     - ``members``, ``owners``, ``links``: the other brokers of the cluster, the ownership of durable queues, and the
-      links between brokers; without a cluster, those of `broker.core.cluster.single`.
+      links between brokers; without a cluster, those of `broker.core.cluster.cluster_interfaces`.
     - ``join_topics``: connects the topics of a namespace of its own, a virtual host, with those of the other brokers.
     """
 

@@ -8,7 +8,7 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
-from broker.core.cluster.interfaces import IMembers, IQueueOwners, Member, MemberHealth, QueueClaim
+from broker.core.cluster.cluster_interfaces import IMembers, IQueueOwners, Member, MemberHealth, QueueClaim
 from broker.core.interfaces import IWait
 from broker.core.model import NotReady
 

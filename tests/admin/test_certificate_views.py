@@ -6,7 +6,7 @@ import attrs
 import pytest
 from twisted.internet.task import Clock
 
-from broker.admin.certificate_views import CHECK, SOON, Certificate, CertificateWatch, certificates
+from broker.admin.broker_tables import CHECK, SOON, Certificate, CertificateWatch, certificate_view
 
 DAY = 86_400.0
 
@@ -24,7 +24,7 @@ class Shown:
 @pytest.mark.parametrize(("expires", "state"), [(SOON + 1, "valid"), (SOON, "soon"), (1.0, "soon"), (0.0, "expired")])
 def test_the_view_shows_the_state(expires: float, state: str) -> None:
     shown: list[Certificate] = [Shown("a.pem", expires)]
-    view = certificates(lambda: shown, Clock())
+    view = certificate_view(lambda: shown, Clock())
     (row,) = map(view.row, view.items())
     assert (row["state"], row["days"]) == (state, round(expires / DAY, 1))
 

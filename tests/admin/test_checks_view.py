@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from broker.admin.checks_view import checks_view
+from broker.admin.broker_tables import checks_view
 from broker.core.checks.check_rules import CheckKind, CheckRule, Question, TargetInfo
 from broker.core.model import Check, CheckState, Policy
 from tests.wires.contexts import page

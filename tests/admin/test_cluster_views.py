@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from broker.admin.api import cluster
-from broker.admin.api.metrics import cluster as metrics
-from broker.admin.cluster_views import views
-from broker.core.cluster.single import SINGLE
+from broker.admin import metrics, table_endpoints
+from broker.admin.broker_tables import cluster_views
+from broker.core.cluster.cluster_interfaces import SINGLE
 from broker.core.model import NotReady
 from tests.admin.api.calls import Site
 from tests.admin.api.test_metrics import samples
@@ -40,27 +39,27 @@ B = {
 
 def test_the_members_are_shown_with_lag_and_numbers() -> None:
     members = two()
-    assert page(views(members, members), "cluster members") == [A, B]
-    assert page(views(members, members), "cluster members", "b*") == [B]
+    assert page(cluster_views(members, members), "cluster members") == [A, B]
+    assert page(cluster_views(members, members), "cluster members", "b*") == [B]
 
 
 def test_the_owners_of_queues_are_found_by_queue_or_owner() -> None:
     members = two()
     jobs = {"queue": "jobs", "space": "/", "owner": "b", "endpoint": "tcp://h2:5975"}
     mail = {"queue": "mail", "space": "/", "owner": "a"}
-    assert page(views(members, members), "cluster claims") == [jobs, mail]
-    assert page(views(members, members), "cluster claims", "m*") == [mail]
-    assert page(views(members, members), "cluster claims", "b") == [jobs]
+    assert page(cluster_views(members, members), "cluster claims") == [jobs, mail]
+    assert page(cluster_views(members, members), "cluster claims", "m*") == [mail]
+    assert page(cluster_views(members, members), "cluster claims", "b") == [jobs]
 
 
 def test_a_broker_that_runs_alone_has_none_of_these_views_and_metrics() -> None:
-    assert views(SINGLE, SINGLE) == []
-    assert list(metrics.collect(SINGLE)) == []
+    assert cluster_views(SINGLE, SINGLE) == []
+    assert list(metrics.cluster_metrics(SINGLE)) == []
 
 
 def test_the_endpoint_describes_the_cluster_and_its_troubles() -> None:
     members = two()
-    site = Site(cluster.endpoints(members, "default"))
+    site = Site(table_endpoints.cluster_endpoints(members, "default"))
     about = {"clustered": True, "name": "a", "farm": "default", "members": [A, B], "degraded": []}
     assert site.get("/v1/cluster") == about
     members.degraded.append(NotReady("cluster", "etcd is away"))
@@ -69,11 +68,11 @@ def test_the_endpoint_describes_the_cluster_and_its_troubles() -> None:
 
 def test_the_endpoint_of_a_broker_that_runs_alone_is_empty() -> None:
     empty = {"clustered": False, "name": "", "farm": "", "members": [], "degraded": []}
-    assert Site(cluster.endpoints(SINGLE, "default")).get("/v1/cluster") == empty
+    assert Site(table_endpoints.cluster_endpoints(SINGLE, "default")).get("/v1/cluster") == empty
 
 
 def test_the_metrics_have_a_sample_for_each_member() -> None:
-    assert samples(metrics.collect(two())) == {
+    assert samples(metrics.cluster_metrics(two())) == {
         "elkobroker_cluster_members": 2,
         "elkobroker_cluster_member_lag_seconds[('member', 'a')]": 0.01234,
         "elkobroker_cluster_member_linked[('member', 'b')]": 1,

@@ -20,7 +20,7 @@ from msgspec.structs import FieldInfo
 
 from broker.access.login_gate import GUESS_EVERY, GUESSES
 from broker.admin.console import ConsoleSession, Shown
-from broker.admin.telnet import MAX_LINE, ConsoleReader, Line
+from broker.admin.console_login import MAX_LINE, ConsoleReader, Line
 from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason
 from broker.core.model import Launcher

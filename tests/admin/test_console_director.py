@@ -11,7 +11,7 @@ import pytest
 from broker.access.login_gate import LoginGate
 from broker.access.principal import Principal
 from broker.admin.console import PRETTY, ConsoleSession, Shown
-from broker.admin.telnet import ConsoleReader, Line
+from broker.admin.console_login import ConsoleReader, Line
 from broker.wires.dialect import Dialect
 from broker.wires.elko.codec.director_messages import ADMIN
 from broker.wires.elko.commands import DIRECTOR, WIDTH, broker_dialect, director_dialect

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.access.principal import Principal
-from broker.admin.page.files import FOLDER, TYPES, endpoints, files
+from broker.admin.page_files import FOLDER, TYPES, endpoints, files
 from broker.web.http_endpoint import Call, NoParameters, Routes
 from broker.web.messages import Request, Response
 from broker.web.problem import Problem

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from broker.admin.registry_views import views
+from broker.admin.broker_tables import registry_views
 from tests.admin.test_console import Operator, enter
 from tests.wires.contexts import page
 from tests.wires.recording import ElkoFarm, desc
@@ -19,7 +19,7 @@ def farm() -> ElkoFarm:
 
 @pytest.fixture
 def operator(farm: ElkoFarm) -> Operator:
-    operator = enter(farm, views={each.name: each for each in views(farm.wiring.registry, farm.clock)})
+    operator = enter(farm, views={each.name: each for each in registry_views(farm.wiring.registry, farm.clock)})
     operator.read()
     return operator
 
@@ -41,9 +41,9 @@ def test_a_provider_is_shown_with_its_last_sign_of_life(farm: ElkoFarm, operator
         "age": 12.0,
     }
     peer.say("error", "ping", tag="x")
-    [row] = page(views(farm.wiring.registry, farm.clock), "broker providers", "elko")
+    [row] = page(registry_views(farm.wiring.registry, farm.clock), "broker providers", "elko")
     assert row["load"] == 0.5
-    assert page(views(farm.wiring.registry, farm.clock), "broker providers", "192.0.2.1*") == []
+    assert page(registry_views(farm.wiring.registry, farm.clock), "broker providers", "192.0.2.1*") == []
 
 
 def test_loads_are_shown_with_those_details_that_were_reported(farm: ElkoFarm, operator: Operator) -> None:
@@ -68,7 +68,10 @@ def test_services_are_shown_without_their_secrets(farm: ElkoFarm, operator: Oper
 
 def test_the_holder_is_shown_in_a_cluster_only(farm: ElkoFarm) -> None:
     farm.client("bank-1").offer(desc("bank"))
-    alone, member = views(farm.wiring.registry, farm.clock), views(farm.wiring.registry, farm.clock, "a")
+    alone, member = (
+        registry_views(farm.wiring.registry, farm.clock),
+        registry_views(farm.wiring.registry, farm.clock, "a"),
+    )
     for name in ("broker providers", "broker services", "broker loads"):
         assert all("broker" not in row for row in page(alone, name))
         assert {row["broker"] for row in page(member, name)} == {"a"}

@@ -9,7 +9,7 @@ import attrs
 from zope.interface import implementer
 
 from broker.app.member_events import MAX_GONE, MemberEvents
-from broker.core.cluster.interfaces import Member
+from broker.core.cluster.cluster_interfaces import Member
 from broker.core.interfaces import INotifications
 from broker.core.model import EVENTS
 from tests.admin.members import Members, two

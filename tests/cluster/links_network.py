@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
-from broker.core.cluster.interfaces import ILinks, LinkReceiver
+from broker.core.cluster.cluster_interfaces import ILinks, LinkReceiver
 
 CAPACITY = 1_000
 """Messages on the way from one broker to another at most, unless the test says otherwise."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.core.director.interfaces import DirectorSettings, DoReserve, Granted, Say
-from broker.core.director.sharing.limits import MESSAGE_WORK
+from broker.core.director.director_interfaces import DirectorSettings, DoReserve, Granted, Say
+from broker.core.director.sharing.records import MESSAGE_WORK
 from broker.core.director.sharing.shared_director import SharedDirector
 from tests.cluster.links.rig import LinksRig, Node
 from tests.core.director.rig import check

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from twisted.internet.task import Clock
 from zope.interface.verify import verifyObject
 
-from broker.core.cluster.interfaces import ILinks
+from broker.core.cluster.cluster_interfaces import ILinks
 from tests.cluster.links_network import REOPEN, LinksNetwork
 
 

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from broker.core.cluster.interfaces import ILinks, LinkReceiver
+from broker.core.cluster.cluster_interfaces import ILinks, LinkReceiver
 from broker.core.cluster.remote_topics import (
     AT_ONCE,
     INTEREST,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin.api.metrics.cluster import collect
+from broker.admin.metrics import cluster_metrics
 from tests.admin.members import two
 from tests.core.plans import document, service
 from tests.integration.daemon import Daemon
@@ -38,7 +38,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
         daemon.wait_for("console on")
         with urllib.request.urlopen(f"http://127.0.0.1:{daemon.http_port()}/metrics", timeout=PATIENCE) as answer:
             text = answer.read().decode()
-    return {*re.findall(r"^# HELP (\S+)", text, re.MULTILINE), *(metric.name for metric in collect(two()))}
+    return {*re.findall(r"^# HELP (\S+)", text, re.MULTILINE), *(metric.name for metric in cluster_metrics(two()))}
 
 
 def named(text: str) -> set[str]:

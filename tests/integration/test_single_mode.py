@@ -39,7 +39,7 @@ def modules(directory: Path, *options: str) -> set[str]:
 
 def test_a_broker_that_runs_alone_imports_nothing_of_the_cluster(tmp_path: Path) -> None:
     found = modules(tmp_path)
-    assert "broker.core.cluster.single" in found
+    assert "broker.core.cluster.cluster_interfaces" in found
     packages = {name.partition(".")[0] for name in found}
     assert not packages & {"treq", "psycopg", "psycopg_pool"}
     assert not {name for name in found if name.startswith(("broker.cluster", "broker.app.cluster"))}

@@ -7,7 +7,7 @@ from itertools import count
 import attrs
 from twisted.internet.task import Clock
 
-from broker.core.cluster.registry import ClusterRegistry
+from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import BROKER, Change, Kind
 from broker.core.restored_services import Restored
 

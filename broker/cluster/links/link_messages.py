@@ -10,8 +10,8 @@ second frame is one of the words below::
     PONG     STAMP                                            the answer
 
 VERSION is that of the protocol in decimal digits. The names and instances are those of
-`broker.core.cluster.interfaces.Member`, in UTF-8; PEER-NAME and PEER-INSTANCE are those of the receiver, as its sender
-knows them. Unknown words and additional frames are ignored: a newer broker may send some.
+`broker.core.cluster.cluster_interfaces.Member`, in UTF-8; PEER-NAME and PEER-INSTANCE are those of the receiver, as its
+sender knows them. Unknown words and additional frames are ignored: a newer broker may send some.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from broker.cluster.links.link_wire import Attempt, LinkPeer
 from broker.config.files import is_curve_key
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.core.backoff import Backoff
-from broker.core.cluster.interfaces import Member
+from broker.core.cluster.cluster_interfaces import Member
 from broker.core.errors import Malformed, Reason
 from broker.core.interfaces import ILease
 from broker.net.interfaces.limits import RouterLimits

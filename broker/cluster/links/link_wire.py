@@ -7,7 +7,7 @@ are small, and the deadline of the handshake applies.
 CURVE keys of links: the pair of this broker, and the keys of the members that may connect.
 
 The secret key is in a file of the state directory, `KEY_FILE`, which is created at the first start; the public key is
-published as `broker.core.cluster.interfaces.Member.key`.
+published as `broker.core.cluster.cluster_interfaces.Member.key`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from twisted.python.failure import Failure
 from broker import curve, small_file
 from broker.blocking import blocking
 from broker.config.files import BadFile, curve_secret
-from broker.core.cluster.interfaces import Member
+from broker.core.cluster.cluster_interfaces import Member
 from broker.core.errors import Refusal
 from broker.net.interfaces.router import Part
 from broker.net.router.router import Router

@@ -24,7 +24,7 @@ from broker.cluster.links import link_messages
 from broker.cluster.links.link_messages import MAX_CHANNEL, PING, PING_EVERY, PONG, WIRE, LinkSettings, Neighbour
 from broker.cluster.links.link_wire import LinkPeer
 from broker.cluster.links.mesh import LinkContext, Mesh
-from broker.core.cluster.interfaces import ILinks, IMembers, LinkReceiver
+from broker.core.cluster.cluster_interfaces import ILinks, IMembers, LinkReceiver
 from broker.core.errors import Reason, Refusal
 from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.router import Sent

@@ -38,7 +38,7 @@ from broker.cluster.links.link_messages import (
     obstacle,
 )
 from broker.cluster.links.link_wire import Attempt, Attempts, LinkKey, LinkPeer, LinkRouter, MemberKeys
-from broker.core.cluster.interfaces import IMembers, Member
+from broker.core.cluster.cluster_interfaces import IMembers, Member
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IWait
 from broker.core.place_table import Pool

@@ -30,7 +30,7 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from broker.core.cluster.interfaces import ILinks
+from broker.core.cluster.cluster_interfaces import ILinks
 from broker.core.errors import Refusal
 from broker.core.interfaces import ITopics
 from broker.core.model import PublishedHeaders, is_own
@@ -264,12 +264,12 @@ class RemoteTopics:
     # other brokers
 
     def up(self, broker: str) -> None:
-        """See `broker.core.cluster.interfaces.LinkReceiver`."""
+        """See `broker.core.cluster.cluster_interfaces.LinkReceiver`."""
         self._sessions[broker] = RemoteSubscriber(broker, dict.fromkeys(self._own.topics, True), self._bounds)
         self._soon()
 
     def down(self, broker: str) -> None:
-        """See `broker.core.cluster.interfaces.LinkReceiver`."""
+        """See `broker.core.cluster.cluster_interfaces.LinkReceiver`."""
         session = self._sessions.pop(broker, None)
         if session is not None:
             session.alive = False
@@ -333,7 +333,7 @@ class RemoteTopics:
 
 
 class _InterestChannel:
-    """Receiver of announcements; see `broker.core.cluster.interfaces.LinkReceiver`."""
+    """Receiver of announcements; see `broker.core.cluster.cluster_interfaces.LinkReceiver`."""
 
     def __init__(self, remote: RemoteTopics) -> None:
         self.up = remote.up

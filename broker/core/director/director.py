@@ -5,23 +5,34 @@ reports, `presence` the open contexts and their users, `placement` chooses the s
 `reservations` keeps those that are unused, `reservation_quotas` limits their number, `targets` selects the recipients
 of a message, and `dump` lists the farm for administrators. The interface is `interfaces.IDirector`; the wire is
 `broker.wires.elko.sessions.director_session`.
+
+Dumps of the farm for administrators, as lazy pieces.
+
+Rules:
+- The counts are those of the moment in which the dump begins. Each piece is made when it is consumed.
+- A server or context that is gone by then is omitted. Hidden contexts are never included.
+- The cost of a piece is bounded by the context names of one server, or by the users of one context.
+
+`broker.wires.elko.sessions.director_pages` consumes the pieces page by page.
+
+Recipients of a message for a context or a user: the servers that it concerns.
+
+Departed servers are excluded, although their contexts may still await cleanup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
-from broker.core.director.dump import by_load, dump
-from broker.core.director.farm import Farm
-from broker.core.director.farm_record import FarmRecorder, read
-from broker.core.director.interfaces import (
+from broker.core.director.director_interfaces import (
     ALL,
     Close,
+    ContextDump,
     ContextPlace,
     DirectorSettings,
     Dump,
@@ -30,6 +41,7 @@ from broker.core.director.interfaces import (
     IDirector,
     Order,
     PlaceWatcher,
+    ProviderDump,
     ProviderLink,
     Reinit,
     Relay,
@@ -37,16 +49,115 @@ from broker.core.director.interfaces import (
     Shutdown,
     UserPlace,
 )
-from broker.core.director.names import check_name
+from broker.core.director.farm import Farm
+from broker.core.director.farm_record import FarmRecorder, read
+from broker.core.director.farm_state import OpenContext, Server, check_name
 from broker.core.director.placement import Placer
+from broker.core.director.presence import Presence
 from broker.core.director.reservations import Reservations
 from broker.core.director.returning import Returning
 from broker.core.director.server_link import ServerLink
-from broker.core.director.state import Server
-from broker.core.director.targets import targets
 from broker.core.errors import Reason, Refusal
 from broker.core.notifier import Notifier
 from broker.wall_clock import wall
+
+
+def by_load(farm: Farm) -> list[Server]:
+    """Return all servers, ordered by load, then by the time of their first connection."""
+    return sorted(farm.servers, key=lambda server: (server.load, server.number))
+
+
+def dump(farm: Farm, depth: int, provider: str | None, context: str | None) -> Dump:
+    """Implement `IDirector.dump`."""
+    servers = [server for server in by_load(farm) if provider is None or server.matches(provider)]
+    if context is None:
+        return Dump(
+            len(servers),
+            sum(server.shown for server in servers),
+            sum(server.shown_users for server in servers),
+            _pieces(farm, servers, depth, None),
+        )
+    clones = farm.presence.sets.get(context)
+    only: dict[Server, list[OpenContext]] = {}
+    for found in () if clones is None else clones.clones.values():
+        only.setdefault(found.server, []).append(found)
+    exact = farm.presence.contexts.get(context)
+    if exact is not None:
+        only.setdefault(exact.server, []).append(exact)
+    servers = [server for server in servers if server in only]
+    shown = [found for server in servers for found in only[server]]
+    users = sum(len(found.users) for found in shown)
+    return Dump(len(servers), len(shown), users, _pieces(farm, servers, depth, only))
+
+
+def _pieces(
+    farm: Farm, servers: Sequence[Server], depth: int, only: dict[Server, list[OpenContext]] | None
+) -> Iterator[ProviderDump | ContextDump]:
+    if depth <= 0:
+        return
+    for server in servers:
+        if server not in farm.servers:
+            continue
+        if only is None:
+            shown, users = server.shown, server.shown_users
+        else:
+            shown, users = len(only[server]), sum(len(context.users) for context in only[server])
+        yield _server(server, shown, users)
+        if depth > 1:
+            contexts = tuple(server.contexts.values()) if only is None else only[server]
+            for context in contexts:
+                # The pieces are consumed over many turns: the context may have closed or become hidden meanwhile.
+                if farm.presence.contexts.get(context.name) is context:
+                    yield ContextDump(context.name, len(context.users), tuple(context.users) if depth > 2 else ())
+
+
+def _server(server: Server, contexts: int, users: int) -> ProviderDump:
+    return ProviderDump(
+        server.label,
+        contexts,
+        users,
+        server.load,
+        server.capacity,
+        tuple(server.addresses.values()),
+        tuple(server.addresses),
+        tuple(server.families),
+        ",".join(sorted({report.broker for report in server.links})),
+    )
+
+
+def targets(presence: Presence, context: str | None, user: str | None) -> Sequence[Server]:
+    """Return the servers concerned, each once; see `IDirector.say`. Raises `Refusal`."""
+    for what, name in (("context", context), ("user", user)):
+        if name is not None:
+            check_name(what, name)
+    if context is None:
+        if user is None:
+            raise Refusal(Reason.PARAMETER, "request message missing context or user")
+        found = _present(place.server for place in presence.contexts_of(user))
+        if not found:
+            raise Refusal(Reason.NOT_REGISTERED, f"user {user} not found")
+        return found
+    exact = presence.contexts.get(context)
+    clones = presence.sets.get(context)
+    concerned = _present(() if clones is None else clones.servers) if exact is None else _present((exact.server,))
+    if not concerned:
+        raise Refusal(Reason.NOT_REGISTERED, f"context {context} not found")
+    if user is not None:
+
+        def meant(place: OpenContext) -> bool:
+            return place is exact if exact is not None else clones is not None and place.name in clones.clones
+
+        found = _present(place.server for place in presence.contexts_of(user) if meant(place))
+        if not found:
+            raise Refusal(Reason.NOT_REGISTERED, f"user {user} is not in context {context}")
+        return found
+    return concerned
+
+
+def _present(servers: Iterable[Server]) -> tuple[Server, ...]:
+    """Return the servers that have a link, each once."""
+    return tuple(dict.fromkeys(server for server in servers if server.links))
+
 
 InThread = Callable[..., Deferred[Any]]
 """Runs a function with arguments in the worker thread."""

@@ -20,12 +20,22 @@ import secrets
 from collections.abc import Hashable
 from typing import Protocol
 
+from broker.core.director.director_interfaces import SERVER_FAILING, Denied, DoReserve, Granted
 from broker.core.director.farm import Farm
-from broker.core.director.interfaces import SERVER_FAILING, Denied, DoReserve, Granted
-from broker.core.director.limits import MAX_EXPECTED_USERS, MAX_RESERVATIONS_EACH, TOKEN_BITS
-from broker.core.director.names import check_name, family
+from broker.core.director.farm_state import (
+    MAX_EXPECTED_USERS,
+    MAX_RESERVATIONS_EACH,
+    TOKEN_BITS,
+    OpenContext,
+    Origin,
+    Placement,
+    Reservation,
+    ReservationPlace,
+    Server,
+    check_name,
+    family,
+)
 from broker.core.director.reservations import Reservations
-from broker.core.director.state import OpenContext, Origin, Placement, Reservation, ReservationPlace, Server
 from broker.core.errors import Refusal
 from broker.core.model import Policy
 

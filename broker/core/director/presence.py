@@ -16,13 +16,9 @@ from itertools import chain
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.director.batched_notices import BatchedNotices
-from broker.core.director.clones import CloneSet
-from broker.core.director.interfaces import ContextPlace, UserPlace
-from broker.core.director.multimap import CountedMultiMap, MultiMap
-from broker.core.director.names import context_set, user_set
-from broker.core.director.state import OpenContext
-from broker.core.director.watch_table import WatchTable
+from broker.core.director.director_interfaces import ContextPlace, UserPlace
+from broker.core.director.farm_state import OpenContext, context_set, user_set
+from broker.core.director.farm_tables import BatchedNotices, CloneSet, CountedMultiMap, MultiMap, WatchTable
 from broker.core.notifier import Notifier
 
 

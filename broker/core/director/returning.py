@@ -24,7 +24,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.core.director.farm import Farm
 from broker.core.director.farm_record import RecordedServer
-from broker.core.director.names import context_set, family
+from broker.core.director.farm_state import context_set, family
 
 WITHIN = 20.0
 """Seconds after the start for which requests wait at most."""

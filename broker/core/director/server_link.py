@@ -9,11 +9,20 @@ from math import isfinite
 
 from zope.interface import implementer
 
+from broker.core.director.director_interfaces import IContextServer, ProviderLink
 from broker.core.director.farm import Farm
-from broker.core.director.interfaces import IContextServer, ProviderLink
-from broker.core.director.limits import MAX_CONTEXTS, MAX_FAMILIES, MAX_PROTOCOLS, MAX_USERS, MAX_USERS_IN_CONTEXT
-from broker.core.director.names import check_name, check_text
-from broker.core.director.state import LinkReport, OpenContext, Server
+from broker.core.director.farm_state import (
+    MAX_CONTEXTS,
+    MAX_FAMILIES,
+    MAX_PROTOCOLS,
+    MAX_USERS,
+    MAX_USERS_IN_CONTEXT,
+    LinkReport,
+    OpenContext,
+    Server,
+    check_name,
+    check_text,
+)
 from broker.core.errors import Reason, Refusal
 from broker.core.model import MAX_TEXT, Policy
 

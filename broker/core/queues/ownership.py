@@ -34,7 +34,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.backoff import Backoff
-from broker.core.cluster.interfaces import IQueueOwners, QueueClaim
+from broker.core.cluster.cluster_interfaces import IQueueOwners, QueueClaim
 from broker.core.database import StateError
 from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.queues.interfaces import ISharedQueueStore, MessagePage, RestoredMessage

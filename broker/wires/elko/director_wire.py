@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from broker.config.values import Broker
 from broker.core.checks.check_rules import Pinger
 from broker.core.director.director import Director
-from broker.core.director.interfaces import ContextDump, DirectorSettings, IDirector, ProviderDump, UserPlace
+from broker.core.director.director_interfaces import ContextDump, DirectorSettings, IDirector, ProviderDump, UserPlace
 from broker.core.director.returning import WITHIN
 from broker.core.director.sharing.shared_director import SharedDirector
 from broker.core.model import Service

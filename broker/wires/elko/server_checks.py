@@ -6,7 +6,7 @@ Rules:
   or HTTP check goes to the address that the connection reported last.
 - A server that reports its load regularly, and misses a report, is checked at once
   (`broker.core.checks.registered_checks`).
-- A failing server is placed by the policy of the rule (`broker.core.director.server_selection`).
+- A failing server is placed by the policy of the rule (`broker.core.director.farm`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker.access.identity import is_local
 from broker.core.checks.check_rules import CheckKind, Question
 from broker.core.checks.check_schedule import Schedule, Target
 from broker.core.checks.registered_checks import MissedReports
-from broker.core.director.interfaces import IContextServer
+from broker.core.director.director_interfaces import IContextServer
 from broker.core.interfaces import ILeases
 from broker.core.model import Check, CheckState, Policy
 from broker.wires.elko.sessions.director_session import DirectorSession

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 
 from broker.access.principal import Principal
 from broker.config.values import Broker
-from broker.core.cluster.interfaces import IMembers
+from broker.core.cluster.cluster_interfaces import IMembers
 from broker.core.database import StateError
 from broker.core.interfaces import ITopics, StoredMemory
 from broker.core.model import NotReady

@@ -8,8 +8,8 @@ import pytest
 
 from broker.access.acts import Act
 from broker.access.principal import OPERATIONS
-from broker.admin.api import actions
-from broker.admin.api.orders import Orders
+from broker.admin import action_endpoints
+from broker.admin.action_endpoints import Orders
 from broker.core.errors import Refusal
 from broker.core.model import Launcher
 from broker.web.problem import Problem, problem_of
@@ -49,7 +49,7 @@ class Actions:
         ]
         farm = self.farm
         orders = Orders(lambda: self.dialects, "http")
-        found = actions.endpoints(farm.registry, farm.control, farm.launchers, orders, self.log, "http")
+        found = action_endpoints.action_endpoints(farm.registry, farm.control, farm.launchers, orders, self.log, "http")
         assert all(each.writes and each.operation in OPERATIONS for each in found)
         self.site = Site(found)
 

@@ -9,8 +9,8 @@ import pytest
 from openapi_spec_validator import validate
 
 from broker.access.everyone import Everyone
-from broker.admin.api import health, history, identity, why
-from broker.admin.api.history import MAX_IDS
+from broker.admin import readiness_endpoints, table_endpoints, why
+from broker.admin.table_endpoints import MAX_IDS
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Auth, Check, CheckState, NotReady, Policy, Provider, Rights, Service
 from broker.web.problem import Problem
@@ -31,8 +31,8 @@ class Entries(ApiFarm):
         self.site = Site(
             [
                 *why.endpoints(self.registry, self.clock, self.history, lambda provider: self.left.get(provider.id)),
-                *history.endpoints(self.registry, self.history),
-                *health.endpoints(
+                *table_endpoints.history_endpoints(self.registry, self.history),
+                *readiness_endpoints.health_endpoints(
                     lambda: self.reasons,
                     lambda: self.degraded,
                     lambda: self.status,
@@ -212,7 +212,7 @@ def test_the_state_of_registry_and_journal_is_shown(farm: Entries) -> None:
 
 
 def test_a_user_sees_its_name_and_its_rights(farm: Entries) -> None:
-    site = Site(identity.endpoints(Everyone(), "http", "1", list))
+    site = Site(readiness_endpoints.identity_endpoints(Everyone(), "http", "1", list))
     about = site.get("/v1/whoami")
     assert (about["name"], about["method"], about["users"]) == ("bob", "none", False)
     assert "admin.shutdown" in about["operations"]
@@ -220,6 +220,8 @@ def test_a_user_sees_its_name_and_its_rights(farm: Entries) -> None:
 
 def test_the_document_is_valid(farm: Entries) -> None:
     endpoints = why.endpoints(farm.registry, farm.clock, farm.history, lambda provider: None)
-    document = Site(identity.endpoints(Everyone(), "http", "1", lambda: endpoints)).get("/openapi.json")
+    document = Site(readiness_endpoints.identity_endpoints(Everyone(), "http", "1", lambda: endpoints)).get(
+        "/openapi.json"
+    )
     validate(document)
     assert "/v1/why/{name}" in document["paths"]

@@ -12,10 +12,8 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.admin.api.metrics import process, state, tables
-from broker.admin.api.metrics.counters import CounterMetrics
-from broker.admin.api.metrics.endpoint import endpoints, render
-from broker.admin.api.metrics.timings import LoopTimes
+from broker.admin import metrics
+from broker.admin.metrics import CounterMetrics, LoopTimes, endpoints, render
 from broker.app.counters import COUNTERS
 from broker.core.model import NotReady
 from broker.wires.counter import Counter, Documentation
@@ -92,7 +90,7 @@ def test_a_counter_without_documentation_is_shown() -> None:
 
 def test_the_rows_of_tables_and_their_sums_are_metrics() -> None:
     views = [queues("mtl", 10, 5), queues("mc0"), View("broker services", "", (), lambda: [{}], dict, lambda row: ())]
-    assert samples(tables.collect(views)) == {
+    assert samples(metrics.table_metrics(views)) == {
         "elkobroker_active_queues[('wire', 'mtl')]": 2,
         "elkobroker_active_queues[('wire', 'mc0')]": 0,
         "elkobroker_queues_bytes[('wire', 'mtl')]": 15,
@@ -104,7 +102,7 @@ def test_the_rows_of_tables_and_their_sums_are_metrics() -> None:
 
 def test_the_state_of_listeners_and_files_are_metrics() -> None:
     listeners, certificates = [("elko", True), ("mtl", False)], [("/a.pem", 1e9), ("/b.pem", 2e9), ("/a.pem", 1e9)]
-    found = samples(state.collect(STATUS, listeners, [NotReady("listener mtl", "busy")], [], certificates))
+    found = samples(metrics.state_metrics(STATUS, listeners, [NotReady("listener mtl", "busy")], [], certificates))
     assert found == {
         "elkobroker_info[('version', '1.2')]": 1,
         "elkobroker_ready": 0,
@@ -135,14 +133,14 @@ def test_times_of_the_loop_are_histograms() -> None:
 
 
 def everything() -> list[Iterable[Metric | None]]:
-    metrics = CounterMetrics(COUNTERS)
+    counters = CounterMetrics(COUNTERS)
     counts = {"mc0_dropped.full": 1, "registry.providers": 1, "registry.services": 1, "registry.waits": 1}
     return [
-        metrics.collect(counts),
+        counters.collect(counts),
         LoopTimes().collect(),
-        tables.collect([queues("mtl", 1)]),
-        state.collect(STATUS, [("elko", True)], [], [NotReady("cluster", "away")]),
-        process.collect(1.0),
+        metrics.table_metrics([queues("mtl", 1)]),
+        metrics.state_metrics(STATUS, [("elko", True)], [], [NotReady("cluster", "away")]),
+        metrics.process_metrics(1.0),
     ]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from zope.interface import implementer
 
-from broker.admin.api import plan
-from broker.admin.api.metrics import plan as plan_metrics
+from broker.admin import metrics as plan_metrics
+from broker.admin import plan_endpoints
 from broker.core.plan import IPlan, Plan, PlannedService, Verdict
 from tests.admin.api.calls import ApiFarm, Site
 from tests.admin.api.test_metrics import samples
@@ -54,7 +54,7 @@ def short(farm: ApiFarm, name: str, days: float | None) -> PlannedService:
 def test_the_plan_is_a_list_with_its_age() -> None:
     farm = ApiFarm()
     current = Current(farm, short(farm, "bank", 2.5), short(farm, "shop", None))
-    site = Site(plan.endpoints(current, farm.registry, farm.clock))
+    site = Site(plan_endpoints.plan_endpoints(current, farm.registry, farm.clock))
     answer = site.get("/v1/plan")
     assert (answer["made"], answer["age"], answer["problem"]) == ("2025-12-31T23:00:00Z", 3_600, None)
     assert [(row["name"], row.get("days_until_short")) for row in answer["rows"]] == [("bank", 2.5), ("shop", None)]
@@ -65,15 +65,15 @@ def test_without_a_plan_the_list_is_empty_and_tells_the_problem() -> None:
     farm = ApiFarm()
     current = Current(farm)
     current.reason = "there is no such file"
-    answer = Site(plan.endpoints(current, farm.registry, farm.clock)).get("/v1/plan")
+    answer = Site(plan_endpoints.plan_endpoints(current, farm.registry, farm.clock)).get("/v1/plan")
     assert (answer["made"], answer["age"], answer["problem"], answer["rows"]) == (None, None, current.reason, [])
-    assert samples(plan_metrics.collect(current)) == {}
+    assert samples(plan_metrics.plan_metrics(current)) == {}
 
 
 def test_services_that_are_short_first_are_metrics() -> None:
     farm = ApiFarm()
     many = [short(farm, f"s{number}", float(number)) for number in range(plan_metrics.SERVICES + 5)]
-    found = samples(plan_metrics.collect(Current(farm, short(farm, "enough", None), *many)))
+    found = samples(plan_metrics.plan_metrics(Current(farm, short(farm, "enough", None), *many)))
     assert found["elkobroker_plan_age_seconds"] == 3_600
     assert found["elkobroker_plan_short_services"] == len(many)
     days = {name: value for name, value in found.items() if name.startswith("elkobroker_plan_days_until_short")}
@@ -86,7 +86,7 @@ def test_services_that_are_overloaded_are_metrics_by_their_state() -> None:
     farm = ApiFarm()
     verdicts = {"hot": Verdict.OVERLOADED, "alone": Verdict.NO_SPARE, "below": Verdict.BELOW}
     found = samples(
-        plan_metrics.collect(
+        plan_metrics.plan_metrics(
             Current(farm, *(PlannedService(name, each, 2, 2, 3, 1, None) for name, each in verdicts.items()))
         )
     )

@@ -14,10 +14,9 @@ from twisted.internet.task import Clock
 from broker.access.everyone import Everyone
 from broker.access.grants import Grants, NameSet
 from broker.access.principal import Principal
-from broker.admin.api import plan_report
-from broker.admin.api.plan_report import NewTicket
-from broker.admin.api.report_tickets import LIFETIME, MOST, ReportTickets
-from broker.admin.plan_views import REPORT
+from broker.admin import plan_endpoints
+from broker.admin.broker_tables import REPORT
+from broker.admin.plan_endpoints import LIFETIME, MOST, NewTicket, ReportTickets
 from broker.web.http_endpoint import Call, NoParameters, Routes
 from broker.web.messages import Request, Response
 from broker.web.problem import Problem
@@ -56,7 +55,7 @@ class Desk:
         self.clock = Clock()
         self.access = Changing()
         self.tickets = ReportTickets(self.access, self.clock, "http")
-        endpoints = plan_report.endpoints(lambda: None if plan is None else str(plan), at_once, self.tickets)
+        endpoints = plan_endpoints.report_endpoints(lambda: None if plan is None else str(plan), at_once, self.tickets)
         routes.refresh()
         self._routes = routes
 
@@ -139,7 +138,7 @@ def test_without_a_plan_there_is_no_report(tmp_path: Path) -> None:
 def test_a_directory_or_an_enormous_page_is_no_report(plan: Path) -> None:
     report = plan.with_name("report.html")
     with report.open("r+b") as file:
-        file.truncate(plan_report.MAX_PAGE + 1)
+        file.truncate(plan_endpoints.MAX_PAGE + 1)
     assert Desk(plan).status(REPORT) == 404
     report.unlink()
     report.mkdir()

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.admin.api import tables
-from broker.admin.counter_views import counters
-from broker.admin.registry_views import views as registry_views
+from broker.admin import table_endpoints
+from broker.admin.broker_tables import counter_view, registry_views
 from broker.core.errors import Refusal
 from broker.web.problem import Problem
 from broker.wires.counter import Counter, Documentation
@@ -40,13 +39,13 @@ def site(farm: ApiFarm) -> Site:
         view.name: view
         for view in (
             *registry_views(farm.registry, farm.clock),
-            counters(lambda: {"mc0_dropped.full": 3, "elsewhere.x": 1}, documentation),
+            counter_view(lambda: {"mc0_dropped.full": 3, "elsewhere.x": 1}, documentation),
             sessions("elko", {"address": "a:1", "key": "k"}),
             sessions("mtl", {"address": "b:2", "size": 5}, {"address": "a:3", "size": 7}),
             View("director contexts", "", (Column("context", ""),), lambda: ["inn"], lambda c: {"context": c}, tuple),
         )
     }  # fmt: skip
-    return Site(tables.endpoints(lambda: views, farm.registry))
+    return Site(table_endpoints.table_endpoints(lambda: views, farm.registry))
 
 
 def test_a_list_has_the_rows_of_a_page_and_the_number_of_all(farm: ApiFarm, site: Site) -> None:

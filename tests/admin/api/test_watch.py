@@ -9,9 +9,8 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.admin.api import events, watch
-from broker.admin.api.events import PIECE
-from broker.admin.api.watch_hub import INTERVAL, KEEP_ALIVE, WatchHub
+from broker.admin import event_endpoints
+from broker.admin.event_endpoints import INTERVAL, KEEP_ALIVE, PIECE, WatchHub
 from broker.core.model import Auth, Rights, Service
 from broker.core.watches import FULL_RING
 from broker.web.messages import Stream
@@ -58,7 +57,7 @@ class Events(ApiFarm):
     def __init__(self) -> None:
         super().__init__()
         self.hub = WatchHub(self.registry, self.clock)
-        self.site = Site([*events.endpoints(self.registry), *watch.endpoints(self.hub)])
+        self.site = Site([*event_endpoints.event_endpoints(self.registry), *event_endpoints.watch_endpoints(self.hub)])
         self.gone: dict[Browser, Any] = {}
 
     def open(self, query: str = "", **headers: str) -> Browser:

@@ -18,7 +18,7 @@ from twisted.internet.stdio import StandardIO
 from broker.cluster.links.link_messages import LinkSettings
 from broker.cluster.links.links import LinkContext, Links
 from broker.config import zmq_endpoint
-from broker.core.cluster.interfaces import Member
+from broker.core.cluster.cluster_interfaces import Member
 from broker.core.counters import Counters
 from broker.core.liveness import Leases
 from broker.core.place_table import Pool

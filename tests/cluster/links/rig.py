@@ -24,7 +24,7 @@ from broker.cluster.links.link_messages import (
 from broker.cluster.links.links import LinkContext, Links
 from broker.config import zmq_endpoint
 from broker.core.backoff import Backoff
-from broker.core.cluster.interfaces import IMembers, Member, MemberHealth
+from broker.core.cluster.cluster_interfaces import IMembers, Member, MemberHealth
 from broker.core.counters import Counters
 from broker.core.interfaces import IWait
 from broker.core.liveness import Leases

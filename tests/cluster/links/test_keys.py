@@ -9,7 +9,7 @@ import pytest
 
 from broker.cluster.links.link_wire import KEY_FILE, LinkKey, MemberKeys, kept_key
 from broker.config.files import is_curve_key
-from broker.core.cluster.interfaces import Member
+from broker.core.cluster.cluster_interfaces import Member
 
 
 def test_a_key_is_created_once_and_readable_by_its_owner_only(tmp_path: Path) -> None:

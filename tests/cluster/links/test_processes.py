@@ -11,7 +11,7 @@ from nacl.bindings import crypto_box_keypair
 
 from broker import curve
 from broker.cluster.links.link_wire import LinkKey
-from broker.core.cluster.interfaces import Member
+from broker.core.cluster.cluster_interfaces import Member
 from tests.cluster.links.rig import LinksRig, Node
 from tests.net.waiting import until
 

@@ -13,7 +13,7 @@ from twisted.logger import capturedLogs
 
 from broker import curve
 from broker.cluster.links.link_messages import HELLO, LIMITS, REFUSED, SILENCE, WIRE, LinkState, introduction
-from broker.core.cluster.interfaces import Member
+from broker.core.cluster.cluster_interfaces import Member
 from broker.core.errors import Reason
 from broker.net.listeners import CannotListen
 from broker.net.router.router_peer import BACKLOG

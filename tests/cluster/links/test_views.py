@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.cluster.links.link_messages import COUNTERS
 from broker.cluster.links.links import links_view
-from broker.core.cluster.interfaces import Member
+from broker.core.cluster.cluster_interfaces import Member
 from broker.wires.counter import Documentation
 from tests.cluster.links.rig import LinksRig
 from tests.net.waiting import until

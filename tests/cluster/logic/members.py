@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from broker.cluster.cluster import Cluster
 from broker.cluster.member_sessions import State
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment, Memory
-from broker.core.cluster.registry import ClusterRegistry
+from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import Rights, Service
 from broker.core.restored_services import Restored
 from tests.cluster.simulation.fake_client import FakeClient

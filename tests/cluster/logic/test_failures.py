@@ -16,7 +16,7 @@ from broker.cluster.member_sessions import State
 from broker.cluster.members import INTERVAL
 from broker.cluster.settings import Memory
 from broker.cluster.watch_feed import CLOSE
-from broker.core.cluster.interfaces import QueueClaim
+from broker.core.cluster.cluster_interfaces import QueueClaim
 from broker.core.errors import Reason, Refusal
 from tests.cluster.logic.members import Farm, KeptMemory, Member
 

@@ -13,7 +13,7 @@ from twisted.internet.threads import deferToThread
 from broker.cluster.cluster import Cluster
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
 from broker.cluster.watch_feed import ENDED, SILENT, Reopening
-from broker.core.cluster.registry import ClusterRegistry
+from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import Rights, Service
 from broker.core.restored_services import Restored
 from tests.cluster.etcd.recording import ClientCase

@@ -14,7 +14,7 @@ from twisted.internet.task import deferLater
 from broker.cluster.cluster import Cluster
 from broker.cluster.member_sessions import State
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
-from broker.core.cluster.registry import ClusterRegistry
+from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import Rights, Service
 from broker.core.restored_services import Restored
 from tests.cluster.etcd.recording import ClientCase

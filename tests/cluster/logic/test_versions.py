@@ -11,7 +11,7 @@ import pytest
 
 from broker.cluster.etcd.interface import Event, Put
 from broker.cluster.layout import LAYOUT
-from broker.core.cluster.interfaces import QueueClaim
+from broker.core.cluster.cluster_interfaces import QueueClaim
 from broker.core.model import NOBODY, LoadDetails, Owner, Policy, Service
 from tests.cluster.logic.members import Farm
 from tests.cluster.logic.test_failures import claimed

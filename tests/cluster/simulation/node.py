@@ -11,8 +11,8 @@ from twisted.python.failure import Failure
 
 from broker.cluster.cluster import Cluster
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment, Memory
-from broker.core.cluster.interfaces import QueueClaim
-from broker.core.cluster.registry import ClusterRegistry
+from broker.core.cluster.cluster_interfaces import QueueClaim
+from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import Provider
 from broker.core.restored_services import Restored
 from tests.cluster.simulation.fake_client import Chances, FakeClient

@@ -1,6 +1,6 @@
 """The registry of a member of a cluster: own providers, mirrored ones, moves, and one order of finds everywhere.
 
-The file is longer than others: it has all tests of `broker.core.cluster.registry`.
+The file is longer than others: it has all tests of `broker.core.cluster.cluster_registry`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from twisted.internet.task import Clock
 from zope.interface.verify import verifyObject
 
-from broker.core.cluster.interfaces import IMirror
-from broker.core.cluster.registry import ClusterRegistry
+from broker.core.cluster.cluster_interfaces import IMirror
+from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import (
@@ -198,7 +198,7 @@ def test_an_id_of_this_broker_is_not_mirrored() -> None:
 
 
 def test_services_over_the_limit_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.core.cluster.registry.MAX_SERVICES", 3)
+    monkeypatch.setattr("broker.core.cluster.cluster_registry.MAX_SERVICES", 3)
     rig = Rig()
     rig.registry.mirror([other(7, *(("chat", f"h:{number}") for number in range(5)))])
     assert rig.find("chat") == [(7, "h:0"), (7, "h:1"), (7, "h:2")]

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 from twisted.internet.task import Clock
 
-from broker.core.director.clones import CloneSet
 from broker.core.director.director import Director
-from broker.core.director.interfaces import UNLIMITED, Denied, DirectorSettings, Granted, IContextServer
-from broker.core.director.names import context_set, user_set
+from broker.core.director.director_interfaces import UNLIMITED, Denied, DirectorSettings, Granted, IContextServer
+from broker.core.director.farm_state import context_set, user_set
+from broker.core.director.farm_tables import CloneSet
 
 
 class Peer:

@@ -18,7 +18,14 @@ import attrs
 from twisted.internet.task import Clock
 
 from broker.core.director.director import Director
-from broker.core.director.interfaces import ContextDump, Denied, DirectorSettings, DoReserve, IContextServer, Order
+from broker.core.director.director_interfaces import (
+    ContextDump,
+    Denied,
+    DirectorSettings,
+    DoReserve,
+    IContextServer,
+    Order,
+)
 
 HOUR = 3_600.0
 SERVERS = 50

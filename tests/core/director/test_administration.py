@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.director.interfaces import (
+from broker.core.director.director_interfaces import (
     ALL,
     Close,
     ContextDump,
@@ -17,7 +17,7 @@ from broker.core.director.interfaces import (
     Shutdown,
     UserPlace,
 )
-from broker.core.director.limits import MAX_WATCHES
+from broker.core.director.farm_state import MAX_WATCHES
 from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Peer, Rig, Side, check
 

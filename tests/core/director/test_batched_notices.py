@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.director.batched_notices import BATCH_INTERVAL, MAX_UNBATCHED
-from broker.core.director.interfaces import ContextPlace, UserPlace
+from broker.core.director.director_interfaces import ContextPlace, UserPlace
+from broker.core.director.farm_tables import BATCH_INTERVAL, MAX_UNBATCHED
 from tests.core.director.rig import Peer, Rig, Side
 
 MANY = 5 * MAX_UNBATCHED

@@ -6,9 +6,9 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker.core.director import cleanup
-from broker.core.director.cleanup import STEPS_PER_TURN, Cleanup
-from broker.core.director.interfaces import ContextPlace, Say, UserPlace
+from broker.core.director import farm_tables
+from broker.core.director.director_interfaces import ContextPlace, Say, UserPlace
+from broker.core.director.farm_tables import STEPS_PER_TURN, Cleanup
 from broker.core.errors import Reason, Refusal
 from broker.core.notifier import Notifier
 from tests.core.director.rig import Rig, Side, check
@@ -17,7 +17,7 @@ from tests.core.director.rig import Rig, Side, check
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A director that puts away two things in a turn."""
-    monkeypatch.setattr(cleanup, "STEPS_PER_TURN", 2)
+    monkeypatch.setattr(farm_tables, "STEPS_PER_TURN", 2)
     return Rig()
 
 

@@ -15,9 +15,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.core.director import cleanup
-from broker.core.director.interfaces import Close, DirectorSettings, Granted
-from broker.core.director.state import Reservation
+from broker.core.director import farm_tables
+from broker.core.director.director_interfaces import Close, DirectorSettings, Granted
+from broker.core.director.farm_state import Reservation
 from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Rig, Side, check
 
@@ -246,12 +246,12 @@ class SlowModel(Model):
     """The same, where what is gone is put away so slowly that everything else happens meanwhile."""
 
     def __init__(self) -> None:
-        self._steps = cleanup.STEPS_PER_TURN
-        cleanup.STEPS_PER_TURN = 1
+        self._steps = farm_tables.STEPS_PER_TURN
+        farm_tables.STEPS_PER_TURN = 1
         super().__init__()
 
     def teardown(self) -> None:
-        cleanup.STEPS_PER_TURN = self._steps
+        farm_tables.STEPS_PER_TURN = self._steps
         self.rig.clock.advance(0)
         self.the_tables_agree()
         self.what_is_reported_is_open_and_what_is_not_is_not()

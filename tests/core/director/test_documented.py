@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.core import model
-from broker.core.director import batched_notices, limits
+from broker.core.director import farm_state, farm_tables
 from broker.wires.elko.sessions import director_pages as pages
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "protocols" / "elko-director.md"
@@ -41,5 +41,5 @@ def test_the_table_is_found() -> None:
 
 @pytest.mark.parametrize(("name", "value"), documented())
 def test_a_limit_is_what_the_document_says(name: str, value: int) -> None:
-    [code] = {getattr(module, name) for module in (limits, batched_notices, pages, model) if hasattr(module, name)}
+    [code] = {getattr(module, name) for module in (farm_state, farm_tables, pages, model) if hasattr(module, name)}
     assert code == value

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.core.director import limits
+from broker.core.director import farm_state
 from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Rig, Side, check
 
@@ -28,7 +28,7 @@ def side(rig: Rig) -> Side:
 
 
 def test_protocols_of_a_server(rig: Rig, side: Side) -> None:
-    for number in range(limits.MAX_PROTOCOLS - 1):
+    for number in range(farm_state.MAX_PROTOCOLS - 1):
         side.link.address(f"p{number}", "h:1")
     refused(lambda: side.link.address("more", "h:1"))
     side.link.address("tcp", "h:2")
@@ -36,7 +36,7 @@ def test_protocols_of_a_server(rig: Rig, side: Side) -> None:
 
 
 def test_families_of_a_server(rig: Rig, side: Side) -> None:
-    for number in range(limits.MAX_FAMILIES - 1):
+    for number in range(farm_state.MAX_FAMILIES - 1):
         side.link.will_serve(f"f{number}", -1, False)
     refused(lambda: side.link.will_serve("more", -1, False))
     side.link.will_serve("context", -1, True)

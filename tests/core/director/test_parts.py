@@ -6,13 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.director.capacity_hints import CapacityHint, CapacityHints
-from broker.core.director.interfaces import UNLIMITED
-from broker.core.director.limits import MAX_CAPACITY_HINTS
-from broker.core.director.multimap import MultiMap
-from broker.core.director.names import context_set, family, user_set
-from broker.core.director.server_selection import LeastLoaded, ServerSelection
-from broker.core.director.state import LinkReport, OpenContext, Server
+from broker.core.director.director_interfaces import UNLIMITED
+from broker.core.director.farm import LeastLoaded, ServerSelection
+from broker.core.director.farm_state import (
+    MAX_CAPACITY_HINTS,
+    LinkReport,
+    OpenContext,
+    Server,
+    context_set,
+    family,
+    user_set,
+)
+from broker.core.director.farm_tables import CapacityHint, CapacityHints, MultiMap
 
 
 @pytest.mark.parametrize(

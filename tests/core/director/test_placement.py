@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.director import limits
-from broker.core.director.interfaces import Denied, DirectorSettings, DoReserve, Granted
+from broker.core.director import farm_state
+from broker.core.director.director_interfaces import Denied, DirectorSettings, DoReserve, Granted
 from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Rig, check
 
@@ -34,8 +34,8 @@ def test_reservations_are_long_random_numbers() -> None:
     tokens = {int(rig.granted("context-a").reservation) for _ in range(200)}
     assert len(tokens) == 200
     # Each bit is set in some and clear in others, but with a chance of 2**-193.
-    both = [sum(token >> bit & 1 for token in tokens) for bit in range(limits.TOKEN_BITS)]
-    assert limits.TOKEN_BITS >= 128
+    both = [sum(token >> bit & 1 for token in tokens) for bit in range(farm_state.TOKEN_BITS)]
+    assert farm_state.TOKEN_BITS >= 128
     assert all(0 < count < 200 for count in both)
 
 
@@ -391,13 +391,13 @@ def test_names_that_cannot_be_kept_are_refused(protocol: str, context: str, user
 def test_many_reservations_expire_in_several_turns() -> None:
     rig = Rig()
     rig.server("cs1")
-    for n in range(2 * limits.EXPIRIES_PER_TURN + 1):
+    for n in range(2 * farm_state.EXPIRIES_PER_TURN + 1):
         rig.granted("context-a", f"user-{n}")
     left: list[int] = []
     # A call for the same time that was asked for later comes between the first turn and the second.
     rig.clock.callLater(30, lambda: left.append(rig.count("reservations")))
     rig.clock.advance(30)
-    assert left == [limits.EXPIRIES_PER_TURN + 1]
+    assert left == [farm_state.EXPIRIES_PER_TURN + 1]
     assert rig.count("reservations") == 0
     assert rig.clock.getDelayedCalls() == []
     check(rig.director)

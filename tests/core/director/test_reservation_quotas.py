@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.core.director.interfaces import Close, DirectorSettings, DoReserve
+from broker.core.director.director_interfaces import Close, DirectorSettings, DoReserve
 from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Rig, Side, check
 
@@ -266,7 +266,7 @@ def test_the_share_of_a_connection_is_limited(rig: Rig) -> None:
 
 
 def test_all_reservations_together_are_limited(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.core.director.reservation_quotas.MAX_RESERVATIONS", 2)
+    monkeypatch.setattr("broker.core.director.reservations.MAX_RESERVATIONS", 2)
     rig.server("cs1")
     rig.granted("context-a", "user-joe")
     rig.granted("context-a", by="one")

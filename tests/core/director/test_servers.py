@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from zope.interface.verify import verifyObject
 
-from broker.core.director.interfaces import (
+from broker.core.director.director_interfaces import (
     Close,
     ContextPlace,
     DirectorSettings,
@@ -18,7 +18,7 @@ from broker.core.director.interfaces import (
     Reinit,
     UserPlace,
 )
-from broker.core.director.limits import MAX_LINKS
+from broker.core.director.farm_state import MAX_LINKS
 from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Rig, Side, check
 

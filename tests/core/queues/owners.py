@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, succeed
 from zope.interface import implementer
 
-from broker.core.cluster.interfaces import IQueueOwners, QueueClaim
+from broker.core.cluster.cluster_interfaces import IQueueOwners, QueueClaim
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IWait
 

@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 
 from broker.access.login_gate import LoginGate
 from broker.core.director.director import Director
-from broker.core.director.interfaces import DirectorSettings
+from broker.core.director.director_interfaces import DirectorSettings
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.director_messages import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy

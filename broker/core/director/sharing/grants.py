@@ -19,12 +19,18 @@ from secrets import randbits
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.director.farm import Farm, beats
-from broker.core.director.limits import MAX_RESERVATIONS
+from broker.core.director.farm_state import (
+    MAX_RESERVATIONS,
+    Holder,
+    Origin,
+    Placement,
+    Reservation,
+    ReservationPlace,
+    Server,
+)
 from broker.core.director.reservations import Reservations
-from broker.core.director.sharing.limits import MAX_WAITING_GRANTS
 from broker.core.director.sharing.outgoing import Outgoing
-from broker.core.director.sharing.records import Grant
-from broker.core.director.state import Holder, Origin, Placement, Reservation, ReservationPlace, Server
+from broker.core.director.sharing.records import MAX_WAITING_GRANTS, Grant
 
 
 class SharedGrants:

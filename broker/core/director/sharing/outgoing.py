@@ -15,9 +15,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from broker.core.cluster.interfaces import ILinks
-from broker.core.director.sharing.limits import CHANNEL, MESSAGE_WORK, WINDOW
-from broker.core.director.sharing.records import Begin, End, Piece, Record, frames, line, size
+from broker.core.cluster.cluster_interfaces import ILinks
+from broker.core.director.sharing.records import (
+    CHANNEL,
+    MESSAGE_WORK,
+    WINDOW,
+    Begin,
+    End,
+    Piece,
+    Record,
+    frames,
+    line,
+    size,
+)
 
 Described = Callable[[str], Iterator[tuple[int, Sequence[Record]]]]
 """Yields the snapshot for a broker: numbers of links, 0 for none, with records that are made at that moment."""

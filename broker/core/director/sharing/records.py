@@ -4,7 +4,8 @@ Pure: bytes and values. A record of an unknown kind, or an invalid one, is left 
 kinds that an older one ignores. A newer broker may append members, which an older one ignores, too.
 
 A *link* is a connection of a Context Server, by its number at the director that sends the record. Each link is
-described by the same reports as the Context Server sends (see `broker.core.director.interfaces.IContextServer`).
+described by the same reports as the Context Server sends (see
+`broker.core.director.director_interfaces.IContextServer`).
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class Left(Record, frozen=True, gc=False, tag="left"):
 
 
 class Grant(Record, frozen=True, gc=False, tag="grant"):
-    """A reservation; see `broker.core.director.state.Origin` and `broker.core.director.state.Reservation`.
+    """A reservation; see `broker.core.director.farm_state.Origin` and `broker.core.director.farm_state.Reservation`.
 
     ``anonymous`` is true for a user that is identified with the requesting connection; without it and without ``user``
     it is one that a Context Server sends. ``left`` is the time until it expires, in seconds.
@@ -182,7 +183,7 @@ class Grant(Record, frozen=True, gc=False, tag="grant"):
 
 
 class Told(Record, frozen=True, gc=False, tag="told"):
-    """A message to the server of a link: `broker.core.director.interfaces.Order`, by the name of its class.
+    """A message to the server of a link: `broker.core.director.director_interfaces.Order`, by the name of its class.
 
     ``text`` is that of `Say` or the reservation, ``flag`` that of `Close` or `Shutdown`, ``msg`` that of `Relay`.
     """
@@ -238,3 +239,29 @@ def decode(message: Sequence[bytes]) -> tuple[list[Record], int]:
 def size(record: Record) -> int:
     """Return the work that a record causes: the number of its users, at least 1."""
     return len(record.users) or 1 if isinstance(record, Entered) else 1
+
+
+# Limits of the exchange between directors, each with its unit and reason.
+
+CHANNEL = "director"
+"""The channel of the links between brokers. It is not lossy."""
+
+MESSAGE_WORK = 500
+"""Users and other reports in one message: some 3 ms at the recipient, and some 40 KB."""
+
+WINDOW = 4
+"""Pieces of a snapshot that may be unacknowledged. A link ends when its queue is full, and a snapshot that was sent at
+once could fill it each time."""
+
+HELD_SECONDS = 10.0
+"""Seconds for which the servers of another broker stay known after the link to it has ended: as long as the entries of
+a broker that died stay in etcd by default. Users are found there for as long, and reservations kept."""
+
+DELIVERY_SECONDS = 2.0
+"""Seconds within which the director that holds a server must confirm that the server was sent a reservation."""
+
+MAX_REMOTE_LINKS = 20_000
+"""Links of one other broker that are shared: twice the default limit of a director."""
+
+MAX_WAITING_GRANTS = 20_000
+"""Reservations for servers that are not known yet, after a restart. Some 10 MB; they expire like all others."""

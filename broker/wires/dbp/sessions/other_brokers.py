@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from broker.access.identity import same_host
-from broker.core.cluster.interfaces import ILinks
+from broker.core.cluster.cluster_interfaces import ILinks
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import Change, Kind, Service
@@ -188,7 +188,7 @@ class RemoteServices:
 
 
 class _Channel:
-    """The `broker.core.cluster.interfaces.LinkReceiver` of both channels."""
+    """The `broker.core.cluster.cluster_interfaces.LinkReceiver` of both channels."""
 
     def __init__(self, elsewhere: RemoteServices) -> None:
         self._elsewhere = elsewhere

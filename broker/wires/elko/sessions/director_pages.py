@@ -10,7 +10,7 @@ Rules:
   disconnected for requesting more than it can read at once.
 - Recipients take turns (round robin): one that requests many answers waits for those of the others between its own.
 
-`broker.core.director.dump` supplies the content.
+`broker.core.director.director` supplies the content.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from broker.core.director.interfaces import ContextDump, Dump, ProviderDump
+from broker.core.director.director_interfaces import ContextDump, Dump, ProviderDump
 from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.peer import Peer
 from broker.wires.elko.codec import director_messages as wire

@@ -22,8 +22,8 @@ import attrs
 from msgspec import UNSET
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.director import interfaces as core
-from broker.core.director.interfaces import IContextServer, IDirector
+from broker.core.director import director_interfaces as core
+from broker.core.director.director_interfaces import IContextServer, IDirector
 from broker.core.errors import Reason, Refusal
 from broker.net.interfaces.peer import Peer
 from broker.wires.elko.codec import director_messages as wire

@@ -10,8 +10,8 @@ from typing import Any
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
-from broker.core.cluster.interfaces import ILinks, LinkReceiver
-from broker.core.director.interfaces import (
+from broker.core.cluster.cluster_interfaces import ILinks, LinkReceiver
+from broker.core.director.director_interfaces import (
     UNLIMITED,
     ContextDump,
     Denied,

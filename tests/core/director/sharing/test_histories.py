@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from broker.core.director.interfaces import Close, Denied, Granted
-from broker.core.director.sharing.limits import HELD_SECONDS
+from broker.core.director.director_interfaces import Close, Denied, Granted
+from broker.core.director.sharing.records import HELD_SECONDS
 from broker.core.errors import Refusal
 from tests.core.director.rig import check
 from tests.core.director.sharing.network import Brokers, Side, view

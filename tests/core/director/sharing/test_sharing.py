@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.director.interfaces import (
+from broker.core.director.director_interfaces import (
     SERVER_FAILING,
     Close,
     ContextPlace,
@@ -20,7 +20,7 @@ from broker.core.director.interfaces import (
     Shutdown,
     UserPlace,
 )
-from broker.core.director.sharing.limits import DELIVERY_SECONDS, HELD_SECONDS, MESSAGE_WORK, WINDOW
+from broker.core.director.sharing.records import DELIVERY_SECONDS, HELD_SECONDS, MESSAGE_WORK, WINDOW
 from broker.core.model import Policy
 from tests.core.director.rig import check
 from tests.core.director.sharing.network import Brokers, Side, view

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from broker.core.director import interfaces as core
+from broker.core.director import director_interfaces as core
 from broker.core.errors import Malformed, Reason
 from broker.wires.elko.codec import director_messages as wire
 from broker.wires.elko.codec.blocks import BlockReader, encode

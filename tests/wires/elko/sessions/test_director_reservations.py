@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.director.interfaces import DirectorSettings
+from broker.core.director.director_interfaces import DirectorSettings
 from broker.core.errors import Reason
 from tests.wires.elko.director_recording import DirectorFarm, closes, opens, policy, reserve
 from tests.wires.recording import Client

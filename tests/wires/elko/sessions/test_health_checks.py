@@ -12,7 +12,7 @@ import pytest
 
 from broker.core.checks.check_rules import CheckKind, CheckRule, CheckSettings, Outcome, Question
 from broker.core.checks.check_schedule import Schedule
-from broker.core.director.interfaces import DirectorSettings
+from broker.core.director.director_interfaces import DirectorSettings
 from broker.core.liveness import Leases
 from broker.core.model import Policy
 from broker.wires.elko.server_checks import ServerChecks

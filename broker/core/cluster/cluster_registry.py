@@ -24,12 +24,8 @@ import attrs
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
-from broker.core.cluster.endpoints import Endpoint, Endpoints, endpoint_of
-from broker.core.cluster.interfaces import IMirror
-from broker.core.cluster.mirrored import Mirrored, Step, set_load
-from broker.core.cluster.ordered_group import OrderedGroup
-from broker.core.cluster.service_diff import differences
-from broker.core.cluster.successors import Successors
+from broker.core.cluster.cluster_endpoints import Endpoint, Endpoints, Successors, differences, endpoint_of
+from broker.core.cluster.cluster_interfaces import IMirror
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import (
@@ -53,6 +49,83 @@ from broker.core.model import (
 )
 from broker.core.registry import MAX_SERVICES, ProviderEntry, Registry
 from broker.core.restored_services import Restored
+from broker.core.service_group import ServiceGroup
+
+# A provider of another member in the registry, and the step in which several of them change.
+
+
+@attrs.define(eq=False)
+class Step:
+    """Changes that are made in one step, and announced at its end."""
+
+    changes: list[Change] = attrs.field(factory=list)
+    offered: list[Service] = attrs.field(factory=list)
+    loads: list[ProviderEntry] = attrs.field(factory=list)
+
+
+@attrs.define(eq=False)
+class Mirrored:
+    """A provider of another member: its services as its holder has them. Its `ProviderEntry` has the visible ones.
+
+    ``failing`` are the reports of the holder on its services, by their places; ``judged`` is True while one is in force
+    for a visible service.
+    """
+
+    entry: ProviderEntry
+    services: list[Service]
+    failing: dict[int, FailingService] = attrs.field(factory=dict)
+    judged: bool = False
+
+    def endpoints(self) -> Iterator[Endpoint]:
+        """Yield the endpoints of all its services."""
+        return (endpoint_of(self.entry.wire, service) for service in self.services)
+
+
+def set_load(entry: ProviderEntry, load: float, details: LoadDetails | None, step: Step) -> None:
+    """Set the load of a mirrored provider, as a part of a step."""
+    if entry.load != load or entry.details != details:
+        entry.load, entry.details = load, details
+        step.loads.append(entry)
+
+
+# Services of one name and protocol in a cluster: all members order them alike.
+
+
+class OrderedGroup(ServiceGroup):
+    """Services of one name and protocol, ordered by provider id, and then by the order of offering."""
+
+    __slots__ = ("_sorted",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sorted = True
+
+    def all(self) -> tuple[Service, ...]:
+        """Return all services in that order."""
+        self._sort()
+        return super().all()
+
+    def gather(self) -> tuple[Service, ...]:
+        """Return the services of a find, and cache them."""
+        self._sort()
+        return super().gather()
+
+    def arrange(self, services: Sequence[Service]) -> None:
+        """Put services of one provider, which are in the group, into this order."""
+        for service in services:
+            self._services[id(service)] = self._services.pop(id(service))
+        self._changed()
+
+    def _sort(self) -> None:
+        # At a read and not at each change: a group of thousands is filled one by one.
+        if not self._sorted:
+            # Stable: the services of one provider keep their order.
+            self._services = dict(sorted(self._services.items(), key=lambda each: each[1].provider))
+            self._sorted = True
+
+    def _changed(self) -> None:
+        self._sorted = False
+        super()._changed()
 
 
 @implementer(IRegistry, IMirror)

@@ -7,6 +7,11 @@ Rules:
 - A choice that meets a full server or clone sets it aside, until it has room: no choice passes the same full one twice.
 
 The classes keep themselves consistent; `farm`, `reservations` and `placement` change them.
+
+Limits of the director's tables, each with its unit and reason.
+
+Limits that are configured are in `DirectorSettings`. docs/protocols/elko-director.md lists these, and a test compares
+both.
 """
 
 from __future__ import annotations
@@ -16,8 +21,9 @@ from typing import Protocol
 
 import attrs
 
-from broker.core.director.interfaces import UNLIMITED, ProviderLink
-from broker.core.model import Policy
+from broker.core.director.director_interfaces import UNLIMITED, ProviderLink
+from broker.core.errors import Reason, Refusal
+from broker.core.model import MAX_NAME, MAX_TEXT, Policy
 
 
 class RoomWaiter(Protocol):
@@ -335,3 +341,88 @@ class OpenContext(ReservationPlace):
     def changed(self) -> None:
         if self.clone_group is not None:
             self.clone_group.refresh(self)
+
+
+# Names of contexts and users, with their families and clone sets; see "Names" in docs/protocols/elko-director.md.
+
+
+def family(context: str) -> str:
+    """Return the family of a context: the part before the first dash."""
+    return context.partition("-")[0]
+
+
+def context_set(context: str) -> str | None:
+    """Return the clone set of a context: its name up to the last dash; None with less than two dashes."""
+    base = context.rpartition("-")[0]
+    return base if "-" in base else None
+
+
+def user_set(user: str) -> str | None:
+    """Return the clone set of a user: the name up to the second dash; None with less than two dashes."""
+    kind, _, rest = user.partition("-")
+    name, dash, _ = rest.partition("-")
+    return f"{kind}-{name}" if dash else None
+
+
+def check_name(what: str, name: str) -> None:
+    """Raise `Refusal` PARAMETER if a name is empty or too long. ``what`` is the kind of the name in the text."""
+    if not 0 < len(name) <= MAX_NAME:
+        problem = "is empty" if not name else f"has more than {MAX_NAME} characters"
+        raise Refusal(Reason.PARAMETER, f"the name of a {what} {problem}")
+
+
+def check_text(what: str, text: str) -> None:
+    """Raise `Refusal` PARAMETER if a text is too long. ``what`` is its subject in the text."""
+    if len(text) > MAX_TEXT:
+        raise Refusal(Reason.PARAMETER, f"{what} has more than {MAX_TEXT} characters")
+
+
+MAX_LINKS = 64
+"""Links of one server. A real one opens another after each restart of the broker, and closes none of the old ones."""
+
+MAX_LATE_REPORTS = 5_000
+"""Contexts and users that a link may have reported before its address assigns it to a known server: they are moved
+there at once, in some 25 ms. Real servers report their addresses first."""
+
+MAX_PROTOCOLS = 8
+"""Protocols for which one server has an address: real ones have three."""
+
+MAX_FAMILIES = 64
+"""Families of contexts that one server serves: real ones have six, and those that their configuration adds."""
+
+MAX_CONTEXTS = 10_000
+"""Open contexts of one server, including hidden ones: some fifty times those of a real one; some 10 MB."""
+
+MAX_USERS_IN_CONTEXT = 10_000
+"""Users in one context. It bounds the cost of one piece of a dump to about a millisecond."""
+
+MAX_USERS = 30_000
+"""Users on one server. It bounds the cost of a server's end without `cleanup` to some 45 ms, and its memory to some 10
+MB."""
+
+MAX_RESERVATIONS = 200_000
+"""Unused reservations in all: 6,000 a second that are never used; some 100 MB."""
+
+MAX_RESERVATIONS_EACH = 10_000
+"""Unused reservations of one Context Server's connection, which may send all its users elsewhere at once. The limit of
+other connections is configured for their listener."""
+
+MAX_EXPECTED_USERS = MAX_USERS_IN_CONTEXT
+"""Users of one context, and reservations for it, together: more could not be reported. It bounds the cost of moving the
+reservations when the context opens or closes, which happens at once: some 5 ms."""
+
+MAX_WATCHES = 1_000
+"""Contexts, and as many users, that one administrator watches: more than people can follow."""
+
+MAX_CAPACITY_HINTS = 10_000
+"""Closed contexts whose capacity is remembered; some 2 MB. The capacity of others becomes known when they open."""
+
+TOKEN_BITS = 128
+"""Random bits of a reservation: it cannot be guessed within its lifetime."""
+
+EXPIRIES_PER_TURN = 1_000
+"""Reservations that expire in one turn of the reactor: about 5 ms. The others expire in the next turns."""
+
+MAX_PROTOCOL_PROBES = 8
+"""Servers that are examined for a clone with room that speaks the requested protocol. The servers of a farm speak the
+same protocols, so the first one usually matches; and the cost of a reservation must not grow with the farm."""

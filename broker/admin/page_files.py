@@ -20,7 +20,7 @@ from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import CACHE, Request, Response, is_current, not_modified
 from broker.web.problem import Problem
 
-FOLDER = Path(__file__).with_name("static")
+FOLDER = Path(__file__).parent / "page" / "static"
 INDEX = "index.html"
 
 TYPES = {

@@ -11,15 +11,14 @@ from msgspec import Meta
 from twisted.internet.interfaces import IReactorTime
 
 from broker.access.registry_reading import RegistryReading
-from broker.admin.api.pieces import array, members, moment, streamed
-from broker.admin.registry_views import provider_row, service_row, shows_provider
+from broker.admin.broker_tables import provider_row, service_row, shows_provider
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import BROKER, CheckState, Policy, Provider, Service
 from broker.wall_clock import wall
 from broker.web.http_endpoint import Call, Endpoint
-from broker.web.messages import Response
+from broker.web.messages import Response, array, members, moment, streamed
 from broker.web.problem import Problem
 
 Left = Callable[[Provider], float | None]
