@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred, execute
+from twisted.internet.task import Clock
 
 
 class Thread:
@@ -38,6 +39,37 @@ class Thread:
     def fail(self, error: Exception) -> None:
         """The oldest job fails without having done anything."""
         self.jobs.pop(0)[0].errback(error)
+
+
+class TimedThread:
+    """As `broker.core.worker.TimedThread`: calls that are due by the clock are jobs of ``thread``, whose progress the
+    test decides. With ``late``, reports wait until the reactor's turn comes: `turn`."""
+
+    def __init__(self, clock: Clock, thread: Callable[..., Deferred[Any]]) -> None:
+        self._clock = clock
+        self._thread = thread
+        self._reports: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self.late = False
+
+    def now(self) -> float:
+        return self._clock.seconds()
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        if seconds:
+            self._clock.callLater(seconds, self._thread, function)
+        else:
+            self._thread(function)
+
+    def report(self, function: Callable[..., object], *arguments: object) -> None:
+        self._reports.append((function, arguments))
+        if not self.late:
+            self.turn()
+
+    def turn(self) -> None:
+        """The reactor does what was reported to it."""
+        reports, self._reports = self._reports, []
+        for function, arguments in reports:
+            function(*arguments)
 
 
 def immediately(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:

@@ -23,7 +23,7 @@ from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.store import Store
 from broker.core.topics import Topics
-from broker.core.worker import Worker
+from broker.core.worker import TimedThread, Worker
 from broker.net.child_processes import Programs
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
@@ -37,8 +37,9 @@ log = Logger()
 
 @attrs.frozen(eq=False)
 class Core:
-    """The parts of the core. ``in_thread`` calls a function in the thread of the store, ``files.run`` in that of the
-    files of operators: the configuration, users, the plan. These may be on a file system that does not answer.
+    """The parts of the core. ``in_thread`` calls a function in the thread of the store, ``disk`` is that of the
+    recorder, and ``files.run`` calls one in that of the files of operators: the configuration, users, the plan. These
+    may be on a file system that does not answer.
 
     ``members``, ``owners`` and ``links`` are those of the cluster, or of single mode.
     """
@@ -49,6 +50,7 @@ class Core:
     launchers: Launchers
     programs: Programs
     threads: Worker
+    disk: TimedThread
     files: Worker
     topics: Topics
     leases: Leases
@@ -62,6 +64,7 @@ class Core:
 
     def stop_threads(self) -> None:
         """Wait for the calls that the threads make, and end them. Blocks."""
+        self.disk.stop()
         self.threads.stop()
         self.files.stop()
 
@@ -95,6 +98,7 @@ def build(
     ``join`` returns the cluster for a core that is complete but for it; None in single mode.
     """
     threads = Worker(reactor, "store")
+    disk = TimedThread(reactor, "recorder")
     in_thread = threads.run
     damages = Damages()
     damages.add(store.found())
@@ -105,7 +109,7 @@ def build(
     registry = kind(reactor, lambda: recorder.next_id() if cluster is None else cluster.next_id(), restored)
     cluster: ClusterMembership | None = None
     recorder = Recorder(
-        registry, store, reactor, in_thread, snapshot.next_provider, (s.identity for s in snapshot.sessions)
+        registry, store, reactor, in_thread, disk, snapshot.next_provider, (s.identity for s in snapshot.sessions)
     )
     threads.start()
     files = Worker(reactor, "files", patience=FILES_WITHIN)
@@ -129,6 +133,7 @@ def build(
         launchers=launchers,
         programs=programs,
         threads=threads,
+        disk=disk,
         files=files,
         topics=topics,
         leases=leases,

@@ -2,11 +2,13 @@
 thread.
 
 Rules:
-- A change marks its provider; marked providers are written together after a short delay, in one transaction, in a
-  thread. There is one write at a time; a failed write is retried together with later changes.
-- The delay counts from the first mark, also during a write: if it ends then, the next write follows at once. So after a
-  kill the store lags by at most that delay or one write, and the write after it, and live peers register again whatever
-  it lacks.
+- A change hands the present value of its provider to the disk's thread, in the turn of the change. The values are
+  written together after a short delay, in one transaction. There is one write at a time; a failed write is retried
+  together with later changes.
+- The delay counts from the first value, also during a write: if it ends then, the next write follows at once. It is
+  timed by the disk's thread, however late the reactor is. So after a kill the store lags by at most that delay or one
+  write, and the write after it, and live peers register again whatever it lacks.
+- Both threads use the values and marks under one lock, which is never held during a write.
 - A provider or session that came and went before its first write is not written at all.
 - The first id of a start is derived from the clock, far above those of all earlier starts: so ids of a state that was
   restored from a copy, or lost, are not issued again. So is the next id if the store cannot be written.
@@ -17,12 +19,14 @@ Rules:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -30,7 +34,7 @@ from broker.core.database import StateError, StateFull
 from broker.core.disk_errors import DiskErrors
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry, IStore
-from broker.core.model import BROKER, Change, Kind, KnownSession
+from broker.core.model import BROKER, Change, Kind, KnownSession, Provider
 from broker.wall_clock import wall
 
 FLUSH_SECONDS = 0.25
@@ -38,8 +42,7 @@ FLUSH_SECONDS = 0.25
 little."""
 
 FLUSH_ROWS = 1_000
-"""Limit of providers, and of sessions, in one write. Their values are built in the reactor thread, which takes about a
-millisecond for each of the two."""
+"""Limit of providers, and of sessions, in one write. Their rows are built by Python, beside the reactor's thread."""
 
 RESERVE = 1_024
 """Ids reserved in advance: more than join during one write. A kill wastes at most this many."""
@@ -52,20 +55,30 @@ MAX_ID = 2**53 - 2**40
 """Limit of ids that are derived from the clock. If that is wrong by centuries, numbers that JSON represents exactly
 remain for counting."""
 
-Describe = Callable[[], KnownSession | None]
-"""Returns a session in its present state; None if it is not to be stored after all."""
-
 _STORED = (Kind.JOINED, Kind.LEFT, Kind.OFFERED, Kind.WITHDRAWN, Kind.AMENDED)
 """Kinds of changes that are written. Loads are frequent, and outdated by the time of a restart."""
+
+
+class DiskThread(Protocol):
+    """The thread that writes; see `broker.core.worker.TimedThread`."""
+
+    def now(self) -> float:
+        """Return the time of the thread's clock."""
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call a function in the thread, after a time."""
+
+    def report(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function in the reactor's thread."""
 
 
 class Recorder:
     """Recorder of ``registry`` in ``store``, and issuer of provider ids that are never reused.
 
     ``in_thread`` runs a function with arguments in a worker thread, in the order of the calls, and returns a Deferred
-    of its result. ``next_provider`` is the one of the store's snapshot, and ``sessions`` has the identities of its
-    sessions. The constructor reserves the first ids on the disk, synchronously, unless the disk is full. Raises
-    `StateError` if the reservation fails for any other reason.
+    of its result; ``disk`` is the thread of all other writes. ``next_provider`` is the one of the store's snapshot, and
+    ``sessions`` has the identities of its sessions. The constructor reserves the first ids on the disk, synchronously,
+    unless the disk is full. Raises `StateError` if the reservation fails for any other reason.
     """
 
     log = Logger()
@@ -76,6 +89,7 @@ class Recorder:
         store: IStore,
         clock: IReactorTime,
         in_thread: Callable[..., Deferred[Any]],
+        disk: DiskThread,
         next_provider: int,
         sessions: Iterable[bytes] = (),
     ) -> None:
@@ -83,6 +97,8 @@ class Recorder:
         self._store = store
         self._clock = clock
         self._in_thread = in_thread
+        self._disk = disk
+        self._lock = threading.Lock()
 
         self._next = next_provider
         self._next = self._by_clock()
@@ -98,20 +114,18 @@ class Recorder:
             "the state is being stored again, after {failures} failures",
         )
 
-        self._marked: dict[int, None] = {}
-        """Ids of providers to be written, the longest marked first."""
+        self._rows: dict[int, Provider | None] = {}
+        """Providers to be written by their ids, the longest marked first; None for one that has left."""
         self._stored: set[int] = set()
         """Ids that this run has written, or may have."""
-        self._sessions: dict[bytes, Describe | None] = {}
+        self._sessions: dict[bytes, KnownSession | None] = {}
         """Sessions to be written by their identities, the longest marked first; None for an ended session."""
         self._sessions_stored = set(sessions)
         """Identities of sessions that are in the store, or may be."""
         self._since: float | None = None
-        """Time of the oldest mark that no write has taken."""
-        self._timer: IDelayedCall | None = None
-        self._writing: Deferred[Any] | None = None
-        self._gave_up = False
-        """True if the last write of the stop failed."""
+        """Time of the oldest mark that no write has taken, on the clock of the disk's thread."""
+        self._scheduled = False
+        """True from the first mark until the disk's thread finds no more, or its failure has been processed."""
         self._stopped: Deferred[None] | None = None
         self._watch = registry.watch(self._changed, _STORED, own=True)
         try:
@@ -135,7 +149,7 @@ class Recorder:
     @property
     def pending(self) -> int:
         """Number of providers that are still to be written."""
-        return len(self._marked)
+        return len(self._rows)
 
     # ids
 
@@ -158,7 +172,7 @@ class Recorder:
     def _reserve_ahead(self) -> None:
         def reserved(_: object) -> None:
             self._reserving = False
-            self._mark = max(self._mark, mark)
+            self._reserved(mark)
 
         def failed(failure: Failure) -> None:
             self._reserving = False
@@ -187,31 +201,37 @@ class Recorder:
         by_clock = int(wall(self._clock) * IDS_A_SECOND)
         return by_clock if self._next < by_clock < MAX_ID else self._next
 
+    def _reserved(self, mark: int) -> None:
+        with self._lock:
+            self._mark = max(self._mark, mark)
+
     # providers
 
     def forget(self, ids: Iterable[int]) -> None:
         """Remove providers from before the restart that were replaced, or whose grace period has ended."""
         if self._stopped is None:
-            self._marked.update(dict.fromkeys(ids))
-            self._schedule()
+            with self._lock:
+                self._rows.update(dict.fromkeys(ids))
+                self._schedule()
 
     # sessions
 
-    def remember_session(self, identity: bytes, describe: Describe) -> None:
-        """Mark the session of that identity as new or changed. ``describe`` is called at the time of the write."""
+    def remember_session(self, session: KnownSession) -> None:
+        """Record a new or changed session."""
         if self._stopped is None:
-            self._sessions[identity] = describe
-            self._schedule()
+            with self._lock:
+                self._sessions[session.identity] = session
+                self._schedule()
 
     def forget_session(self, identity: bytes) -> None:
-        """Mark the session of that identity as ended, or as one that is not to be stored any more."""
-        if self._stopped is not None:
-            return
-        if identity in self._sessions_stored:
-            self._sessions[identity] = None
-            self._schedule()
-        else:
-            self._sessions.pop(identity, None)
+        """Record the end of the session of that identity, or that it is not to be stored any more."""
+        if self._stopped is None:
+            with self._lock:
+                if identity in self._sessions_stored:
+                    self._sessions[identity] = None
+                    self._schedule()
+                else:
+                    self._sessions.pop(identity, None)
 
     # the end
 
@@ -223,107 +243,113 @@ class Recorder:
         """
         self._stopped = Deferred()
         self._watch.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._writing is None:
-            self._finish()
+        self._disk.after(0.0, self._finish)
         return self._stopped
+
+    # in the reactor's thread
 
     def _changed(self, change: Change) -> None:
         id = change.provider
         if id == BROKER:
             return
-        if change.kind is Kind.LEFT and id not in self._stored:
-            self._marked.pop(id, None)
-        else:
-            self._marked[id] = None
-            self._schedule()
+        value = self._registry.provider(id)
+        with self._lock:
+            if value is None and id not in self._stored:
+                self._rows.pop(id, None)
+            else:
+                self._rows[id] = value
+                self._schedule()
+
+    def _failed(self, failure: Failure) -> None:
+        """Try again later, unless a write is scheduled."""
+        self._errors.add(failure)
+        if self._stopped is None:
+            with self._lock:
+                if not self._scheduled:
+                    self._scheduled = True
+                    self._disk.after(self._errors.wait, self._write)
+
+    def _write_failed(self, failure: Failure) -> None:
+        with self._lock:
+            self._scheduled = False
+        self._failed(failure)
+
+    # in both threads
 
     def _schedule(self) -> None:
-        if not (self._due() or self._errors.failures):
-            return
-        now = self._clock.seconds()
+        """Schedule the write of what was marked just now. The lock is held."""
         if self._since is None:
-            self._since = now
-        if self._timer is None and self._writing is None:
-            wait = self._errors.wait if self._errors.failures else max(0.0, self._since + FLUSH_SECONDS - now)
-            self._timer = self._clock.callLater(wait, self._flush)
+            self._since = self._disk.now()
+        if not self._scheduled and not self._errors.failures:
+            self._scheduled = True
+            self._disk.after(FLUSH_SECONDS, self._write)
 
-    def _flush(self) -> None:
-        self._timer = None
-        if self._due() or self._errors.failures:
-            self._write()
+    # in the disk's thread
+
+    def _write(self) -> None:
+        """Write the entries that were marked first, and schedule the next write."""
+        if self._stopped is not None:
+            return
+        failure = self._record() if self._due() or self._errors.failures else None
+        if failure is not None:
+            self._disk.report(self._write_failed, failure)
+            return
+        if self._errors.failures:
+            self._disk.report(self._errors.over)
+        with self._lock:
+            self._scheduled = self._due()
+            if self._scheduled:
+                waited = 0.0 if self._since is None else self._disk.now() - self._since
+                self._disk.after(max(0.0, FLUSH_SECONDS - waited), self._write)
+            else:
+                self._since = None
 
     def _due(self) -> bool:
         """True if anything is to be written."""
-        return bool(self._marked or self._sessions)
+        return bool(self._rows or self._sessions)
 
-    def _write(self) -> None:
-        """Start one write of the entries that were marked first."""
-        ids = [id for id, _ in zip(self._marked, range(FLUSH_ROWS), strict=False)]
-        rows, gone = [], []
-        for id in ids:
-            del self._marked[id]
-            provider = self._registry.provider(id)
-            if provider is None:
-                gone.append(id)
-            else:
-                rows.append(provider)
-                self._stored.add(id)
-        sessions = dict(islice(self._sessions.items(), FLUSH_ROWS))
-        known, over = [], []
-        for identity, describe in sessions.items():
-            del self._sessions[identity]
-            session = None if describe is None else describe()
-            if session is None:
-                over.append(identity)
-            else:
-                known.append(session)
-                self._sessions_stored.add(identity)
-        mark = self._next + RESERVE
-        if not self._due():
-            self._since = None
-
-        def written(_: object) -> None:
+    def _record(self) -> Failure | None:
+        """Write the entries that were marked first. Returns a failure, after which they are marked again."""
+        with self._lock:
+            rows = dict(islice(self._rows.items(), FLUSH_ROWS))
+            for id in rows:
+                del self._rows[id]
+            present = [value for value in rows.values() if value is not None]
+            self._stored.update(value.id for value in present)
+            gone = [id for id, value in rows.items() if value is None]
+            sessions = dict(islice(self._sessions.items(), FLUSH_ROWS))
+            for identity in sessions:
+                del self._sessions[identity]
+            known = [session for session in sessions.values() if session is not None]
+            self._sessions_stored.update(session.identity for session in known)
+            over = [identity for identity, session in sessions.items() if session is None]
+            mark = self._next + RESERVE
+            if not self._due():
+                self._since = None
+        try:
+            self._store.record(present, gone, mark, known, over)
+        except Exception:
+            with self._lock:
+                # Failed entries go back to the front; a later mark of the same entry wins.
+                self._rows = rows | self._rows
+                self._sessions = sessions | self._sessions
+            return Failure()
+        with self._lock:
             self._stored.difference_update(gone)
             self._sessions_stored.difference_update(over)
             self._mark = max(self._mark, mark)
-            self._errors.over()
-
-        def failed(failure: Failure) -> None:
-            # Failed entries go back to the front; a later mark of the same session wins.
-            self._marked = dict.fromkeys(ids) | self._marked
-            self._sessions = sessions | self._sessions
-            self._gave_up = self._stopped is not None
-            self._failed(failure)
-
-        def ended(_: object) -> None:
-            self._writing = None
-            if self._stopped is None:
-                self._schedule()
-            else:
-                self._finish()
-
-        writing = self._writing = self._in_thread(self._store.record, rows, gone, mark, known, over)
-        writing.addCallbacks(written, failed).addBoth(ended)
-
-    def _failed(self, failure: Failure) -> None:
-        self._errors.add(failure)
-        if self._stopped is None:
-            self._schedule()
+        return None
 
     def _finish(self) -> None:
-        """Continue the stop while no write runs: write the rest, or close."""
-        if self._due() and not self._gave_up:
-            self._write()
-            return
-
-        def failed(failure: Failure) -> None:
-            self.log.error("the state was not closed in good order: {why}", why=failure.value)
-
-        def ended(_: object) -> None:
-            assert self._stopped is not None
-            self._stopped.callback(None)
-
-        self._in_thread(self._store.close, self._next).addErrback(failed).addBoth(ended)
+        """End: write the rest, and close the store, also if that fails."""
+        while self._due():
+            failure = self._record()
+            if failure is not None:
+                self._disk.report(self._errors.add, failure)
+                break
+        try:
+            self._store.close(self._next)
+        except Exception as error:
+            self._disk.report(partial(self.log.error, "the state was not closed in good order: {why}", why=error))
+        assert self._stopped is not None
+        self._disk.report(self._stopped.callback, None)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
-from threading import Thread
+from heapq import heappop, heappush
+from itertools import count
+from threading import Condition, Thread
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -43,3 +46,62 @@ class Worker:
             ending = Thread(target=self._pool.stop, daemon=True)
             ending.start()
             ending.join(self._patience)
+
+
+class TimedThread:
+    """A thread that calls functions after times of its own clock, however late the reactor is, one at a time.
+
+    It starts with the first call, and is a daemon: the process may end without `stop`.
+    """
+
+    def __init__(self, reactor: Any, name: str) -> None:
+        self._reactor = reactor
+        self._name = name
+        self._changed = Condition()
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []
+        """Heap of the calls, by the time at which they are due, then in order."""
+        self._numbers = count()
+        self._thread: Thread | None = None
+        self._stopping = False
+
+    def now(self) -> float:
+        """Return the time of the thread's clock."""
+        return time.monotonic()
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call a function in the thread, after a time. Any thread may call this."""
+        with self._changed:
+            heappush(self._calls, (self.now() + seconds, next(self._numbers), function))
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def report(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function in the reactor's thread."""
+        self._reactor.callFromThread(function, *arguments)
+
+    def stop(self) -> None:
+        """End the thread after the call under way, without those that are not due. Blocks."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (function := self._next()) is not None:
+            try:
+                function()
+            except Exception:
+                log.failure("a defect in a function of the thread {name}", name=self._name)
+
+    def _next(self) -> Callable[[], None] | None:
+        """Wait for the next call that is due; None at the end."""
+        with self._changed:
+            while not self._stopping:
+                wait = self._calls[0][0] - self.now() if self._calls else None
+                if wait is not None and wait <= 0:
+                    return heappop(self._calls)[2]
+                self._changed.wait(wait)
+            return None

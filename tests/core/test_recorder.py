@@ -9,7 +9,9 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import attrs
 import pytest
@@ -32,9 +34,32 @@ from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.store import DATABASE, Store
 from tests.full_disk import no_room
-from tests.threads import Thread
+from tests.threads import Thread, TimedThread
 
 GRACE = 60.0
+
+
+class UnreliableStore(Store):
+    """The store on a disk that fails while ``error`` is set. ``meanwhile`` is what the reactor does during the next
+    write."""
+
+    error: Exception | None = None
+    meanwhile: Callable[[], object] | None = None
+    writes = 0
+
+    def record(self, *arguments: Any, **others: Any) -> None:
+        self.writes += 1
+        if self.error is not None:
+            raise self.error
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        super().record(*arguments, **others)
+
+    def close(self, next_provider: int) -> None:
+        if self.error is not None:
+            raise self.error
+        super().close(next_provider)
 
 
 class Run:
@@ -45,7 +70,8 @@ class Run:
         self.clock = Clock()
         self.clock.advance(now)
         self.thread = Thread()
-        self.store = Store(directory)
+        self.disk = TimedThread(self.clock, self.thread)
+        self.store = UnreliableStore(directory)
         try:
             snapshot = self.store.open()
         except StateFull:
@@ -58,6 +84,7 @@ class Run:
             self.store,
             self.clock,
             self.thread,
+            self.disk,
             snapshot.next_provider,
             [session.identity for session in snapshot.sessions],
         )
@@ -76,6 +103,12 @@ class Run:
         self.clock.advance(FLUSH_SECONDS)
         self.thread.work_all()
 
+    def fail(self, error: Exception) -> None:
+        """The oldest job of the thread fails without having written anything."""
+        self.store.error = error
+        self.thread.work()
+        self.store.error = None
+
     def durable_mark(self) -> int:
         with closing(sqlite3.connect(os.path.join(self.directory, DATABASE))) as database:
             (mark,) = database.execute("SELECT next_provider FROM counter").fetchone()
@@ -83,16 +116,14 @@ class Run:
 
 
 class Subscriber:
-    """Session that is described on demand; None while ``topics`` is None."""
+    """Session with topics."""
 
     def __init__(self, identity: bytes) -> None:
         self.identity = identity
-        self.topics: tuple[bytes, ...] | None = (b"t",)
-        self.described = 0
+        self.topics: tuple[bytes, ...] = (b"t",)
 
-    def known(self) -> KnownSession | None:
-        self.described += 1
-        return None if self.topics is None else KnownSession(self.identity, "", "h", 30.0, None, self.topics)
+    def known(self) -> KnownSession:
+        return KnownSession(self.identity, "", "h", 30.0, None, self.topics)
 
 
 class RecorderTests(SynchronousTestCase):
@@ -193,8 +224,8 @@ class RecorderTests(SynchronousTestCase):
         run = self.run_
         for _ in range(100):
             run.registry.leave(run.join("a"))
-        run.clock.advance(FLUSH_SECONDS)
-        assert run.thread.jobs == []
+        run.flush()
+        assert (run.store.writes, run.clock.getDelayedCalls()) == (0, [])
 
     def test_a_provider_that_goes_while_it_is_written_is_removed(self) -> None:
         run = self.run_
@@ -220,25 +251,34 @@ class RecorderTests(SynchronousTestCase):
         assert sorted(self.remembered(run)) == list(range(1, FLUSH_ROWS + 7))
         assert run.clock.getDelayedCalls() == []
 
+    def test_writes_go_on_however_late_the_reactor_is(self) -> None:
+        run = self.run_
+        run.disk.late = True  # it processes no report of the thread
+        joined = []
+        for _ in range(5):
+            joined.append(run.join("a"))
+            run.clock.advance(FLUSH_SECONDS)
+            run.thread.work()
+            assert sorted(self.remembered(run)) == joined, "each is there after the delay and one write"
+
     # failures
 
     def test_a_change_during_a_long_write_is_written_as_soon_as_that_ends(self) -> None:
         run = self.run_
+        joined = []
+
+        def change() -> None:
+            joined.append(run.join("b"))
+            run.clock.advance(FLUSH_SECONDS * 3)
+
         first = run.join("a")
         run.clock.advance(FLUSH_SECONDS)
-        second = run.join("b")
-        run.clock.advance(FLUSH_SECONDS * 3)
-        assert len(run.thread.jobs) == 1
+        run.store.meanwhile = change
         run.thread.work()
-        run.clock.advance(0)
+        (second,) = joined
+        assert self.remembered(run) == {first: ["a"]}
         assert len(run.thread.jobs) == 1, "it has waited for long enough"
         third = run.join("c")
-        run.clock.advance(FLUSH_SECONDS / 2)
-        run.thread.work()
-        assert self.remembered(run) == {first: ["a"], second: ["b"]}
-        run.clock.advance(FLUSH_SECONDS * 0.4)
-        assert run.thread.jobs == []
-        run.clock.advance(FLUSH_SECONDS * 0.1)
         run.thread.work()
         assert self.remembered(run) == {first: ["a"], second: ["b"], third: ["c"]}
 
@@ -249,7 +289,7 @@ class RecorderTests(SynchronousTestCase):
         with capturedLogs() as logged:
             run.clock.advance(FLUSH_SECONDS)
             for _ in range(8):
-                run.thread.fail(StateUnusable("the disk is full"))
+                run.fail(StateUnusable("the disk is full"))
                 run.offer(kept, "more")  # a change does not shorten the back-off
                 (timer,) = run.clock.getDelayedCalls()
                 waits.append(timer.getTime() - run.clock.seconds())
@@ -267,7 +307,7 @@ class RecorderTests(SynchronousTestCase):
         run = self.run_
         provider = run.join("a")
         run.clock.advance(FLUSH_SECONDS)
-        run.thread.fail(ZeroDivisionError())
+        run.fail(ZeroDivisionError())
         assert len(self.flushLoggedErrors(ZeroDivisionError)) == 1  # type: ignore[no-untyped-call]
         run.clock.advance(RETRY_SECONDS)
         run.thread.work()
@@ -334,7 +374,7 @@ class RecorderTests(SynchronousTestCase):
         run = self.run_
         run.store.close(1)
         with pytest.raises(StateUnusable):
-            Recorder(run.registry, run.store, run.clock, run.thread, 1)
+            Recorder(run.registry, run.store, run.clock, run.thread, run.disk, 1)
 
     # a full disk at the start
 
@@ -392,7 +432,7 @@ class RecorderTests(SynchronousTestCase):
             while run.clock.seconds() < begun + 3 * QUIET_SECONDS:
                 run.offer(kept, "more")
                 run.clock.advance(FLUSH_SECONDS)
-                run.thread.fail(StateUnusable("the disk is full"))
+                run.fail(StateUnusable("the disk is full"))
                 run.clock.advance(RETRY_SECONDS)
                 run.thread.work_all()
         levels = [e["log_level"] for e in logged]
@@ -437,17 +477,17 @@ class RecorderTests(SynchronousTestCase):
         """Return the topics of the sessions that would be read after a kill."""
         return {session.identity: session.topics for session in self.after_a_kill(run).sessions}
 
-    def test_sessions_are_gathered_described_when_they_are_written_and_stored(self) -> None:
+    def test_sessions_are_gathered_and_stored_as_they_are_in_the_end(self) -> None:
         run = self.run_
         one, two = Subscriber(b"one"), Subscriber(b"two")
-        for session in (one, two, one):
-            run.recorder.remember_session(session.identity, session.known)
+        for session in (one, two):
+            run.recorder.remember_session(session.known())
         one.topics = (b"t", b"u")
+        run.recorder.remember_session(one.known())
         run.clock.advance(FLUSH_SECONDS * 0.9)
         assert run.thread.jobs == []
         run.flush()
         assert self.known(run) == {b"one": (b"t", b"u"), b"two": (b"t",)}
-        assert (one.described, two.described) == (1, 1)
         run.recorder.forget_session(b"one")
         run.flush()
         assert self.known(run) == {b"two": (b"t",)}
@@ -456,18 +496,16 @@ class RecorderTests(SynchronousTestCase):
     def test_a_session_that_came_and_went_costs_no_write(self) -> None:
         run = self.run_
         for number in range(100):
-            run.recorder.remember_session(b"%d" % number, Subscriber(b"%d" % number).known)
+            run.recorder.remember_session(Subscriber(b"%d" % number).known())
             run.recorder.forget_session(b"%d" % number)
-        run.clock.advance(FLUSH_SECONDS)
-        assert run.thread.jobs == []
+        run.flush()
+        assert (run.store.writes, run.clock.getDelayedCalls()) == (0, [])
 
     def test_a_session_that_need_not_be_stored_any_more_is_removed(self) -> None:
         run = self.run_
-        session = Subscriber(b"one")
-        run.recorder.remember_session(b"one", session.known)
+        run.recorder.remember_session(Subscriber(b"one").known())
         run.flush()
-        session.topics = None
-        run.recorder.remember_session(b"one", session.known)
+        run.recorder.forget_session(b"one")
         run.flush()
         assert self.known(run) == {}
 
@@ -475,13 +513,13 @@ class RecorderTests(SynchronousTestCase):
         run = self.run_
         ends, again = Subscriber(b"ends"), Subscriber(b"again")
         for session in (ends, again):
-            run.recorder.remember_session(session.identity, session.known)
+            run.recorder.remember_session(session.known())
         run.flush()
         run.recorder.forget_session(b"again")
-        run.recorder.remember_session(b"ends", ends.known)
+        run.recorder.remember_session(ends.known())
         run.clock.advance(FLUSH_SECONDS)
         run.recorder.forget_session(b"ends")
-        run.recorder.remember_session(b"again", again.known)
+        run.recorder.remember_session(again.known())
         run.thread.work()
         run.flush()
         assert self.known(run) == {b"again": (b"t",)}
@@ -489,16 +527,17 @@ class RecorderTests(SynchronousTestCase):
     def test_sessions_of_a_failed_write_are_written_with_the_next_one(self) -> None:
         run = self.run_
         one, two = Subscriber(b"one"), Subscriber(b"two")
-        run.recorder.remember_session(b"one", one.known)
-        run.recorder.remember_session(b"two", two.known)
+        run.recorder.remember_session(one.known())
+        run.recorder.remember_session(two.known())
         run.flush()
         one.topics = (b"new",)
-        run.recorder.remember_session(b"one", one.known)
+        run.recorder.remember_session(one.known())
         run.recorder.forget_session(b"two")
         run.clock.advance(FLUSH_SECONDS)
         with capturedLogs():
-            run.thread.fail(StateUnusable("the disk is full"))
+            run.fail(StateUnusable("the disk is full"))
             one.topics = (b"newest",)
+            run.recorder.remember_session(one.known())
             run.clock.advance(RETRY_SECONDS)
             run.thread.work_all()
         assert self.known(run) == {b"one": (b"newest",)}
@@ -506,15 +545,16 @@ class RecorderTests(SynchronousTestCase):
     def test_one_write_takes_so_many_sessions(self) -> None:
         run = self.run_
         for number in range(FLUSH_ROWS + 5):
-            run.recorder.remember_session(b"%d" % number, Subscriber(b"%d" % number).known)
-        run.flush()
+            run.recorder.remember_session(Subscriber(b"%d" % number).known())
+        run.clock.advance(FLUSH_SECONDS)
+        run.thread.work()
         assert len(self.known(run)) == FLUSH_ROWS
         run.flush()
         assert len(self.known(run)) == FLUSH_ROWS + 5
 
     def test_a_session_from_before_the_restart_stays_stored_until_it_is_over(self) -> None:
         run = self.run_
-        run.recorder.remember_session(b"one", Subscriber(b"one").known)
+        run.recorder.remember_session(Subscriber(b"one").known())
         self.successResultOf(self.stopped(run))
         second = self.start(run.directory)
         second.join("a")
@@ -526,7 +566,7 @@ class RecorderTests(SynchronousTestCase):
 
     def test_sessions_that_end_with_the_broker_stay_stored(self) -> None:
         run = self.run_
-        run.recorder.remember_session(b"one", Subscriber(b"one").known)
+        run.recorder.remember_session(Subscriber(b"one").known())
         done = run.recorder.stop()
         run.recorder.forget_session(b"one")
         run.thread.work_all()
@@ -550,7 +590,6 @@ class RecorderTests(SynchronousTestCase):
             run.join("a")
         providers: list[Provider] = list(run.registry.providers())
         self.successResultOf(self.stopped(run))
-        assert run.clock.getDelayedCalls() == []
         assert self.found_after(run) == Snapshot(FLUSH_ROWS * 2 + 8, providers, {})
 
     def test_peers_that_the_stop_disconnects_are_remembered(self) -> None:
@@ -572,9 +611,9 @@ class RecorderTests(SynchronousTestCase):
         run.clock.advance(FLUSH_SECONDS)
         run.join("b")
         done = run.recorder.stop()
-        for _ in range(3):  # that write, the last one, the close
+        assert len(run.thread.jobs) == 2
+        for _ in range(2):  # that write; the last one and the close
             assert not done.called
-            assert len(run.thread.jobs) == 1
             run.thread.work()
         self.successResultOf(done)
         assert len(self.found_after(run).providers) == 2
@@ -584,17 +623,17 @@ class RecorderTests(SynchronousTestCase):
         run.join("a")
         done = run.recorder.stop()
         with capturedLogs() as logged:
-            run.thread.fail(StateUnusable("the disk is full"))
-            run.thread.fail(StateUnusable("the disk is full"))
+            run.fail(StateUnusable("the disk is full"))
         self.successResultOf(done)
         assert [e["log_level"] for e in logged] == [LogLevel.error] * 2
-        assert run.clock.getDelayedCalls() == []
+        run.flush()
+        assert run.store.writes == 1
 
     def test_a_stop_tries_once_more_what_failed_before(self) -> None:
         run = self.run_
         provider = run.join("a")
         run.clock.advance(FLUSH_SECONDS)
-        run.thread.fail(StateUnusable("the disk is full"))
+        run.fail(StateUnusable("the disk is full"))
         self.successResultOf(self.stopped(run))
         assert [p.id for p in self.found_after(run).providers] == [provider]
 

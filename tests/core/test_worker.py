@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from twisted.internet import reactor
+from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
 from broker import blocking as checks
 from broker.blocking import blocking, unavoidable
-from broker.core.worker import Worker
+from broker.core.worker import TimedThread, Worker
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,3 +132,32 @@ class Serving(TestCase):
             last = worker.run(done.append, number)
         await last
         assert done == list(range(50))
+
+    async def test_a_timed_thread_calls_functions_while_the_thread_of_the_reactor_is_busy(self) -> None:
+        timed = TimedThread(reactor, "test")
+        self.addCleanup(timed.stop)
+        threads: list[str] = []
+        done, reported = threading.Event(), Deferred[str]()
+
+        def fail() -> None:
+            raise ZeroDivisionError
+
+        def last() -> None:
+            threads.append(threading.current_thread().name)
+            done.set()
+            timed.report(lambda: reported.callback(threading.current_thread().name))
+
+        timed.after(0.01, last)
+        timed.after(0.0, fail)
+        timed.after(0.0, lambda: threads.append("first"))
+        assert done.wait(PATIENCE)  # in the thread of the reactor, which does nothing else
+        assert threads == ["first", "test"]
+        assert await reported == threading.current_thread().name
+        assert len(self.flushLoggedErrors(ZeroDivisionError)) == 1  # type: ignore[no-untyped-call]
+
+    def test_a_timed_thread_ends_without_the_calls_that_are_not_due(self) -> None:
+        timed = TimedThread(reactor, "test")
+        called: list[int] = []
+        timed.after(3_600, lambda: called.append(1))
+        timed.stop()
+        assert called == []

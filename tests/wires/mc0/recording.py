@@ -5,7 +5,7 @@ Messages are written as in `tests.wires.mc0.codec.examples`: frames between bars
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from twisted.internet.task import Clock
 
@@ -39,24 +39,23 @@ def _check(frames: list[Part]) -> None:
 
 
 class SessionRecord:
-    """Keeps how to describe the sessions that are to outlast a restart."""
+    """Keeps the sessions that are to outlast a restart."""
 
     def __init__(self) -> None:
-        self._sessions: dict[bytes, Callable[[], KnownSession | None]] = {}
+        self._sessions: dict[bytes, KnownSession] = {}
         self.changes = 0
         """The number of times that something was to be written."""
 
-    def remember_session(self, identity: bytes, describe: Callable[[], KnownSession | None]) -> None:
+    def remember_session(self, session: KnownSession) -> None:
         self.changes += 1
-        self._sessions[identity] = describe
+        self._sessions[session.identity] = session
 
     def forget_session(self, identity: bytes) -> None:
         self._sessions.pop(identity, None)
 
     def known(self) -> list[KnownSession]:
         """The sessions that the next start finds."""
-        described = [describe() for describe in self._sessions.values()]
-        return [each for each in described if each is not None]
+        return list(self._sessions.values())
 
 
 class Mc0Farm(CoreFarm):

@@ -18,7 +18,7 @@ A session has exactly one lease while it has a TTL or no connection, and otherwi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Protocol
 
 from twisted.logger import Logger
@@ -56,8 +56,8 @@ MAX_IDENTITY = 255
 class SessionRecord(Protocol):
     """Persistent record of sessions."""
 
-    def remember_session(self, identity: bytes, describe: Callable[[], KnownSession | None]) -> None:
-        """Record the changed session of that identity. ``describe`` is called when the record is written."""
+    def remember_session(self, session: KnownSession) -> None:
+        """Record a new or changed session."""
 
     def forget_session(self, identity: bytes) -> None:
         """Delete the session of that identity from the record."""
@@ -198,10 +198,11 @@ class SessionTable:
 
     def record(self, session: Mc0Session) -> None:
         """Record a changed session for a restart, or delete it from the record if it is not to survive one."""
-        if session.lasting:
-            self._record.remember_session(session.identity, session.known)
-        else:
+        known = session.known() if session.lasting else None
+        if known is None:
             self._record.forget_session(session.identity)
+        else:
+            self._record.remember_session(known)
 
     def revoke(self, keys: Collection[str]) -> None:
         """End the sessions of these revoked client keys. The ROUTER closes their connections."""

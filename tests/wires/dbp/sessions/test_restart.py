@@ -22,6 +22,7 @@ from broker.core.store import Store
 from broker.wires.dbp.sessions.catalogue import DbpTerms
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
+from tests.threads import TimedThread
 from tests.wires.dbp.recording import HERE, TEXT, THERE, DbpFarm, T
 
 GRACE = 60.0
@@ -150,7 +151,9 @@ class Run:
         snapshot = self.store.open()
         self.restored = Restored(snapshot.providers, GRACE, self.clock, lambda ids: self.recorder.forget(ids))
         registry = Registry(self.clock, lambda: self.recorder.next_id(), self.restored)
-        self.recorder = Recorder(registry, self.store, self.clock, execute, snapshot.next_provider)
+        self.recorder = Recorder(
+            registry, self.store, self.clock, execute, TimedThread(self.clock, execute), snapshot.next_provider
+        )
         self.registry = registry
         if dbp:
             self.dbp = DbpFarm(terms, snapshot.providers, self.clock, registry)
