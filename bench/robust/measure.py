@@ -56,7 +56,14 @@ ALONE = 3.0
 """Seconds in which the good peers are alone."""
 
 GIVEN_BACK_WITHIN = 30.0
-"""Seconds after the attack in which the memory is to be given back."""
+"""Seconds in which the memory is to be given back after the attack, once the broker has handled what the kernel still
+had of it: up to some megabytes for each connection."""
+
+HANDLED_WITHIN = 120.0
+"""Seconds in which the broker is to have handled that."""
+
+IDLE = 0.3
+"""Share of a core below which it has."""
 
 ONE_STRANGER = 64 * MIB
 """Bytes by which the broker may grow for one address, and that it may keep after the attack of any number."""
@@ -122,7 +129,7 @@ class Shares:
     grown: int
     """The most bytes of memory by which it grew in the attack."""
     kept_memory: int
-    """Bytes by which it was still larger `GIVEN_BACK_WITHIN` after the attack."""
+    """Bytes by which it was still larger some time after the attack: see `GIVEN_BACK_WITHIN`."""
     bound: int
     """The most bytes by which it may grow."""
     unexpected: list[str]
@@ -350,7 +357,13 @@ def _watched(server: Server, good: InProcess, hostile: InProcess, most: int, wit
 
 
 def _given_back(server: Server, before: int) -> int:
-    """Wait until the memory is given back, for `GIVEN_BACK_WITHIN` at most. Returns the bytes that are kept."""
+    """Wait until the memory is given back. Returns the bytes that are kept after `GIVEN_BACK_WITHIN`."""
+    end = time.monotonic() + HANDLED_WITHIN
+    used = 1.0
+    while used > IDLE and time.monotonic() < end:
+        used = server.cpu()
+        time.sleep(1.0)
+        used = server.cpu() - used
     end = time.monotonic() + GIVEN_BACK_WITHIN
     while (kept := server.resident() - before) > ONE_STRANGER and time.monotonic() < end:
         time.sleep(LOOK_EVERY)

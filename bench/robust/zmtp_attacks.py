@@ -13,9 +13,10 @@ from bench.robust.measure import Door
 from bench.robust.swarm import Attack, forever, swarm
 from bench.zmtp import peer as zmtp_peer
 from bench.zmtp.peer import COMMAND, GREETING, LARGE, MORE, Frames, frame
+from broker.core.memory_budget import BY_ALL
 
-UNFINISHED = 256 * 1024 * 1024
-"""Bytes of unfinished messages that the broker takes in all, by default."""
+UNFINISHED = BY_ALL * 3 // 2
+"""Bytes by which the broker grows for all that its budget counts, by default: a half more than the budget."""
 
 BESIDE = 32 * 1024 * 1024
 """Bytes by which it may grow for other reasons: a thousand connections, buffers, what the allocator keeps."""
