@@ -8,6 +8,7 @@ bench/README.md says what the rows are and how to read them.
 from __future__ import annotations
 
 import math
+import socket
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
@@ -49,6 +50,10 @@ EARLIER_GOAL = 0.7
 
 NEVER = 3_600.0
 """Seconds between the NOOPs of the bare protocol: none in a run."""
+
+BEHIND, SHORT_BUFFER = 200, 65_536
+"""Messages on their way to subscribers for which the kernel takes so many bytes: nearly all of them are in queues of
+the server, which accounts for their memory."""
 
 RATE = 1_000
 """Messages a second whose latency is measured."""
@@ -144,17 +149,22 @@ def latency(server: Mc0Server, seconds: float) -> Result:
 # loads
 
 
-def puts(subscribers: int, size: int) -> Callable[[Mc0Server], Flow]:
-    """One publishes, so many get it; bodies have ``size`` bytes and a number."""
+def puts(subscribers: int, size: int, window: int = WINDOW, buffer: int | None = None) -> Callable[[Mc0Server], Flow]:
+    """One publishes, so many get it; bodies have ``size`` bytes and a number. With ``buffer`` the kernel takes so many
+    bytes for each subscriber."""
     bodies = [b"%08d" % i + b"." * (size - 8) for i in range(100 if size < 1_000 else 20)]
 
     def prepare(server: Mc0Server) -> Flow:
+        receivers = [subscribed(server, b"subscriber-%03d" % i) for i in range(subscribers)]
+        if buffer is not None:
+            for each in receivers:
+                each.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         return Flow(
             opened(server, b"publisher"),
-            [subscribed(server, b"subscriber-%03d" % i) for i in range(subscribers)],
+            receivers,
             [[b"", b"PUT", b"TOPIC", TOPIC, b"", body] for body in bodies],
             [[b"", b"MESSAGE", b"TOPIC", TOPIC, b"", body] for body in bodies],
-            WINDOW,
+            window,
         )
 
     return prepare
@@ -255,6 +265,16 @@ def _goal(sealing: str | None, subscribers: int, size: str) -> float:
 
 ROWS = [
     *_rows(None),
+    *(
+        Row(
+            f"null-behind-{count}-10k",
+            f"NULL: 10 KiB to {count} with short buffers, a delivery",
+            cpu(puts(count, 10 * 1024, BEHIND, SHORT_BUFFER)),
+            None,
+            LONG_GOAL,
+        )
+        for count in (1, 10)
+    ),
     *_rows("compiled"),
     *_rows("python"),
     Row(

@@ -294,18 +294,19 @@ class DnsUdpPeer(Good):
 
     def ping(self, number: int) -> None:
         self._due += number
-        if not self._asked:
-            self._asked, self._due = self._due, 0
-        elif time.monotonic() < self._at + self.LOST_AFTER:
-            return
-        self._ask()
+        if not self._asked or time.monotonic() >= self._at + self.LOST_AFTER:
+            self._ask()
 
     def came(self, sock: socket.socket, data: bytes) -> None:
         if data[:2] == struct.pack("!H", self._number & 0xFFFF):
             self.pongs += self._asked
             self._asked = 0
+            if self._due:
+                self._ask()
 
     def _ask(self) -> None:
+        if not self._asked:
+            self._asked, self._due = self._due, 0
         self._number += 1
         self._at = time.monotonic()
         self.sock.send(query(self._number))
