@@ -12,7 +12,8 @@ from broker.core.interfaces import IWait
 from broker.core.model import Service
 
 MAX_WAITS = 50_000
-"""Limit of waits in all: 5 for each of 10,000 providers (real servers have 1 to 3); about 80 MB when full."""
+"""Limit of waits in all: 5 for each of 10,000 providers (real servers have 1 to 3). Full, they take 40 MB, and
+twice that with deadlines."""
 
 
 @implementer(IWait)

@@ -14,13 +14,10 @@ The file is longer than others: it has one method for each operation of the prot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from operator import attrgetter
 
 import attrs
 import msgspec
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import IControl, ILaunchers, IRegistry, IWait
@@ -55,8 +52,8 @@ from broker.wires.elko.sessions.session import (
 WIRE = "elko"
 """The wire of these providers in the registry."""
 
-STANDING = 2_600
-"""Bytes of memory that a standing find takes, besides its texts: its message, its wait, and the call of its answer."""
+STANDING = 1_800
+"""Bytes of memory that a standing find takes, besides its texts: its message, its wait, and its timer."""
 
 OFFERED = 3_000
 """Bytes of memory that an offered service takes, besides its texts: its entries in the registry and in its record."""
@@ -106,14 +103,14 @@ class PeerInfo:
 class BrokerSession(ElkoSession):
     """The session of one peer of the broker."""
 
-    __slots__ = ("_as", "_held", "_offered", "_provider", "_recount", "_waits", "_wiring")
+    __slots__ = ("_as", "_held", "_offered", "_provider", "_recount", "_standing", "_wiring")
 
     def __init__(self, wiring: BrokerWiring, access: AccessControl, peer: Peer) -> None:
         super().__init__(_OBJECTS, access, peer)
         self._wiring = wiring
         self._as = "client"
         self._provider: int | None = None
-        self._waits: dict[IWait | Deferred[None], _Standing] | None = None
+        self._standing: dict[_Standing, None] | None = None
         self._held = self._offered = 0
         self._recount = UNCOUNTED
         wiring.sessions[self] = None
@@ -125,31 +122,30 @@ class BrokerSession(ElkoSession):
         if self._waits_for_login():
             return True
         self._withdraw()
-        if self._waits:
-            # A find without a limit would keep the half-closed connection open without end.
-            for wait, standing in list(self._waits.items()):
-                if not standing.limited:
-                    self._drop(wait)
+        # A find without a limit would keep the half-closed connection open without end.
+        for standing in list(self._standing or ()):
+            if not standing.limited:
+                self.end(standing)
         self._ended = True
-        return bool(self._waits)
+        return bool(self._standing)
 
     @property
     def needed(self) -> bool:
         """True while the peer has services, a find that waits, or a watch."""
         provider = None if self._provider is None else self._wiring.registry.provider(self._provider)
         offers = provider is not None and bool(provider.services)
-        return offers or bool(self._waits) or self._wiring.notices.watched_by(self)
+        return offers or bool(self._standing) or self._wiring.notices.watched_by(self)
 
     def lost(self) -> None:
         """Handle the end of the connection."""
         self._wiring.sessions.pop(self, None)
         self._give_up_login()
-        if self._ended and not self._waits:
+        if self._ended and not self._standing:
             return
         self._withdraw(self._peer.vanished)
         self._ended = True
-        for wait in list(self._waits or ()):
-            self._drop(wait)
+        for standing in list(self._standing or ()):
+            self.end(standing)
 
     def review(self) -> bool:
         """Check the user and the rights again, and end what the user may not do any more.
@@ -173,7 +169,7 @@ class BrokerSession(ElkoSession):
     def info(self) -> PeerInfo:
         """The peer as operators see it."""
         roles = tuple(sorted(self._roles))
-        return PeerInfo(self._peer.address, self._label, roles, self.trusted, self._provider, len(self._waits or ()))
+        return PeerInfo(self._peer.address, self._label, roles, self.trusted, self._provider, len(self._standing or ()))
 
     @property
     def is_client(self) -> bool:
@@ -233,56 +229,28 @@ class BrokerSession(ElkoSession):
 
     def _stand(self, message: wire.Find, seconds: int | None, known: bool) -> None:
         """Keep a find that waits or monitors. ``known`` is true if it was already answered: then it only monitors."""
+        if known and not message.monitor:
+            return
         try:
-            if message.monitor:
-                self._monitor(message, seconds, silent=known)
-            elif not known:
-                self._wait(message, seconds)
+            self._room_for_wait(message)
+            standing = _Standing(self, message, seconds is not None, known)
+            standing.wait = self._wiring.registry.monitor(message.service, seconds, standing.offered, standing.ended)
         except Refusal as refusal:
             # A client that waits for an answer gets a failure descriptor in place of a diagnostic, unless it got an
             # answer.
             if known or refusal.reason is not Reason.LIMIT:
                 raise
             self._peer.refused(refusal)
-            self._found(message.to, message.tag, [failure_desc(message.service, refusal.text)])
+            self.answer(message, [failure_desc(message.service, refusal.text)])
+        else:
+            self._held += _memory(message)
+            if self._standing is None:
+                self._standing = {}
+            self._standing[standing] = None
 
-    def _wait(self, message: wire.Find, seconds: int | None) -> None:
-        self._room_for_wait(message)
-        found = self._wiring.registry.wait(message.service, seconds)
-        answered = found.addCallback(partial(self._answer, message)).addErrback(partial(self._no_answer, message))
-        # The wait may end inside the call; only pending waits are kept.
-        if answered.called:
-            return
-        self._keep(answered, _Standing(message, seconds is not None))
-        answered.addBoth(lambda _: self._drop(answered))
-
-    def _answer(self, message: wire.Find, service: Service) -> None:
-        self._found(message.to, message.tag, [service_desc(service, self.trusted)])
-
-    def _no_answer(self, message: wire.Find, failure: Failure) -> None:
-        if failure.check(CancelledError) is None:
-            failure.trap(Refusal)
-            assert isinstance(failure.value, Refusal)
-            if failure.value.reason is Reason.LIMIT:
-                self._peer.refused(failure.value)
-            self._found(message.to, message.tag, [failure_desc(message.service, failure.value.text)])
-
-    def _monitor(self, message: wire.Find, seconds: int | None, silent: bool) -> None:
-        self._room_for_wait(message)
-        told = silent
-
-        def offer(service: Service) -> None:
-            nonlocal told
-            told = True
-            self._answer(message, service)
-
-        def end() -> None:
-            if not told:
-                self._found(message.to, message.tag, [failure_desc(message.service, "no such service")])
-            self._drop(monitor)
-
-        monitor = self._wiring.registry.monitor(message.service, seconds, offer, end)
-        self._keep(monitor, _Standing(message, seconds is not None))
+    def answer(self, message: wire.Find, desc: list[wire.ServiceDescOut]) -> None:
+        """Answer a find."""
+        self._found(message.to, message.tag, desc)
 
     def _found(self, to: str, tag: str | None, desc: list[wire.ServiceDescOut]) -> None:
         self._peer.write(encode(wire.Found(to=to, desc=desc, tag=msgspec.UNSET if tag is None else tag)))
@@ -430,7 +398,7 @@ class BrokerSession(ElkoSession):
             if text is not None and len(text) > most:
                 raise Refusal(Reason.PARAMETER, f"find: {name} has more than {most} characters")
         most = self._access.policy.waits
-        if len(self._waits or ()) >= most:
+        if len(self._standing or ()) >= most:
             raise Refusal(Reason.LIMIT, f"find: this peer has {most} waiting finds, and may have no more")
         if not self._peer.hold(self._held + _memory(message)):
             raise Refusal(Reason.LIMIT, "find: the peers of this address have too many waiting finds")
@@ -455,24 +423,18 @@ class BrokerSession(ElkoSession):
         self._offered = offered
         self._peer.hold(self._held)
 
-    def _keep(self, wait: IWait | Deferred[None], standing: _Standing) -> None:
-        self._held += _memory(standing.message)
-        if self._waits is None:
-            self._waits = {}
-        self._waits[wait] = standing
-
     def _end_forbidden_waits(self) -> None:
         """Answer the standing finds of names that the user may not find any more by a failure, which ends them."""
         grants = self._grants
         if grants is None:
             return
-        for wait, standing in list((self._waits or {}).items()):
+        for standing in list(self._standing or ()):
             message = standing.message
             if not grants.may("find", message.service):
                 refusal = self._forbidden("find", message.service)
                 self._peer.refused(refusal)
-                self._found(message.to, message.tag, [failure_desc(message.service, refusal.text)])
-                self._drop(wait)
+                self.answer(message, [failure_desc(message.service, refusal.text)])
+                self.end(standing)
 
     def _end_forbidden_watches(self) -> None:
         """End the watches of an administrator without the right "view" any more, with a diagnostic."""
@@ -482,14 +444,14 @@ class BrokerSession(ElkoSession):
             notices.watch_loads(self, False)
             self.refuse(self._forbidden("view", ""))
 
-    def _drop(self, wait: IWait | Deferred[None]) -> None:
-        """End a wait, and close a connection whose input has ended after its last wait."""
-        standing = None if self._waits is None else self._waits.pop(wait, None)
-        if standing is not None:
-            wait.cancel()
+    def end(self, standing: _Standing) -> None:
+        """End a standing find, and close a connection whose input has ended after its last one. Idempotent."""
+        if self._standing is not None and standing in self._standing:
+            del self._standing[standing]
+            standing.wait.cancel()
             self._held -= _memory(standing.message)
             self._peer.hold(self._held)
-            if self._ended and not self._waits:
+            if self._ended and not self._standing:
                 self._peer.close()
 
     def _withdraw(self, vanished: bool = False) -> None:
@@ -505,12 +467,33 @@ class BrokerSession(ElkoSession):
             self._count_offered()
 
 
-@attrs.frozen
 class _Standing:
-    """A standing find: its message, and True if its wait ends at a time."""
+    """A standing find, which waits for the first service or monitors all. ``limited``: it ends at a time."""
 
-    message: wire.Find
-    limited: bool
+    __slots__ = ("_answered", "_session", "limited", "message", "wait")
+
+    wait: IWait
+
+    def __init__(self, session: BrokerSession, message: wire.Find, limited: bool, answered: bool) -> None:
+        self._session = session
+        self._answered = answered
+        self.message = message
+        self.limited = limited
+
+    def offered(self, service: Service) -> None:
+        """Answer by a service. A find that waits ends."""
+        self._answered = True
+        if not self.message.monitor:
+            self.wait.cancel()
+        self._session.answer(self.message, [service_desc(service, self._session.trusted)])
+        if not self.message.monitor:
+            self._session.end(self)
+
+    def ended(self) -> None:
+        """Answer by a failure if no service came in time."""
+        if not self._answered:
+            self._session.answer(self.message, [failure_desc(self.message.service, "no such service")])
+        self._session.end(self)
 
 
 def _memory(message: wire.Find) -> int:

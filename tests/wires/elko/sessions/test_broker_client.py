@@ -5,6 +5,7 @@ The file is longer than others: it has the operations of one object, in the orde
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from broker.core.model import MAX_NAME, MAX_TEXT, Auth, Rights, Service
 from broker.core.waits import MAX_WAITS
 from broker.wires.elko.sessions.authentication import Policy
-from broker.wires.elko.sessions.broker_session import MAX_PROBLEMS_SHOWN, MAX_WAIT
+from broker.wires.elko.sessions.broker_session import MAX_PROBLEMS_SHOWN, MAX_WAIT, STANDING
 from tests.wires.recording import Client, ElkoFarm, desc, found, nothing, remembered, told
 
 SECRET = {"type": "auth", "mode": "password", "code": "sesame"}
@@ -502,6 +503,22 @@ def test_a_monitor_too_many_of_what_is_known_is_answered_and_then_refused(farm: 
     assert reply == found(told("bank", 1))
     assert diagnostic["op"] == "debug"
     assert finder.find("bank") == [found(told("bank", 1))]
+
+
+@pytest.mark.parametrize("monitor", [False, True])
+@pytest.mark.parametrize("wait", [-1, 3_600])
+def test_a_find_that_stands_takes_no_more_memory_than_is_counted(farm: ElkoFarm, wait: int, monitor: bool) -> None:
+    finder = farm.client()
+    tracemalloc.start()
+    try:
+        finder.find("first", wait=wait)
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(500):
+            finder.find(f"never-{number:03d}", wait=wait, monitor=monitor)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 500 * STANDING
 
 
 def test_a_limit_of_no_waits_allows_none(farm: ElkoFarm) -> None:
