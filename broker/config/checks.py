@@ -68,6 +68,13 @@ def secret(key: str, value: str) -> Iterator[Problem]:
         yield Problem(key, f"has more than {MAX_SECRET} bytes")
 
 
+def patterns(key: str, texts: Sequence[str]) -> Iterator[Problem]:
+    """Yield the problems of a list of patterns of names."""
+    for index, text in enumerate(texts):
+        if not text:
+            yield Problem(f"{key}[{index}]", 'is empty; "*" is every name')
+
+
 def networks(key: str, texts: Sequence[str]) -> Iterator[Problem]:
     """Yield the problems of a list of networks, such as ``10.0.0.0/8``."""
     for index, text in enumerate(texts):

@@ -89,7 +89,18 @@ class Settings:
 S = TypeVar("S", bound=Settings)
 
 
-def declared(name: str, default: S, option: PortOption | None = None) -> Section[Any]:
+def moved(endpoint: str, **others: Any) -> Callable[[Any, int | None], Any]:
+    """Return the function of a `PortOption` that puts the port into ``endpoint``, and gives ``others`` their values."""
+
+    def use(values: Any, port: int | None) -> Any:
+        if port is None:
+            return attrs.evolve(values, enabled=False)
+        return attrs.evolve(values, enabled=True, endpoint=endpoint.format(port), **others)
+
+    return use
+
+
+def section(name: str, default: S, option: PortOption | None = None) -> Section[Any]:
     """Return the section of a table whose keys are declared by `broker.config.key.key`.
 
     ``default`` has its values where the file has no such table; ``option`` is the command-line option, if there is one.

@@ -13,7 +13,7 @@ from twisted.python.usage import UsageError
 from broker.app.configuration import Config
 from broker.config.values import Console
 from broker.tap import Options
-from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.mc0.config import Mc0
 from tests.config.command_line import configured
 

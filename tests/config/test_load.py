@@ -15,7 +15,7 @@ from broker.app.configuration import Config, parse, read
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import MAX_SECRET, MAX_SIZE
 from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
-from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko
 from broker.wires.mc0.config import Mc0, Mc0Rule
 

@@ -14,7 +14,7 @@ from broker.config.cluster import Cluster
 from broker.config.notify import Notify, NotifyRule
 from broker.config.reload import reloadable
 from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log, LogLevel
-from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko, ElkoListener
 from broker.wires.mc0.config import Mc0, Mc0Rule
 

@@ -31,7 +31,7 @@ from broker.config.values import (
 )
 from broker.core.queues.settings import MAX_BYTES
 from broker.net.interfaces.limits import RouterLimits
-from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dns.dns_settings import Dns
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Director, DirectorLimits, DirectorListener
 from broker.wires.http.config import Http

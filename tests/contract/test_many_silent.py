@@ -16,7 +16,7 @@ from broker.core.interfaces import ILeases, IRegistry
 from broker.core.model import Change, Check, CheckState, Kind, Policy, Rights, Service
 from broker.core.registry import Registry
 from broker.core.silence import EACH_TICK, LEAST, ORPHAN_LEASE, PROVED_FOR, TICKS, SilenceSettings, Verification
-from broker.wires.dbp.sessions.catalogue import DbpTerms
+from broker.wires.dbp import dbp_settings
 from broker.wires.mtl.codec import data_messages as mtl
 from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from tests.recording.farm import CoreFarm
@@ -281,7 +281,7 @@ def test_a_probe_without_an_answer_makes_a_service_without_a_contract_doubtful(n
     class Farm(DbpFarm):
         make_silence = staticmethod(network.silence)
 
-    farm = Farm(DbpTerms(probe=10.0))
+    farm = Farm(dbp_settings.Dbp(probe=10.0))
     peer = farm.dealer("192.0.2.1").registered("bank0", ip="192.0.2.1", port=5)
 
     def doubtful() -> bool:

@@ -28,7 +28,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.core.liveness import TICK, Lease
 from broker.core.model import Rights
 from broker.wires.dbp.codec.listings import ERROR
-from broker.wires.dbp.sessions.catalogue import DbpTerms
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.service_state import ServiceEntry, hostport
 from tests.fuzz.test_dbp import frame_lists
 from tests.recording.logs import nothing_fails
@@ -42,14 +42,13 @@ SOURCES = [(THERE, 40_000), (THERE, 40_001), (ELSEWHERE, 40_000), (HERE, 7), (TH
 
 HERMES = {"interfaces": {"router": {"ip": "127.0.0.1", "port": 5247}}, "reg_time": "Sat Nov 21 07:37:01 2026"}
 
-TERMS = [
-    DbpTerms(),
-    DbpTerms(check_address=False),
-    DbpTerms(fall_back=False, interval=0.3, liveness=5),
-    DbpTerms(probe=0.5),
-    DbpTerms(services=2),
-    DbpTerms(rights=Rights(("R*",))),
-    DbpTerms(probe=0.2, least_interval=0.5, check_address=False),
+SETTINGS = [
+    Dbp(),
+    Dbp(check_address=False),
+    Dbp(fall_back=False, interval=0.3, liveness=5),
+    Dbp(probe=0.5),
+    Dbp(services=2),
+    Dbp(probe=0.2, least_interval=0.5, check_address=False),
 ]
 
 LONGEST = 5 * 2.0
@@ -159,7 +158,7 @@ class Conversations(RuleBasedStateMachine):
 
     @rule(source=sources, name=names | st.just("faithful"), command=st.sampled_from(["<3", "<3", "<3", "</3", "u.u"]))
     def send_a_datagram(self, source: tuple[str, int], name: str, command: str) -> None:
-        if name == "faithful" and not self.farm.catalogue.terms.check_address:
+        if name == "faithful" and not self.farm.catalogue.dbp.check_address:
             return
         self.farm.datagrams.receive(f" {command} 1795246600.000000 {name}".encode(), source)
 
@@ -214,9 +213,9 @@ class Conversations(RuleBasedStateMachine):
         self.farm.clock.advance(seconds)
         self.farm.datagrams.receive(b" <3 %b faithful" % TEXT, ("192.0.2.99", 9))
 
-    @rule(terms=st.sampled_from(TERMS))
-    def change_the_terms(self, terms: DbpTerms) -> None:
-        self.farm.catalogue.use(terms)
+    @rule(dbp=st.sampled_from(SETTINGS), rights=st.sampled_from([Rights(), Rights(("R*",))]))
+    def change_the_settings(self, dbp: Dbp, rights: Rights) -> None:
+        self.farm.use(dbp, rights)
 
     @rule(alive=st.sets(st.sampled_from([(THERE, 6000), (HERE, 5247), (THERE, 5247), (ELSEWHERE, 6001)])))
     def let_some_answer(self, alive: set[tuple[str, int]]) -> None:
@@ -303,7 +302,7 @@ class Conversations(RuleBasedStateMachine):
             if not self.peers:
                 return
             farm = self.farm
-            farm.catalogue.use(DbpTerms())
+            farm.use(Dbp())
             farm.probes.alive.clear()
             self.read_on()
             silent = [entry for entry in farm.catalogue if entry.contract]

@@ -19,7 +19,7 @@ import attrs
 import pytest
 
 from broker.core.model import Rights, Service
-from broker.wires.dbp.sessions.catalogue import DbpTerms
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.outbound import EVERY
 from tests.wires.dbp.recording import BEACON_PORT, HERE, THERE, DbpFarm, DbpPeer, T
 
@@ -286,14 +286,14 @@ def answered_by_the_service() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("terms", "update"),
+    ("dbp", "update"),
     [
-        pytest.param(DbpTerms(probe=1.0), {}, id="from time to time"),
-        pytest.param(DbpTerms(), {"liveliness": 1000}, id="after a missed heartbeat"),
+        pytest.param(Dbp(probe=1.0), {}, id="from time to time"),
+        pytest.param(Dbp(), {"liveliness": 1000}, id="after a missed heartbeat"),
     ],
 )
-def test_a_probe_is_what_the_recorded_service_answers_with_its_name(terms: DbpTerms, update: dict[str, int]) -> None:
-    farm = DbpFarm(terms)
+def test_a_probe_is_what_the_recorded_service_answers_with_its_name(dbp: Dbp, update: dict[str, int]) -> None:
+    farm = DbpFarm(dbp)
     [registration] = [event for event in load("05_service_ping") if event.frames[1:2] == (b"UwU",)]
     farm.hermes().send_raw(*registration.frames)
     if update:
@@ -401,7 +401,7 @@ HERMES_INFO: dict[str, object] = {
 
 def farm_of_all_kinds() -> DbpFarm:
     """Services of real nodes, of nodes of the document and of another wire, live and gone. None may begin with x."""
-    farm = DbpFarm(DbpTerms(rights=Rights(("[!x]*", ""))))
+    farm = DbpFarm(rights=Rights(("[!x]*", "")))
     farm.hermes().registered("Rohan", **HERMES_INFO)
     farm.dealer(THERE).registered("doc", ip=THERE, port=6000, heartbeat=1000)
     farm.dealer(THERE).registered("gone", ip=THERE, port=6001).send("</3", T)

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import attrs
 
+from broker.config.key import declared, key
+from broker.config.section import Settings
+
 
 @attrs.frozen
 class ConnectionLimits:
@@ -36,25 +39,54 @@ class ConnectionLimits:
 
 
 @attrs.frozen
-class RouterLimits:
-    """Limits on the peers of one ROUTER, by the keys of a section in the configuration. Sizes in bytes, times in
-    seconds."""
+class RouterLimits(Settings):
+    """Limits on the peers of one ROUTER, by the keys of a section in the configuration."""
 
-    handshake: float = 2.0
-    """Time for a handshake. A client whose key is not allowed (yet) retries after that time."""
-    stalled_after: float = 30.0
-    """Time within which an incomplete message must continue."""
-    connections: int = 20_000
-    """Open connections of each socket. At the limit, a peer without a handshake, or one that is idle, gives way to a
-    new one."""
-    connections_per_address: int = 10_000
-    """Open connections of one address; further ones are closed. Loopback addresses count, and all peers of a unix
-    socket are one address. 0 is no limit."""
-    high_water: int = 1_000
-    """Messages queued for one peer; further ones for it are dropped, or refused."""
-    max_message: int = 16 * 1024 * 1024
-    """Size of one frame of a message. All its frames together may have 512 KiB more. A peer that sends more is
-    disconnected."""
+    # A handshake takes several round trips. A client whose key is not allowed yet retries after this time.
+    handshake: float = key(
+        2.0,
+        "Time that a handshake may take. A client that is not allowed yet tries again after that.",
+        unit="s",
+        within=(0.1, 60),
+        reload=True,
+    )
+    # The upper bound is a day: a longer one would end no stalled connection in useful time.
+    stalled_after: float = key(
+        30.0,
+        "Time within which an unfinished message must continue; otherwise the connection is closed.",
+        unit="s",
+        within=(0.1, 86_400),
+        reload=True,
+    )
+    connections: int = key(
+        20_000,
+        "Open connections of each socket. Beyond them, an idle one gives way to a new one.",
+        within=(1, 1_000_000),
+        reload=True,
+    )
+    connections_per_address: int = key(
+        10_000,
+        "Open connections of one address; further ones are closed. Loopback addresses count, and all peers of a unix "
+        "socket are one address. 0 is no limit.",
+        within=(0, 1_000_000),
+        reload=True,
+    )
+    # With 0, no message could be sent at all.
+    high_water: int = key(
+        1_000,
+        "Messages that may wait for one client, and 32 MiB of them; further ones are dropped until it reads.",
+        within=(1, 1_000_000),
+        reload=True,
+    )
+    # Ordinary frames must fit, and the memory must hold a few of the largest.
+    max_message: int = key(
+        16 * 1024**2,
+        "Size of one frame of a message. All frames of a message may have 524288 more together, where each counts for "
+        "64 bytes more than its length. A peer that sends more is disconnected.",
+        unit="bytes",
+        within=(1_024, 1024**3),
+        reload=True,
+    )
 
     def connection_limits(self) -> ConnectionLimits:
         """Return the limits of the listener."""
@@ -67,16 +99,4 @@ class RouterLimits:
         )
 
 
-ROUTER_RANGES: dict[str, tuple[float, float]] = {
-    # A handshake takes several round trips. A client whose key is not allowed yet retries after this time.
-    "handshake": (0.1, 60),
-    # The upper bound is a day: a longer one would end no stalled connection in useful time.
-    "stalled_after": (0.1, 86_400),
-    "connections": (1, 1_000_000),
-    # 0 is no limit.
-    "connections_per_address": (0, 1_000_000),
-    # With 0, no message could be sent at all.
-    "high_water": (1, 1_000_000),
-}
-"""Minimum and maximum of each value of `RouterLimits`, in its unit, except ``max_message``, whose bounds depend on the
-messages of the wire."""
+ROUTER_RANGES = {each.name: each.key.within for each in declared(RouterLimits) if each.name != "max_message"}

@@ -18,7 +18,6 @@ from broker.access.grants import Grants
 from broker.access.principal import Principal
 from broker.access.registry_reading import RegistryReading
 from broker.config.values import Broker
-from broker.config.zmq_endpoint import parse
 from broker.core.checks.check_rules import Pinger
 from broker.core.interfaces import ILeases
 from broker.core.model import Rights
@@ -31,14 +30,13 @@ from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.common.routes import Routes
 from broker.wires.dbp.codec.dbp_datagrams import MAX_DATAGRAM
 from broker.wires.dbp.codec.dbp_messages import begins
-from broker.wires.dbp.config import Dbp
-from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue, DbpTerms
+from broker.wires.dbp.dbp_settings import Dbp
+from broker.wires.dbp.sessions.catalogue import WIRE, Catalogue
 from broker.wires.dbp.sessions.commands import CommandHandler, DatagramHandler
 from broker.wires.dbp.sessions.listing import Listing
 from broker.wires.dbp.sessions.other_brokers import RemoteServices
 from broker.wires.dbp.sessions.outbound import BROKER, Beacon, DbpOutbound
 from broker.wires.dbp.sessions.service_state import ServiceEntry, hostport
-from broker.wires.dbp.validation import effective_dbp_beacon, effective_dbp_offer
 from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView, Column, Row, View
 
@@ -138,9 +136,9 @@ class OpenDbp(PlainWire):
         be bound afterwards, no peer loses a connection.
         """
         config = self.config
-        where = parse(config.endpoint)
+        where = config.place
         host = where.where.rpartition(":")[0]
-        heartbeats = config.udp_port if config.udp_port is not None else where.port or 0
+        heartbeats = config.heartbeat_port or 0
         # Nodes send their heartbeats to the port of the ROUTER, unless the configuration names another. So a free port
         # must be free for both.
         chosen = where.port == 0 and config.udp_port is None
@@ -158,8 +156,9 @@ class OpenDbp(PlainWire):
                     raise
         self.udp_address = f"{host}:{udp_port}"
         port = int(self.address.rpartition(":")[2])
-        addresses = effective_dbp_beacon(config)
-        self.beacon = Beacon(self.udp, self.clock, addresses, config.beacon_port, port, udp_port, self.outbound.name)
+        self.beacon = Beacon(
+            self.udp, self.clock, config.beacons, config.beacon_port, port, udp_port, self.outbound.name
+        )
         self.beacon.start()
         self.log.info("dbp on {where} (udp {udp}; open)", where=self.address, udp=self.udp_address)
         return self.address
@@ -183,7 +182,7 @@ class OpenDbp(PlainWire):
         return views(self.catalogue, self.leases)
 
     def reload(self, config: Dbp, broker: Broker) -> None:
-        """Apply new terms and limits."""
+        """Apply new settings and limits."""
         self.terms = config
         self.review()
         self.listener.router.use(config)
@@ -192,9 +191,9 @@ class OpenDbp(PlainWire):
             self.beacon.name = self.outbound.name
 
     def review(self) -> None:
-        """Apply the terms with the present grants of the users file."""
+        """Apply the settings with the present grants of the users file."""
         grants = self.grants()
-        self.catalogue.use(_terms(self.terms, grants))
+        self.catalogue.use(self.terms, _rights(self.terms, grants))
         self.listing.use(RegistryReading.of(grants))
 
     def carriers(self) -> Sequence[ConnectionFactory]:
@@ -286,7 +285,8 @@ def open_dbp(config: Dbp, context: Context) -> OpenDbp:
         leases,
         outbound,
         complaints,
-        _terms(config, grants()),
+        config,
+        _rights(config, grants()),
         context.silence,
         context.scheduler.memory,
     )
@@ -325,15 +325,5 @@ def _name(broker: Broker) -> str:
     return BROKER if broker.service is None else f"{BROKER}-{broker.service}"
 
 
-def _terms(config: Dbp, grants: Grants) -> DbpTerms:
-    return DbpTerms(
-        rights=Rights(effective_dbp_offer(config), granted=grants.patterns("offer")),
-        services=config.services,
-        check_address=config.check_address,
-        interval=config.interval,
-        least_interval=config.least_interval,
-        most_interval=config.most_interval,
-        liveness=config.liveness,
-        fall_back=config.fall_back,
-        probe=config.probe,
-    )
+def _rights(dbp: Dbp, grants: Grants) -> Rights:
+    return Rights(dbp.offered, granted=grants.patterns("offer"))

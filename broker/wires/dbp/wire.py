@@ -5,9 +5,8 @@ from __future__ import annotations
 from broker.net.probes import MOST
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
-from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.dbp_settings import SECTION, Dbp
 from broker.wires.dbp.dbp_wire import open_dbp
-from broker.wires.dbp.section import SECTION
 from broker.wires.interface import Wire
 
 

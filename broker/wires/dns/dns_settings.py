@@ -13,7 +13,7 @@ from broker.config.checks import unless_said
 from broker.config.endpoint import BadEndpoint, Endpoint, parse
 from broker.config.key import key
 from broker.config.problem import Problem
-from broker.config.section import Binding, PortOption, Resolves, Settings, declared
+from broker.config.section import Binding, PortOption, Resolves, Settings, moved, section
 from broker.wires.dns.codec.dns_query import Labels, host_labels, wire_length
 
 MAX_DOMAIN = 100
@@ -150,13 +150,13 @@ class Dns(Settings):
             yield f"dns.response_rate: responses are not limited: {why}"
 
 
-def _port(dns: Dns, port: int | None) -> Dns:
-    if port is None:
-        return attrs.evolve(dns, enabled=False)
-    return attrs.evolve(dns, enabled=True, endpoint=f"tcp:{port}:interface=127.0.0.1")
-
-
-SECTION = declared(
-    "dns", Dns(), PortOption("dns-port", "Port of DNS on 127.0.0.1, UDP and TCP, or 'off' [default: off]", _port)
+SECTION = section(
+    "dns",
+    Dns(),
+    PortOption(
+        "dns-port",
+        "Port of DNS on 127.0.0.1, UDP and TCP, or 'off' [default: off]",
+        moved("tcp:{}:interface=127.0.0.1"),
+    ),
 )
 """The section ``[dns]``."""

@@ -16,11 +16,12 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SkipTest, TestCase
 
 from broker.config import zmq_endpoint
+from broker.config.key import declared
 from broker.net.interfaces.limits import RouterLimits
 from broker.net.router.router import Router
 from broker.net.zmtp.frames import SHORT
 from broker.wires.common.router_listener import RouterListener, make_router
-from broker.wires.dbp.validation import DBP_RANGES
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.mc0.validation import MC0_RANGES
 from broker.wires.mtl.validation import MTL_RANGES
 from tests.patience import PATIENCE
@@ -133,7 +134,7 @@ def has_ipv6() -> bool:
         return False
 
 
-@pytest.mark.parametrize("ranges", [MC0_RANGES, DBP_RANGES, MTL_RANGES])
+@pytest.mark.parametrize("ranges", [MC0_RANGES, {each.name: each.key.within for each in declared(Dbp)}, MTL_RANGES])
 def test_no_configuration_forbids_short_frames_which_the_codec_does_not_measure(
     ranges: dict[str, tuple[float, float]],
 ) -> None:

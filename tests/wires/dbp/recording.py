@@ -16,7 +16,7 @@ from twisted.internet.task import Clock
 
 from broker.core.liveness import TICK
 from broker.core.memory_budget import MemoryBudget
-from broker.core.model import Provider
+from broker.core.model import Provider, Rights
 from broker.core.registry import Registry
 from broker.core.token_buckets import Rates
 from broker.net.interfaces.router import Part, Sender
@@ -24,7 +24,8 @@ from broker.net.outgoing import Outgoing
 from broker.wires.common.routes import Routes
 from broker.wires.dbp.codec.dbp_datagrams import MAX_DATAGRAM
 from broker.wires.dbp.codec.dbp_messages import begins
-from broker.wires.dbp.sessions.catalogue import Catalogue, DbpTerms
+from broker.wires.dbp.dbp_settings import Dbp
+from broker.wires.dbp.sessions.catalogue import Catalogue
 from broker.wires.dbp.sessions.commands import CommandHandler, DatagramHandler
 from broker.wires.dbp.sessions.listing import Listing
 from broker.wires.dbp.sessions.outbound import Beacon, DbpOutbound
@@ -104,6 +105,10 @@ class RecordingProbes:
         self._clock.callLater(min(0.001, seconds) if lives else seconds, answered, lives)
 
 
+ALL = Rights()
+"""Every name may be registered."""
+
+
 class DbpFarm(CoreFarm):
     """The wire over its real neighbours."""
 
@@ -111,11 +116,12 @@ class DbpFarm(CoreFarm):
 
     def __init__(
         self,
-        terms: DbpTerms | None = None,
+        dbp: Dbp | None = None,
         known: Iterable[Provider] = (),
         clock: Clock | None = None,
         registry: Registry | None = None,
         beacon: Sequence[str] = (),
+        rights: Rights = ALL,
     ) -> None:
         super().__init__(clock)
         self.registry = registry or registry_at(self.clock)
@@ -143,7 +149,8 @@ class DbpFarm(CoreFarm):
             self.leases,
             self.outbound,
             self.complaints,
-            terms or DbpTerms(),
+            dbp or Dbp(),
+            rights,
             self.silence,
             MemoryBudget(),
         )
@@ -157,6 +164,10 @@ class DbpFarm(CoreFarm):
         self.catalogue.restore(known)
         self.beacon.start()
         self._identities = count(1)
+
+    def use(self, dbp: Dbp, rights: Rights = ALL) -> None:
+        """Apply other settings, as a reload does."""
+        self.catalogue.use(dbp, rights)
 
     # peers
 

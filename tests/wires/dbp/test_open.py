@@ -13,7 +13,7 @@ import pytest
 
 from broker.core.model import Provider, Service
 from broker.net.listeners import CannotListen
-from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.dbp_wire import OpenDbp, open_dbp
 from tests.net.reactors import poll_reactor
 from tests.patience import PATIENCE

@@ -9,7 +9,7 @@ from twisted.internet.error import CannotListenError
 from twisted.internet.pollreactor import PollReactor
 
 from broker.net.listeners import CannotListen
-from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.dbp_wire import PORTS_TRIED, OpenDbp, open_dbp
 from tests.wires.contexts import context
 

@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 from broker.app.configuration import Config, problems
 from broker.config import zmq_endpoint
 from broker.config.endpoint import BadEndpoint
+from broker.config.key import declared
 from broker.config.values import Console
-from broker.wires.dbp.config import Dbp
-from broker.wires.dbp.validation import DBP_RANGES, LEAST_PROBE, MAX_BEACONS, effective_dbp_beacon, effective_dbp_offer
+from broker.wires.dbp.dbp_settings import (
+    LEAST_PROBE,
+    MAX_BEACONS,
+    Dbp,
+)
 from broker.wires.elko.config import BrokerListener, Elko
 from broker.wires.mc0.config import Mc0
 from tests.config.bad_values import assert_one_problem
@@ -130,14 +134,13 @@ def test_ports_of_what_is_off_are_free() -> None:
     assert problems(Config(dbp=taken, mc0=Mc0(enabled=False))) == []
 
 
-def test_every_number_has_a_range() -> None:
-    assert DBP_RANGES.keys() == {field.name for field in attrs.fields(Dbp) if type(field.default) in (int, float)}
+RANGES = {each.name: each.key.within for each in declared(Dbp) if each.key.within and each.name != "udp_port"}
 
 
-@pytest.mark.parametrize("name", DBP_RANGES)
+@pytest.mark.parametrize("name", RANGES)
 def test_the_ends_of_each_range(name: str) -> None:
-    least, most = DBP_RANGES[name]
-    widest = Dbp(least_interval=DBP_RANGES["least_interval"][0], most_interval=DBP_RANGES["most_interval"][1])
+    least, most = RANGES[name]
+    widest = Dbp(least_interval=RANGES["least_interval"][0], most_interval=RANGES["most_interval"][1])
 
     def wrong(value: float) -> list[tuple[str, str]]:
         changed: dict[str, Any] = {name: value}
@@ -167,18 +170,18 @@ def test_the_ends_of_each_range(name: str) -> None:
 )
 def test_what_dbp_comes_to(dbp: Dbp, offer: tuple[str, ...], beacon: tuple[str, ...]) -> None:
     assert problems(Config(dbp=dbp)) == []
-    assert effective_dbp_offer(dbp) == offer
-    assert effective_dbp_beacon(dbp) == beacon
+    assert dbp.offered == offer
+    assert dbp.beacons == beacon
 
 
 def test_what_is_no_endpoint_comes_to_nothing() -> None:
-    for what in (effective_dbp_offer, effective_dbp_beacon):
+    for name in ("offered", "beacons"):
         with pytest.raises(BadEndpoint):
-            what(Dbp(endpoint="ipc://x"))
+            getattr(Dbp(endpoint="ipc://x"), name)
 
 
 def test_the_kernel_sends_the_default_beacon_of_loopback_and_none_from_there_to_elsewhere() -> None:
-    (beacon,) = effective_dbp_beacon(Dbp())
+    (beacon,) = Dbp().beacons
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hearing, socket.socket(type=socket.SOCK_DGRAM) as sending:
         hearing.bind(("", 0))
         hearing.settimeout(PATIENCE)
@@ -223,7 +226,7 @@ def test_any_values_are_judged(dbp: Dbp) -> None:
         assert 0 <= udp_port <= 65_535
         assert udp_port not in (5245, dbp.beacon_port)
         assert where.loopback or dbp.auth == "open" or not dbp.enabled
-        assert all(IPv4Address(each) for each in effective_dbp_beacon(dbp))
-        assert where.loopback or dbp.offer or effective_dbp_offer(dbp) == ()
+        assert all(IPv4Address(each) for each in dbp.beacons)
+        assert where.loopback or dbp.offer or dbp.offered == ()
         assert 0.05 <= dbp.least_interval <= dbp.interval <= dbp.most_interval <= 86_400
         assert dbp.probe == 0 or 1 <= dbp.probe <= 86_400

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.dbp_wire import views
-from broker.wires.dbp.sessions.catalogue import DbpTerms
 from broker.wires.views import MAX_ROWS as MAX_LISTED
 from tests.admin.test_console import Operator, enter
 from tests.recording.logs import nothing_fails
@@ -84,7 +84,7 @@ def test_a_service_without_one_is_shown_without(farm: DbpFarm, operator: Operato
 
 
 def test_questions_that_were_not_answered_are_shown(farm: DbpFarm) -> None:
-    farm.catalogue.use(DbpTerms(probe=1.0))
+    farm.use(Dbp(probe=1.0))
     farm.hermes().registered("Rohan", **HERMES)
     farm.probes.alive.add((HERE, 5247))
     farm.wait(1.5)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker.app.configuration import Config, problems
-from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.mc0.config import Mc0
 from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 from broker.wires.mtl.validation import MAX_HOSTS, effective_mtl_auth, mtl_data_place, split_password

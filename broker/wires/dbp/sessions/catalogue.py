@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 
-import attrs
 from twisted.logger import Logger
 
 from broker.access.identity import same_host
@@ -38,6 +37,7 @@ from broker.core.silent_peers import Silence
 from broker.net.interfaces.router import Complaints
 from broker.wires.dbp.codec.dbp_messages import Form
 from broker.wires.dbp.codec.listings import Details, details, merge
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.other_brokers import RemoteServices
 from broker.wires.dbp.sessions.outbound import DbpOutbound, is_broker
 from broker.wires.dbp.sessions.service_state import RouterConnection, ServiceEntry, Source, hostport
@@ -69,21 +69,6 @@ LEAST_LIVENESS, MOST_LIVENESS = 3, 5
 """Bounds of the intervals of silence that a service may register: "usually 3-5" in the document."""
 
 
-@attrs.frozen
-class DbpTerms:
-    """Configuration that a reload may change. Times in seconds; see `broker.wires.dbp.config.Dbp`."""
-
-    rights: Rights = attrs.field(factory=Rights)
-    services: int = 10_000
-    check_address: bool = True
-    interval: float = 1.0
-    least_interval: float = 0.2
-    most_interval: float = 3_600.0
-    liveness: int = 3
-    fall_back: bool = True
-    probe: float = 0.0
-
-
 COPIES = 3
 """Copies of an info: here, in the registry, and in the encoded list of all."""
 
@@ -99,7 +84,8 @@ class Catalogue:
         leases: ILeases,
         outbound: DbpOutbound,
         complaints: Complaints,
-        terms: DbpTerms,
+        dbp: Dbp,
+        rights: Rights,
         silence: Silence,
         memory: StoredMemory,
     ) -> None:
@@ -110,7 +96,8 @@ class Catalogue:
         self._leases = leases
         self._outbound = outbound
         self._complaints = complaints
-        self.terms = terms
+        self.dbp = dbp
+        self._rights = rights
         self.elsewhere: RemoteServices | None = None
         """The services of other brokers; None without a cluster."""
         self._entries: dict[str, ServiceEntry] = {}
@@ -139,7 +126,7 @@ class Catalogue:
 
     def trusts(self, entry: ServiceEntry, address: str) -> bool:
         """Return True if messages about a service count from that address."""
-        return not self.terms.check_address or same_host(entry.address, address)
+        return not self.dbp.check_address or same_host(entry.address, address)
 
     # registrations and signs of life
 
@@ -156,12 +143,12 @@ class Catalogue:
 
         ``restored``: the info is from before a restart of the broker, and the requests in it were reported then.
         """
-        terms = self.terms
+        dbp = self.dbp
         old = self._entries.get(name)
         if old is not None and old.contract and not same_host(old.address, address):
             raise Refusal(Reason.NAME_TAKEN, f"the name {name} is in use by a service at another address")
-        if old is None and len(self._entries) >= terms.services:
-            raise Refusal(Reason.LIMIT, f"there are {terms.services} services already, and no more are taken")
+        if old is None and len(self._entries) >= dbp.services:
+            raise Refusal(Reason.LIMIT, f"there are {dbp.services} services already, and no more are taken")
         self._permit(name)
         if not restored:
             self._fit(address, len(info), 0 if old is None else len(old.info))
@@ -317,9 +304,11 @@ class Catalogue:
 
     # administration
 
-    def use(self, terms: DbpTerms) -> None:
-        """Apply other terms. They hold for later registrations; those about probes, for all services."""
-        self.terms = terms
+    def use(self, dbp: Dbp, rights: Rights) -> None:
+        """Apply other settings, and ``rights`` to register. They hold for later registrations; the interval of probes
+        holds for all services."""
+        self.dbp = dbp
+        self._rights = rights
         for entry in self._entries.values():
             self._look(entry)
 
@@ -375,7 +364,7 @@ class Catalogue:
             # The phase is kept, but missed heartbeats are not sent in a burst.
             entry.beat_at = max(entry.beat_at + entry.interval, now)
         due = min(again, entry.beat_at)
-        if self.terms.fall_back and not entry.probing:
+        if self.dbp.fall_back and not entry.probing:
             ask_at = entry.heard + MISSED * entry.interval
             left = max(again, self._dead_at(entry)) - now
             if now < ask_at:
@@ -421,15 +410,15 @@ class Catalogue:
         return self.elsewhere.held(entry.name) is not None
 
     def _check_lasting(self, entry: ServiceEntry, now: float) -> float | None:
-        if not self.terms.probe:
+        if not self.dbp.probe:
             entry.lease = None
             return None
         if entry.proved and entry.failures >= entry.liveness:
             self._expire(entry)
             return None
         if not entry.probing:
-            self._ask(entry, min(self.terms.probe, entry.interval))
-        return now + self.terms.probe
+            self._ask(entry, min(self.dbp.probe, entry.interval))
+        return now + self.dbp.probe
 
     def _expire(self, entry: ServiceEntry) -> None:
         """Remove a silent service. It is sent a DISCONNECT, since only its own messages may have been lost."""
@@ -476,7 +465,7 @@ class Catalogue:
     # helpers
 
     def _permit(self, name: str) -> None:
-        if is_broker(name) or not self.terms.rights.permits(name):
+        if is_broker(name) or not self._rights.permits(name):
             raise Refusal(Reason.NAME_NOT_ALLOWED, f"the service name {name} may not be registered here")
 
     def _fit(self, address: str, size: int, before: int) -> None:
@@ -487,10 +476,10 @@ class Catalogue:
 
     def _agree(self, entry: ServiceEntry) -> None:
         """Set the agreed interval, and the number of intervals that may pass in silence."""
-        terms, wanted = self.terms, entry.details
-        interval = terms.interval if wanted.interval is None else wanted.interval
-        entry.interval = min(max(interval, terms.least_interval), terms.most_interval)
-        liveness = terms.liveness if wanted.liveness is None else wanted.liveness
+        dbp, wanted = self.dbp, entry.details
+        interval = dbp.interval if wanted.interval is None else wanted.interval
+        entry.interval = min(max(interval, dbp.least_interval), dbp.most_interval)
+        liveness = dbp.liveness if wanted.liveness is None else wanted.liveness
         entry.liveness = min(max(liveness, LEAST_LIVENESS), MOST_LIVENESS)
 
     def _replace(self, old: ServiceEntry, connection: RouterConnection | None) -> None:
@@ -517,7 +506,7 @@ class Catalogue:
 
     def _offer(self, entry: ServiceEntry) -> None:
         """Offer a service in the registry, which refuses a service that was permitted here only if it is full."""
-        self._registry.offer([self._service(entry)], self.terms.rights)
+        self._registry.offer([self._service(entry)], self._rights)
 
     def _report(self, entry: ServiceEntry, told: Details, counted: bool = False) -> None:
         """Report the load of a registration or an update, if it has one, with its details unless they are
@@ -554,7 +543,7 @@ class Catalogue:
             self._sources.setdefault(source, {})[entry] = None
 
     def _look(self, entry: ServiceEntry) -> None:
-        """Schedule the checks of a service from now on, by the current agreement and terms."""
+        """Schedule the checks of a service from now on, by the current agreement and dbp."""
         before, entry.lease = entry.lease, None
         now = self._leases.moment()  # not `now`, which is of the last quantum: the end of a probe leads here too
         if entry.moved:
@@ -562,8 +551,8 @@ class Catalogue:
         elif entry.contract:
             entry.beat_at = min(max(entry.beat_at, now), now + entry.interval)
             entry.lease = self._leases.hold(entry, now)
-        elif self.terms.probe:
-            entry.lease = self._leases.hold(entry, now + self.terms.probe)
+        elif self.dbp.probe:
+            entry.lease = self._leases.hold(entry, now + self.dbp.probe)
         # Cancelled last: while no lease is held at all, the lifetime clock stops.
         if before is not None:
             before.cancel()

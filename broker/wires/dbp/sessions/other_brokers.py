@@ -120,7 +120,7 @@ class RemoteServices:
         held = self.held(name)
         if held is None:
             return False
-        if self._catalogue.terms.check_address and not same_host(held.address, address):
+        if self._catalogue.dbp.check_address and not same_host(held.address, address):
             raise Refusal(Reason.WRONG_ADDRESS, f"a message of {name}, which was registered from another address")
         if not self._rates.take(held.provider, RATE, BURST):
             self._complaints.count("dbp_forwarded", "limited")

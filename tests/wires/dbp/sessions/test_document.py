@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from broker.wires.dbp.config import Dbp
+from broker.wires.dbp.dbp_settings import Dbp
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, NAME, TEXT, THERE, DbpFarm, DbpPeer, T

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from broker.core.token_buckets import Rates
-from broker.wires.dbp.sessions.catalogue import MOVE_SECONDS, DbpTerms
+from broker.wires.dbp.dbp_settings import Dbp
+from broker.wires.dbp.sessions.catalogue import MOVE_SECONDS
 from broker.wires.dbp.sessions.other_brokers import BEATS, BURST, MOVES, RemoteServices
 from tests.core.director.sharing.network import Links, Network
 from tests.recording.farm import clock_at
@@ -101,7 +102,7 @@ def test_forged_heartbeats_are_refused_at_the_broker_that_gets_them(pair: Pair) 
     assert reply == b"</3"
     assert pair.network.sent == 0
     # And at the one that holds it, if the other one let them pass.
-    pair.b.catalogue.use(DbpTerms(check_address=False))
+    pair.b.use(Dbp(check_address=False))
     pair.beat(pair.b, "gondor", (ELSEWHERE, 40_000))
     pair.wait(0.1)
     assert pair.a.counted("dbp_refused.wrong-address") == 1

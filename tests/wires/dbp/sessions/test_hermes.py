@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from broker.wires.dbp.sessions.catalogue import DbpTerms
+from broker.wires.dbp.dbp_settings import Dbp
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, HERE, THERE, DbpFarm, T
@@ -437,7 +437,7 @@ def test_every_reply_to_every_command_is_survived(command: bytes, registered: bo
 def test_every_reply_to_every_conversation_is_survived(messages: list[tuple[int, bytes, bytes, bytes, bool]]) -> None:
     """In any order, over several connections of several addresses, and as time passes: never more than one for one."""
     with nothing_fails():
-        farm = DbpFarm(DbpTerms(probe=1.0))
+        farm = DbpFarm(Dbp(probe=1.0))
         nodes = [HermesSocket(farm, address).peer for address in (THERE, THERE, ELSEWHERE)]
         for which, command, time, body, passes in messages:
             peer = nodes[which]
@@ -471,11 +471,11 @@ def test_nothing_comes_unasked_to_a_node_that_is_under_contract(farm: DbpFarm) -
 def test_a_service_survives_every_question() -> None:
     """Asked for a missed heartbeat or from time to time, before and after a restart or an update: it answers pong."""
     asked = []
-    before = DbpFarm(DbpTerms(probe=1.0))
+    before = DbpFarm(Dbp(probe=1.0))
     assert HermesService(before, THERE).register()
     before.wait(3.5)
     asked += before.probes.asked
-    farm = DbpFarm(DbpTerms(probe=1.0), before.registry.providers())
+    farm = DbpFarm(Dbp(probe=1.0), before.registry.providers())
     farm.wait(3.5)
     farm.dealer(THERE).send("UoU", T, {"name": "Rohan", "heartbeat": 1000})
     farm.wait(2.5)
@@ -488,7 +488,7 @@ def test_a_service_survives_every_question() -> None:
 
 def test_a_service_is_asked_one_question_at_a_time() -> None:
     """Two that overlap end the process: also while it registers and updates again and again."""
-    farm = DbpFarm(DbpTerms(probe=0.3, interval=5.0))
+    farm = DbpFarm(Dbp(probe=0.3, interval=5.0))
     for _ in range(20):
         assert HermesService(farm, THERE).register()
         farm.wait(0.4)

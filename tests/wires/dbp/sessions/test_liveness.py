@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from broker.core.liveness import LATEST, TICK
 from broker.core.model import Change, CheckState, Kind, Service
-from broker.wires.dbp.sessions.catalogue import DbpTerms
+from broker.wires.dbp.dbp_settings import Dbp
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import BEACON_PORT, FLOAT32, HERE, NAME, TEXT, THERE, DbpFarm, DbpPeer, T
 
@@ -257,7 +257,7 @@ def test_each_death_is_found_out_within_a_fifth_of_an_interval(
 ) -> None:
     for phase in range(5):
         with nothing_fails():
-            farm = DbpFarm(DbpTerms(fall_back=fall_back))
+            farm = DbpFarm(Dbp(fall_back=fall_back))
             farm.dealer().registered("another", heartbeat=30)  # whose lease keeps the ticks going
             farm.clock.advance(phase * TICK / 5)
             peer = farm.dealer().registered("Rohan", port=6000, heartbeat=interval, liveness=liveness)
@@ -400,7 +400,7 @@ def test_who_said_nothing_of_an_interval_stays_for_ever(farm: DbpFarm) -> None:
 @pytest.mark.parametrize("life", [by_udp, over_the_router, by_req, over_the_router_and_closed])
 def test_the_first_heartbeat_begins_a_contract_at_the_configured_terms(life: Life) -> None:
     with nothing_fails():
-        farm = DbpFarm(DbpTerms(interval=0.7, liveness=4))
+        farm = DbpFarm(Dbp(interval=0.7, liveness=4))
         peer = farm.dealer().registered("Rohan")
         farm.wait(100)
         life(farm, peer, 0.7)
@@ -451,7 +451,7 @@ def test_an_update_changes_what_is_agreed(farm: DbpFarm) -> None:
 
 def test_other_terms_count_for_who_registers_from_then_on(farm: DbpFarm) -> None:
     farm.dealer().registered("old", heartbeat=1)
-    farm.catalogue.use(DbpTerms(least_interval=2.0))
+    farm.use(Dbp(least_interval=2.0))
     farm.dealer().registered("new", heartbeat=1)
     assert 3.0 < silence(farm, "old") <= 3.2
     assert 2.8 < silence(farm, "new") <= 3.4
@@ -475,7 +475,7 @@ timings = st.dictionaries(
 def test_what_is_agreed_is_what_is_enforced(timing: dict[str, Any], hermes: bool) -> None:
     """The agreement is stated in milliseconds, within the configured bounds, and kept to the letter."""
     with nothing_fails():
-        farm = DbpFarm(DbpTerms(least_interval=0.25, most_interval=2.0, fall_back=False))
+        farm = DbpFarm(Dbp(least_interval=0.25, most_interval=2.0, fall_back=False))
         [[command, _, configuration, *rest]] = farm.dealer().register("Rohan", **timing, **(HERMES if hermes else {}))
         assert (command, rest) == (b"OwO", [b"", b""])
         agreed = json.loads(configuration)
@@ -855,7 +855,7 @@ def test_a_service_that_beats_again_is_not_asked_any_more(farm: DbpFarm) -> None
 
 def test_without_the_fall_back_nobody_is_asked() -> None:
     with nothing_fails():
-        farm = DbpFarm(DbpTerms(fall_back=False))
+        farm = DbpFarm(Dbp(fall_back=False))
         farm.dealer().registered("Rohan", heartbeat=1, port=6000)
         farm.probes.alive.add((THERE, 6000))
         assert 3.0 < silence(farm, "Rohan") <= 3.2
@@ -864,10 +864,10 @@ def test_without_the_fall_back_nobody_is_asked() -> None:
 
 def test_the_fall_back_may_be_switched_off_and_on_while_it_runs(farm: DbpFarm) -> None:
     farm.dealer().registered("Rohan", heartbeat=1, port=6000)
-    farm.catalogue.use(DbpTerms(fall_back=False))
+    farm.use(Dbp(fall_back=False))
     farm.wait(2)
     assert farm.probes.asked == []
-    farm.catalogue.use(DbpTerms())
+    farm.use(Dbp())
     farm.probes.alive.add((THERE, 6000))
     farm.wait(10)
     assert farm.catalogue.get("Rohan") is not None
@@ -894,7 +894,7 @@ def test_an_answer_that_comes_when_the_service_is_gone_or_another_changes_nothin
 @pytest.fixture
 def asking() -> Iterator[DbpFarm]:
     with nothing_fails():
-        yield DbpFarm(DbpTerms(probe=10.0))
+        yield DbpFarm(Dbp(probe=10.0))
 
 
 def test_who_is_under_no_contract_is_asked_now_and_then(asking: DbpFarm) -> None:
@@ -970,10 +970,10 @@ def test_who_begins_to_beat_is_not_asked_now_and_then_any_more(asking: DbpFarm) 
 
 def test_questions_now_and_then_may_be_switched_on_and_off(farm: DbpFarm) -> None:
     farm.hermes().registered("Rohan", **HERMES)
-    farm.catalogue.use(DbpTerms(probe=1.0))
+    farm.use(Dbp(probe=1.0))
     farm.wait(5.5)
     assert len(farm.probes.asked) == 5
-    farm.catalogue.use(DbpTerms())
+    farm.use(Dbp())
     farm.wait(60)
     assert len(farm.probes.asked) == 5
     assert len(farm.leases) == 0
@@ -984,7 +984,7 @@ def test_questions_that_are_switched_on_outside_of_a_quantum_begin_after_their_t
     farm.dealer().registered("slow", heartbeat=30, port=1)
     farm.wait(1.0)
     farm.clock.advance(20.0)
-    farm.catalogue.use(DbpTerms(probe=10.0))
+    farm.use(Dbp(probe=10.0))
     farm.wait(9.5)
     assert asked(farm) == []
     farm.wait(1.0)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from broker.core.model import Change, Kind, LoadDetails, Service
-from broker.wires.dbp.sessions.catalogue import DbpTerms
+from broker.wires.dbp.dbp_settings import Dbp
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import ELSEWHERE, FLOAT32, HERE, TEXT, THERE, DbpFarm, T
@@ -26,9 +26,9 @@ SECRET = {"type": "auth", "mode": "password", "code": "sesame"}
 class Both:
     """Two wires over one registry, and a client and an administrator on the Elko wire."""
 
-    def __init__(self, terms: DbpTerms | None = None) -> None:
+    def __init__(self, dbp: Dbp | None = None) -> None:
         self.elko = ElkoFarm()
-        self.dbp = DbpFarm(terms, clock=self.elko.clock, registry=self.elko.registry)
+        self.dbp = DbpFarm(dbp, clock=self.elko.clock, registry=self.elko.registry)
         self.client = self.elko.client("client")
         self.admin = self.elko.admin()
         self.changes: list[Change] = []
@@ -349,15 +349,15 @@ def test_the_first_heartbeat_of_a_service_without_a_contract_is_told_and_agrees_
     beating = Beating(both.dbp)
     both.dbp.datagram(b" <3 %b Rohan" % TEXT)
     [service] = both.elko.registry.find("Rohan", "tcp")
-    assert (service.interval, service.lasting) == (DbpTerms().interval, False)
+    assert (service.interval, service.lasting) == (Dbp().interval, False)
     assert beating.told == [(id, START)]
 
 
 def test_the_agreed_interval_is_the_registrys_also_after_an_update(both: Both) -> None:
-    terms = both.dbp.catalogue.terms
+    settings = both.dbp.catalogue.dbp
     peer = both.dbp.dealer().registered("Rohan", port=6000, heartbeat=2)
     assert [service.interval for service in both.elko.registry.find("Rohan", "tcp")] == [2]
-    for wanted, agreed in ((0.5, 0.5), (0.001, terms.least_interval), (1e5, 100.0)):
+    for wanted, agreed in ((0.5, 0.5), (0.001, settings.least_interval), (1e5, 100.0)):
         peer.ask("UoU", T, {"heartbeat": wanted})
         assert [service.interval for service in both.elko.registry.find("Rohan", "tcp")] == [agreed]
 
@@ -434,7 +434,7 @@ def test_a_heartbeat_or_a_disconnect_of_a_service_of_the_other_wire_does_nothing
 
 def test_no_more_services_than_configured_are_taken_and_those_there_are_may_come_again() -> None:
     with nothing_fails():
-        both = Both(DbpTerms(services=3))
+        both = Both(Dbp(services=3))
         for number in range(3):
             both.dbp.dealer().registered(f"s{number}", heartbeat=1)
         [[command, _, reason]] = both.dbp.dealer().register("s3")

@@ -19,11 +19,11 @@ from broker.core.recorder import FLUSH_SECONDS, Recorder
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.store import Store
-from broker.wires.dbp.sessions.catalogue import DbpTerms
+from broker.wires.dbp.dbp_settings import Dbp
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
 from tests.threads import TimedThread
-from tests.wires.dbp.recording import HERE, TEXT, THERE, DbpFarm, T
+from tests.wires.dbp.recording import ALL, HERE, TEXT, THERE, DbpFarm, T
 
 GRACE = 60.0
 
@@ -92,8 +92,8 @@ def test_others_are_not_restored(providers: list[Provider], warnings: list[str])
 
 
 def test_a_name_that_may_not_be_registered_any_more_is_left_out_with_a_line_in_the_log(warnings: list[str]) -> None:
-    terms = DbpTerms(rights=Rights(("Gon*",)))
-    farm = DbpFarm(terms, known(lasting("Rohan"), lasting("Gondor"), lasting("elkobroker.x"), lasting("elkobroker")))
+    before = known(lasting("Rohan"), lasting("Gondor"), lasting("elkobroker.x"), lasting("elkobroker"))
+    farm = DbpFarm(known=before, rights=Rights(("Gon*",)))
     assert names(farm) == ["Gondor"]
     assert len(farm.registry.providers()) == 1
     assert [line.split()[0] for line in warnings] == ["Rohan", "elkobroker.x", "elkobroker"]
@@ -101,7 +101,7 @@ def test_a_name_that_may_not_be_registered_any_more_is_left_out_with_a_line_in_t
 
 
 def test_more_services_than_are_taken_now_are_left_out_with_a_line_in_the_log(warnings: list[str]) -> None:
-    farm = DbpFarm(DbpTerms(services=2), known(*(lasting(f"s{number}") for number in range(4))))
+    farm = DbpFarm(Dbp(services=2), known(*(lasting(f"s{number}") for number in range(4))))
     assert names(farm) == ["s0", "s1"]
     assert len(warnings) == 2
 
@@ -131,7 +131,7 @@ def test_a_restored_service_that_registers_again_takes_its_own_place() -> None:
 
 
 def test_restored_services_are_asked_now_and_then_if_that_is_configured() -> None:
-    farm = DbpFarm(DbpTerms(probe=5.0), known(lasting("Rohan")))
+    farm = DbpFarm(Dbp(probe=5.0), known(lasting("Rohan")))
     farm.wait(16)
     assert [probe.place for probe in farm.probes.asked] == [(THERE, 6000)] * 3
     assert names(farm) == ["Rohan"]
@@ -143,7 +143,7 @@ def test_restored_services_are_asked_now_and_then_if_that_is_configured() -> Non
 class Run:
     """One run of a broker on a state directory, with DBP over its real core."""
 
-    def __init__(self, directory: Path, terms: DbpTerms | None = None, dbp: bool = True) -> None:
+    def __init__(self, directory: Path, settings: Dbp | None = None, rights: Rights = ALL, dbp: bool = True) -> None:
         self.directory = directory
         self.clock = Clock()
         self.clock.advance(START)
@@ -156,7 +156,7 @@ class Run:
         )
         self.registry = registry
         if dbp:
-            self.dbp = DbpFarm(terms, snapshot.providers, self.clock, registry)
+            self.dbp = DbpFarm(settings, snapshot.providers, self.clock, registry, rights=rights)
 
     def flush(self) -> None:
         """Let what has changed be written."""
@@ -309,7 +309,7 @@ def test_one_that_went_does_not_come_back(start: Start, way: str) -> None:
 
 
 def test_one_that_expired_for_not_answering_does_not_come_back(start: Start) -> None:
-    run = start(terms=DbpTerms(probe=1.0))
+    run = start(settings=Dbp(probe=1.0))
     run.dbp.hermes().registered("Rohan", **HERMES)
     run.dbp.probes.alive.add((HERE, 5247))
     run.dbp.wait(5)
@@ -338,7 +338,7 @@ def test_a_name_that_is_denied_now_is_there_again_when_it_is_allowed_again(start
     run = start()
     run.dbp.hermes().registered("Rohan", **HERMES)
     run.flush()
-    run = start(terms=DbpTerms(rights=Rights(())))
+    run = start(rights=Rights(()))
     assert names(run.dbp) == []
     assert len(warnings) == 1
     assert "Rohan" in warnings[0]

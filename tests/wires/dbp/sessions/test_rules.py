@@ -18,8 +18,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from broker.core.model import Kind
-from broker.wires.dbp.config import Dbp
-from broker.wires.dbp.sessions.catalogue import DbpTerms
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.outbound import Beacon
 from tests.recording.farm import START
 from tests.recording.logs import nothing_fails
@@ -166,7 +165,7 @@ def test_01_what_goes_to_unknown_peers_has_a_decimal_number() -> None:
     """Unsolicited to an unknown peer, the time is ASCII decimal: by UDP, and in questions to restored services."""
     first = DbpFarm()
     first.dealer(THERE, time=FLOAT64).registered("Rohan", **UNTIMED)
-    farm = DbpFarm(DbpTerms(probe=5.0), first.registry.providers(), beacon=("192.0.2.255",))
+    farm = DbpFarm(Dbp(probe=5.0), first.registry.providers(), beacon=("192.0.2.255",))
     [beat] = farm.udp.take(("192.0.2.255", 5246))
     assert float(beat.split(b" ")[2]) == START
     [told] = farm.datagram(b" <3 1795246600 Gondor")
@@ -632,7 +631,7 @@ def test_07_a_heartbeat_from_another_address_does_not_count(farm: DbpFarm) -> No
 
 def test_07_that_comparison_can_be_switched_off() -> None:
     """It is an option."""
-    farm = DbpFarm(DbpTerms(check_address=False))
+    farm = DbpFarm(Dbp(check_address=False))
     farm.dealer(THERE).registered("Rohan", **TIMED)
     go_on(farm, "Rohan", 5, (ELSEWHERE, 40_000))
     assert not gone(farm, "Rohan")
@@ -919,7 +918,7 @@ def test_13_what_is_stated_is_what_counts(farm: DbpFarm, info: dict[str, Any], l
 
 def test_13_the_range_and_the_defaults_are_configured() -> None:
     """The interval is clamped to a configured range; who names none gets the configured one."""
-    farm = DbpFarm(DbpTerms(interval=7.0, least_interval=2.0, most_interval=8.0, liveness=4))
+    farm = DbpFarm(Dbp(interval=7.0, least_interval=2.0, most_interval=8.0, liveness=4))
     stated = []
     for info in ({}, {"heartbeat": 1}, {"heartbeat": 9}):
         [[_, _, configuration, *_]] = farm.dealer().register("Rohan", **info)
@@ -947,7 +946,7 @@ def test_13_an_update_can_agree_on_another_interval(farm: DbpFarm) -> None:
 @pytest.mark.parametrize("fall_back", [True, False])
 def test_14_who_registered_a_timing_expires(fall_back: bool) -> None:
     """Under contract one is gone after liveness times the interval, 3 x 1 s by default."""
-    farm = DbpFarm(DbpTerms(fall_back=fall_back))
+    farm = DbpFarm(Dbp(fall_back=fall_back))
     farm.dealer().registered("Rohan", heartbeat=1, **UNTIMED)
     farm.wait(3.0)
     assert not gone(farm, "Rohan")
@@ -989,7 +988,7 @@ PLACE = (THERE, 6000)
 
 def test_14_a_probe_that_once_succeeded_and_fails_so_often_ends_a_service() -> None:
     """Without a contract one is gone when a probe that once succeeded fails liveness times."""
-    farm = DbpFarm(DbpTerms(probe=5.0))
+    farm = DbpFarm(Dbp(probe=5.0))
     farm.probes.alive.add(PLACE)
     farm.dealer().registered("Rohan", **UNTIMED)
     farm.wait(11.0)
@@ -1004,7 +1003,7 @@ def test_14_a_probe_that_once_succeeded_and_fails_so_often_ends_a_service() -> N
 
 def test_14_a_probe_that_never_succeeded_proves_nothing() -> None:
     """A service that has never answered a probe stays."""
-    farm = DbpFarm(DbpTerms(probe=5.0))
+    farm = DbpFarm(Dbp(probe=5.0))
     farm.dealer().registered("Rohan", **UNTIMED)
     farm.wait(60.0)
     assert len(farm.probes.asked) >= 10
@@ -1013,7 +1012,7 @@ def test_14_a_probe_that_never_succeeded_proves_nothing() -> None:
 
 def test_14_failures_must_follow_each_other() -> None:
     """An answer in between restarts the count."""
-    farm = DbpFarm(DbpTerms(probe=5.0))
+    farm = DbpFarm(Dbp(probe=5.0))
     farm.dealer().registered("Rohan", **UNTIMED)
     for _ in range(4):
         farm.probes.alive.add(PLACE)
@@ -1608,7 +1607,7 @@ def test_14_a_service_that_beats_is_not_asked(farm: DbpFarm) -> None:
     farm.dealer(THERE).registered("Rohan", **TIMED)
     go_on(farm, "Rohan", 10)
     assert farm.probes.asked == []
-    farm.catalogue.use(DbpTerms(fall_back=False))
+    farm.use(Dbp(fall_back=False))
     farm.wait(4.0)
     assert gone(farm, "Rohan")
     assert farm.probes.asked == []

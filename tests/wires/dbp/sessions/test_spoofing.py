@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from broker.core.token_buckets import ADDRESSES
-from broker.wires.dbp.sessions.catalogue import DbpTerms
+from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.outbound import ADDRESS_BURST, ADDRESS_RATE, SOURCE_RATE
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import BEACON_PORT, ELSEWHERE, FLOAT32, HERE, NAME, TEXT, THERE, DbpFarm, DbpPeer, T
@@ -28,7 +28,7 @@ def farm() -> Iterator[DbpFarm]:
 
 
 def trusting() -> DbpFarm:
-    return DbpFarm(DbpTerms(check_address=False))
+    return DbpFarm(Dbp(check_address=False))
 
 
 # by UDP
@@ -114,7 +114,7 @@ def test_the_check_may_be_switched_on_while_it_runs() -> None:
         farm = trusting()
         farm.dealer().registered("Rohan", heartbeat=1)
         farm.datagram(BEAT, (ELSEWHERE, 8))
-        farm.catalogue.use(DbpTerms())
+        farm.use(Dbp())
         farm.wait(1)
         farm.datagram(b" <3 %b" % TEXT, (ELSEWHERE, 8))
         farm.datagram(BYE, (ELSEWHERE, 8))
