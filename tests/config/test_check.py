@@ -11,7 +11,7 @@ from broker.config.check import resolves
 from broker.config.values import Console, FullLoad, Journal, LauncherEntry, Launchers
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.elko.config import BrokerListener, Elko
-from broker.wires.http.config import Http
+from broker.wires.http.http_settings import Http
 from broker.wires.mc0.config import Mc0, Mc0Rule
 from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 

@@ -34,7 +34,7 @@ from broker.net.interfaces.limits import RouterLimits
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dns.dns_settings import Dns
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Director, DirectorLimits, DirectorListener
-from broker.wires.http.config import Http
+from broker.wires.http.http_settings import Http
 from broker.wires.mc0.config import Mc0, Mc0Rule
 from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
 from tests.config.certificates import certificate

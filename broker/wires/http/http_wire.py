@@ -9,7 +9,6 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from broker.config.endpoint import parse
 from broker.config.values import Broker
 from broker.net.admission import ConnectionFactory
 from broker.net.http.bounds import RequestBounds
@@ -21,12 +20,11 @@ from broker.net.tls import Certificates
 from broker.web.http_endpoint import Endpoint, Routes
 from broker.web.messages import RequestIds
 from broker.wires.common.places import place
-from broker.wires.http.config import Http
+from broker.wires.http.http_settings import Http
 from broker.wires.http.sessions.dispatch import LISTENER, Dispatch
 from broker.wires.http.sessions.finding import FindingEndpoints
-from broker.wires.http.sessions.instances import WIRE, Instance, InstanceLimits, Instances
+from broker.wires.http.sessions.instances import WIRE, Instance, Instances
 from broker.wires.http.sessions.registration import RegistrationEndpoints
-from broker.wires.http.validation import effective_offer
 from broker.wires.interface import Context, PlainWire
 from broker.wires.views import AnyView, Column, Row, View
 
@@ -172,7 +170,7 @@ class OpenHttp(PlainWire):
     def reload(self, config: Http, broker: Broker) -> None:
         """Apply other names and limits."""
         self.config = attrs.evolve(config, endpoint=self.config.endpoint, auth=self.config.auth)
-        self.instances.limits = _instance_limits(self.config)
+        self.instances.http = self.config
         self.dispatch.hosts = frozenset(config.hosts)
         self.factory.use(_limits(config))
 
@@ -201,7 +199,7 @@ class OpenHttp(PlainWire):
 def open_http(config: Http, context: Context) -> OpenHttp:
     """Create the wire, without opening its listener."""
     clock, complaints = context.clock, context.complaints
-    instances = Instances(context.registry, context.leases, _instance_limits(config), context.silence)
+    instances = Instances(context.registry, context.leases, config, context.silence)
     if context.members.clustered:
         instances.follow()
     own = [
@@ -220,12 +218,8 @@ def open_http(config: Http, context: Context) -> OpenHttp:
     limits = _limits(config)
     ids = RequestIds.fresh()
     factory: Any = HttpFactory(WIRE, dispatch.answer, limits, context.scheduler, complaints, clock, ids, context.pool)
-    listener = StreamListener(clock, parse(config.endpoint), factory, factory, context.scheduler, complaints, WIRE)
+    listener = StreamListener(clock, config.place, factory, factory, context.scheduler, complaints, WIRE)
     return OpenHttp(config, context, instances, dispatch, factory, listener, own)
-
-
-def _instance_limits(config: Http) -> InstanceLimits:
-    return InstanceLimits(effective_offer(config), config.services, config.services_per_user)
 
 
 def _limits(config: Http) -> HttpLimits:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
+from broker.wires.http.http_settings import SECTION
 from broker.wires.http.http_wire import open_http
-from broker.wires.http.section import SECTION
 from broker.wires.interface import Wire
 
 COUNTERS = (

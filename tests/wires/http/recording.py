@@ -16,9 +16,10 @@ from broker.access.principal import Access
 from broker.core.errors import Refusal
 from broker.web.http_endpoint import Endpoint, Routes
 from broker.web.messages import Request, Response, Stream
+from broker.wires.http.http_settings import Http
 from broker.wires.http.sessions.dispatch import Dispatch
 from broker.wires.http.sessions.finding import FindingEndpoints
-from broker.wires.http.sessions.instances import InstanceLimits, Instances
+from broker.wires.http.sessions.instances import Instances
 from broker.wires.http.sessions.registration import RegistrationEndpoints
 from tests.recording.farm import CoreFarm
 from tests.wires.recording import ElkoFarm
@@ -45,14 +46,14 @@ class HttpFarm(CoreFarm):
     def __init__(
         self,
         farm: ElkoFarm | None = None,
-        limits: InstanceLimits | None = None,
+        http: Http | None = None,
         access: Access | None = None,
         endpoints: Sequence[Endpoint] = (),
     ) -> None:
         self.farm = ElkoFarm() if farm is None else farm
         super().__init__(self.farm.clock)
         self.silence = self.make_silence(self.farm.registry, self.leases, self.clock)
-        self.instances = Instances(self.farm.registry, self.leases, limits or InstanceLimits(), self.silence)
+        self.instances = Instances(self.farm.registry, self.leases, http or Http(), self.silence)
         self.access: Access = Everyone() if access is None else access
         self.refusals: list[Refusal] = []
         self.request_ids: list[str] = []

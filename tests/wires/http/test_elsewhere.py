@@ -9,7 +9,8 @@ from broker.access.principal import Principal
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import Leases
 from broker.core.silent_peers import EndAtOnce
-from broker.wires.http.sessions.instances import InstanceLimits, Instances, Offer
+from broker.wires.http.http_settings import Http
+from broker.wires.http.sessions.instances import Instances, Offer
 from tests.wires.mirroring import Mirrors
 
 HOME = "192.0.2.7"
@@ -22,7 +23,7 @@ class Pair:
         self.a, self.b = (self.instances(name) for name in ("a", "b"))
 
     def instances(self, name: str) -> Instances:
-        made = Instances(self.mirrors.registries[name], Leases(self.clock), InstanceLimits(), EndAtOnce())
+        made = Instances(self.mirrors.registries[name], Leases(self.clock), Http(), EndAtOnce())
         made.follow()
         return made
 

@@ -10,7 +10,7 @@ from twisted.internet.testing import MemoryReactorClock
 from broker.access.principal import Method, Principal
 from broker.config.values import Broker
 from broker.net.listeners import CannotListen
-from broker.wires.http.config import Http
+from broker.wires.http.http_settings import Http
 from broker.wires.http.http_wire import OpenHttp, open_http
 from broker.wires.http.sessions.instances import Offer
 from tests.wires.contexts import context, page
@@ -57,7 +57,7 @@ def test_the_rest_of_a_ttl_is_known_until_the_lease_ends() -> None:
 def test_a_reload_applies_names_and_limits(wire: OpenHttp) -> None:
     wire.reload(Http(hosts=("b.example",), services=5, connections=7, endpoint="tcp:1", auth="open"), Broker())
     assert wire.dispatch.hosts == {"b.example"}
-    assert wire.instances.limits.services == 5
+    assert wire.instances.http.services == 5
     assert wire.factory.limits.connections == 7
     assert (wire.config.endpoint, wire.config.auth) == (Http().endpoint, None)
 

@@ -15,8 +15,9 @@ from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.silent_peers import EndAtOnce
 from broker.core.store import Store
+from broker.wires.http.http_settings import Http
 from broker.wires.http.http_wire import views
-from broker.wires.http.sessions.instances import InstanceLimits, Instances, Offer
+from broker.wires.http.sessions.instances import Instances, Offer
 from tests.wires.http.recording import HttpFarm
 from tests.wires.http.test_elsewhere import HOME, Pair
 
@@ -97,7 +98,7 @@ def test_names_with_slashes_are_not_confused(http: HttpFarm) -> None:
 
 
 def test_a_move_counts_towards_the_limit_of_its_new_owner() -> None:
-    http = HttpFarm(limits=InstanceLimits(("*",), 2, 1))
+    http = HttpFarm(http=Http(services=2, services_per_user=1))
     token = http.put("bank", "a").json["owner_token"]
     assert http.put("bank", "b", address=AWAY).status == 201
     assert http.put("bank", "a", "h:2", AWAY, token).status == 429
@@ -136,7 +137,7 @@ def test_nothing_shows_the_token_or_its_digest(http: HttpFarm) -> None:
 def restarted(provider: Provider, clock: Clock) -> Instances:
     """The table after a restart of the broker that had this provider."""
     registry = Registry(clock, iter(range(100, 200)).__next__, Restored([provider], 60.0, clock, lambda ids: None))
-    return Instances(registry, Leases(clock), InstanceLimits(), EndAtOnce())
+    return Instances(registry, Leases(clock), Http(), EndAtOnce())
 
 
 def put(table: Instances, address: str, token: str = "", hostport: str = "h:1", label: str | None = None) -> str:

@@ -8,8 +8,8 @@ import pytest
 
 from broker.core.errors import Reason
 from broker.core.model import Kind, Rights, Service
+from broker.wires.http.http_settings import Http
 from broker.wires.http.sessions.dispatch import LISTENER
-from broker.wires.http.sessions.instances import InstanceLimits
 from tests.access.test_users_access import Rig
 from tests.access.users import ANN, BOB, FILE
 from tests.wires.http.recording import HttpFarm
@@ -145,7 +145,7 @@ def test_an_instance_has_one_owner(http: HttpFarm) -> None:
 
 
 def test_limits_refuse_new_instances_only() -> None:
-    http = HttpFarm(limits=InstanceLimits(("b*",), 3, 2))
+    http = HttpFarm(http=Http(offer=("b*",), services=3, services_per_user=2))
     assert http.put("post", "a").json["code"] == "name-not-allowed"
     assert [http.put("bank", each).status for each in "abc"] == [201, 201, 429]
     assert [http.put("bank", each, address="192.0.2.8").status for each in "de"] == [201, 429]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.wires.http.config import Http
-from broker.wires.http.section import SECTION
-from broker.wires.http.validation import effective_offer
+from broker.wires.http.http_settings import SECTION, Http
 
 OUTSIDE = "tcp:80:interface=0.0.0.0"
 
@@ -32,9 +30,9 @@ def test_problems(http: Http, keys: list[str]) -> None:
 
 
 def test_names_are_offered_by_default_on_loopback_only() -> None:
-    assert effective_offer(Http()) == ("*",)
-    assert effective_offer(Http(endpoint=OUTSIDE)) == ()
-    assert effective_offer(Http(endpoint=OUTSIDE, offer=("web-*",))) == ("web-*",)
+    assert Http().offered == ("*",)
+    assert Http(endpoint=OUTSIDE).offered == ()
+    assert Http(endpoint=OUTSIDE, offer=("web-*",)).offered == ("web-*",)
 
 
 def test_warnings() -> None:

@@ -37,6 +37,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import MAX_NAME, Change, Kind, LoadDetails, Owner, Provider, Rights, Service, checked_load
 from broker.core.silent_peers import DOUBTFUL, Silence, silent_for
+from broker.wires.http.http_settings import Http
 
 RENEWALS = 3
 """Renewals in a TTL: clients renew after a third of it, as docs/protocols/http.md says."""
@@ -49,15 +50,6 @@ TOKEN = 32
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 """An owner token in base64url."""
-
-
-@attrs.frozen
-class InstanceLimits:
-    """Limits: the patterns of names that may be offered, all instances, and those of one owner (0: no limit)."""
-
-    offer: tuple[str, ...] = ("*",)
-    services: int = 10_000
-    services_per_user: int = 1_000
 
 
 @attrs.frozen
@@ -128,8 +120,8 @@ class Instance:
 class Instances:
     """The table of instances."""
 
-    def __init__(self, registry: IRegistry, leases: ILeases, limits: InstanceLimits, silence: Silence) -> None:
-        self.limits = limits
+    def __init__(self, registry: IRegistry, leases: ILeases, http: Http, silence: Silence) -> None:
+        self.http = http
         self.silence = silence
         self.silence.follow(self._all_instances)
         self.counts: Counter[str] = Counter()
@@ -314,7 +306,7 @@ class Instances:
         """Add an instance, in place of that of another owner if there is one. Raises `Refusal`."""
         owner = _claim(name, instance, principal, token)
         self._check_room(owner.name, before)
-        rights = Rights(self.limits.offer)
+        rights = Rights(self.http.offered)
         self._registry.check(_service(name, 0, offer), rights)
         provider = self._registry.join(offer.label or f"{name}/{instance}", WIRE, principal.address, owner)
         try:
@@ -353,11 +345,11 @@ class Instances:
         return None
 
     def _check_room(self, owner: str, before: Instance | None) -> None:
-        limits = self.limits
-        if before is None and len(self._all) >= limits.services:
-            raise Refusal(Reason.LIMIT, f"{limits.services} instances are registered by HTTP, which is the limit")
-        if limits.services_per_user and self._by_owner[owner] >= limits.services_per_user:
-            raise Refusal(Reason.LIMIT, f"{owner} has {limits.services_per_user} instances, which is the limit")
+        http = self.http
+        if before is None and len(self._all) >= http.services:
+            raise Refusal(Reason.LIMIT, f"{http.services} instances are registered by HTTP, which is the limit")
+        if http.services_per_user and self._by_owner[owner] >= http.services_per_user:
+            raise Refusal(Reason.LIMIT, f"{owner} has {http.services_per_user} instances, which is the limit")
 
     def _replace(self, known: Instance, offer: Offer) -> None:
         """Renew an instance with another offer, or the same."""
@@ -368,7 +360,7 @@ class Instances:
                 if before != offer:
                     self._registry.amend(service)
             else:
-                rights = Rights(self.limits.offer)
+                rights = Rights(self.http.offered)
                 self._registry.check(service, rights)
                 self._registry.withdraw(known.provider, [known.name])
                 self._registry.offer([service], rights)

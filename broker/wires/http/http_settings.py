@@ -1,0 +1,190 @@
+"""The section ``[http]`` of the configuration: keys, checks, the socket, and the lines of ``--check``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Literal
+
+import attrs
+
+from broker.config.checks import unless_said
+from broker.config.endpoint import BadEndpoint, Endpoint, parse
+from broker.config.key import key
+from broker.config.problem import Problem
+from broker.config.section import Binding, PortOption, Resolves, Settings, moved, section
+
+_HOST = re.compile(r"\*|[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
+
+
+def _hosts(here: str, hosts: tuple[str, ...]) -> Iterator[Problem]:
+    for index, host in enumerate(hosts):
+        if not _HOST.fullmatch(host):
+            yield Problem(f"{here}[{index}]", f'{host!r} is no host name in lower case, nor "*"')
+
+
+@attrs.frozen
+class Http(Settings):
+    """HTTP: health, metrics, the API of operators, and registration for any program: `curl` offers a service, and
+    finds one."""
+
+    enabled: bool = key(True, "Enables the listener.")
+    endpoint: str = key(
+        "tcp:9080:interface=127.0.0.1", "Endpoint, as for an Elko listener: tcp:, tls:, unix: or systemd:."
+    )
+    auth: Literal["open", "users"] | None = key(
+        None,
+        '"open": peers without credentials have the rights of the anonymous user, which are all rights where there '
+        'is no users file. "users": the listener opens with a users file only. By default open on loopback; '
+        "elsewhere the key is required.",
+        example="open",
+    )
+    hosts: tuple[str, ...] = key(
+        (),
+        "Host names by which the listener is addressed, besides IP addresses and localhost: others are refused, so "
+        'that no web page reaches it by a name that resolves to its address (DNS rebinding). "*" allows all.',
+        check=_hosts,
+        reload=True,
+    )
+    offer: tuple[str, ...] | None = key(
+        None,
+        "Patterns of service names that may be registered. By default all on loopback, none elsewhere.",
+        reload=True,
+        example=("*",),
+    )
+    services: int = key(10_000, "Registered instances.", within=(0, 100_000), reload=True)
+    services_per_user: int = key(
+        1_000,
+        "Registered instances of one user, or of one address without a user. 0 is no limit.",
+        within=(0, 100_000),
+        reload=True,
+    )
+    connections: int = key(
+        5_000,
+        "Open connections. Beyond them, the one that is idle for the longest time is closed.",
+        within=(1, 1_000_000),
+        reload=True,
+    )
+    connections_per_address: int = key(
+        2_000,
+        "Open connections of one address; further ones are refused. Loopback addresses count. 0 is no limit.",
+        within=(0, 1_000_000),
+        reload=True,
+    )
+    rate: float = key(
+        100.0,
+        "New connections a second of one address, loopback excepted. 0 is no limit.",
+        within=(0, 1_000_000),
+        reload=True,
+    )
+    burst: int = key(
+        1_000,
+        "New connections that one address may make at once before `rate` applies.",
+        within=(1, 1_000_000),
+        reload=True,
+    )
+    waiting: int = key(
+        2_000,
+        "Answers that wait at once: finds with `wait`, event streams and WebSockets.",
+        within=(0, 1_000_000),
+        reload=True,
+    )
+    waiting_per_address: int = key(
+        1_000, "Waiting answers of one address. 0 is no limit.", within=(0, 1_000_000), reload=True
+    )
+    # A registration of ordinary size must fit; the account of memory bounds all bodies together.
+    max_body: int = key(
+        1024**2, "Size of the body of a request.", unit="bytes", within=(4_096, 64 * 1024**2), reload=True
+    )
+    request_within: float = key(
+        30.0, "Time from the first byte of a request to its last.", unit="s", within=(0.1, 3_600), reload=True
+    )
+    # Load balancers keep theirs for 60 s by default: one that sends a request as the other side closes gets no answer.
+    kept_open: float = key(
+        75.0, "Time for which a connection without a request stays open.", unit="s", within=(0.1, 3_600), reload=True
+    )
+    write_buffer: int = key(
+        4 * 1024**2,
+        "Output of a stream that may be pending while its client does not read.",
+        unit="bytes",
+        within=(65_536, 1024**3),
+        reload=True,
+    )
+    stalled_after: float = key(
+        30.0,
+        "Time within which a client must read part of its pending output.",
+        unit="s",
+        within=(0.1, 86_400),
+        reload=True,
+    )
+
+    @cached_property
+    def place(self) -> Endpoint:
+        """The address of the listener. Raises `BadEndpoint`."""
+        return parse(self.endpoint)
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """The patterns of service names that may be registered: all on loopback by default, and none elsewhere."""
+        if self.offer is not None:
+            return self.offer
+        return ("*",) if self.place.loopback else ()
+
+    def problems(self, here: str) -> Iterator[Problem]:
+        """Yield an endpoint that is none, or that other machines reach without ``auth``."""
+        try:
+            where = self.place
+        except BadEndpoint as error:
+            yield Problem(f"{here}.endpoint", str(error))
+            return
+        if self.enabled and self.auth is None:
+            choices = ': "users", which needs a users file, or "open", which serves every program that reaches it'
+            yield from unless_said(f"{here}.auth", where, choices)
+
+    def bindings(self) -> Iterator[Binding]:
+        """Yield the socket."""
+        if self.enabled:
+            yield Binding("http.endpoint", "http", self.place)
+
+    def summary(self) -> Iterator[str]:
+        """Yield a line."""
+        if not self.enabled:
+            yield "http: off"
+            return
+        parts = (
+            f"bound to {self.place.where}",
+            f"auth {self.auth or 'open'}",
+            *([f"hosts {' '.join(self.hosts)}"] if self.hosts else []),
+            f"offer {' '.join(self.offered) or 'nothing'}",
+        )
+        yield f"http: {', '.join(parts)}"
+
+    def warnings(self, resolves: Resolves) -> Iterator[str]:
+        """Yield the risks of the names and the endpoint."""
+        if not self.enabled:
+            return
+        if "*" in self.hosts:
+            yield "http.hosts: every name is accepted, so a web page can reach the listener by DNS rebinding"
+        where = self.place
+        if where.loopback:
+            return
+        if self.auth == "open":
+            yield f"http: open: every program that reaches {where.where} has the rights of the anonymous user"
+        if where.kind != "tls":
+            yield f"http: tokens and passwords travel unencrypted to {where.where}"
+        if self.offer is None:
+            why = f"by default, since {where.where} can be reached from elsewhere"
+            yield f"http.offer: nothing may be registered; {why}"
+
+
+SECTION = section(
+    "http",
+    Http(),
+    PortOption(
+        "http-port",
+        "Port of HTTP on 127.0.0.1, or 'off'; 0 takes a free one [default: 9080]",
+        moved("tcp:{}:interface=127.0.0.1"),
+    ),
+)
+"""The section ``[http]``."""
