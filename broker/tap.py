@@ -18,11 +18,11 @@ from twisted.python import usage
 from broker.app.configuration import SCHEMA, Config, example, problems, read, report
 from broker.app.heap import use_system_heap
 from broker.config import endpoint, files
-from broker.config.cluster import Cluster
+from broker.config.cluster_settings import Cluster
+from broker.config.daemon_settings import Log
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.section import Section
 from broker.config.structure import structure
-from broker.config.values import Log
 from broker.wires.elko.config import BrokerListener
 
 

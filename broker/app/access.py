@@ -17,7 +17,7 @@ from broker.access.password_checks import CHECKS
 from broker.access.request_limits import RequestLimits
 from broker.access.users_access import UsersAccess
 from broker.admin.audit import FILE, AuditLog
-from broker.config.access import Access as Config
+from broker.config.daemon_settings import Access as Config
 from broker.core.counters import Counters
 from broker.core.token_buckets import Rates
 from broker.core.worker import Worker

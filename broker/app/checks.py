@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from broker.config import values
+from broker.config import checks_settings
 from broker.core.checks.check_rules import CheckKind, CheckRule, CheckSettings, Outcome, Pinger, Question
 from broker.core.checks.check_schedule import Schedule
 from broker.core.checks.registered_checks import RegisteredChecks
@@ -29,7 +29,7 @@ class HealthChecks:
 
     def __init__(
         self,
-        config: values.Checks,
+        config: checks_settings.Checks,
         registry: Registry,
         leases: ILeases,
         reactor: Any,
@@ -48,7 +48,7 @@ class HealthChecks:
         counters.include(self.silence.counts)
         self._registered = RegisteredChecks(registry, self.schedule, reactor, leases)
 
-    def use(self, config: values.Checks) -> None:
+    def use(self, config: checks_settings.Checks) -> None:
         """Apply a new configuration."""
         self.outgoing.use(config.networks)
         self._registry.use_panic(config.panic)
@@ -97,18 +97,18 @@ def _no_effect() -> None:
 _PING_REASONS = {True: "a ping was answered", False: "no answer to a ping", None: "a ping could not be sent"}
 
 
-def settings_of(config: values.Checks) -> CheckSettings:
+def settings_of(config: checks_settings.Checks) -> CheckSettings:
     """Return the settings of a configuration."""
     rules = tuple(_rule(each) for each in config.rules) if config.enabled else ()
     return CheckSettings(rules, config.concurrency, config.panic)
 
 
-def silence_of(config: values.Checks) -> SilenceSettings:
+def silence_of(config: checks_settings.Checks) -> SilenceSettings:
     """Return the settings for many silent peers of a configuration. Without checks none is verified."""
     return SilenceSettings(config.silent_share if config.enabled else 1.0, config.silent_ttls)
 
 
-def _rule(rule: values.CheckRule) -> CheckRule:
+def _rule(rule: checks_settings.CheckRule) -> CheckRule:
     least, most = rule.statuses
     return CheckRule(
         services=rule.services,
@@ -125,7 +125,7 @@ def _rule(rule: values.CheckRule) -> CheckRule:
     )
 
 
-def connections_of(config: values.Checks) -> int:
+def connections_of(config: checks_settings.Checks) -> int:
     """Return the number of file descriptors that checks may take."""
     if not config.enabled:
         return 0

@@ -30,8 +30,7 @@ from broker.cluster.settings import COUNTERS as COUNTERS
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
 from broker.config import zmq_endpoint
 from broker.config.checks import hostport
-from broker.config.cluster import Cluster as Config
-from broker.config.cluster import effective_name
+from broker.config.cluster_settings import Cluster as Config
 from broker.core.cluster.cluster_interfaces import ILinks, IMembers, IQueueOwners
 from broker.core.cluster.remote_topics import SHARED, RemoteTopics
 from broker.core.counters import Counters
@@ -84,7 +83,7 @@ class Membership:
         self._notifier = notifier
         self._failed = failed
         self._host = socket.gethostname()
-        self.name = effective_name(config, self._host)
+        self.name = config.effective_name(self._host)
         self._memory = StoredMemory(store, known.cluster, config.farm, self.name, reactor, core.in_thread)
         self._etcd = connect(
             reactor,

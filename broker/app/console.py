@@ -13,8 +13,8 @@ from broker.admin.console import ConsoleSession, Shown
 from broker.admin.console_login import ConsoleReader
 from broker.app.access import OpenAccess
 from broker.app.core import Core
+from broker.config import daemon_settings
 from broker.config import endpoint as endpoints
-from broker.config import values
 from broker.core.place_table import Pool
 from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.limits import ConnectionLimits
@@ -42,7 +42,7 @@ class ConsoleListener:
 
     def __init__(
         self,
-        config: values.Console,
+        config: daemon_settings.Console,
         core: Core,
         reactor: Any,
         dialects: Callable[[], Sequence[Dialect]],
@@ -93,7 +93,7 @@ class ConsoleListener:
         """Return the certificates of a listener over TLS, if it is open."""
         return [] if self._listener.certificates is None else [self._listener.certificates]
 
-    def reload(self, config: values.Console) -> None:
+    def reload(self, config: daemon_settings.Console) -> None:
         """Take a new password: operators who are connected stay."""
         self._password = config.password
 

@@ -11,7 +11,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from broker.config import values
+from broker.config import daemon_settings
 from broker.core.cluster.cluster_interfaces import SINGLE, ILinks, IMembers, IQueueOwners
 from broker.core.counters import Counters
 from broker.core.damage import Damages
@@ -155,6 +155,6 @@ def _clustered() -> type[Registry]:
     return ClusterRegistry
 
 
-def launchers_of(config: values.Launchers) -> list[Launcher]:
+def launchers_of(config: daemon_settings.Launchers) -> list[Launcher]:
     """Return the launcher table of a configuration."""
     return [Launcher(each.name, each.script, each.initial, each.on) for each in config.table]

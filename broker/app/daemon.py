@@ -58,8 +58,7 @@ from broker.app.reloading import Reloader
 from broker.app.signals import fail_at_exit, handle_signals, stop_once
 from broker.app.status import status, version
 from broker.app.wires import RunningWires
-from broker.config import values
-from broker.config.cluster import effective_name
+from broker.config import checks_settings
 from broker.config.schema import Config
 from broker.core.counters import Counters
 from broker.core.database import StateError, StateFull
@@ -343,7 +342,7 @@ class Daemon(TwistedService):
     def _host(self) -> str:
         """Return the name of this broker for operators: that in the cluster, or else the host's."""
         host = socket.gethostname()
-        return effective_name(self._config.cluster, host) if self._config.cluster.enabled else host
+        return self._config.cluster.effective_name(host) if self._config.cluster.enabled else host
 
     def _membership(self, snapshot: Snapshot, core: Core) -> Membership:
         """Make the membership in the cluster. Raises CannotListen, OSError or ValueError."""
@@ -502,7 +501,7 @@ class Daemon(TwistedService):
         missing = [each for each in self.openings.states() if not each.ready]
         self._notifier.status("; ".join(["serving", *(f"{each.name} is not ready: {each.reason}" for each in missing)]))
 
-    def _open_journal(self, config: values.Journal) -> None:
+    def _open_journal(self, config: checks_settings.Journal) -> None:
         try:
             self.journal = open_journal(
                 config, self._state, self.core.registry, self._reactor, self._host(), self.core.damages

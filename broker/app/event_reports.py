@@ -10,7 +10,7 @@ from broker.app.core import Core
 from broker.app.event_sources import EventSources, report_damage, report_plan
 from broker.app.member_events import MemberEvents
 from broker.app.notifications import Notifications
-from broker.config.notify import Notify, NotifyRule
+from broker.config.daemon_settings import Notify, NotifyRule
 from broker.core.model import Listening, NotReady
 from broker.core.plan_file import PlanFile
 from broker.net.webhooks import Webhooks

@@ -14,8 +14,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from broker.blocking import blocking
-from broker.config import values
-from broker.config.validate_journal import effective_journal_name
+from broker.config import checks_settings
 from broker.core.damage import Damage, Damages, left_aside, set_aside
 from broker.core.interfaces import IRegistry
 from broker.core.worker import Worker
@@ -42,7 +41,7 @@ class JournalWriter:
     feed: JournalFeed
     threads: Worker
 
-    def use(self, config: values.Journal) -> None:
+    def use(self, config: checks_settings.Journal) -> None:
         """Apply the keys that a reload may change."""
         self.feed.use(_full_loads(config))
         self.segments.limits = _limits(config)
@@ -69,7 +68,7 @@ class JournalWriter:
 
 @blocking
 def open_journal(
-    config: values.Journal, state: str, registry: IRegistry, reactor: Any, host: str, damages: Damages
+    config: checks_settings.Journal, state: str, registry: IRegistry, reactor: Any, host: str, damages: Damages
 ) -> JournalWriter:
     """Open the journal. ``host`` is its name unless the configuration has one. Raises OSError, with nothing held.
 
@@ -84,7 +83,7 @@ def open_journal(
             damages.add(
                 [Damage(directory, f"it was no directory. It is kept as {path}, and a new one is made", files=1)]
             )
-    name = effective_journal_name(config, host)
+    name = config.effective_name(host)
     boot = boot_name(wall(reactor), os.urandom(SALT))
     # A thread of its own: sealing a segment takes seconds, for which the store must not wait.
     threads = Worker(reactor, "journal")
@@ -101,7 +100,7 @@ def open_journal(
     return JournalWriter(where, segments, journal, feed, threads)
 
 
-def _limits(config: values.Journal) -> JournalLimits:
+def _limits(config: checks_settings.Journal) -> JournalLimits:
     return JournalLimits(
         segment_bytes=config.segment_bytes,
         segment_seconds=config.segment_seconds,
@@ -110,5 +109,5 @@ def _limits(config: values.Journal) -> JournalLimits:
     )
 
 
-def _full_loads(config: values.Journal) -> FullLoads:
+def _full_loads(config: checks_settings.Journal) -> FullLoads:
     return FullLoads([(each.services, each.load) for each in config.full_load])

@@ -24,7 +24,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from broker.config.notify import NotifyRule
+from broker.config.daemon_settings import NotifyRule
 from broker.core.backoff import Backoff
 from broker.core.interfaces import INotifications
 from broker.core.model import EVENTS

@@ -60,6 +60,12 @@ def printable(key: str, value: str | None, most: int) -> Iterator[Problem]:
         yield Problem(key, f"has more than {most} characters")
 
 
+def path(key: str, value: str) -> Iterator[Problem]:
+    """Yield the problem of a text that is no path."""
+    if not value or "\0" in value:
+        yield Problem(key, "is no path")
+
+
 def secret(key: str, value: str) -> Iterator[Problem]:
     """Yield the problems of a secret."""
     if not value:

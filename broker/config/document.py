@@ -13,6 +13,19 @@ from broker.config.key import REQUIRED, Declared, Key, declared
 WIDTH = 120
 """Columns of the example file."""
 
+HEAD = """# elkobroker: the configuration, with every key.
+#
+# A line that begins with "#" and a key shows the default: remove the "#" and change the value. If it ends with
+# "# example", the key is not set by default, and the value is only an example.
+# Lines that begin with "# " are prose. Sizes are in bytes, times in seconds.
+#
+# After a change, "twistd elkobroker --config FILE --check" validates the file and prints its effect; SIGHUP makes a
+# running broker read it again. Keys marked "reload" take effect then; the others at the next start.
+# docs/configuration.md describes the combined effect of the keys.
+
+"""
+"""The beginning of the example file."""
+
 EXAMPLE = "  # example"
 """End of the line of a key that is not set by default."""
 
@@ -20,7 +33,7 @@ EXAMPLE = "  # example"
 def example(name: str, default: attrs.AttrsInstance) -> str:
     """Return the part of the example file for a section; ``default`` has its values where a file has none."""
     table = type(default)
-    return "\n".join(_table(name, table, shown=default == table()))
+    return "\n".join(_table(name, table, shown=default == table())) + "\n"
 
 
 def _table(
@@ -107,8 +120,18 @@ def _values(each: Declared) -> str:
 def span(told: Key) -> str:
     """Return the range of a number, with its unit, as a text."""
     assert told.within is not None
-    least, most = told.within
-    return f"{least:.15g} to {most:.15g} {told.unit}".rstrip()
+    least, most = (_number(bound, told.unit) for bound in told.within)
+    return f"from {least}" if most == "inf" else f"{least} to {most}{f' {told.unit}' if told.unit == 's' else ''}"
+
+
+def _number(bound: float, unit: str) -> str:
+    if unit == "bytes":
+        size, name = next(((size, name) for size, name in _SIZES if bound >= size and bound % size == 0), (1, "bytes"))
+        return f"{bound // size:g} {name}"
+    return f"{bound:.15g}"
+
+
+_SIZES = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def toml(value: Any) -> str:

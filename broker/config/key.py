@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import attrs
 
-from broker.config import files
+from broker.config import checks, files
 from broker.config.problem import Problem, in_range
 
 T = TypeVar("T")
@@ -142,8 +142,8 @@ def _single(here: str, value: Any, told: Declared) -> Iterator[Problem]:
         return
     if told.key.within is not None:
         yield from in_range(here, value, *told.key.within)
-    if told.key.path and (not value or "\0" in value):
-        yield Problem(here, "is no path")
+    if told.key.path:
+        yield from checks.path(here, value)
     if told.key.check is not None:
         yield from told.key.check(here, value)
 
@@ -165,16 +165,17 @@ def read(here: str, values: A, named: files.Named) -> A:
     return evolved
 
 
-def reloadable(table: type[attrs.AttrsInstance], all_of_it: bool = False) -> Iterator[str]:
+def reloadable(table: type[attrs.AttrsInstance]) -> Iterator[str]:
     """Yield the keys that a reload applies, relative to the table; ``[*]`` is any name, ``*`` any rest."""
     for each in declared(table):
         if each.entry is not None and is_named(each.entry):
-            yield from (f"{each.name}[*].{key}" for key in reloadable(each.entry, each.key.reload))
             if each.key.reload:
-                yield f"{each.name}[*]"
+                yield f"{each.name}*"
+            else:
+                yield from (f"{each.name}[*].{key}" for key in reloadable(each.entry))
         elif each.table is not None:
-            yield from (f"{each.name}.{key}" for key in reloadable(each.table, all_of_it or each.key.reload))
-        elif each.key.reload or all_of_it:
+            yield from (f"{each.name}.{key}" for key in reloadable(each.table))
+        elif each.key.reload:
             yield each.name
 
 

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
-from broker.config.access import Access
-from broker.config.cluster import Cluster
-from broker.config.daemon import DAEMON_AFTER, DAEMON_BEFORE
-from broker.config.plan import Plan
+from broker.config.checks_settings import Checks, Journal
+from broker.config.cluster_settings import Cluster
+from broker.config.daemon_settings import AFTER, BEFORE, Access, Broker, Console, Launchers, Log, Plan
 from broker.config.section import Section
-from broker.config.values import Broker, Checks, Console, Journal, Launchers, Log
 
 
 @attrs.frozen(init=False, slots=False)
@@ -56,7 +54,7 @@ class Schema:
     @classmethod
     def of(cls, wires: Iterable[Section[Any]]) -> Schema:
         """Return the schema of a daemon with these wires."""
-        sections: tuple[Section[Any], ...] = (*DAEMON_BEFORE, *wires, *DAEMON_AFTER)
+        sections: tuple[Section[Any], ...] = (*BEFORE, *wires, *AFTER)
         order = {section.name: number for number, section in enumerate(sections)}
 
         def ordered(made: type, fields: list[Any]) -> list[Any]:
@@ -73,4 +71,6 @@ class Schema:
 
     def example(self) -> str:
         """Return the example file: every key there is, with its default or a value that it may have."""
-        return "\n".join(filter(None, (section.example() for section in self.sections)))
+        from broker.config.document import HEAD
+
+        return HEAD + "\n".join(filter(None, (section.example() for section in self.sections)))

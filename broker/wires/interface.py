@@ -28,8 +28,8 @@ from twisted.internet.defer import Deferred
 from broker.access.acts import Audit
 from broker.access.logins import Logins
 from broker.access.principal import Access
+from broker.config.daemon_settings import Broker
 from broker.config.section import Section
-from broker.config.values import Broker
 from broker.core.checks.check_rules import Pinger
 from broker.core.checks.check_schedule import Schedule
 from broker.core.cluster.cluster_interfaces import SINGLE, ILinks, IMembers, IQueueOwners

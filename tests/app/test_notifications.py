@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from broker.app.notifications import MAX_WAITING, Notifications
-from broker.config.notify import NotifyRule
+from broker.config.daemon_settings import NotifyRule
 from broker.wires.view_scan import page
 
 

@@ -9,9 +9,8 @@ import attrs
 
 from broker.app.configuration import Config, merged, parse
 from broker.app.reloading import Reloader
-from broker.config.access import FIRST_OR_LAST, Access
+from broker.config.daemon_settings import FIRST_OR_LAST, Access, Broker, Console
 from broker.config.errors import BadConfig
-from broker.config.values import Broker, Console
 from broker.core.control import KeyChange, ReloadResult
 from broker.net.tls import Certificates
 from broker.wires.elko.config import BrokerListener, Elko

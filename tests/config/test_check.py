@@ -8,7 +8,8 @@ import pytest
 
 from broker.app.configuration import Config, report
 from broker.config.check import resolves
-from broker.config.values import Console, FullLoad, Journal, LauncherEntry, Launchers
+from broker.config.checks_settings import FullLoad, Journal
+from broker.config.daemon_settings import Console, LauncherEntry, Launchers
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.elko.config import BrokerListener, Elko
 from broker.wires.http.http_settings import Http

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from broker.app.configuration import Config, parse, report, settings
-from broker.config.cluster import MAX_ENDPOINTS, MAX_NAME, Cluster, effective_name
+from broker.config.cluster_settings import MAX_ENDPOINTS, MAX_NAME, Cluster
 from broker.config.errors import BadConfig
 from tests.config.bad_values import assert_one_problem
 from tests.config.certificates import certificate
@@ -112,7 +112,7 @@ def test_the_password_is_read_from_its_file_and_never_shown(tmp_path: Path) -> N
     ],
 )
 def test_the_name_is_the_given_one_or_that_of_the_host(cluster: Cluster, host: str, name: str) -> None:
-    assert effective_name(cluster, host) == name
+    assert cluster.effective_name(host) == name
 
 
 def shown(cluster: Cluster) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from twisted.python.usage import UsageError
 
 from broker.app.configuration import Config
-from broker.config.values import Console
+from broker.config.daemon_settings import Console
 from broker.tap import Options
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.mc0.config import Mc0

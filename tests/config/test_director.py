@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from broker.app.configuration import Config, changes, parse, problems, refused, report
+from broker.config.checks_settings import FullLoad, Journal
 from broker.config.errors import BadConfig
-from broker.config.values import FullLoad, Journal
 from broker.wires.elko.config import Director, DirectorLimits, DirectorListener
 from broker.wires.elko.validation import DIRECTOR_LIMITS, DIRECTOR_RANGES
 from tests.config.command_line import configured

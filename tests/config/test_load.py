@@ -12,9 +12,10 @@ from textwrap import dedent
 import pytest
 
 from broker.app.configuration import Config, parse, read
+from broker.config.checks_settings import FullLoad, Journal
+from broker.config.daemon_settings import Broker, Console, LauncherEntry, Launchers, Log
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import MAX_SECRET, MAX_SIZE
-from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko
 from broker.wires.mc0.config import Mc0, Mc0Rule

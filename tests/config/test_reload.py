@@ -8,12 +8,20 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.app.configuration import SCHEMA, Config, changes, merged, refused
-from broker.config.access import Access
-from broker.config.cluster import Cluster
-from broker.config.notify import Notify, NotifyRule
-from broker.config.reload import reloadable
-from broker.config.values import Broker, Console, FullLoad, Journal, LauncherEntry, Launchers, Log, LogLevel
+from broker.app.configuration import Config, changes, merged, refused
+from broker.config.checks_settings import FullLoad, Journal
+from broker.config.cluster_settings import Cluster
+from broker.config.daemon_settings import (
+    Access,
+    Broker,
+    Console,
+    LauncherEntry,
+    Launchers,
+    Log,
+    LogLevel,
+    Notify,
+    NotifyRule,
+)
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko, ElkoListener
 from broker.wires.mc0.config import Mc0, Mc0Rule
@@ -359,10 +367,3 @@ def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
         "dbp.auth",
         "journal.name",
     ]
-
-
-def test_the_table_names_only_keys_that_exist() -> None:
-    keys = NOW | {"launchers.table[chat]"}
-    for pattern in reloadable(SCHEMA):
-        start, _, _ = pattern.replace("[*]", "[main]").partition("*")
-        assert any(key.startswith(start) for key in keys), pattern

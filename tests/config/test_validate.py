@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from broker.app.configuration import Config, problems
 from broker.config import zmq_endpoint
 from broker.config.checks import hostport
-from broker.config.values import Console, LauncherEntry, Launchers
+from broker.config.daemon_settings import Console, LauncherEntry, Launchers
 from broker.core.model import OWN_PREFIX
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko
 from broker.wires.elko.validation import RANGES, effective_auth, effective_offer

@@ -7,8 +7,7 @@ import pytest
 
 from broker.app.checks import connections_of, settings_of
 from broker.app.configuration import Config, problems, report
-from broker.config.validate_checks import PINGED_WIRES
-from broker.config.values import PINGS, CheckRule, Checks
+from broker.config.checks_settings import PINGED_WIRES, PINGS, CheckRule, Checks
 from broker.core.checks.check_rules import CheckKind
 from broker.core.model import Policy
 from broker.core.silence import AT_ONCE

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.app.configuration import Config, problems
-from broker.config.validate_journal import JOURNAL_RANGES, LEAST_LOAD, MAX_NAME, MOST_LOAD, effective_journal_name
-from broker.config.values import FullLoad, Journal
+from broker.config.checks_settings import LEAST_LOAD, MAX_NAME, MOST_LOAD, FullLoad, Journal
+from broker.config.key import declared
 from tests.config.bad_values import assert_one_problem
 
 HERE = "[journal]\n"
@@ -82,14 +82,12 @@ def test_what_is_off_is_judged_too() -> None:
     assert problems(Config(journal=Journal(enabled=False, name=""))) == [("journal.name", "is empty")]
 
 
-def test_every_number_has_a_range() -> None:
-    numbers = {field.name for field in attrs.fields(Journal) if type(field.default) in (int, float)}
-    assert JOURNAL_RANGES.keys() == numbers
+RANGES = {each.name: each.key.within for each in declared(Journal) if each.key.within}
 
 
-@pytest.mark.parametrize("name", JOURNAL_RANGES)
+@pytest.mark.parametrize("name", RANGES)
 def test_the_ends_of_each_range(name: str) -> None:
-    least, most = JOURNAL_RANGES[name]
+    least, most = RANGES[name]
     widest = Journal(segment_bytes=65_536, keep_bytes=100 * 1024**4)
 
     def wrong(value: float) -> list[tuple[str, str]]:
@@ -117,14 +115,14 @@ def test_the_ends_of_each_range(name: str) -> None:
     ],
 )
 def test_the_name_in_the_journal(given_: str | None, host: str, name: str) -> None:
-    assert effective_journal_name(Journal(name=given_), host) == name
+    assert Journal(name=given_).effective_name(host) == name
 
 
 @given(st.one_of(st.text(max_size=100), st.text("._-aé/", max_size=100)))
 def test_any_host_gives_a_name_that_is_taken(host: str) -> None:
-    name = effective_journal_name(Journal(), host)
+    name = Journal().effective_name(host)
     assert problems(Config(journal=Journal(name=name))) == []
-    assert effective_journal_name(Journal(name=name), "other") == name
+    assert Journal(name=name).effective_name("other") == name
 
 
 @given(

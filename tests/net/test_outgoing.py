@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from broker.config.values import Checks
+from broker.config.checks_settings import Checks
 from broker.core.errors import Refusal
 from broker.net.outgoing import Outgoing, is_here, split
 

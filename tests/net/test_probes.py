@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
-from broker.config.values import Checks
+from broker.config.checks_settings import Checks
 from broker.core.counters import Counters
 from broker.core.errors import Refusal
 from broker.net.outgoing import Outgoing

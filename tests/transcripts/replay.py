@@ -19,7 +19,7 @@ from twisted.logger import capturedLogs
 from zope.interface import implementer
 
 from broker.access.login_gate import LoginGate
-from broker.config import values
+from broker.config import daemon_settings
 from broker.core.counters import Counters
 from broker.core.director import director as core
 from broker.core.interfaces import IControl
@@ -131,7 +131,7 @@ class Broker:
         self.clock = Clock()
         self._turns = Scheduler(self.clock)
         self._complaints = Complaints(Counters(), self.clock)
-        self._restored = Restored((), values.Broker().grace, self.clock, _nothing)
+        self._restored = Restored((), daemon_settings.Broker().grace, self.clock, _nothing)
         registry = Registry(self.clock, itertools.count(1).__next__, self._restored)
         launchers = Launchers(setting.launchers, {}, _nothing, _nothing)
         self._wiring = BrokerWiring(registry, ChangeNotices(registry), launchers, NoControl())

@@ -11,7 +11,8 @@ from twisted.internet.defer import maybeDeferred
 from broker.access.acts import NoAudit
 from broker.access.everyone import Everyone
 from broker.access.logins import Logins
-from broker.config.values import Broker, Checks
+from broker.config.checks_settings import Checks
+from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Outcome, Question
 from broker.core.checks.check_schedule import Schedule
 from broker.core.counters import Counters

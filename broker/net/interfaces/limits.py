@@ -99,4 +99,8 @@ class RouterLimits(Settings):
         )
 
 
-ROUTER_RANGES = {each.name: each.key.within for each in declared(RouterLimits) if each.name != "max_message"}
+ROUTER_RANGES = {
+    each.name: each.key.within
+    for each in declared(RouterLimits)
+    if each.name != "max_message" and each.key.within is not None
+}

@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from broker.access.grants import Grants
 from broker.access.principal import Principal
 from broker.access.registry_reading import RegistryReading
-from broker.config.values import Broker
+from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Pinger
 from broker.core.interfaces import ILeases
 from broker.core.model import Rights

@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.access.principal import Principal
-from broker.config.values import Broker
+from broker.config.daemon_settings import Broker
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.token_buckets import Rates

@@ -13,7 +13,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from broker.config.values import Broker
+from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Pinger
 from broker.core.interfaces import IRegistry
 from broker.core.model import Rights, Service

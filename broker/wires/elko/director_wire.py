@@ -16,7 +16,7 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
-from broker.config.values import Broker
+from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Pinger
 from broker.core.director.director import Director
 from broker.core.director.director_interfaces import ContextDump, DirectorSettings, IDirector, ProviderDump, UserPlace

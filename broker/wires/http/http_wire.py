@@ -9,7 +9,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from broker.config.values import Broker
+from broker.config.daemon_settings import Broker
 from broker.net.admission import ConnectionFactory
 from broker.net.http.bounds import RequestBounds
 from broker.net.http.limits import HttpLimits

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from broker.access.principal import Principal
-from broker.config.values import Broker
+from broker.config.daemon_settings import Broker
 from broker.config.zmq_endpoint import parse
 from broker.core.interfaces import ILeases, ITopics
 from broker.net.admission import ConnectionFactory

@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.logger import Logger
 
 from broker.access.principal import Principal
-from broker.config.values import Broker
+from broker.config.daemon_settings import Broker
 from broker.core.cluster.cluster_interfaces import IMembers
 from broker.core.database import StateError
 from broker.core.interfaces import ITopics, StoredMemory

@@ -10,7 +10,7 @@ import attrs
 from twisted.internet.task import Clock
 
 from broker.app.checks import settings_of
-from broker.config.values import Checks
+from broker.config.checks_settings import Checks
 from broker.core.checks.check_rules import GIVE_UP, CheckKind, CheckRule, CheckSettings, Outcome, Question
 from broker.core.checks.check_schedule import Schedule
 from broker.core.checks.registered_checks import AT_ONCE, RegisteredChecks

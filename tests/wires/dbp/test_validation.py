@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from broker.app.configuration import Config, problems
 from broker.config import zmq_endpoint
+from broker.config.daemon_settings import Console
 from broker.config.endpoint import BadEndpoint
 from broker.config.key import declared
-from broker.config.values import Console
 from broker.wires.dbp.dbp_settings import (
     LEAST_PROBE,
     MAX_BEACONS,

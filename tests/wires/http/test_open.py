@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.testing import MemoryReactorClock
 
 from broker.access.principal import Method, Principal
-from broker.config.values import Broker
+from broker.config.daemon_settings import Broker
 from broker.net.listeners import CannotListen
 from broker.wires.http.http_settings import Http
 from broker.wires.http.http_wire import OpenHttp, open_http

@@ -1,0 +1,268 @@
+"""The section ``[cluster]``: the brokers that share one registry through etcd, and this broker's place among them."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import attrs
+from cryptography import x509
+
+from broker import pem
+from broker.access.identity import is_address, is_local
+from broker.config import checks, zmq_endpoint
+from broker.config.endpoint import BadEndpoint
+from broker.config.key import key as setting  # one of the keys is called so
+from broker.config.problem import Problem
+from broker.config.section import Binding, Resolves, Settings, section
+from broker.config.summary import zmq_bound
+
+MAX_ENDPOINTS = 16
+"""Limit of etcd's endpoints: a cluster of etcd has three, five or seven members."""
+
+MAX_NAME = 64
+"""Characters of the name of a broker and of the farm: parts of every key in etcd."""
+
+MAX_HOST = 253
+"""Characters of a host name, by DNS."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")
+
+_FIT = f"must have 1 to {MAX_NAME} letters, digits, dots, hyphens and underscores, the first a letter or digit"
+
+
+def _fits(here: str, name: str) -> Iterator[Problem]:
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
+        yield Problem(here, _FIT)
+
+
+def _urls(here: str, urls: tuple[str, ...]) -> Iterator[Problem]:
+    if len(urls) > MAX_ENDPOINTS:
+        yield Problem(here, f"has more than {MAX_ENDPOINTS} URLs")
+    schemes: set[str] = set()
+    for index, url in enumerate(urls):
+        scheme = _scheme(url)
+        if scheme is None:
+            text = "must be http://HOST:PORT or https://HOST:PORT, without user, path or query"
+            yield Problem(f"{here}[{index}]", text)
+        elif url in urls[:index]:
+            yield Problem(f"{here}[{index}]", "is given twice")
+        else:
+            schemes.add(scheme)
+    if len(schemes) > 1:
+        yield Problem(here, "mixes http and https: the credentials would be sent in the clear as well")
+
+
+def _scheme(url: str) -> str | None:
+    """Return the scheme of a URL of etcd; None for any other text."""
+    try:
+        parts = urlsplit(url)
+        good = parts.port != 0 and parts.username is None and parts.hostname and _is_host(parts.hostname)
+    except ValueError:
+        return None
+    rest = parts.path.strip("/") or parts.query or parts.fragment
+    return parts.scheme if good and not rest and parts.scheme in ("http", "https") else None
+
+
+def _is_host(host: str) -> bool:
+    return is_address(host.strip("[]")) or (len(host) <= MAX_HOST and _HOST.fullmatch(host) is not None)
+
+
+def _link(here: str, link: str) -> Iterator[Problem]:
+    try:
+        where = zmq_endpoint.parse(link)
+    except BadEndpoint as error:
+        yield Problem(here, str(error))
+        return
+    if where.kind != "tcp":
+        yield Problem(here, f"must be tcp://ADDRESS:PORT: other machines connect to it, not {where.where}")
+
+
+def _host(here: str, host: str) -> Iterator[Problem]:
+    if not _is_host(host):
+        yield Problem(here, "must be the name or the address of this host, without a port")
+
+
+def _user(here: str, user: str) -> Iterator[Problem]:
+    if not user or not user.isprintable():
+        yield Problem(here, "is no name of a user")
+
+
+@attrs.frozen
+class Cluster(Settings):
+    """A cluster: brokers that share one registry through etcd. docs/cluster.md describes it. Without etcd the broker
+    runs alone. A member keeps its name, its lease and its links until it stops: all keys need a restart."""
+
+    etcd: tuple[str, ...] = setting(
+        (),
+        'URLs of etcd\'s members, such as "https://etcd1.example.org:2379"; on the command line, --cluster URL,URL.',
+        check=_urls,
+    )
+    name: str | None = setting(
+        None,
+        "Name of this broker, unique in the cluster (--name). By default the host's name.",
+        check=_fits,
+        example="broker-a",
+    )
+    farm: str = setting(
+        "default", "Name of the cluster, a part of all keys in etcd: several clusters may share an etcd.", check=_fits
+    )
+    # Less does not outlast a change of the leader of etcd; more leaves dead entries for minutes.
+    ttl: int = setting(10, "Time after which the entries of a dead broker go.", unit="s", within=(5, 300))
+    # 0 writes each change by itself; a second delays every peer that waits for a service.
+    gather: float = setting(0.03, "Time for which changes are gathered into one transaction.", unit="s", within=(0, 1))
+    # Each write is kept by etcd until its compaction.
+    load_interval: float = setting(
+        1.0,
+        "Least time between two writes of the loads, and of later reasons of a service that fails.",
+        unit="s",
+        within=(0.1, 60),
+    )
+    link: str = setting(
+        "tcp://127.0.0.1:0",
+        "Endpoint for links of the other brokers, by which topics travel: tcp://ADDRESS:PORT, or tcp://*:PORT for "
+        "all addresses. Links are encrypted, and admit members of the cluster only. Port 0 is any free port.",
+        check=_link,
+    )
+    advertise: str | None = setting(
+        None,
+        "Host under which other brokers and clients reach this broker. By default the address that a listener is "
+        "bound to, or the host's name for a listener on all addresses.",
+        check=_host,
+        example="broker-a.example.org",
+    )
+    ca: str | None = setting(
+        None,
+        "Certificates that etcd's one is verified against. By default those of the system.",
+        path=True,
+        example="etcd-ca.pem",
+    )
+    certificate: str | None = setting(
+        None, "Client certificate for etcd, without a CN.", path=True, example="broker.pem"
+    )
+    key: str | None = setting(None, "Key of the client certificate.", path=True, example="broker.key")
+    passphrase_file: str | None = setting(
+        None,
+        "File that has the passphrase of the key on its only line. By default the key has none.",
+        path=True,
+        example="broker.passphrase",
+    )
+    user: str | None = setting(None, "User of etcd.", check=_user, example="broker")
+    password: str | None = setting(None, "Password of the user.", check=checks.secret, secret=True, example="change me")
+    password_file: str | None = setting(
+        None,
+        "File that has the password on its only line, relative to this file.",
+        holds="password",
+        example="etcd.password",
+    )
+
+    @property
+    def enabled(self) -> bool:
+        """True if this broker is a member of a cluster."""
+        return bool(self.etcd)
+
+    def effective_name(self, host: str) -> str:
+        """Return the name of this broker in the cluster: the given one, else the valid part of ``host``, the host's
+        name."""
+        if self.name is not None:
+            return self.name
+        return _UNFIT.sub("-", host).strip("._-")[:MAX_NAME] or "broker"
+
+    def problems(self, here: str) -> Iterator[Problem]:
+        """Yield files and credentials that do not go together, or cannot be used."""
+        yield from self._tls(here)
+        yield from self._login(here)
+
+    def _tls(self, here: str) -> Iterator[Problem]:
+        files = {
+            name: getattr(self, name)
+            for name in ("ca", "certificate", "key", "passphrase_file")
+            if getattr(self, name) is not None
+        }
+        for name, path in files.items():
+            if not path or "\0" in path:
+                yield Problem(f"{here}.{name}", "is no path")
+                return
+        if files and self.etcd and not any(url.startswith("https:") for url in self.etcd):
+            yield Problem(f"{here}.{next(iter(files))}", "has no effect: the URLs of etcd are http", f"{here}.etcd")
+        if (self.certificate is None) != (self.key is None):
+            has, lacks = ("certificate", "key") if self.key is None else ("key", "certificate")
+            yield Problem(f"{here}.{has}", f"needs {here}.{lacks} as well")
+        elif self.certificate is not None and self.key is not None:
+            try:
+                pem.Files(self.certificate, self.key, self.passphrase_file, self.ca).read()
+            except ValueError as error:
+                yield Problem(f"{here}.certificate", str(error))
+        elif self.ca is not None:
+            try:
+                pem.certificates(self.ca)
+            except ValueError as error:
+                yield Problem(f"{here}.ca", str(error))
+        if self.passphrase_file is not None and self.key is None:
+            yield Problem(f"{here}.passphrase_file", f"needs {here}.key as well")
+
+    def _login(self, here: str) -> Iterator[Problem]:
+        if self.user is None:
+            if self.password is not None or self.password_file is not None:
+                given = "password" if self.password_file is None else "password_file"
+                yield Problem(f"{here}.{given}", f"needs {here}.user as well")
+        elif self.password is None and self.password_file is None:
+            yield Problem(f"{here}.user", f"needs {here}.password_file or {here}.password as well")
+
+    def bindings(self) -> Iterator[Binding]:
+        """Yield the socket of links."""
+        where = zmq_endpoint.parse(self.link)
+        if self.enabled and where.kind == "tcp":
+            yield Binding("cluster.link", "links", where.stream)
+
+    def summary(self) -> Iterator[str]:
+        """Yield a line if the broker is a member."""
+        if not self.enabled:
+            return
+        login = [] if self.user is None else [f"as user {self.user}"]
+        login += [] if self.certificate is None else ["with a client certificate"]
+        yield (
+            f"cluster: {self.effective_name(socket.gethostname())} of the farm {self.farm}, "
+            f"etcd {' '.join([', '.join(self.etcd), *login])}, "
+            f"links on {zmq_bound(zmq_endpoint.parse(self.link))}, ttl {self.ttl} s"
+        )
+
+    def warnings(self, resolves: Resolves) -> Iterator[str]:
+        """Yield what other brokers cannot reach, and what anybody can."""
+        if not self.enabled:
+            return
+        hosts = [urlsplit(url).hostname or "" for url in self.etcd]
+        for host in dict.fromkeys(hosts):
+            if not resolves(host):
+                yield f"cluster.etcd: this machine knows no address of {host}"
+        away = not all(is_local(host) for host in hosts)
+        where = zmq_endpoint.parse(self.link)
+        if away and where.loopback:
+            yield "cluster.link: brokers on other machines cannot reach it, and messages of topics will not pass"
+        if where.wildcard and self.advertise is None:
+            host = socket.gethostname()
+            yield f"cluster.advertise is not given: the other brokers are told to connect to {host}"
+        if away and self.certificate is None and self.user is None:
+            why = "every program that reaches etcd can change the registry"
+            yield f"cluster: {why}: see docs/cluster.md on its protection"
+        if self.certificate is not None:
+            yield from _certificate_warnings(self.certificate)
+
+
+def _certificate_warnings(path: str) -> Iterator[str]:
+    yield from checks.expiring("cluster.certificate", path, time.time())
+    try:
+        subject = pem.certificates(path)[0].subject
+    except ValueError:
+        return
+    if subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME):
+        yield f"cluster.certificate: {path} has a CN, and etcd refuses such clients of its gateway"
+
+
+SECTION = section("cluster", Cluster())
+"""The section."""
