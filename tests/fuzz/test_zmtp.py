@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from broker.net.zmtp.frames import MAX_HANDSHAKE, FrameLimits, ZmtpError, command, message
 from broker.net.zmtp.machine import Claim, Machine, Null, Output, ZmtpState, error
 from tests.net.zmtp.conversation import GREETING, GREETING_2, HELLO, INITIATE, READY, ROUTER_PEERS
+from tests.net.zmtp_peers import message_1
 
 LIMITS = FrameLimits(frame=2_000, message=5_000, frames=20)
 
@@ -30,6 +31,9 @@ TRAFFIC = (
     + message([b"z"])
 )
 
+GREETING_1 = b"\x03\0me"
+"""All that a DEALER of libzmq 2 with an identity sends before its messages."""
+
 NULL_CLIENT = GREETING + READY
 NULL_SERVER = GREETING + command(b"READY", b"\x0bSocket-Type\0\0\0\x06ROUTER\x08Identity\0\0\0\0")
 
@@ -38,10 +42,26 @@ Role = tuple[Callable[[], Machine], bytes]
 ROLES: dict[str, Role] = {
     "a NULL server": (lambda: Machine(Null(True), "ROUTER", LIMITS, peers=ROUTER_PEERS), NULL_CLIENT),
     "a NULL server, version 2.0": (lambda: Machine(Null(True), "ROUTER", LIMITS, peers=ROUTER_PEERS), GREETING_2),
+    "a NULL server, version 1.0": (
+        lambda: Machine(Null(True), "ROUTER", LIMITS, peers=ROUTER_PEERS),
+        GREETING_1,
+    ),
     "a NULL client": (lambda: Machine(Null(False), "DEALER", LIMITS, b"me"), NULL_SERVER),
 }
 
-PIECES = [b"", GREETING, GREETING_2, READY, HELLO, INITIATE, error("no"), TRAFFIC, b"\x06" + b"\xff" * 8, b"\x02" * 9]
+PIECES = [
+    b"",
+    GREETING,
+    GREETING_1,
+    GREETING_2,
+    READY,
+    HELLO,
+    INITIATE,
+    error("no"),
+    TRAFFIC,
+    b"\x06" + b"\xff" * 8,
+    b"\x02" * 9,
+]
 
 
 def talk(machine: Machine, reads: list[bytes], random: Random, refusing: bool = True) -> int:
@@ -114,7 +134,7 @@ def test_a_conversation_that_is_not_changed_comes_through(role: str) -> None:
     create, handshake = ROLES[role]
     for seed in range(20):
         random = Random(seed)
-        traffic = TRAFFIC if handshake != GREETING_2 else message([b"a"]) * 4
+        traffic = {GREETING_1: message_1(b"x" * 300, b"y") * 4, GREETING_2: message([b"a"]) * 4}.get(handshake, TRAFFIC)
         assert talk(create(), cut(handshake + traffic, random), random, refusing=False) == 4
 
 

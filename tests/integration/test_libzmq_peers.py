@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 from tests.integration.daemon import Daemon
-from tests.net.zmtp_peers import SIGNATURE, command, greeting, message, ready
+from tests.net.zmtp_peers import SIGNATURE, command, greeting, message, message_1, ready
 from tests.patience import PATIENCE
 
 SECONDS = 0.5
@@ -177,10 +177,40 @@ CASES: Mapping[str, tuple[int, Mapping[str, Any], int]] = {
     "a reconnection with back-off": (zmq.DEALER, {"RECONNECT_IVL": 10, "RECONNECT_IVL_MAX": 100}, 0),
     "a password that nobody wants": (zmq.DEALER, {"PLAIN_USERNAME": b"me", "PLAIN_PASSWORD": b"secret"}, 0),
     "a zone of ZAP": (zmq.DEALER, {"ZAP_DOMAIN": b"global"}, 0),
+    "bounds of the connection": (
+        zmq.DEALER,
+        {
+            "AFFINITY": 1,
+            "BACKLOG": 10,
+            "CONNECT_TIMEOUT": 20_000,
+            "IPV6": 1,
+            "MAXMSGSIZE": 100_000,
+            "RECONNECT_STOP": 1,
+        },
+        0,
+    ),
+    "bounds of the kernel": (
+        zmq.DEALER,
+        {
+            "TCP_MAXRT": 20_000,
+            "TCP_KEEPALIVE": 1,
+            "TCP_KEEPALIVE_CNT": 3,
+            "TCP_KEEPALIVE_IDLE": 30,
+            "TCP_KEEPALIVE_INTVL": 5,
+        },
+        0,
+    ),
+    "options of other sockets": (
+        zmq.DEALER,
+        {"MULTICAST_HOPS": 2, "RATE": 200, "RECOVERY_IVL": 20_000, "INVERT_MATCHING": 1, "SOCKS_USERNAME": b"me"},
+        0,
+    ),
 }
 """Sockets that ask, with options, behind so many proxies."""
 
-UNSERVED = frozenset(["a password that nobody wants", "a publisher", "a mechanism of other servers", "text"])
+UNSERVED = frozenset(
+    ["a password that nobody wants", "a publisher", "a mechanism of other servers", "text", "ZMTP 1.0 without flags"]
+)
 """The cases of both tables that a ROUTER of libzmq does not serve either."""
 
 
@@ -248,6 +278,20 @@ BY_HAND: Mapping[str, tuple[bytes, int, Rest]] = {
     "a later version": (SIGNATURE + b"\x04\x02" + V3[12:], 64, lambda frames: ready(DEALER) + message(b"", *frames)),
     "ZMTP 2.0": (SIGNATURE + b"\x01\x05", 11, lambda frames: b"\0\0" + message(b"", *frames)),
     "ZMTP 2.0, named": (SIGNATURE + b"\x01\x03", 11, lambda frames: b"\0\x02me" + message(b"", *frames)),
+    "ZMTP 1.0": (b"\x01\0", 10, lambda frames: message_1(b"", *frames)),
+    "ZMTP 1.0, named": (b"\x04\0old", 10, lambda frames: message_1(b"", *frames)),
+    "ZMTP 1.0, with reserved flags": (
+        b"\x01\0",
+        10,
+        lambda frames: b"\x01\x03" + message_1(*frames),
+    ),
+    "ZMTP 1.0, with sizes of eight octets": (
+        b"\xff\0\0\0\0\0\0\0\x04\0big",
+        10,
+        lambda frames: b"\xff\0\0\0\0\0\0\0\x01\x01" + message_1(*frames),
+    ),
+    "ZMTP 1.0 behind a signature": (SIGNATURE + b"\0\x05", 11, lambda frames: b"\x01\0" + message_1(b"", *frames)),
+    "ZMTP 1.0 without flags": (b"\x01\0", 10, lambda frames: b"\0\0"),
     "no socket type": (V3, 64, lambda frames: ready({b"Identity": b"by hand"}) + message(b"", *frames)),
     "no metadata": (V3, 64, lambda frames: command(b"\x05READY") + message(b"", *frames)),
     "names in other case": (V3, 64, lambda frames: ready({b"SOCKET-TYPE": b"REQ"}) + message(b"", *frames)),
@@ -267,6 +311,8 @@ BY_HAND: Mapping[str, tuple[bytes, int, Rest]] = {
         64,
         lambda frames: ready(DEALER) + command(b"\x05HELLOx") + command(b"\x04JOINgroup") + message(b"", *frames),
     ),
+    # ZMQ_HELLO_MSG. ZMQ_DISCONNECT_MSG and ZMQ_HICCUP_MSG are given to the socket itself, and not sent.
+    "a message at the connection": (V31, 64, lambda frames: ready(DEALER) + message(b"", *frames) * 2),
     "subscriptions": (
         V31,
         64,
@@ -303,3 +349,20 @@ def test_input_that_libzmq_reads_is_read(doors: list[Door], case: str) -> None:
         assert (door.answer in received) == served, (door.name, received)
         if "PING" in case:
             assert b"\x04PONGcontext" in received
+
+
+def test_a_subscriber_of_the_first_version_gets_messages_in_its_frames(doors: list[Door], peers: Peers) -> None:
+    [mc0] = [door for door in doors if door.name == "mc0"]
+    body = bytes(range(256)) * 100
+    with socket.create_connection(("127.0.0.1", mc0.port), PATIENCE) as raw:
+        file = raw.makefile("rb")
+        raw.sendall(b"\x01\0" + message_1(b"", b"SUB", b"ID", b"1", b"", b"topic"))
+        answer = SIGNATURE[:8] + b"\x01\x7f" + message_1(b"", b"OK", b"ID", b"1")
+        assert file.read(len(answer)) == answer
+        publisher = peers.ask(mc0.port, zmq.DEALER)
+        for news in (b"short", body, b"last"):
+            publisher.socket.send_multipart([b"", b"PUT", b"TOPIC", b"topic", b"", news])
+        expected = b"".join(
+            message_1(b"", b"MESSAGE", b"TOPIC", b"topic", b"", news) for news in (b"short", body, b"last")
+        )
+        assert file.read(len(expected)) == expected

@@ -144,3 +144,13 @@ def _piece(body: bytes, flags: int) -> bytes:
     if len(body) < 256:
         return bytes([flags, len(body)]) + body
     return bytes([flags | 2]) + len(body).to_bytes(8, "big") + body
+
+
+def message_1(*frames: bytes) -> bytes:
+    """The bytes of a message of ZMTP 1.0, whose sizes count the octet of flags."""
+    parts = []
+    for number, frame in enumerate(frames, 1):
+        size = len(frame) + 1
+        parts.append(bytes((size,)) if size < 255 else b"\xff" + size.to_bytes(8, "big"))
+        parts.append(bytes((number < len(frames),)) + frame)
+    return b"".join(parts)

@@ -251,6 +251,7 @@ class RouterPeer(StreamConnection):
             assert self.machine.decoder is not None
             self.encoder = self.machine.encoder
             self.reader = self.machine.decoder
+            self._out = self.out = self.machine.output(self.out)
             self.authenticated()
         else:
             self.turned_down = True

@@ -150,6 +150,7 @@ class _Curve:
         return encoder
 
     as_server = False
+    oldest = 3
 
 
 class CurveServer(_Curve):
@@ -158,6 +159,7 @@ class CurveServer(_Curve):
     __slots__ = ("_cookie", "_cookies")
 
     as_server = True
+    oldest = 3
 
     def __init__(self, security: Security, cookies: Cookies) -> None:
         super().__init__(security)

@@ -2,20 +2,22 @@
 
 States, and the events that end them:
 
-    GREETING   the peer's greeting              -> HANDSHAKE, or CLAIMED for ZMTP 2.0
+    GREETING   the peer's greeting              -> HANDSHAKE, or CLAIMED for ZMTP 1.0 and 2.0
     HANDSHAKE  the peer's last command          -> CLAIMED
     CLAIMED    `Machine.accept`                 -> TRAFFIC
     TRAFFIC    (the end of the connection)
     any        malformed input, `Machine.refuse` -> FAILED
 
 Rules:
-- Both sides send their version at once, and the rest of their greeting when they know the other's version.
+- Both sides send their version at once, and the rest of their greeting when they know the other's version. A side that
+  speaks ZMTP 1.0 sends its version when it has the other's signature.
 - HANDSHAKE allows only commands, of at most `MAX_HANDSHAKE` bytes. ERROR ends the connection with the peer's reason.
 - CLAIMED suspends the input: octets after the last command are buffered, within the size of one read, and decoded after
   `accept`. The transport must be paused meanwhile.
 - In TRAFFIC a PING is answered by a PONG with its context (RFC 37). A PONG has no effect besides proving liveness.
   SUBSCRIBE, CANCEL and unknown commands are ignored: a ROUTER has no subscriptions.
-- ZMTP 2.0 has no mechanisms, no commands and no metadata: it is accepted if the mechanism is NULL.
+- ZMTP 1.0 and 2.0 have no mechanisms, no commands and no metadata: `Mechanism.oldest` tells if they are accepted.
+  Output of `encoder` is translated for a peer of version 1, by the queue that `output` returns.
 - FAILED decodes nothing, and nothing may be sent.
 
 Greeting codec: the version of ZMTP and the security mechanism of a peer (RFC 23, "The Greeting").
@@ -25,7 +27,9 @@ to 31 the mechanism, 32 the as-server flag, 33 to 63 zeros. libzmq sends the fir
 other side answers: so neither side may wait for more than the signature before it sends its own version.
 
 ZMTP 2.0 has a revision of 1 (2 in some releases) at octet 10, then the socket type in one octet, then the identity as a
-frame. ZMTP 1.0 has no signature: its first octet is the length of a frame.
+frame. The revision 0 is followed by the socket type, and by frames of ZMTP 1.0. ZMTP 1.0 has no signature: it begins
+with a frame (`broker.net.zmtp.version_1`), and takes the signature for one, but not the major version behind it. So a
+side that speaks it sends the major version once it has the signature of the other.
 
 Security mechanisms: the handshake between greeting and traffic.
 
@@ -42,6 +46,7 @@ from typing import Protocol
 
 import attrs
 
+from broker.net.zmtp import version_1
 from broker.net.zmtp.frames import (
     COMMAND,
     IDENTITY,
@@ -61,6 +66,7 @@ from broker.net.zmtp.frames import (
     parse_metadata,
     split_command,
 )
+from broker.net.zmtp.version_1 import Version1Decoder, Version1Output
 
 SIZE = 64
 SIGNATURE = 10
@@ -79,12 +85,14 @@ SOCKET_TYPES = ("PAIR", "PUB", "SUB", "REQ", "REP", "DEALER", "ROUTER", "PULL", 
 
 @attrs.frozen
 class Greeting:
-    """The greeting of a peer. ``mechanism`` is empty in ZMTP 2.0, which has none."""
+    """The greeting of a peer. ``mechanism`` is empty before ZMTP 3, which introduced it. ``signed`` is False if the
+    connection began with a frame in place of a signature."""
 
     major: int
     minor: int
     mechanism: bytes = b""
     as_server: bool = False
+    signed: bool = True
 
 
 def rest(mechanism: bytes, as_server: bool) -> bytes:
@@ -92,29 +100,43 @@ def rest(mechanism: bytes, as_server: bool) -> bytes:
     return bytes((MINOR,)) + mechanism.ljust(20, b"\0") + bytes((as_server,)) + bytes(31)
 
 
-def version(data: bytes) -> int:
-    """Return the major version of the greeting that begins with ``data``: 2 or 3, and 0 while it is unknown.
+def is_signed(data: bytes) -> bool:
+    """Return True if ``data`` begins with a whole signature."""
+    return data[:1] == b"\xff" and data[9:10] == b"\x7f"
 
-    Later versions count as 3: their peers must downgrade. Raises `ZmtpError` as soon as it is no greeting.
+
+def version(data: bytes, oldest: int = 1) -> int:
+    """Return the major version of the greeting that begins with ``data``: 1, 2 or 3, and 0 while it is unknown.
+
+    ``oldest`` is the least version that is spoken. Later ones than 3 count as 3: their peers must downgrade. Raises
+    `ZmtpError` as soon as it is no greeting, or one of an older version.
     """
-    if data[:1] not in (b"", b"\xff") or data[9:10] not in (b"", b"\x7f"):
-        raise ZmtpError(Fault.GREETING, f"no greeting of ZMTP 2 or 3: the connection begins with {_shown(data)}")
+    if not is_signed(data):
+        is_long = data[:1] == b"\xff"
+        flags = data[9:10] if is_long else data[1:2]
+        if not data or (is_long and not flags):
+            return 0
+        if oldest > 1 or data[0] == 0 or flags > b"\x01":
+            raise ZmtpError(Fault.GREETING, f"no greeting of ZMTP: the connection begins with {_shown(data)}")
+        return 1 if flags else 0
     if len(data) < VERSION:
         return 0
     major = data[SIGNATURE]
-    if major == 0:
-        raise ZmtpError(Fault.GREETING, "version 1.0 of ZMTP is not spoken")
-    return 2 if major in (1, 2) else 3
+    spoken = (1, 2, 2)[major] if major < 3 else 3
+    if spoken < oldest:
+        raise ZmtpError(Fault.GREETING, f"version {spoken}.0 of ZMTP is not spoken")
+    return spoken
 
 
-def parse(data: bytes) -> tuple[Greeting, bytes] | None:
+def parse(data: bytes, oldest: int = 1) -> tuple[Greeting, bytes] | None:
     """Return the greeting at the beginning of ``data``, and the octets after it; None while it is incomplete.
 
-    Raises `ZmtpError` as soon as it is invalid.
+    Raises `ZmtpError` as `version` does.
     """
-    major = version(data)
-    if major == 2:
-        return Greeting(2, 0), data[VERSION:]
+    major = version(data, oldest)
+    if major in (1, 2):
+        signed = is_signed(data)
+        return Greeting(major, 0, signed=signed), data[VERSION:] if signed else data
     if not major or len(data) < SIZE:
         return None
     mechanism = data[12:32].rstrip(b"\0")
@@ -151,6 +173,8 @@ class Mechanism(Protocol):
 
     name: bytes
     as_server: bool
+    oldest: int
+    """The least major version of ZMTP that the peer may speak."""
 
     def begin(self, metadata: bytes) -> bytes:
         """Begin after the greetings. Returns octets to send: empty if the other side begins."""
@@ -211,8 +235,8 @@ class Machine:
     """
 
     __slots__ = (
-        "_held", "_identity", "_limits", "_mechanism", "_metadata", "_peers", "_socket_type", "decoder", "encoder",
-        "minor", "state", "version",
+        "_held", "_identity", "_limits", "_mechanism", "_metadata", "_opening", "_peers", "_signed", "_socket_type",
+        "decoder", "encoder", "minor", "state", "version",
     )  # fmt: skip
 
     def __init__(
@@ -230,6 +254,10 @@ class Machine:
         self._limits = limits
         self._peers = peers
         self._held = b""
+        self._opening = b""
+        """Octets to send when the peer has sent its signature."""
+        self._signed = True
+        """False for a peer of version 1 without a signature."""
         self.decoder: Decoder | None = None
         """The decoder of input; None before TRAFFIC. It may be fed directly, with its commands passed to `heartbeat`,
         which saves a step for each message."""
@@ -242,7 +270,9 @@ class Machine:
 
     def begin(self) -> bytes:
         """Return the octets to send before any input."""
-        return OPENING
+        first = SIGNATURE if self._mechanism.oldest == 1 else VERSION
+        self._opening = OPENING[first:]
+        return OPENING[:first]
 
     @property
     def pending(self) -> int:
@@ -279,9 +309,15 @@ class Machine:
         """
         assert self.state is ZmtpState.CLAIMED
         self.state = ZmtpState.TRAFFIC
-        if self.version == 2:
-            return self._begin_traffic(b"")
-        return self._begin_traffic(self._mechanism.accept())
+        output = self._mechanism.accept() if self.version == 3 else b""
+        self.decoder, self.encoder = self._mechanism.decoder(self._limits), self._mechanism.encoder()
+        if self.version == 1:
+            self.decoder = Version1Decoder(self.decoder)
+        return output
+
+    def output(self, queue: list[bytes]) -> list[bytes]:
+        """Return the queue for output of `encoder`: this one, or for a peer of version 1 one that translates."""
+        return Version1Output(queue) if self.version == 1 else queue
 
     def refuse(self, reason: str) -> bytes:
         """Refuse the claim. Returns octets to send before the close."""
@@ -295,11 +331,6 @@ class Machine:
         self._held = b""
         self.decoder = None
 
-    def _begin_traffic(self, output: bytes) -> bytes:
-        self.decoder = self._mechanism.decoder(self._limits)
-        self.encoder = self._mechanism.encoder()
-        return output
-
     # before traffic
 
     def _prelude(self, data: bytes) -> Iterator[Event]:
@@ -310,10 +341,16 @@ class Machine:
             raise ZmtpError(Fault.TOO_LARGE, "too much traffic before the handshake is complete")
         self._held += data
         if self.state is ZmtpState.GREETING:
+            mechanism = self._mechanism
+            output = b""
             if not self.version:
-                self.version = version(self._held)
+                self.version = version(self._held, mechanism.oldest)
+                if self._opening and is_signed(self._held):
+                    output, self._opening = self._opening, b""
                 if self.version == 3:
-                    yield Output(rest(self._mechanism.name, self._mechanism.as_server))
+                    output += rest(mechanism.name, mechanism.as_server)
+                if output:
+                    yield Output(output)
             parsed = parse(self._held)
             if parsed is None:
                 return
@@ -322,8 +359,8 @@ class Machine:
             if output:
                 yield Output(output)
         while self.state is ZmtpState.HANDSHAKE:
-            if self.version == 2:
-                claim = self._claim_of_2()
+            if self.version < 3:
+                claim = self._claim_of_1() if self.version == 1 else self._claim_of_2()
                 if claim is None:
                     return
             else:
@@ -344,12 +381,13 @@ class Machine:
         mechanism = self._mechanism
         self.minor = greeting.minor
         self.state = ZmtpState.HANDSHAKE
-        if greeting.major == 2:
-            if mechanism.name != b"NULL":
-                raise ZmtpError(Fault.MECHANISM, f"ZMTP 2.0 is not spoken with {mechanism.name.decode()}")
-            # ZMTP 2.0 replaces the rest of the greeting by the socket type, and the identity as a frame.
-            kind = SOCKET_TYPES.index(self._socket_type)
-            return bytes((kind, 0, len(self._identity))) + self._identity
+        if greeting.major < 3:
+            self._signed = greeting.signed
+            if not self._signed:  # the signature of this side is its identity
+                return b""
+            # The rest of the greeting is the socket type, and the identity as a frame.
+            kind, size = SOCKET_TYPES.index(self._socket_type), len(self._identity)
+            return bytes((kind, size + 1, 0) if greeting.major == 1 else (kind, 0, size)) + self._identity
         if greeting.mechanism != mechanism.name:
             shown = repr(greeting.mechanism)[1:]
             raise ZmtpError(Fault.MECHANISM, f"the mechanism {shown} instead of {mechanism.name.decode()}")
@@ -382,6 +420,24 @@ class Machine:
             raise ZmtpError(Fault.REFUSED, f"the other side refused: {repr(text)[1:]}")
         return received
 
+    def _claim_of_1(self) -> Claim | None:
+        """Return the identity of a ZMTP 1.0 peer, and behind a signature its socket type, as a claim; None while they
+        are incomplete."""
+        held, properties = self._held, {}
+        if self._signed:
+            properties[SOCKET_TYPE] = _socket_type(held[0]) if held else b""
+            held = held[1:]
+        found = version_1.header(held) if held else None
+        if found is None:
+            return None
+        size, _, start = found
+        if size > MAX_IDENTITY:
+            raise ZmtpError(Fault.HANDSHAKE, f"an identity of {size} bytes; {MAX_IDENTITY} are allowed")
+        if start + size > len(held):
+            return None
+        self._held = held[start + size :]
+        return Claim({**properties, IDENTITY: held[start : start + size]})
+
     def _claim_of_2(self) -> Claim | None:
         """Return the socket type and identity of a ZMTP 2.0 peer as a claim; None while they are incomplete."""
         held = self._held
@@ -389,10 +445,8 @@ class Machine:
             return None
         if held[1]:
             raise ZmtpError(Fault.HANDSHAKE, f"an identity with the flags {held[1]:#04x}")
-        if held[0] >= len(SOCKET_TYPES):
-            raise ZmtpError(Fault.HANDSHAKE, f"the socket type {held[0]}")
+        socket_type = _socket_type(held[0])
         self._held = held[3 + held[2] :]
-        socket_type = SOCKET_TYPES[held[0]].encode()
         return Claim({SOCKET_TYPE: socket_type, IDENTITY: held[3 : 3 + held[2]]})
 
     def _check(self, properties: Mapping[str, bytes]) -> None:
@@ -412,8 +466,8 @@ class Machine:
 
     def heartbeat(self, received: Command) -> Output | None:
         """Handle a command between messages. Returns the answer, if any."""
-        if self.version == 2:
-            raise ZmtpError(Fault.FRAME, "a command in ZMTP 2.0")
+        if self.version < 3:
+            raise ZmtpError(Fault.FRAME, f"a command in ZMTP {self.version}.0")
         if received.name != PING:
             return None
         if len(received.data) < TTL:
@@ -427,6 +481,12 @@ class Machine:
             return b""
         assert self.encoder is not None
         return self.encoder.command(PING, bytes(TTL))
+
+
+def _socket_type(number: int) -> bytes:
+    if number >= len(SOCKET_TYPES):
+        raise ZmtpError(Fault.HANDSHAKE, f"the socket type {number}")
+    return SOCKET_TYPES[number].encode()
 
 
 def error(reason: str) -> bytes:
@@ -445,6 +505,7 @@ class Null:
 
     def __init__(self, as_server: bool) -> None:
         self._server = as_server
+        self.oldest = 1 if as_server else 2
         self.as_server = False  # NULL ignores the as-server flag of the greeting, and libzmq leaves it zero
         self._ready = b""
 

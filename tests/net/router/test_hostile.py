@@ -24,7 +24,7 @@ DEALER = ready({b"Socket-Type": b"DEALER", b"Identity": b"noise"})
 NOISE = {
     "another protocol": b"GET / HTTP/1.0\r\n\r\n",
     "zeros": bytes(200),
-    "a message of ZMTP 1": b"\x05\x00abcd\x03\x00abc",
+    "a frame of ZMTP 1 without flags": b"\x01\0\0\0",
     "a TLS handshake": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
     "another mechanism": greeting(b"PLAIN"),
     "the mechanism of other servers": greeting(b"CURVE"),
@@ -42,6 +42,7 @@ NOISE = {
 """Input that causes an immediate close."""
 
 HALVES = {
+    "half an identity of ZMTP 1": b"\x09\0abc",
     "nothing": b"",
     "a byte": b"\xff",
     "a signature": SIGNATURE,

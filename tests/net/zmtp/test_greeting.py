@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.net.zmtp import machine as greetings
-from broker.net.zmtp.frames import Fault, ZmtpError
-from broker.net.zmtp.machine import OPENING, SIZE, Greeting, parse, rest, version
+from broker.net.zmtp.frames import Fault, FrameLimits, ZmtpError
+from broker.net.zmtp.machine import OPENING, SIZE, Greeting, Machine, Null, parse, rest, version
 from tests.net.zmtp.conversation import GREETING, GREETING_2, PLAIN, SIGNATURE, Side, bytewise, router
 from tests.net.zmtp.curve_sides import client_side, server_side
 
@@ -20,7 +22,7 @@ def refused_after(data: bytes) -> int:
         try:
             side.take(octet)
         except ZmtpError as error:
-            assert error.fault is Fault.GREETING
+            assert error.fault in (Fault.GREETING, Fault.HANDSHAKE, Fault.FRAME)
             assert error.reply == b""
             return at + 1
     return 0
@@ -72,29 +74,40 @@ def test_the_padding_of_the_signature_may_be_anything() -> None:
 @pytest.mark.parametrize(
     ("noise", "after"),
     [
-        (b"\x01\0", 1),  # ZMTP 1.0 without an identity
-        (b"\x04\0abc", 1),  # ZMTP 1.0 with one
-        (b"\xff\0\0\0\0\0\0\x01\0\0" + bytes(256), 10),  # ZMTP 1.0 with a size of eight octets
-        (SIGNATURE + b"\0\x05", 11),  # a signature, and ZMTP 1.0 behind it
-        (b"GET / HTTP/1.1\r\n\r\n", 1),
-        (b"\x16\x03\x01\x02\0", 1),  # TLS
+        (b"\xff\0\0\0\0\0\0\x01\x01\0" + bytes(256), 10),  # an identity of 256 bytes
+        (b"\xff\0\0\0\0\0\0\x01\x01\x02" + bytes(256), 10),
+        (SIGNATURE + b"\0\x0b", 12),  # a socket type that there is not
+        (SIGNATURE + b"\0\x05\0\0", 14),  # a frame of ZMTP 1.0 without flags
+        (b"GET / HTTP/1.1\r\n\r\n", 2),
+        (b"\x16\x03\x01\x02\0", 2),  # TLS
         (b"\0", 1),
-        (b"{}", 1),
+        (b"{}", 2),
         (b"\xff" * 64, 10),
         (b"\xff" + bytes(63), 10),
         (b"\xff" + bytes(8) + b"\x80" + bytes(54), 10),
     ],
 )
-def test_noise_and_version_1_are_refused_by_the_first_octet_that_is_wrong(noise: bytes, after: int) -> None:
+def test_noise_is_refused_by_the_first_octet_that_is_wrong(noise: bytes, after: int) -> None:
     assert refused_after(noise) == after
 
 
 @given(st.binary(min_size=1, max_size=80))
 def test_what_begins_otherwise_is_refused(noise: bytes) -> None:
-    if noise[0] != 0xFF:
+    # The flags of the first frame of ZMTP 1.0 are 0, or 1.
+    if noise[0] == 0:
         assert refused_after(noise) == 1
-    elif len(noise) > 9 and noise[9] != 0x7F:
+    elif noise[0] != 0xFF and len(noise) > 1 and noise[1] > 1:
+        assert refused_after(noise) == 2
+    elif noise[0] == 0xFF and len(noise) > 9 and noise[9] != 0x7F and noise[9] > 1:
         assert refused_after(noise) == 10
+
+
+def test_a_client_refuses_version_1_by_the_first_octet() -> None:
+    with pytest.raises(ZmtpError) as refusal:
+        version(b"\x01", oldest=2)
+    assert refusal.value.fault is Fault.GREETING
+    with pytest.raises(ZmtpError):
+        version(SIGNATURE + b"\0", oldest=2)
 
 
 def test_the_reason_shows_a_few_octets_and_no_more() -> None:
@@ -134,11 +147,16 @@ def test_as_server_says_nothing_without_a_mechanism() -> None:
 
 def test_neither_side_waits_for_more_than_the_version() -> None:
     side = Side(router())
-    assert side.give() == OPENING
+    assert side.give() == SIGNATURE
     side.take(SIGNATURE)
-    assert side.give() == b""
+    assert side.give() == b"\x03"
     side.take(b"\x03")
     assert side.give() == GREETING[len(OPENING) :]
+
+
+@pytest.mark.parametrize("make", [client_side, server_side, lambda: Machine(Null(False), "DEALER", FrameLimits())])
+def test_a_side_that_does_not_speak_version_1_sends_its_version_at_once(make: Callable[[], Machine]) -> None:
+    assert Side(make()).give() == OPENING
 
 
 def test_socket_types_have_their_numbers_of_version_2() -> None:

@@ -178,7 +178,7 @@ def test_an_identity_of_version_2_may_have_255_octets() -> None:
 
 
 def test_version_2_is_for_routers_without_a_mechanism() -> None:
-    assert refused(Side(server_side()), GREETING_2).fault is Fault.MECHANISM
+    assert refused(Side(server_side()), GREETING_2).fault is Fault.GREETING
 
 
 # refusals
