@@ -30,7 +30,15 @@ from spark.capacity.planning.what_if import QuestionError
 from spark.capacity.progress import Progress
 from spark.capacity.session import MEMORY, NoJavaError, open_session
 from spark.capacity.tables import snapshots
-from spark.capacity.tables.object_store import ObjectFolder, Place, StoreError, is_object, need_bucket
+from spark.capacity.tables.object_store import (
+    ObjectFolder,
+    Place,
+    StoreError,
+    fetch,
+    is_object,
+    need_bucket,
+    sizes,
+)
 from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, Table
 from spark.capacity.tables.store import OutError, Tables, need_publishable
 from spark.capacity.tables.working_copy import LAKE, fill, is_newest, refresh
@@ -141,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="KIND=VALUE",
         help="without endpoint=, host= or label=; repeatable",
     )
-    asked.add_argument("--calendar", type=Path, help="known events as CSV: from,to,factor,service")
+    asked.add_argument("--policy", type=folder, help="policies, known events and exclusions (those of the run)")
     asked.add_argument("--cost", type=factor, help="of a provider (the policy's)")
     made = commands.add_parser("generate", help="make a journal of a farm that never was")
     made.add_argument("--journal", type=folder, required=True, help="the folder to write it to")
@@ -246,15 +254,16 @@ def demo(arguments: argparse.Namespace, progress: Progress) -> None:
 def ask(arguments: argparse.Namespace) -> None:
     """Print the last plan beside that of other assumptions."""
     with tables_of(arguments.out, what_if.needed(arguments.without)) as tables:
+        policy: Path | None = arguments.policy
         options = Options(
+            read_assumptions(policy) if policy else what_if.policy_of_run(tables.out),
             target=arguments.target,
             cost=arguments.cost,
             growth=arguments.growth,
             full_load=arguments.full_load,
             without=what_if.removed(tables, what_if.last_issue(tables), arguments.without),
-            events=what_if.read_calendar(arguments.calendar) if arguments.calendar else (),
         )
-        print(what_if.table(what_if.answer(tables, options)))
+        print(what_if.table(what_if.answer(tables, options, again=policy is not None)))
 
 
 @contextmanager
@@ -273,6 +282,8 @@ def tables_of(out: Place, of_providers: Sequence[Table]) -> Iterator[Tables]:
         fill(tables, out, last, [GOLD_PLAN, GOLD_SERVICE_1H])
         issued = what_if.last_issue(tables)
         fill(tables, out, last, [GOLD_FORECAST], issued.date())
+        if sizes(out, [what_if.POLICY])[what_if.POLICY] is not None:
+            fetch(f"{out}/{what_if.POLICY}", tables.out / what_if.POLICY)
         if of_providers:
             fill(tables, out, last, of_providers, what_if.last_hour(issued).date())
         yield tables

@@ -26,8 +26,10 @@ from spark.capacity.planning.evaluation import evaluate
 from spark.capacity.planning.forecast import HORIZON, forecast, full_hour
 from spark.capacity.planning.plan import PLAIN, Options, plan
 from spark.capacity.planning.state import State as PlanState
+from spark.capacity.planning.what_if import POLICY
 from spark.capacity.progress import Progress
 from spark.capacity.report import page, plan_json, service_section
+from spark.capacity.report.files import replace
 from spark.capacity.report.rows_by_service import RowsByService
 from spark.capacity.report.sending import send_report
 from spark.capacity.rollup.broker_presence import SILVER_SIGNS, broker_down
@@ -328,6 +330,9 @@ class Pipeline:
             rows["broker_down"] = broker_down(rows[SILVER_SIGNS.name])
             files = page.write(tables.out, rows)
             files += plan_json.write(tables.out, self._document(now, rows))
+            # A question about the plan begins with its policy.
+            files.append(tables.out / POLICY)
+            replace(files[-1], self._settings.options.assumed.text)
             step(1.0, str(self._settings.out / "report.html"))
         return files
 

@@ -65,7 +65,14 @@ def test_tables_and_report_in_a_bucket_are_those_of_a_folder(
     for name in its.keys() - {LEDGER.name, FOLDERS.name}:
         assert its[name] == mine[name], name
     report = sorted(one.name for one in listing(stored) if not one.name.startswith(f"{LAKE}/"))
-    assert report == ["gold_plan.csv", "gold_provider_day.csv", "plan.json", "plan_schedule.csv", "report.html"]
+    assert report == [
+        "gold_plan.csv",
+        "gold_provider_day.csv",
+        "plan.json",
+        "plan_policy.toml",
+        "plan_schedule.csv",
+        "report.html",
+    ]
     for name in report:
         with opened(str(stored / name)) as file:
             text = file.read().decode()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped, unused-ignore]
@@ -65,19 +66,11 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
         series = hourly(hours["h"], hours["demand_mean"], start)
         told = models.forecast(series, horizon)
         service = hours["service"].iloc[0]
-        highest = hours[list(PEAKS)].astype("float64").bfill(axis="columns")[PEAKS[0]]
-        if assumed.exclusions:
-            out = [assumed.excluded(service, at) for at in pd.to_datetime(hours["h"])]
-            highest = highest.mask(pd.Series(out, highest.index))
-        headroom = assumed.of(service).headroom
-        peaks = models.recent(hourly(hours["h"], highest, start))
-        at = peak_bound.highest_at(peaks)
+        headroom, peaks = assumed.of(service).headroom, finest_peaks(hours, start, assumed)
         record = peak_bound.record(peaks, horizon, headroom=headroom)
         odds = peak_bound.odds(peaks, headroom=headroom, horizon=horizon)
         week = peak_bound.odds(peaks, headroom=headroom, days=models.WEEK_DAYS, horizon=horizon)
         hourly_record = peak_bound.schedule_record(peaks, headroom=headroom)
-        bound = max(peak_bound.bound(peaks, headroom=headroom, horizon=horizon), float(told.p50.max()))
-        by_hour = peak_bound.by_hour(peaks, horizon, headroom=headroom)
         return pd.DataFrame(
             {
                 "date": issued.date(),
@@ -87,11 +80,7 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
                 "model": told.model,
                 "p50": told.p50,
                 "p95": told.p95,
-                "hour_bound": np.minimum(np.maximum(by_hour, told.p95), bound),
-                "peak_bound": bound,
-                "highest": None if at is None else peaks[at],
-                "highest_at": pd.NaT if at is None else start - pd.Timedelta(hours=len(peaks) - at),
-                "headroom": headroom or peak_bound.headroom_of(len(peaks), horizon=horizon),
+                **bounds(peaks, told.p50, told.p95, start, headroom),
                 "mase": _or_none(told.mase, horizon),
                 "mase_naive": _or_none(told.mase_naive, horizon),
                 "coverage": _or_none(told.coverage, horizon),
@@ -118,6 +107,32 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
         )
 
     return rows
+
+
+def finest_peaks(hours: pd.DataFrame, start: pd.Timestamp, assumed: Assumptions) -> models.Floats:
+    """Return the peaks of a service by the hour, from its rows of gold_service_1h, without the hours of exclusions."""
+    highest = hours[list(PEAKS)].astype("float64").bfill(axis="columns")[PEAKS[0]]
+    if assumed.exclusions:
+        service = hours["service"].iloc[0]
+        out = [assumed.excluded(service, at) for at in pd.to_datetime(hours["h"])]
+        highest = highest.mask(pd.Series(out, highest.index))
+    return models.recent(hourly(hours["h"], highest, start))
+
+
+def bounds(
+    peaks: models.Floats, p50: models.Floats, p95: models.Floats, start: pd.Timestamp, headroom: float | None
+) -> dict[str, Any]:
+    """Return the columns of gold_forecast that the peaks before ``start`` and the headroom decide on."""
+    horizon, at = len(p50), peak_bound.highest_at(peaks)
+    bound = max(peak_bound.bound(peaks, headroom=headroom, horizon=horizon), float(p50.max()))
+    by_hour = peak_bound.by_hour(peaks, horizon, headroom=headroom)
+    return {
+        "hour_bound": np.minimum(np.maximum(by_hour, p95), bound),
+        "peak_bound": bound,
+        "highest": None if at is None else peaks[at],
+        "highest_at": pd.NaT if at is None else start - pd.Timedelta(hours=len(peaks) - at),
+        "headroom": headroom or peak_bound.headroom_of(len(peaks), horizon=horizon),
+    }
 
 
 def hourly(hours: pd.Series, values: pd.Series, end: pd.Timestamp) -> models.Floats:

@@ -31,7 +31,7 @@ from spark.capacity.planning.forecast import full_hour
 from spark.capacity.planning.growth import WEEK, WEEKS, Growth, finest, growth, weekly_peaks, whole_weeks
 from spark.capacity.planning.needs import POLICY_COLUMNS, Needs, service_needs, several
 from spark.capacity.planning.peak_bound import A_WEEK
-from spark.capacity.planning.policy import Assumptions, Event, Policy
+from spark.capacity.planning.policy import Assumptions, Policy
 from spark.capacity.planning.state import State, state_of
 from spark.capacity.tables.schema import GOLD_PLAN, PEAKS
 from spark.capacity.utc import utc
@@ -58,8 +58,7 @@ class Options:
     """Parameters of a plan: the policy file, and the rest for what-if questions.
 
     ``growth`` multiplies the demand; ``full_load``, ``target`` and ``cost`` replace the load that a provider carries,
-    the part of it that it may, and its cost; ``without`` takes so many providers away, by service, and ``events`` are
-    known besides.
+    the part of it that it may, and its cost; ``without`` takes so many providers away, by service.
     """
 
     assumed: Assumptions = attrs.field(factory=Assumptions)
@@ -68,7 +67,6 @@ class Options:
     target: float | None = None
     cost: float | None = None
     without: Mapping[str, int] = attrs.field(factory=dict)
-    events: tuple[Event, ...] = ()
 
     @property
     def grown(self) -> float:
@@ -79,7 +77,7 @@ class Options:
         """Return the factor of the demand in an hour; one without a zone is one of UTC."""
         mine = [
             event.factor
-            for event in (*self.assumed.events, *self.events)
+            for event in self.assumed.events
             if fnmatchcase(service, event.services) and event.begin <= utc(hour) < event.end
         ]
         return self.grown * max(mine, default=1.0)

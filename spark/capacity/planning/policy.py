@@ -112,7 +112,9 @@ class Assumptions:
     exclusions: tuple[Exclusion, ...] = ()
     growth: float = 1.0
     named: tuple[tuple[str, str], ...] = ()
-    """Each pattern with its place in the file, for `unmatched`."""
+    """Each pattern with its place in the file, for `need_services`."""
+    text: str = ""
+    """The text of the file."""
 
     def of(self, service: str) -> Policy:
         """Return the policy of a service."""
@@ -142,7 +144,7 @@ def read_assumptions(path: Path) -> Assumptions:
         raise PolicyError(f"{path} cannot be read: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise PolicyError(f"{path} is no TOML: {error}") from error
-    return _Reader(path, text).assumptions(document)
+    return _Reader(path, text).assumptions(document, text)
 
 
 def _share(value: Any) -> bool:
@@ -205,7 +207,7 @@ class _Reader:
         self._path = path
         self._lines = text.splitlines()
 
-    def assumptions(self, document: Mapping[str, Any]) -> Assumptions:
+    def assumptions(self, document: Mapping[str, Any], text: str) -> Assumptions:
         tables = {"policy": POLICY, "event": EVENT, "exclude": EXCLUDE}
         for key, value in document.items():
             if key in tables:
@@ -232,6 +234,7 @@ class _Reader:
             tuple(Exclusion(**one) for one in checked["exclude"]),
             float(document.get("growth", 1.0)),
             tuple(named),
+            text,
         )
 
     def _checked(self, table: str, number: int, given: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, Any]:

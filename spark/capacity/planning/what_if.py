@@ -4,27 +4,26 @@ Rules:
 - The plan of the question stands beside the plan as it is: providers there, needs, and missing providers.
 - Providers that are taken away are those with the given endpoint, host or label which were up in the last full hour.
   They have the labels that their records of that date have.
-- A calendar is CSV: `from,to,factor` and, if not for all, `service`. Times are ISO 8601; without a zone they are UTC.
+- Growth, policies, events and exclusions are those of the last run, whose policy file stands in the out directory
+  (`POLICY`), or those of the policy file of the question. With another file the bounds are made again of the peaks.
 """
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from glob import escape
 from pathlib import Path
 from typing import Any
 
-import attrs
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped, unused-ignore]
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from spark.capacity.planning.forecast import full_hour
-from spark.capacity.planning.needs import policy_of
+from spark.capacity.planning.forecast import bounds, finest_peaks, full_hour
 from spark.capacity.planning.plan import Options, plan_service
-from spark.capacity.planning.policy import Event
+from spark.capacity.planning.policy import Assumptions, read_assumptions
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     GOLD_FORECAST,
@@ -34,9 +33,11 @@ from spark.capacity.tables.schema import (
     Table,
 )
 from spark.capacity.tables.store import OutError, Tables
-from spark.capacity.utc import utc
 
 LABEL = "label"
+
+POLICY = "plan_policy.toml"
+"""Name of the policy file of the last run in the out directory."""
 
 KINDS = ("endpoint", "host", LABEL)
 """Properties that select the providers to take away: an endpoint, its part before the last colon, or a label."""
@@ -48,27 +49,10 @@ class QuestionError(Exception):
     """A question cannot be understood."""
 
 
-def read_calendar(path: Path) -> tuple[Event, ...]:
-    """Read known events."""
-    events = []
-    try:
-        with path.open(newline="") as file:
-            for number, row in enumerate(csv.DictReader(file), 2):
-                try:
-                    begin, end = (_moment(row[name]) for name in ("from", "to"))
-                    factor = float(row["factor"])
-                except (KeyError, TypeError, ValueError) as error:
-                    raise QuestionError(f"{path}, line {number}: from, to and factor are needed") from error
-                if begin >= end or not 0.0 <= factor < float("inf"):
-                    raise QuestionError(f"{path}, line {number}: it ends before it begins, or its factor is no factor")
-                events.append(Event(begin, end, factor, escape(row["service"]) if row.get("service") else "*"))
-    except (OSError, UnicodeError) as error:
-        raise QuestionError(f"{path} cannot be read") from error
-    return tuple(events)
-
-
-def _moment(text: str) -> datetime:
-    return utc(datetime.fromisoformat(text.strip()))
+def policy_of_run(out: Path) -> Assumptions:
+    """Return the policy file of the last run; the defaults where it had none."""
+    path = out / POLICY
+    return read_assumptions(path) if path.exists() else Assumptions()
 
 
 def needed(wanted: Sequence[str]) -> list[Table]:
@@ -115,23 +99,35 @@ def _labelled(tables: Tables, day: date, label: str) -> set[tuple[str, str]]:
     return found
 
 
-def answer(tables: Tables, options: Options) -> list[tuple[Row, Row]]:
-    """Return the plan of each service of the last run, and beside it the plan with other assumptions."""
+def answer(tables: Tables, options: Options, again: bool = False) -> list[tuple[Row, Row]]:
+    """Return the plan of each service of the last run, and beside it the plan with other assumptions.
+
+    The bounds are made ``again`` for headrooms and exclusions that are not those of the run.
+    """
     issued = last_issue(tables)
     plans, told = (tables.rows_of(table, issued.date()).to_pylist() for table in (GOLD_PLAN, GOLD_FORECAST))
     steps = _by_service(row for row in told if row["issued"] == issued)
     hours = _by_service(_hours(tables, issued))
+    if again:
+        options.assumed.need_services(steps)
+        steps = {service: _bounded(mine, hours.get(service, []), options) for service, mine in steps.items()}
     return [
-        (row, plan_service(steps[row["service"]], hours.get(row["service"], []), issued, _with_policy(options, row)))
+        (row, plan_service(steps[row["service"]], hours.get(row["service"], []), issued, options))
         for row in sorted(plans, key=lambda row: str(row["service"]))
         if row["issued"] == issued and row["service"] in steps
     ]
 
 
-def _with_policy(options: Options, row: Row) -> Options:
-    """Return the options with the policy of a plan: a question is about other assumptions, not another policy."""
-    policy = attrs.evolve(policy_of(row), services="*")
-    return attrs.evolve(options, assumed=attrs.evolve(options.assumed, policies=(policy,)))
+def _bounded(steps: list[Row], hours: list[Row], options: Options) -> list[Row]:
+    """Return the rows of a forecast with bounds by the policy, and without the peaks of exclusions."""
+    if not hours:
+        return steps
+    start = pd.Timestamp(steps[0]["issued"]).tz_localize(None)
+    p50, p95 = (np.array([row[name] for row in steps], dtype=np.float64) for name in ("p50", "p95"))
+    headroom = options.assumed.of(str(steps[0]["service"])).headroom
+    peaks = finest_peaks(pd.DataFrame(hours), start, options.assumed)
+    made = pd.DataFrame(bounds(peaks, p50, p95, start, headroom), index=range(len(steps))).to_dict("records")
+    return [{**row, **new} for row, new in zip(steps, made, strict=True)]
 
 
 def last_hour(issued: datetime) -> datetime:

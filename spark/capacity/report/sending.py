@@ -6,7 +6,12 @@ from pathlib import Path
 from spark.capacity.report.page import PAGES
 from spark.capacity.tables.object_store import ObjectFolder, all_at_once, listing, remove, send
 
-TYPES = {".csv": "text/csv; charset=utf-8", ".html": "text/html; charset=utf-8", ".json": "application/json"}
+TYPES = {
+    ".toml": "application/toml",
+    ".csv": "text/csv; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".json": "application/json",
+}
 """Media types, by which a browser shows a file instead of saving it."""
 
 

@@ -24,7 +24,8 @@ def tables(tmp_path):
     hours = [{**load, "date": hour(number).date(), "h": hour(number)} for number in range(24, NOW)]
     put_dates(made, GOLD_SERVICE_1H, hours)
     told = {"service": "web", "issued": hour(NOW), "peak_bound": 130.0, "flag": "", "bound_trials": 0}
-    steps = [{**told, "h": hour(NOW + number), "p50": 80.0, "hour_bound": 100.0 + number} for number in range(24)]
+    known = {"p50": 80.0, "p95": 90.0}
+    steps = [{**told, **known, "h": hour(NOW + number), "hour_bound": 100.0 + number} for number in range(24)]
     names = GOLD_FORECAST.schema.names
     put_dates(made, GOLD_FORECAST, [{**row, "date": hour(NOW).date()} for row in steps])
     row = plan_service([{name: step.get(name) for name in names} for step in steps], hours, hour(NOW))
@@ -81,20 +82,41 @@ def test_a_name_that_no_provider_has_is_told(tables, capsys, wrong):
     assert capsys.readouterr() == ("", f"capacity: no provider that was up in the last full hour has {wrong}\n")
 
 
-def test_a_known_event_raises_its_hours(tables, tmp_path):
-    calendar = tmp_path / "events.csv"
-    calendar.write_text(f"from,to,factor,service\n{hour(NOW + 5)},{hour(NOW + 6)},3,web\n2030-01-01,2030-01-02,9,\n")
-    other = asked(tables, events=what_if.read_calendar(calendar))
+def policy(tables, text):
+    path = tables.out / what_if.POLICY
+    path.write_text(text)
+    return what_if.policy_of_run(tables.out)
+
+
+def test_a_known_event_and_the_growth_of_the_run_are_in_the_question(tables):
+    event = f"[[event]]\nservices = 'web'\nfrom = {hour(NOW + 5)}\nto = {hour(NOW + 6)}\nfactor = 3\n"
+    other = asked(tables, assumed=policy(tables, event))
     assert other["need_horizon"] == 10
-    assert asked(tables, events=what_if.read_calendar(calendar), full_load=100.0)["exhaust_bound"] == hour(NOW + 5)
+    assert asked(tables, assumed=policy(tables, event), full_load=100.0)["exhaust_bound"] == hour(NOW + 5)
+    # The growth of the run and that of the question multiply.
+    assert asked(tables, assumed=policy(tables, "growth = 1.3\n"))["need_horizon"] == 5
+    assert asked(tables, assumed=policy(tables, "growth = 1.3\n"), growth=2.0)["need_horizon"] == 9
+    (tables.out / what_if.POLICY).unlink()
+    assert what_if.policy_of_run(tables.out) == what_if.Assumptions()
 
 
-@pytest.mark.parametrize("text", ["from,to\n", "from,to,factor\nx,y,1\n", "from,to,factor\n2026-01-02,2026-01-01,1\n"])
-def test_a_calendar_that_cannot_be_understood_is_told(tmp_path, text):
-    path = tmp_path / "events.csv"
-    path.write_text(text + "2026-01-01,2026-01-02\n")
-    with pytest.raises(what_if.QuestionError, match="line 2"):
-        what_if.read_calendar(path)
+def test_another_policy_file_makes_the_bounds_again(tables, tmp_path, capsys):
+    path = tmp_path / "other.toml"
+    question = ["what-if", "--out", str(tables.out), "--policy", str(path)]
+    # Of ten hours of history the headroom is 1.8: 180 / 40; of the policy 3: 300 / 40.
+    for text, need in (("", "5"), ("[[policy]]\nheadroom = 3.0\n", "8")):
+        path.write_text(text)
+        assert main(question) == 0
+        assert capsys.readouterr().out.splitlines()[1].split()[5] == need
+    hours = f"from = {hour(NOW - 1)}\nto = {hour(NOW)}\n"
+    path.write_text(f"[[exclude]]\n{hours}")
+    [(_, kept)] = what_if.answer(tables, Options(what_if.read_assumptions(path)), again=True)
+    assert (kept["peak_bound"], kept["highest"]) == (180.0, 100.0)
+    path.write_text("[[policy]]\nservices = 'nobody'\n")
+    assert main(question) == 1
+    assert (
+        capsys.readouterr().err == f"capacity: {path}, line 2: services = 'nobody' matches no service of the journal\n"
+    )
 
 
 def test_the_command_prints_both_plans(tables, capsys):
