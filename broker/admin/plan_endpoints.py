@@ -1,10 +1,10 @@
-"""The endpoint of the capacity plan.
+"""The endpoints of the capacity plan: the list of services, and the providers that one needs now, for autoscalers.
 
 The report of the capacity jobs, served as files: the HTML pages beside plan.json.
 
 Rules:
-- Only ``report.html``, and pages of single services in ``services``, are served. A page is read whole in the thread of
-  the disk.
+- Only ``report.html``, and pages of single services in ``services``, are served. A page is read whole in the thread
+  of the disk.
 - A page is a document of another program: it runs no script, loads nothing, and has no origin (CSP ``sandbox``), so
   that it can neither read nor call this server.
 - The pages name all services of the plan. A user who may not find every service is refused them.
@@ -46,7 +46,7 @@ from broker.admin.table_endpoints import ListQuery, listing
 from broker.blocking import blocking
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
-from broker.core.plan import IPlan
+from broker.core.plan import DAY, IPlan, ScheduleRecord
 from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response, answer, moment
 from broker.web.problem import Problem
@@ -56,9 +56,9 @@ from broker.web.problem import Problem
 class PlanAnswer:
     """The capacity plan as it was read last.
 
-    ``made`` is the moment for which it was made, ``age`` the time since then in seconds; both are null without a plan.
-    ``problem`` is the reason for which the file could not be read the last time; then the plan is an older one. Rows
-    are the services, the worst first.
+    ``made`` is the moment for which it was made, ``age`` the time since then in seconds; both are null without a
+    plan. ``problem`` is the reason for which the file could not be read the last time; then the plan is an older one.
+    Rows are the services, the worst first.
     """
 
     made: str | None
@@ -72,9 +72,57 @@ class PlanAnswer:
     revision: int
 
 
+OLDEST = 8 * DAY
+"""Seconds. The schedule of a plan is for a week, and a run may be late by a day: an older plan decides nothing."""
+
+
+@attrs.frozen
+class ReplicasQuery:
+    """``scale_in``: the answer may be fewer than there are."""
+
+    scale_in: bool = False
+
+
+@attrs.frozen
+class Replicas:
+    """The number of providers that a service is to have now.
+
+    ``replicas`` is ``wanted``, and at least ``has`` unless scaling in was allowed. ``wanted`` is the need of the
+    present hour and the next one by the schedule of the plan, within the limits of the policy; ``has`` are the
+    providers that offer the service now. ``made`` is the moment of the plan, ``age`` the time since then in seconds.
+    ``record`` tells how often the rule of the schedule would have been short in past weeks, and what it saves.
+    """
+
+    service: str
+    replicas: int
+    wanted: int
+    has: int
+    made: str
+    age: float
+    record: ScheduleRecord
+
+
 def plan_endpoints(plan: IPlan, registry: IRegistry, clock: Any) -> list[Endpoint]:
-    """Return the endpoint of the plan."""
+    """Return the endpoints of the plan."""
     view = plan_view(plan, clock)
+
+    def replicas(call: Call) -> Response:
+        name = call.path["name"]
+        if not RegistryReading.of(call.grants).shows(name):
+            raise Problem(403, "this user may not find services of that name", Reason.FORBIDDEN)
+        current, age = plan.current(), plan.age()
+        if current is None or age is None:
+            raise Problem(503, f"there is no capacity plan: {plan.problem() or 'plan.file is not set'}")
+        if age > OLDEST:
+            raise Problem(503, f"the capacity plan is {age / DAY:.0f} days old: run the jobs")
+        planned = current.services.get(name)
+        wanted = None if planned is None else planned.wanted(current.made + age)
+        if planned is None or wanted is None:
+            raise Problem(404, f"the capacity plan has no need of {name[:80]!r}", Reason.NO_SUCH_SERVICE)
+        has = len({service.provider for service in registry.services(name)})
+        number = wanted if call.query.scale_in else max(wanted, has)
+        record = planned.record or ScheduleRecord()
+        return answer(Replicas(name, number, wanted, has, moment(current.made), round(age), record))
 
     def handle(call: Call) -> Response:
         current, age = plan.current(), plan.age()
@@ -94,7 +142,16 @@ def plan_endpoints(plan: IPlan, registry: IRegistry, clock: Any) -> list[Endpoin
             handle,
             query=ListQuery,
             answer=PlanAnswer,
-        )
+        ),
+        Endpoint(
+            "GET",
+            "/v1/plan/{name}/replicas",
+            "get_replicas",
+            "Returns the number of providers that a service is to have now, for autoscalers; it is not acted upon.",
+            replicas,
+            query=ReplicasQuery,
+            answer=Replicas,
+        ),
     ]
 
 

@@ -3,11 +3,11 @@
 docs/plan.schema.json defines the file, and `broker.export.plan_document` decodes it.
 
 Rules:
-- The plan is made for a moment, ``made``: the end of the last full hour that the jobs knew. Measured states
-  come before foreseen ones: a service that is overloaded, or that one failure overloads, is short now. By its policy a
-  service is short from the first hour on that needs more providers than there are now. If only the highest peak of the
-  horizon does, at no certain hour, that may be any hour, and so the first one. Beyond the horizon, the trend of the
-  weekly peaks counts.
+- The plan is made for a moment, ``made``: the end of the last full hour that the jobs knew. Measured states come
+  before foreseen ones: a service that is overloaded, or that one failure overloads, is short now. By its policy a
+  service is short from the first hour on that needs more providers than there are now. If only the highest peak of
+  the horizon does, at no certain hour, that may be any hour, and so the first one. Beyond the horizon, the trend of
+  the weekly peaks counts.
 - Nothing is claimed of a service without a full load, and of one with less than a day of history only what was
   measured.
 """
@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 from zope.interface import Attribute, Interface
@@ -24,6 +24,17 @@ from broker.core.interfaces import IWait
 
 DAY = 86_400.0
 """Seconds of a day."""
+
+HOUR = 3_600.0
+
+WEEK = 168
+"""Hours of a week, as many as a schedule has."""
+
+EPOCH_SLOT = 72
+"""The hour of the week, from Monday 00:00 UTC on, with which the epoch began: a Thursday."""
+
+UNKNOWN = -1
+"""Number of providers in a schedule where the need is not known."""
 
 
 class BadPlan(ValueError):
@@ -54,15 +65,30 @@ class Verdict(enum.StrEnum):
 
 
 @attrs.frozen
+class ScheduleRecord:
+    """Past weeks at which the schedule's rule was tried: ``missed`` of ``hours`` had a load above the bound of the
+    hour, in ``weeks_missed`` of ``weeks``. ``saved`` is the part of the provider-hours of the horizon's need that the
+    schedule does without."""
+
+    hours: int | None = None
+    missed: int | None = None
+    weeks: int | None = None
+    weeks_missed: int | None = None
+    saved: float | None = None
+
+
+@attrs.frozen
 class PlannedService:
     """The plan of one service. Numbers of providers are those that its policy wants; None is unknown.
 
     ``has`` is the number of providers at the time of the plan; ``need_now`` are needed for the bound of the hour that
-    begins then, ``need`` for that of the horizon, of which ``add`` are missing, or ``free`` too many. From ``short_at``
-    on there are too few, in seconds of the epoch; None if that is not foreseen. The bound behind ``need`` would have
-    been missed at ``missed`` of ``trials`` past moments; with 95 % confidence its rate of misses is at most
-    ``miss_at_most``, a share. ``note`` is a sentence. ``report`` is the path of its section or page in the report,
-    relative to the file of the plan; empty if the plan names none.
+    begins then, ``need`` for that of the horizon, of which ``add`` are missing, or ``free`` too many. From
+    ``short_at`` on there are too few, in seconds of the epoch; None if that is not foreseen. The bound behind
+    ``need`` would have been missed at ``missed`` of ``trials`` past moments; with 95 % confidence its rate of misses
+    is at most ``miss_at_most``, a share. ``note`` is a sentence. ``report`` is the path of its section or page in the
+    report, relative to the file of the plan; empty if the plan names none. ``schedule`` has the providers that are
+    needed in each hour of the week, from Monday 00:00 UTC on, `UNKNOWN` beyond the horizon; empty if the plan has
+    none. ``record`` is the record of its bounds.
     """
 
     name: str
@@ -78,10 +104,21 @@ class PlannedService:
     note: str = ""
     report: str = ""
     free: int = 0
+    schedule: Sequence[int] = ()
+    record: ScheduleRecord | None = None
+
+    def wanted(self, at: float) -> int | None:
+        """Return the providers that the schedule needs in the hour of a moment and in the next one, which a start
+        takes time for; the need of the horizon where the schedule does not tell. None where nothing is known."""
+        if not self.schedule:
+            return self.need
+        slot = (int(at // HOUR) + EPOCH_SLOT) % WEEK
+        numbers = [self.schedule[slot], self.schedule[(slot + 1) % WEEK]]
+        return self.need if UNKNOWN in numbers else max(numbers)
 
     def days_until_short(self, now: float) -> float | None:
-        """Return the days from ``now``, in seconds of the epoch, until there are too few providers: 0 if there are too
-        few already, None if that is not foreseen."""
+        """Return the days from ``now``, in seconds of the epoch, until there are too few providers: 0 if there are
+        too few already, None if that is not foreseen."""
         return None if self.short_at is None else max(0.0, (self.short_at - now) / DAY)
 
 

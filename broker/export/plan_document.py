@@ -6,17 +6,21 @@ It takes what operators need. Unknown members are ignored, since a later version
 from __future__ import annotations
 
 import re
+from array import array
 from datetime import datetime
 
 import msgspec
 
-from broker.core.plan import BadPlan, Plan, PlannedService, Verdict
+from broker.core.plan import UNKNOWN, WEEK, BadPlan, Plan, PlannedService, ScheduleRecord, Verdict
 
 VERSION = 1
 """Version of plan.json that is read."""
 
 MAX_SERVICES = 100_000
 """Limit of services in a plan: half of those that a broker may know, and some 60 MB in memory."""
+
+MAX_PROVIDERS = 1_000_000
+"""Limit of the providers of a service in a schedule: that of the policies of the jobs."""
 
 MAX_TEXT = 1_024
 """Limit of a text, in characters: that of the registry."""
@@ -46,6 +50,8 @@ class _Service(msgspec.Struct, frozen=True):
     bound: _Bound = _Bound()
     note: str | None = None
     report: str | None = None
+    schedule: list[int | None] = []
+    schedule_record: ScheduleRecord = ScheduleRecord()
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -116,6 +122,8 @@ def _planned(row: _Service, made: float) -> PlannedService:
     numbers = (row.providers_now, row.need_now, row.need_horizon, row.add, row.free)
     if any(number is not None and number < 0 for number in numbers):
         raise BadPlan(f"the plan of {row.service!r} has a negative number of providers")
+    if row.schedule and (len(row.schedule) != WEEK or any(not 0 <= (n or 0) <= MAX_PROVIDERS for n in row.schedule)):
+        raise BadPlan(f"the schedule of {row.service!r} has no number of providers for each hour of a week")
     verdict, short_at = _judged(row, made)
     return PlannedService(
         row.service,
@@ -131,6 +139,8 @@ def _planned(row: _Service, made: float) -> PlannedService:
         row.note or "",
         row.report if row.report is not None and _REPORT.fullmatch(row.report) else "",
         row.free or 0,
+        array("i", (UNKNOWN if number is None else number for number in row.schedule)),
+        row.schedule_record,
     )
 
 

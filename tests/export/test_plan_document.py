@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.core.plan import DAY, BadPlan, Verdict, changes
+from broker.core.plan import DAY, BadPlan, ScheduleRecord, Verdict, changes
 from broker.export.plan_document import MAX_TEXT, parse
 from tests.core.plans import MADE, document, service
 
@@ -87,6 +87,22 @@ def test_numbers_and_odds_are_those_of_the_file() -> None:
     bank = parse(document(service("bank", note="flagged"))).services["bank"]
     assert (bank.has, bank.need_now, bank.need, bank.add) == (4, 3, 4, 0)
     assert (bank.missed, bank.trials, bank.miss_at_most, bank.note) == (0, 16, 0.17, "flagged")
+
+
+def test_the_schedule_is_by_the_hour_of_the_week() -> None:
+    schedule = [None, *range(167)]
+    bank = parse(document(service("bank", schedule=schedule))).services["bank"]
+    assert bank.record == ScheduleRecord(336, 1, 2, 1, 0.3)
+    monday = 1_772_409_600.0
+    # Of this hour and the next one the larger number; the first is unknown, so that the horizon's counts.
+    assert [bank.wanted(monday + hour * 3_600.0) for hour in (0, 1, 2, 166, 167)] == [4, 1, 2, 166, 4]
+
+
+@pytest.mark.parametrize("schedule", [[1], [1] * 169, [-1] * 168, [10**9] * 168, ["x"] * 168])
+def test_a_schedule_without_a_number_for_each_hour_is_no_plan(schedule: list[Any]) -> None:
+    text = document(service("bank")).replace(json.dumps([None] * 168).encode(), json.dumps(schedule).encode())
+    with pytest.raises(BadPlan):
+        parse(text)
 
 
 def test_changes_are_those_of_verdicts_and_of_new_services_that_are_short() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+import pytest
 from zope.interface import implementer
 
 from broker.admin import metrics as plan_metrics
 from broker.admin import plan_endpoints
-from broker.core.plan import IPlan, Plan, PlannedService, Verdict
+from broker.core.plan import WEEK, IPlan, Plan, PlannedService, ScheduleRecord, Verdict
+from broker.web.problem import Problem
 from tests.admin.api.calls import ApiFarm, Site
 from tests.admin.api.test_metrics import samples
 
@@ -94,3 +97,51 @@ def test_services_that_are_overloaded_are_metrics_by_their_state() -> None:
         f"elkobroker_plan_urgent{[('service', name), ('state', state)]}": 1
         for name, state in (("hot", "overloaded"), ("alone", "no N+1"))
     }
+
+
+def scheduled(farm: ApiFarm, *numbers: int) -> PlannedService:
+    """A service whose schedule has those needs from the present hour on, and one provider in all other hours."""
+    schedule = [1] * WEEK
+    # The clock of the farm begins on a Thursday at midnight.
+    for at, number in enumerate(numbers):
+        schedule[(3 * 24 + at) % WEEK] = number
+    return attrs.evolve(short(farm, "bank", None), schedule=schedule, record=ScheduleRecord(336, 2, 2, 1, 0.4))
+
+
+def test_an_autoscaler_gets_one_number_that_covers_this_hour_and_the_next() -> None:
+    farm = ApiFarm()
+    site = Site(plan_endpoints.plan_endpoints(Current(farm, scheduled(farm, 3, 5)), farm.registry, farm.clock))
+    told = site.get("/v1/plan/bank/replicas")
+    assert (told["replicas"], told["wanted"], told["has"], told["age"]) == (5, 5, 0, 3_600)
+    assert told["record"] == {"hours": 336, "missed": 2, "weeks": 2, "weeks_missed": 1, "saved": 0.4}
+    farm.clock.advance(2 * 3_600)
+    assert site.get("/v1/plan/bank/replicas")["wanted"] == 1
+    # Without a schedule the need of the horizon counts.
+    site = Site(plan_endpoints.plan_endpoints(Current(farm, short(farm, "bank", 2.5)), farm.registry, farm.clock))
+    assert site.get("/v1/plan/bank/replicas")["replicas"] == 3
+
+
+def test_an_autoscaler_scales_in_only_if_it_says_so() -> None:
+    farm = ApiFarm()
+    site = Site(plan_endpoints.plan_endpoints(Current(farm, scheduled(farm, 1)), farm.registry, farm.clock))
+    farm.join("a", "bank")
+    farm.join("b", "bank", "shop")
+    told = site.get("/v1/plan/bank/replicas")
+    assert (told["replicas"], told["wanted"], told["has"]) == (2, 1, 2)
+    assert site.get("/v1/plan/bank/replicas?scale_in=true")["replicas"] == 1
+
+
+def test_an_autoscaler_gets_no_number_from_an_old_plan_or_of_an_unknown_service() -> None:
+    farm = ApiFarm()
+    current = Current(farm, scheduled(farm, 1), PlannedService("free", Verdict.UNKNOWN, 1, None, None, None, None))
+    site = Site(plan_endpoints.plan_endpoints(current, farm.registry, farm.clock))
+    for name in ("nobody", "free"):
+        with pytest.raises(Problem, match="has no need") as caught:
+            site.get(f"/v1/plan/{name}/replicas")
+        assert caught.value.status == 404
+    farm.clock.advance(9 * DAY)
+    with pytest.raises(Problem, match="9 days old") as caught:
+        site.get("/v1/plan/bank/replicas")
+    assert caught.value.status == 503
+    with pytest.raises(Problem, match="no capacity plan: plan\\.file is not set"):
+        Site(plan_endpoints.plan_endpoints(Current(farm), farm.registry, farm.clock)).get("/v1/plan/bank/replicas")
