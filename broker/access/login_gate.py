@@ -26,7 +26,7 @@ import attrs
 from broker.access.identity import network_of
 from broker.access.password_verifiers import is_user
 from broker.core.errors import Reason, Refusal
-from broker.core.token_buckets import ADDRESSES, Rates
+from broker.core.limits import ADDRESSES, Rates
 
 GUESSES = 3
 """Wrong passwords for one name at one address, at once: people mistype."""

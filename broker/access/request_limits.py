@@ -11,7 +11,7 @@ from broker.core.errors import Reason, Refusal
 
 
 class Buckets(Protocol):
-    """Token buckets by key, in a bounded table; `broker.core.token_buckets.Rates` implements it."""
+    """Token buckets by key, in a bounded table; `broker.core.limits.Rates` implements it."""
 
     def take(self, key: str, rate: float, burst: float) -> bool:
         """Take a token of this key. Returns False beyond ``rate`` per second and a burst of ``burst``."""

@@ -19,7 +19,7 @@ from broker.access.users_access import UsersAccess
 from broker.admin.audit import FILE, AuditLog
 from broker.config.daemon_settings import Access as Config
 from broker.core.counters import Counters
-from broker.core.token_buckets import Rates
+from broker.core.limits import Rates
 from broker.core.worker import Worker
 
 

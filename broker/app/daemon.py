@@ -64,7 +64,7 @@ from broker.core.counters import Counters
 from broker.core.database import StateError, StateFull
 from broker.core.memory_budget import MemoryLimits
 from broker.core.model import NotReady, Snapshot
-from broker.core.plan_file import PlanFile
+from broker.core.plan import PlanFile
 from broker.core.store import Store
 from broker.core.worker import log_defect
 from broker.export.plan_document import parse

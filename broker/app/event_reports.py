@@ -12,7 +12,7 @@ from broker.app.member_events import MemberEvents
 from broker.app.notifications import Notifications
 from broker.config.daemon_settings import Notify, NotifyRule
 from broker.core.model import Listening, NotReady
-from broker.core.plan_file import PlanFile
+from broker.core.plan import PlanFile
 from broker.net.webhooks import Webhooks
 
 

@@ -25,10 +25,9 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.config.daemon_settings import NotifyRule
-from broker.core.backoff import Backoff
 from broker.core.interfaces import INotifications
+from broker.core.limits import Backoff, Bucket
 from broker.core.model import EVENTS
-from broker.core.token_buckets import Bucket
 from broker.wall_clock import wall
 from broker.wires.views import AnyView, Column, Row, View
 

@@ -10,7 +10,7 @@ from importlib import metadata
 from broker.app.core import Core
 from broker.app.journal import JournalWriter
 from broker.blocking import blocking
-from broker.core.plan_file import PlanFile
+from broker.core.plan import PlanFile
 
 
 @cache

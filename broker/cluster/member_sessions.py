@@ -46,8 +46,7 @@ from broker.cluster.own import OwnProviders
 from broker.cluster.publisher import Publisher, Unit
 from broker.cluster.settings import ClusterFailed, Environment
 from broker.cluster.watch_feed import SILENCE, Beats, Feed, Reopening
-from broker.core.backoff import Backoff
-from broker.core.log_limit import LogLimit
+from broker.core.limits import Backoff, LogLimit
 from broker.core.model import BROKER
 
 # Parts of a member, joined: the calls from one part to another, and what they need of the membership.

@@ -52,7 +52,7 @@ from broker.cluster.layout import LAYOUT, Foreign, IdsValue, Keys, OtherLayout
 from broker.cluster.settings import ClusterFailed, ClusterMemory, Memory
 from broker.core.cluster.cluster_interfaces import Member
 from broker.core.database import StateError
-from broker.core.disk_errors import DiskErrors
+from broker.core.disk import DiskErrors
 
 RISES = 2
 """Number of times that the remaining time of a lease must rise before its holder counts as alive. A change of etcd's

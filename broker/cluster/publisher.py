@@ -39,7 +39,7 @@ from broker.cluster.etcd.interface import (
     Put,
     TxnResult,
 )
-from broker.core.backoff import Backoff
+from broker.core.limits import Backoff
 
 MAX_BATCH = 100
 """Limit of the operations of a transaction: a write costs forty times less in one of 100 than alone, and etcd permits

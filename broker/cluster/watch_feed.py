@@ -61,7 +61,7 @@ from broker.cluster.layout import BeatValue, Keys
 from broker.cluster.membership import Database
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
-from broker.core.backoff import Backoff
+from broker.core.limits import Backoff
 
 PAGES = (200, 40, 8)
 """Keys in a page: 200 hold the reactor for some 5 ms. A page that fails, since its values are large, is read with the

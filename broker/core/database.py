@@ -5,13 +5,13 @@ Rules:
   the next start finds all acknowledged writes, and of the one in progress all or nothing.
 - A database on a full disk is not opened (`StateFull`). It can still be read (`Database.look`); then each write tries
   to open it first.
-- A write that finds the disk full releases the reserve (`broker.core.disk_reserve`), checkpoints the write-ahead log,
+- A write that finds the disk full releases the reserve (`broker.core.disk`), checkpoints the write-ahead log,
   so that the log's room is reused, and is tried once more. A write that would fill the disk is refused instead, until
   there is room besides the reserve, or in the database itself. Until then each write checkpoints the log, and a
   database that is nearly empty is compacted.
 - The database contains secrets: its mode is 0600. Content that cannot be understood is never deleted: either the error
   explains how to move the database away, or the owner sets it aside (`Database.set_aside`).
-- Each row carries a checksum (`broker.core.checksums`), which SQL can compute by ``checksum(...)``. A row that does not
+- Each row carries a checksum (`broker.core.damage`), which SQL can compute by ``checksum(...)``. A row that does not
   match goes to the table ``damaged`` (`set_rows_aside`).
 """
 
@@ -31,9 +31,8 @@ import attrs
 from twisted.logger import Logger
 
 from broker.blocking import blocking
-from broker.core.checksums import checksum, decoded
-from broker.core.damage import set_aside
-from broker.core.disk_reserve import DiskReserve, is_full
+from broker.core.damage import checksum, decoded, set_aside
+from broker.core.disk import DiskReserve, is_full
 
 BUSY_SECONDS = 1.0
 """Seconds that a write waits for another process that locks the database (an operator's ``sqlite3``). Short, because

@@ -31,7 +31,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.database import StateError, StateFull
-from broker.core.disk_errors import DiskErrors
+from broker.core.disk import DiskErrors
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry, IStore
 from broker.core.model import BROKER, Change, Kind, KnownSession, Provider

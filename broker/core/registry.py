@@ -48,8 +48,7 @@ from broker.core.model import (
 from broker.core.notifier import Notifier
 from broker.core.restored_services import Restored
 from broker.core.service_group import PANIC, ServiceGroup
-from broker.core.waits import Waits
-from broker.core.watches import Watches
+from broker.core.watches import Waits, Watches
 
 ID_DIGITS = 16
 """Digits of the greatest id: ids are exact in JSON."""

@@ -8,6 +8,11 @@ Rules:
 - The directory is private (0700), since the database contains secrets (`Auth.code`).
 - A damaged database is set aside, and the broker begins with an empty one: peers register again, and ids are above all
   that were issued (`broker.core.recorder`). A damaged row is set aside in the database, and the others are used.
+
+Table of subscribers' sessions in the store.
+
+A damaged row costs that session only, which its peer can establish again. The wire that owns the sessions validates
+their content.
 """
 
 from __future__ import annotations
@@ -20,16 +25,15 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from math import isfinite
 from typing import Any, TypeVar
 
 import attrs
 from zope.interface import implementer
 
 from broker.blocking import blocking
-from broker.core import stored_sessions
-from broker.core.checksums import checksum, summed
 from broker.core.damage import TABLE as DAMAGED
-from broker.core.damage import Damage, kept_rows, left_aside
+from broker.core.damage import Damage, checksum, kept_rows, left_aside, summed
 from broker.core.database import (
     Database,
     Design,
@@ -40,7 +44,7 @@ from broker.core.database import (
     transact,
     without_sums,
 )
-from broker.core.disk_reserve import DiskReserve, is_full
+from broker.core.disk import DiskReserve, is_full
 from broker.core.interfaces import IStore
 from broker.core.model import (
     MAX_NAMED,
@@ -54,6 +58,52 @@ from broker.core.model import (
     Verified,
 )
 
+TABLE = """
+CREATE TABLE session (
+    identity BLOB PRIMARY KEY, key TEXT NOT NULL, address TEXT NOT NULL, ttl REAL NOT NULL, version BLOB,
+    topics TEXT NOT NULL
+);
+"""
+"""``topics`` is an array in JSON, in which each character represents one byte."""
+
+SESSION_SUMS = """
+ALTER TABLE session ADD COLUMN sum INTEGER;
+UPDATE session SET sum = checksum(
+    identity, CAST(key AS BLOB), CAST(address AS BLOB), ttl, version, CAST(topics AS BLOB)
+);
+"""
+"""The step to the tables with checksums."""
+
+COLUMNS = "identity, key, address, ttl, version, topics, sum"
+
+
+def write(connection: sqlite3.Connection, rows: Sequence[KnownSession], gone: Sequence[bytes]) -> None:
+    """Store these sessions, and delete those with the identities ``gone``."""
+    connection.executemany(
+        "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [summed(*_row(session)) for session in rows],
+    )
+    connection.executemany("DELETE FROM session WHERE identity = ?", [(identity,) for identity in gone])
+
+
+def _row(session: KnownSession) -> tuple[Any, ...]:
+    s = session
+    topics = json.dumps([topic.decode("latin-1") for topic in s.topics])
+    return s.identity, s.key, s.address, float(s.ttl), s.version, topics
+
+
+def decode(identity: Any, key: Any, address: Any, ttl: Any, version: Any, topics: Any) -> KnownSession:
+    """Decode a row. Raises a built-in exception for one that this module did not write."""
+    if not (isinstance(identity, bytes) and isinstance(key, str) and isinstance(address, str)):
+        raise TypeError
+    if not (isinstance(ttl, float) and isfinite(ttl) and ttl >= 0 and isinstance(version, bytes | None)):
+        raise TypeError
+    names = json.loads(topics)
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise TypeError
+    return KnownSession(identity, key, address, ttl, version, tuple(name.encode("latin-1") for name in names))
+
+
 T = TypeVar("T")
 
 DATABASE = "elkobroker.sqlite3"
@@ -66,7 +116,7 @@ INSERT INTO counter VALUES (1, 1);
 CREATE TABLE provider (id INTEGER PRIMARY KEY, described TEXT NOT NULL);
 CREATE TABLE launcher (name TEXT PRIMARY KEY, switched_on INTEGER NOT NULL);
 """,
-    stored_sessions.TABLE,
+    TABLE,
     """
 CREATE TABLE cluster (identity TEXT PRIMARY KEY, memory TEXT NOT NULL);
 """,
@@ -79,7 +129,7 @@ UPDATE counter SET sum = checksum(next_provider);
 UPDATE provider SET sum = checksum(id, CAST(described AS BLOB));
 UPDATE launcher SET sum = checksum(CAST(name AS BLOB), switched_on);
 UPDATE cluster SET sum = checksum(CAST(identity AS BLOB), CAST(memory AS BLOB));
-{stored_sessions.SUMS}
+{SESSION_SUMS}
 {DAMAGED}
 """,
 )
@@ -103,7 +153,7 @@ _COLUMNS = {
     "counter": "next_provider, sum",
     "provider": "id, described, sum",
     "launcher": "name, switched_on, sum",
-    "session": stored_sessions.COLUMNS,
+    "session": COLUMNS,
     "cluster": "identity, memory, sum",
 }
 
@@ -190,7 +240,7 @@ class Store:
         def work(connection: sqlite3.Connection) -> None:
             connection.executemany("INSERT OR REPLACE INTO provider VALUES (?, ?, ?)", described)
             connection.executemany("DELETE FROM provider WHERE id = ?", [(id,) for id in gone])
-            stored_sessions.write(connection, sessions, sessions_gone)
+            write(connection, sessions, sessions_gone)
             _raise_counter(connection, next_provider)
 
         self._write(work)
@@ -319,7 +369,7 @@ class Store:
         counters = [number for number in rows("counter", lambda number: number) if isinstance(number, int)]
         providers = rows("provider", lambda id, text: _provider(id, json.loads(text)), "cannot be understood")
         launchers = dict(rows("launcher", lambda name, on: (str(name), bool(on))))
-        sessions = rows("session", stored_sessions.decode) if version >= SESSIONS_SINCE else ()
+        sessions = rows("session", decode) if version >= SESSIONS_SINCE else ()
         cluster = dict(rows("cluster", lambda *row: row)) if version >= CLUSTER_SINCE else {}
         # Without its row the counter begins at 1: the recorder issues ids that are far above, by the clock.
         next_provider = max([*counters, *(provider.id + 1 for provider in providers)], default=1)

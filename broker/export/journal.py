@@ -47,9 +47,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.core.disk_errors import DiskErrors
-from broker.core.disk_reserve import is_full
-from broker.core.log_limit import LogLimit
+from broker.core.disk import DiskErrors, is_full
+from broker.core.limits import LogLimit
 from broker.export.journal_feed import Timers, pause
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
 from broker.export.segments import Segments

@@ -17,8 +17,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.errors import Malformed, Reason, Refusal
+from broker.core.limits import Bucket
 from broker.core.place_table import Pool
-from broker.core.token_buckets import Bucket
 from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
 from broker.net.connection_states import OPENING

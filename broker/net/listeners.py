@@ -40,7 +40,7 @@ from twisted.python.lockfile import FilesystemLock
 
 from broker import pem
 from broker.config.endpoint import Endpoint, shown_path
-from broker.core.backoff import Backoff
+from broker.core.limits import Backoff
 from broker.core.model import Listening
 from broker.core.place_table import PlaceTable
 from broker.net.epoll_streams import dispatch

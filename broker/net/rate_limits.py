@@ -1,6 +1,6 @@
 """The refusal log, and deadlines. All tables are bounded, independent of the peers' behaviour.
 
-Rates are in `broker.core.token_buckets`.
+Rates are in `broker.core.limits`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from twisted.logger import Logger
 from broker.access.identity import network_of
 from broker.core.counters import Counters
 from broker.core.errors import Refusal
-from broker.core.log_limit import LINE_EVERY, LogLimit
-from broker.core.token_buckets import Rates
+from broker.core.limits import LINE_EVERY, LogLimit, Rates
 
 LINES = 200
 """Log lines for one reason of one wire: at once, and per `LINE_EVERY`. So the mistakes of a farm of some hundred

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.core.token_buckets import Bucket
+from broker.core.limits import Bucket
 from broker.net.connection import REFUSALS_A_SECOND, REFUSALS_AT_ONCE
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from twisted.internet.defer import succeed
 
 from broker.admin.broker_tables import plan_view
-from broker.core.plan_file import PlanFile
+from broker.core.plan import PlanFile
 from broker.export.plan_document import parse
 from tests.admin.test_console import enter
 from tests.core.plans import MADE, document, service

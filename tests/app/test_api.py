@@ -14,7 +14,7 @@ from broker.app.api import OperatorsApi, Sources
 from broker.app.core import build
 from broker.core.counters import Counters
 from broker.core.load_history import STEP
-from broker.core.plan_file import PlanFile
+from broker.core.plan import PlanFile
 from broker.core.store import Store
 
 

@@ -15,7 +15,7 @@ from zope.interface import implementer
 from broker.app.event_sources import EVERY, EventSources, report_plan
 from broker.core.interfaces import INotifications
 from broker.core.model import EVENTS, Listening, NotReady, Rights, Service
-from broker.core.plan_file import PlanFile
+from broker.core.plan import PlanFile
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.export.plan_document import parse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.backoff import Backoff
+from broker.core.limits import Backoff
 
 
 def test_a_pause_doubles_with_each_failure_up_to_the_longest() -> None:

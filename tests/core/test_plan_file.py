@@ -11,9 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from broker.core import plan_file
-from broker.core.plan import PlanChange, Verdict
-from broker.core.plan_file import MAX_SIZE, PAUSE, PlanFile
+from broker.core.plan import MAX_SIZE, PAUSE, PlanChange, PlanFile, Verdict, read_plan
 from broker.export.plan_document import parse
 from tests.core.plans import MADE, document, service
 
@@ -143,7 +141,7 @@ def test_a_reading_that_ends_after_the_file_was_replaced_counts_for_nothing(tmp_
     path.write_bytes(SHORT)
     plan = PlanFile(str(path), Clock(), lambda *call: pending, parse)
     plan.use(None)
-    pending.callback(plan_file.read(str(path), None, parse))
+    pending.callback(read_plan(str(path), None, parse))
     assert plan.current() is None
 
 

@@ -21,7 +21,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
 from broker.core.database import StateFull, StateUnusable
-from broker.core.disk_errors import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
+from broker.core.disk import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
 from broker.core.errors import Refusal
 from broker.core.model import BROKER, KnownSession, Provider, Rights, Service, Snapshot
 from broker.core.recorder import (

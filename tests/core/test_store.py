@@ -20,11 +20,11 @@ import pytest
 from zope.interface.verify import verifyObject
 
 from broker.core.database import StateFull, StateInUse, StateUnusable
-from broker.core.disk_reserve import RESERVE
+from broker.core.disk import RESERVE
 from broker.core.interfaces import IStore
 from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
-from broker.core.queues.interfaces import IQueueStore
-from broker.core.queues.store import QueueStore
+from broker.core.queues.queue_interfaces import IQueueStore
+from broker.core.queues.sqlite_store import QueueStore
 from broker.core.store import DATABASE, LOCK, SCHEMA, Store
 from tests.full_disk import no_room, on_a_small_disk
 
@@ -337,7 +337,7 @@ def test_the_reserve_lets_a_full_disk_be_written_and_is_taken_again(tmp_path: Pa
 import os, sys
 from broker.core.database import StateFull
 from broker.core.model import Provider
-from broker.core.disk_reserve import RESERVE, RESERVE_BYTES
+from broker.core.disk import RESERVE, RESERVE_BYTES
 from broker.core.store import Store
 
 state = os.path.join(sys.argv[1], "state")

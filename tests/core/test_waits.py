@@ -10,7 +10,7 @@ from broker.core.interfaces import IWait
 from broker.core.model import Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.core.waits import MAX_WAITS, Waits
+from broker.core.watches import MAX_WAITS, Waits
 
 
 def ignore(service: Service) -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from broker.core.database import StateError
 from broker.core.model import KnownSession, Provider, Service
-from broker.core.queues.interfaces import Batch
-from broker.core.queues.store import QueueStore
+from broker.core.queues.queue_interfaces import Batch
+from broker.core.queues.sqlite_store import QueueStore
 from broker.core.store import Store
 
 PROVIDERS = [Provider(n, f"label {n}", "elko", "h:1", 0.5, 1.5, (Service("bank", f"h:{n}", n),)) for n in range(1, 9)]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from broker.core.queues.store import QueueStore
+from broker.core.queues.sqlite_store import QueueStore
 from broker.core.store import Store
 from broker.export.segments import JournalLimits, Segments
 from tests.disk.power_loss import MARKS, Disk, Step, recorded
@@ -23,8 +23,8 @@ from tests.disk.power_loss import MARKS, Disk, Step, recorded
 PROGRAM = """
 import json, os, sys
 from broker.core.model import Provider, Service
-from broker.core.queues.interfaces import Batch
-from broker.core.queues.store import QueueStore
+from broker.core.queues.queue_interfaces import Batch
+from broker.core.queues.sqlite_store import QueueStore
 from broker.core.store import Store
 from broker.export.segments import JournalLimits, Segments
 

@@ -23,7 +23,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.python.threadpool import ThreadPool
 from twisted.trial.unittest import TestCase
 
-from broker.core.disk_errors import RETRY_SECONDS_MOST
+from broker.core.disk import RETRY_SECONDS_MOST
 from broker.export.journal import (
     ALIVE_SECONDS,
     FLUSH_SECONDS,

@@ -10,7 +10,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
-from broker.core.log_limit import LINE_EVERY
+from broker.core.limits import LINE_EVERY
 from broker.net.rate_limits import LINES, MAX_SHOWN, Complaints, Deadlines
 
 SYNTAX = Refusal(Reason.SYNTAX, "no message")

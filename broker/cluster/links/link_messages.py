@@ -26,10 +26,10 @@ from broker.access.identity import is_local
 from broker.cluster.links.link_wire import Attempt, LinkPeer
 from broker.config.files import is_curve_key
 from broker.config.zmq_endpoint import ZEndpoint
-from broker.core.backoff import Backoff
 from broker.core.cluster.cluster_interfaces import Member
 from broker.core.errors import Malformed, Reason
 from broker.core.interfaces import ILease
+from broker.core.limits import Backoff
 from broker.net.interfaces.limits import RouterLimits
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter

@@ -25,7 +25,7 @@ from twisted.logger import Logger
 
 from broker import small_file
 from broker.blocking import blocking
-from broker.core.checksums import checksum
+from broker.core.damage import checksum
 from broker.core.director.farm import Farm
 from broker.wall_clock import wall
 

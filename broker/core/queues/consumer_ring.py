@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from broker.core.queues.interfaces import MessageReceiver
+from broker.core.queues.queue_interfaces import MessageReceiver
 
 
 class Consumer:

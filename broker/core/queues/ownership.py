@@ -33,15 +33,15 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.core.backoff import Backoff
 from broker.core.cluster.cluster_interfaces import IQueueOwners, QueueClaim
 from broker.core.database import StateError
 from broker.core.errors import Elsewhere, Reason, Refusal
-from broker.core.queues.interfaces import ISharedQueueStore, MessagePage, RestoredMessage
+from broker.core.limits import Backoff
 from broker.core.queues.queue import Queue
+from broker.core.queues.queue_interfaces import ISharedQueueStore, MessagePage, RestoredMessage
+from broker.core.queues.queue_messages import living_name
+from broker.core.queues.queue_recorder import QueueRecorder
 from broker.core.queues.queues import MAX_QUEUES, Queues
-from broker.core.queues.recorder import QueueRecorder
-from broker.core.queues.settings import living_name
 
 REQUIRE_SECONDS = 8.0
 """Seconds for which `QueueOwnership.require` waits: less than clients wait for a reply. Loading continues."""

@@ -34,11 +34,10 @@ from psycopg.waiting import Ready, Wait
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from broker.core.checksums import checksum
-from broker.core.damage import Damage
+from broker.core.damage import Damage, checksum
 from broker.core.database import StateError, StateFull, StateUnusable
 from broker.core.model import MAX_NAMED, Verified
-from broker.core.queues.interfaces import (
+from broker.core.queues.queue_interfaces import (
     MAX_ORDER,
     Batch,
     Fenced,
@@ -47,7 +46,7 @@ from broker.core.queues.interfaces import (
     OutcomeUnknown,
     RestoredMessage,
 )
-from broker.core.queues.settings import Death, living_name
+from broker.core.queues.queue_messages import Death, living_name
 
 CONNECT_SECONDS = 5
 """Limit of time of one attempt to connect, in seconds: below the patience of a client for a reply."""

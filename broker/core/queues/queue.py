@@ -34,12 +34,13 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from broker.core.backoff import Backoff
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease
+from broker.core.limits import Backoff
 from broker.core.queues.consumer_ring import Consumer, ConsumerRing
-from broker.core.queues.interfaces import Author, MessageKeeper, MessageReceiver, QueueTable, RestoredMessage
-from broker.core.queues.messages import (
+from broker.core.queues.queue_interfaces import Author, MessageKeeper, MessageReceiver, QueueTable, RestoredMessage
+from broker.core.queues.queue_messages import (
+    DEAD,
     GONE,
     KEPT,
     OUT,
@@ -48,11 +49,12 @@ from broker.core.queues.messages import (
     WAITING,
     WRITING,
     AsideMessages,
+    Death,
     Message,
+    QueueSettings,
     ReadyMessages,
     RecentIds,
 )
-from broker.core.queues.settings import DEAD, Death, QueueSettings
 
 FIRST_PAUSE = 0.1
 """First back-off of a rejected message, in seconds. It doubles with each delivery."""

@@ -17,10 +17,9 @@ from broker.core.damage import Damage
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, StoredMemory
 from broker.core.memory_budget import MemoryBudget
-from broker.core.queues.interfaces import MessageKeeper, MessageReceiver, QueueGate, QueueInfo, RestoredMessage
-from broker.core.queues.messages import Message
 from broker.core.queues.queue import Queue
-from broker.core.queues.settings import DEAD, Death, QueueRule, QueueSettings, settings_of
+from broker.core.queues.queue_interfaces import MessageKeeper, MessageReceiver, QueueGate, QueueInfo, RestoredMessage
+from broker.core.queues.queue_messages import DEAD, Death, Message, QueueRule, QueueSettings, settings_of
 
 MAX_QUEUES = 10_000
 """Limit of queues of all spaces together, without dead-letter queues: each takes some 4 KB, and exists as long as it

@@ -20,8 +20,8 @@ from broker.access.registry_reading import RegistryReading
 from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Pinger
 from broker.core.interfaces import ILeases
+from broker.core.limits import Rates
 from broker.core.model import Rights
-from broker.core.token_buckets import Rates
 from broker.net.admission import ConnectionFactory
 from broker.net.listeners import CannotListen
 from broker.net.probes import Probes

@@ -11,7 +11,7 @@ import attrs
 from broker.access.password_verifiers import PasswordVerifier
 from broker.access.principal import Access
 from broker.blocking import blocking
-from broker.core.disk_reserve import is_full
+from broker.core.disk import is_full
 from broker.net.allowed_keys import AllowedKeys
 from broker.wires.common.known_keys import KnownKeys
 from broker.wires.interface import Context

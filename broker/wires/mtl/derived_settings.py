@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from broker.core.queues.settings import MAX_BYTES, Death, QueueRule, QueueSettings
+from broker.core.queues.queue_messages import MAX_BYTES, Death, QueueRule, QueueSettings
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.sessions.access_rules import AccessRule
 from broker.wires.mtl.sessions.settings import MtlSettings

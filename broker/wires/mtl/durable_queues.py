@@ -8,11 +8,11 @@ import attrs
 from twisted.internet.defer import Deferred, maybeDeferred
 
 from broker.core.database import StateFull
-from broker.core.queues.interfaces import IQueueStore, ISharedQueueStore, RestoredMessage
 from broker.core.queues.ownership import NAMES, QueueOwnership
+from broker.core.queues.queue_interfaces import IQueueStore, ISharedQueueStore, RestoredMessage
+from broker.core.queues.queue_recorder import QueueRecorder
 from broker.core.queues.queues import Queues
-from broker.core.queues.recorder import QueueRecorder
-from broker.core.queues.store import QueueStore
+from broker.core.queues.sqlite_store import QueueStore
 from broker.core.worker import Worker
 from broker.wall_clock import wall
 from broker.wires.interface import Context

@@ -24,8 +24,8 @@ from broker.core.counters import Counters
 from broker.core.errors import Elsewhere
 from broker.core.liveness import Leases
 from broker.core.memory_budget import MemoryBudget
-from broker.core.queues.interfaces import Author, RestoredMessage
-from broker.core.queues.messages import Message
+from broker.core.queues.queue_interfaces import Author, RestoredMessage
+from broker.core.queues.queue_messages import Message
 from broker.core.queues.queues import Queues
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
@@ -201,8 +201,10 @@ class MovedQueues:
 
 
 class NoStore:
-    """Keeper of queues that are not durable: `broker.core.queues.interfaces.MessageKeeper`. Restored messages alone are
-    shown to it."""
+    """Keeper of queues that are not durable: `broker.core.queues.queue_interfaces.MessageKeeper`.
+
+    Restored messages alone are shown to it.
+    """
 
     takes = False
 

@@ -52,7 +52,7 @@ QUEUE_COLUMNS = (
 
 
 class QueueDescription(Protocol):
-    """A queue: see `broker.core.queues.interfaces.QueueInfo`."""
+    """A queue: see `broker.core.queues.queue_interfaces.QueueInfo`."""
 
     @property
     def space(self) -> str: ...

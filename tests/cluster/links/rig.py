@@ -23,10 +23,10 @@ from broker.cluster.links.link_messages import (
 )
 from broker.cluster.links.links import LinkContext, Links
 from broker.config import zmq_endpoint
-from broker.core.backoff import Backoff
 from broker.core.cluster.cluster_interfaces import IMembers, Member, MemberHealth
 from broker.core.counters import Counters
 from broker.core.interfaces import IWait
+from broker.core.limits import Backoff
 from broker.core.liveness import Leases
 from broker.core.model import NotReady
 from broker.core.place_table import Pool

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 
-from broker.core.checksums import checksum
+from broker.core.damage import checksum
 from broker.core.director.director_interfaces import Granted
 from broker.core.director.farm_record import FRESH_SECONDS, RECORD_SECONDS, RecordedServer, decode, encode, read
 from broker.core.director.returning import AT_ONCE, LOOK_EVERY, MAX_WAITING, SETTLE, WITHIN

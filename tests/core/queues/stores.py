@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 import attrs
 
-from broker.core.queues.interfaces import IQueueStore, ISharedQueueStore, RestoredMessage
-from broker.core.queues.store import QueueStore
+from broker.core.queues.queue_interfaces import IQueueStore, ISharedQueueStore, RestoredMessage
+from broker.core.queues.sqlite_store import QueueStore
 from tests.cluster.real_postgres import PASSWORD
 
 

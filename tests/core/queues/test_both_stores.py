@@ -18,9 +18,9 @@ import attrs
 import pytest
 
 from broker.core.database import StateError, StateUnusable
-from broker.core.queues.interfaces import Batch, IQueueStore, RestoredMessage, Row
-from broker.core.queues.settings import Death
-from broker.core.queues.store import ROWS
+from broker.core.queues.queue_interfaces import Batch, IQueueStore, RestoredMessage, Row
+from broker.core.queues.queue_messages import Death
+from broker.core.queues.sqlite_store import ROWS
 from tests.cluster.real_postgres import Postgres, server
 from tests.core.queues.stores import InPostgres, OnDisk, Stores
 
@@ -150,8 +150,8 @@ CHILD = """
 import os, random, sys
 from twisted.internet import reactor, task, threads
 from broker.core.liveness import Leases
-from broker.core.queues.recorder import QueueRecorder
-from broker.core.queues.settings import Death, QueueRule, QueueSettings
+from broker.core.queues.queue_recorder import QueueRecorder
+from broker.core.queues.queue_messages import Death, QueueRule, QueueSettings
 from broker.core.queues.queues import Queues
 from tests.core.queues.stores import opened
 

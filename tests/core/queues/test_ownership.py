@@ -10,12 +10,12 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from broker.core.errors import Elsewhere, Reason, Refusal
-from broker.core.queues.interfaces import IQueueStore, RestoredMessage
 from broker.core.queues.ownership import REQUIRE_SECONDS, QueueOwnership
+from broker.core.queues.queue_interfaces import IQueueStore, RestoredMessage
+from broker.core.queues.queue_messages import Death, QueueRule, QueueSettings
+from broker.core.queues.queue_recorder import QueueRecorder
 from broker.core.queues.queues import Queues
-from broker.core.queues.recorder import QueueRecorder
-from broker.core.queues.settings import Death, QueueRule, QueueSettings
-from broker.core.queues.store import QueueStore
+from broker.core.queues.sqlite_store import QueueStore
 from tests.cluster.real_postgres import PASSWORD, Postgres, server
 from tests.core.queues.farm import Author, QueuesFarm, Worker
 from tests.core.queues.owners import Claims, Owners

@@ -13,8 +13,8 @@ import pytest
 
 from broker.core.database import StateError, StateFull, StateUnusable
 from broker.core.queues import postgres_store
-from broker.core.queues.interfaces import Batch, Fenced, OutcomeUnknown, RestoredMessage, Row
 from broker.core.queues.postgres_store import SCHEMA, STEPS, PostgresStore
+from broker.core.queues.queue_interfaces import Batch, Fenced, OutcomeUnknown, RestoredMessage, Row
 from tests.cluster.real_postgres import PASSWORD, Postgres, server
 from tests.core.queues.stores import taken
 

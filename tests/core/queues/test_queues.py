@@ -17,16 +17,21 @@ from broker.core.errors import Reason, Refusal
 from broker.core.liveness import AHEAD, TICK
 from broker.core.memory_budget import BY_ADDRESS, STORED_PART
 from broker.core.queues import queues as core
-from broker.core.queues.interfaces import QueueInfo
-from broker.core.queues.messages import DUPLICATES_FOR, MAX_REMEMBERED, OVERHEAD, AsideMessages, Message, RecentIds
 from broker.core.queues.queue import EXPIRE_AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, Queue
-from broker.core.queues.settings import (
+from broker.core.queues.queue_interfaces import QueueInfo
+from broker.core.queues.queue_messages import (
     DEFAULTS,
+    DUPLICATES_FOR,
     EXPIRES,
     MAX_DELIVERIES,
+    MAX_REMEMBERED,
+    OVERHEAD,
+    AsideMessages,
     Death,
+    Message,
     QueueRule,
     QueueSettings,
+    RecentIds,
     settings_of,
 )
 from tests.core.queues.farm import QueuesFarm, Worker

@@ -1,6 +1,6 @@
 """Recorder of queues: content of the disk at each moment, confirms of authors and their time, and failing disks.
 
-The file is longer than others: it has all tests of `broker.core.queues.recorder`.
+The file is longer than others: it has all tests of `broker.core.queues.queue_recorder`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from twisted.logger import LogLevel, capturedLogs
 
 from broker.core.damage import Damage
 from broker.core.database import StateUnusable
-from broker.core.disk_errors import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
+from broker.core.disk import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
 from broker.core.errors import Reason, Refusal
-from broker.core.queues import recorder as queue_recorder
-from broker.core.queues.interfaces import RestoredMessage
-from broker.core.queues.messages import DUPLICATES_FOR
+from broker.core.queues import queue_recorder as queue_recorder
+from broker.core.queues.queue_interfaces import RestoredMessage
+from broker.core.queues.queue_messages import DUPLICATES_FOR, Death, QueueRule, QueueSettings
+from broker.core.queues.queue_recorder import COMMIT_MESSAGES, COMMIT_SECONDS
 from broker.core.queues.queues import Queues
-from broker.core.queues.recorder import COMMIT_MESSAGES, COMMIT_SECONDS
-from broker.core.queues.settings import Death, QueueRule, QueueSettings
-from broker.core.queues.store import DATABASE
+from broker.core.queues.sqlite_store import DATABASE
 from tests.core.queues.farm import DURABLE, Author, DurableFarm, QueuesFarm, Worker
 from tests.full_disk import no_room
 

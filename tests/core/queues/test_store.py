@@ -17,9 +17,9 @@ import pytest
 
 from broker.core import database
 from broker.core.database import StateFull, StateUnusable
-from broker.core.queues.interfaces import Batch, RestoredMessage, Row
-from broker.core.queues.settings import Death
-from broker.core.queues.store import DATABASE, SCHEMA, STEPS, QueueStore
+from broker.core.queues.queue_interfaces import Batch, RestoredMessage, Row
+from broker.core.queues.queue_messages import Death
+from broker.core.queues.sqlite_store import DATABASE, SCHEMA, STEPS, QueueStore
 from tests.full_disk import no_room, on_a_small_disk
 
 NOW = 1_000_000.0
@@ -291,9 +291,9 @@ def test_a_disk_that_is_full_of_messages_has_room_again_when_they_are_taken_out(
     script = f"""
 import os, sys
 from broker.core.database import StateFull
-from broker.core.queues.interfaces import Batch
-from broker.core.queues.store import COMMIT_GONE, QueueStore
-from broker.core.disk_reserve import RESERVE, DiskReserve
+from broker.core.queues.queue_interfaces import Batch
+from broker.core.queues.sqlite_store import COMMIT_GONE, QueueStore
+from broker.core.disk import RESERVE, DiskReserve
 
 DiskReserve(sys.argv[1]).take()
 store = QueueStore(sys.argv[1])

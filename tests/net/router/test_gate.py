@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.counters import Counters
-from broker.core.log_limit import LINE_EVERY
+from broker.core.limits import LINE_EVERY
 from broker.net.rate_limits import Complaints
 from broker.net.router.router import KEYS_LOGGED, KeyGate
 from tests.net.router.rig import Allowed

@@ -14,11 +14,11 @@ from typing import Any
 import attrs
 from twisted.internet.task import Clock
 
+from broker.core.limits import Rates
 from broker.core.liveness import TICK
 from broker.core.memory_budget import MemoryBudget
 from broker.core.model import Provider, Rights
 from broker.core.registry import Registry
-from broker.core.token_buckets import Rates
 from broker.net.interfaces.router import Part, Sender
 from broker.net.outgoing import Outgoing
 from broker.wires.common.routes import Routes

@@ -6,11 +6,11 @@ from collections.abc import Collection
 from typing import Any
 
 from broker.core.memory_budget import MemoryBudget
-from broker.core.queues.interfaces import RestoredMessage
+from broker.core.queues.queue_interfaces import RestoredMessage
+from broker.core.queues.queue_messages import QueueRule, QueueSettings
+from broker.core.queues.queue_recorder import QueueRecorder
 from broker.core.queues.queues import Queues
-from broker.core.queues.recorder import QueueRecorder
-from broker.core.queues.settings import QueueRule, QueueSettings
-from broker.core.queues.store import QueueStore
+from broker.core.queues.sqlite_store import QueueStore
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.profiles.queue_profile import QueueProfile, identity_of
 from broker.wires.mtl.sessions import settings as mtl

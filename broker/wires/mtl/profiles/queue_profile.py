@@ -367,7 +367,7 @@ class _WriterPlace:
 
 
 class _ReaderPlace:
-    """State of a reader: see `broker.core.queues.interfaces.MessageReceiver`."""
+    """State of a reader: see `broker.core.queues.queue_interfaces.MessageReceiver`."""
 
     def __init__(self, queues: WorkQueues, reader: ProfileReader) -> None:
         self.room = True

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from broker.core.token_buckets import ADDRESSES
+from broker.core.limits import ADDRESSES
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.outbound import ADDRESS_BURST, ADDRESS_RATE, SOURCE_RATE
 from tests.recording.logs import nothing_fails

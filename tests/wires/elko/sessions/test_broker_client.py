@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from broker.core.model import MAX_NAME, MAX_TEXT, Auth, Rights, Service
-from broker.core.waits import MAX_WAITS
+from broker.core.watches import MAX_WAITS
 from broker.wires.elko.sessions.authentication import Policy
 from broker.wires.elko.sessions.broker_session import MAX_PROBLEMS_SHOWN, MAX_WAIT, STANDING
 from tests.wires.recording import Client, ElkoFarm, desc, found, nothing, remembered, told

@@ -16,14 +16,14 @@ import attrs
 import pytest
 
 from broker.core.database import StateUnusable
-from broker.core.disk_errors import RETRY_SECONDS
+from broker.core.disk import RETRY_SECONDS
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import MemoryLimits
 from broker.core.queues import queues as core
 from broker.core.queues.queue import FIRST_PAUSE
+from broker.core.queues.queue_messages import EXPIRES, Death, QueueRule, QueueSettings
+from broker.core.queues.queue_recorder import COMMIT_SECONDS
 from broker.core.queues.queues import QUEUE_BYTES
-from broker.core.queues.recorder import COMMIT_SECONDS
-from broker.core.queues.settings import EXPIRES, Death, QueueRule, QueueSettings
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.codec.data_messages import Response

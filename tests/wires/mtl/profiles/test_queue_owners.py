@@ -6,10 +6,10 @@ from typing import Any
 
 from broker.core.errors import Elsewhere
 from broker.core.queues.ownership import QueueOwnership
+from broker.core.queues.queue_messages import QueueRule, QueueSettings
+from broker.core.queues.queue_recorder import QueueRecorder
 from broker.core.queues.queues import Queues
-from broker.core.queues.recorder import QueueRecorder
-from broker.core.queues.settings import QueueRule, QueueSettings
-from broker.core.queues.store import QueueStore
+from broker.core.queues.sqlite_store import QueueStore
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.profiles.queue_profile import QueueProfile
 from broker.wires.mtl.sessions.principals import Side

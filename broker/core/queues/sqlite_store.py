@@ -23,13 +23,12 @@ from typing import Any
 
 from zope.interface import implementer
 
-from broker.core.checksums import checksum, summed
 from broker.core.damage import TABLE as DAMAGED
-from broker.core.damage import Damage, kept_rows
+from broker.core.damage import Damage, checksum, kept_rows, summed
 from broker.core.database import Database, Design, set_rows_aside, transact, without_sums
 from broker.core.model import MAX_NAMED, Verified
-from broker.core.queues.interfaces import MAX_ORDER, Batch, IQueueStore, RestoredMessage
-from broker.core.queues.settings import Death
+from broker.core.queues.queue_interfaces import MAX_ORDER, Batch, IQueueStore, RestoredMessage
+from broker.core.queues.queue_messages import Death
 
 DATABASE = "queues.sqlite3"
 
@@ -38,7 +37,7 @@ LOG_BYTES = 64 * 1024 * 1024
 
 COMMIT_BYTES = 4 * 1024 * 1024
 """Limit of the messages in one batch, in bytes, without the last message: the reserve has room for as much on a full
-disk (`broker.core.disk_reserve`)."""
+disk (`broker.core.disk`)."""
 
 COMMIT_GONE = 1_000
 """Limit of the messages that one batch deletes, for the same reason: each may cost a page of 4 KiB in SQLite's log."""

@@ -1,4 +1,6 @@
-"""Token buckets: the rates of connections, requests, log lines, and guesses of passwords.
+"""Limits on rates: token buckets, back-off with jitter, and log lines about frequent events.
+
+Token buckets: the rates of connections, requests, log lines, and guesses of passwords.
 
 Invariants: a table has at most `ADDRESSES` entries and evicts the least recently used one, which fills it; each
 computation tolerates a clock that is set back, as that of another reactor than the broker's own may be.
@@ -9,6 +11,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
+
+import attrs
+from twisted.internet.interfaces import IReactorTime
 
 ADDRESSES = 10_000
 """Entries of a table of rates: more than a farm has."""
@@ -82,3 +87,67 @@ class Rates(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._buckets)
+
+
+# Exponential back-off with jitter.
+
+MAX_EXPONENT = 64
+"""Consecutive failures that still lengthen a pause. A higher power of a large factor overflows a float."""
+
+
+@attrs.frozen
+class Backoff:
+    """Exponential back-off in seconds: ``first``, multiplied by ``factor`` after each further failure, at most
+    ``most``.
+
+    ``jitter`` is the random part of a pause, from 0.0 to 1.0. It spreads the retries of peers that failed at the same
+    moment.
+    """
+
+    first: float
+    most: float
+    factor: float = 2.0
+    jitter: float = 0.0
+
+    def after(self, failures: int, fraction: float = 1.0) -> float:
+        """Return the pause after that many consecutive failures, at least one, in seconds.
+
+        ``fraction`` is a random number from 0.0 to 1.0, which places the pause within the jitter.
+        """
+        length = min(self.first * self.factor ** min(failures - 1, MAX_EXPONENT), self.most)
+        return length * (1.0 - self.jitter * (1.0 - fraction))
+
+
+# Rate limit of log lines about frequent events.
+
+LINE_EVERY = 60.0
+"""Seconds between two log lines for the same key. An event that a program repeats all the time had made 30 lines a
+second."""
+
+KEYS = 10_000
+"""Limit of the keys of one table: more than a farm has addresses. The least recently logged one is evicted."""
+
+Subject = TypeVar("Subject", bound=Hashable)
+
+
+class LogLimit(Generic[Subject]):
+    """Rate limit for log lines: one in `LINE_EVERY` for each key, in a bounded table."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._logged: OrderedDict[Subject, float] = OrderedDict()
+
+    def due(self, key: Subject) -> bool:
+        """Return True if a line for this key may be logged now, and count it as logged."""
+        now = self._clock.seconds()
+        last = self._logged.get(key)
+        if last is not None and 0 <= now - last < LINE_EVERY:  # the wall clock may be set back
+            return False
+        self._logged[key] = now
+        self._logged.move_to_end(key)
+        if len(self._logged) > KEYS:
+            self._logged.popitem(last=False)
+        return True
+
+    def __len__(self) -> int:
+        return len(self._logged)

@@ -16,8 +16,7 @@ from broker.core.damage import Damage
 from broker.core.database import StateError, StateUnusable
 from broker.core.interfaces import ILeases, StoredMemory
 from broker.core.model import Verified
-from broker.core.queues.messages import Message
-from broker.core.queues.settings import Death
+from broker.core.queues.queue_messages import Death, Message
 
 
 class MessageReceiver(Protocol):
@@ -199,7 +198,7 @@ class IQueueStore(Interface):
 
     Methods block on the disk or the network, and any thread may call them. They raise
     `broker.core.database.StateError`; then nothing has changed. Each row carries a checksum
-    (`broker.core.checksums`). One that does not match is returned as `RestoredMessage.damaged`; without a readable head
+    (`broker.core.damage`). One that does not match is returned as `RestoredMessage.damaged`; without a readable head
     or a known queue it is set aside in the store instead.
     """
 

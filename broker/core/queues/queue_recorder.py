@@ -29,9 +29,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.database import StateError, StateFull
-from broker.core.disk_errors import DiskErrors
+from broker.core.disk import DiskErrors
 from broker.core.interfaces import ILeases
-from broker.core.queues.interfaces import (
+from broker.core.queues.queue import Queue
+from broker.core.queues.queue_interfaces import (
     Author,
     Batch,
     Fenced,
@@ -40,9 +41,8 @@ from broker.core.queues.interfaces import (
     RestoredMessage,
     Row,
 )
-from broker.core.queues.messages import GONE, KEPT, NOT_KEPT, WAITING, WRITING, Message
-from broker.core.queues.queue import Queue
-from broker.core.queues.store import COMMIT_BYTES, COMMIT_GONE
+from broker.core.queues.queue_messages import GONE, KEPT, NOT_KEPT, WAITING, WRITING, Message
+from broker.core.queues.sqlite_store import COMMIT_BYTES, COMMIT_GONE
 from broker.wall_clock import wall
 
 COMMIT_SECONDS = 0.005
@@ -61,7 +61,7 @@ _Gathered = tuple[Message, Author | None, Any]
 
 
 class QueueRecorder:
-    """`broker.core.queues.interfaces.MessageKeeper` over a store.
+    """`broker.core.queues.queue_interfaces.MessageKeeper` over a store.
 
     ``in_thread`` runs a function with arguments in a worker thread, and returns a Deferred of its result. ``rows`` is
     the content of the store when it was opened or looked at; ``full`` is the reason why it could not be opened, if any.
