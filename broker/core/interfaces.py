@@ -328,6 +328,9 @@ class StoredMemory(Protocol):
     def may_store(self, payer: str, size: int) -> bool:
         """Return True if ``size`` more bytes for that address are within the limits."""
 
+    def admit_stored(self, payer: str, size: int) -> None:
+        """Raise `Refusal` LIMIT unless `may_store`."""
+
     def store(self, payer: str, size: int) -> None:
         """Add bytes to what is stored for an address, or subtract them. Ask `may_store` before."""
 

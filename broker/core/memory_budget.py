@@ -244,6 +244,11 @@ class MemoryBudget:
         self.denied += 1
         return False
 
+    def admit_stored(self, payer: str, size: int) -> None:
+        """Raise `Refusal` LIMIT unless `may_store`."""
+        if not self.may_store(payer, size):
+            raise Refusal(Reason.LIMIT, "too much memory is stored for this address")
+
     def store(self, payer: str, size: int) -> None:
         """Add bytes to what is stored for an address, or subtract them. Ask `may_store` before. No-op for the empty
         payer."""

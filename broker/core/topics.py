@@ -101,8 +101,7 @@ class Topics:
             if self._name_bytes + len(topic) > self._bounds.name_bytes:
                 most = self._bounds.name_bytes
                 raise Refusal(Reason.LIMIT, f"the names of all topics may have {most} bytes, and no more")
-            if not self._memory.may_store(payer, TOPIC_BYTES + len(topic)):
-                raise Refusal(Reason.LIMIT, "the topics of this address take too much memory")
+            self._memory.admit_stored(payer, TOPIC_BYTES + len(topic))
             self._memory.store(payer, TOPIC_BYTES + len(topic))
             self._name_bytes += len(topic)
             self._entries[topic] = _Entry(topic, {outlet: {subscriber: None}}, 0, payer)

@@ -139,8 +139,7 @@ class Queue:
         size = len(head) + len(body) + OVERHEAD
         if not settings.by_address:
             payer = ""
-        if payer and not queues.memory.may_store(payer, size):
-            raise self._refusal("address", Reason.LIMIT, "what this address has stored takes too much memory")
+        queues.admit(payer, size)
         if (
             self.messages >= settings.max_messages
             or self.bytes + size > settings.max_bytes

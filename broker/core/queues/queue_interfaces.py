@@ -101,6 +101,9 @@ class QueueTable(Protocol):
     def dead_letter_queue(self, queue: Any) -> Any:
         """Return the dead-letter queue of a queue."""
 
+    def admit(self, payer: str, size: int) -> None:
+        """Raise `Refusal` LIMIT, and count it, unless ``size`` more bytes may be stored for an address."""
+
     def has_room(self, size: int) -> bool:
         """Return whether there is room for one more message of that size, in bytes."""
 

@@ -98,9 +98,7 @@ class Queues:
             if len(self._queues) - self._dead_letter_queues >= MAX_QUEUES:
                 self.refused["queues"] += 1
                 raise Refusal(Reason.LIMIT, f"there are {MAX_QUEUES} queues, and no more can be made")
-            if not self.memory.may_store(payer, QUEUE_BYTES):
-                self.refused["address"] += 1
-                raise Refusal(Reason.LIMIT, "what this address has stored takes too much memory")
+            self.admit(payer, QUEUE_BYTES)
             queue = self._make(space, name)
             queue.payer = payer
             self.memory.store(payer, QUEUE_BYTES)
@@ -212,6 +210,14 @@ class Queues:
         }
 
     # from queues
+
+    def admit(self, payer: str, size: int) -> None:
+        """Raise `Refusal` LIMIT, and count it, unless ``size`` more bytes may be stored for an address."""
+        try:
+            self.memory.admit_stored(payer, size)
+        except Refusal:
+            self.refused["address"] += 1
+            raise
 
     def has_room(self, size: int) -> bool:
         """Return whether there is room for one more message of that size."""

@@ -617,7 +617,7 @@ def test_messages_of_one_address_fill_a_queue_with_an_operators_own_bound(by_add
     half = bytes(BY_ADDRESS // STORED_PART - OVERHEAD - len(b"head"))
     farm.put(half, payer="192.0.2.1")
     if by_address:
-        with pytest.raises(Refusal, match="takes too much memory"):
+        with pytest.raises(Refusal, match="too much memory is stored for this address"):
             farm.put(half, payer="192.0.2.1")
     else:
         farm.put(half, payer="192.0.2.1")

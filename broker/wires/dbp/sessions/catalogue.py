@@ -471,8 +471,8 @@ class Catalogue:
     def _fit(self, address: str, size: int, before: int) -> None:
         """Raise `Refusal` if an info of that size does not fit into the memory of its address, where there is a shorter
         one now."""
-        if size > before and not self._memory.may_store(address, COPIES * (size - before)):
-            raise Refusal(Reason.LIMIT, "the services of this address have too long descriptions")
+        if size > before:
+            self._memory.admit_stored(address, COPIES * (size - before))
 
     def _agree(self, entry: ServiceEntry) -> None:
         """Set the agreed interval, and the number of intervals that may pass in silence."""

@@ -298,8 +298,7 @@ class Dispatcher:
         if self.requests >= bounds.requests:
             raise Refusal(Reason.LIMIT, f"there are {bounds.requests} requests on their way")
         memory, payer = self._store.memory, request.payer
-        if not memory.may_store(payer, OVERHEAD):
-            raise Refusal(Reason.LIMIT, "what this address has stored takes too much memory")
+        memory.admit_stored(payer, OVERHEAD)
         if request.retry and not self._keep(request):
             raise Refusal(Reason.LIMIT, "there is no room for a request that may be sent again")
         self._order += 1
