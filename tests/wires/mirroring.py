@@ -45,7 +45,7 @@ class Mirrors:
         waiting, self._waiting = self._waiting, []
         for name, id, why, replaced in waiting:
             here, other = self.registries[name], self.registries["b" if name == "a" else "a"]
-            provider = here.provider(id) if id in here.own_ids() else None
+            provider = here.provider(id) if here.holder(id) == "" else None
             if provider is not None and provider.services:
                 other.mirror([attrs.evolve(provider, broker=name)], (), dict.fromkeys(replaced, id))
                 here.mirror((), [(old, "left") for old in replaced])

@@ -254,10 +254,6 @@ class ClusterRegistry(Registry):
             return super().services(name, protocol)
         return [s for member in self._in_order() for s in member.services if name is None or s.name == name]
 
-    def own_ids(self) -> Sequence[int]:
-        """Return the ids of the providers that this broker holds, in order; the superseded ones are not among them."""
-        return [id for id in self._ids if id not in self._mirrors and id in self._members]
-
     def failing(self, provider: int) -> Sequence[FailingService]:
         """See `IMirror`."""
         member = self._members.get(provider)

@@ -162,11 +162,6 @@ class QueueOwnership:
 
     # for the profile
 
-    def is_here(self, space: str, name: str) -> bool:
-        """Return whether the queue can be used here now."""
-        unit = self._units.get((space, living_name(name)))
-        return unit is not None and unit.state is OwnershipState.HERE
-
     def require(self, space: str, name: str) -> Deferred[None] | None:
         """Claim and load a queue, unless it can be used here now: then None is returned.
 

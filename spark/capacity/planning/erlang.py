@@ -11,8 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import math
-
 WAIT_SHARE = 0.05
 """The share of requests that may wait. If one in twenty waits, waiting is rare enough not to shape the day of a
 user, and the providers beyond that bring little."""
@@ -63,10 +61,3 @@ def most_traffic(providers: int, wait_share: float = WAIT_SHARE) -> float:
         middle = (low + high) / 2.0
         low, high = (middle, high) if waiting(providers, middle) <= wait_share else (low, middle)
     return low
-
-
-def offered(requests: float, seconds: float, service_seconds: float) -> float:
-    """Return the erlangs of so many requests in so many seconds, each of which takes a provider so long."""
-    if seconds <= 0.0 or not math.isfinite(requests * service_seconds):
-        raise ValueError("requests, their time and their length must be finite, and the time above 0")
-    return max(requests, 0.0) / seconds * max(service_seconds, 0.0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.capacity.planning.erlang import MOST_ERLANGS, offered, providers_for, waiting
+from spark.capacity.planning.erlang import MOST_ERLANGS, providers_for, waiting
 
 
 @pytest.mark.parametrize(("erlangs", "providers"), [(1, 4), (5, 10), (20, 29), (64, 79), (200, 226)])
@@ -59,9 +59,3 @@ def test_absurd_traffic_is_an_error(erlangs):
 def test_an_absurd_share_is_an_error(share):
     with pytest.raises(ValueError, match="may wait"):
         providers_for(1.0, share)
-
-
-def test_requests_of_an_hour_make_erlangs():
-    assert offered(7_200, 3_600.0, 0.5) == 1.0
-    with pytest.raises(ValueError, match="finite"):
-        offered(math.inf, 3_600.0, 0.5)

@@ -108,8 +108,6 @@ class SaslExchange(Protocol):
     """One attempt to authenticate."""
 
     mechanism: str
-    user: str
-    """Name that the client claims; "" while it is unknown, or if no user may have it."""
 
     def step(self, response: bytes | None) -> Deferred[LoginOutcome]:
         """Process the next response. None is the absence of an initial response; later it counts as an empty one.
@@ -246,7 +244,6 @@ class _ExchangeSteps:
     most = MAX_RESPONSE
 
     def __init__(self, first: _Step) -> None:
-        self.user = ""
         self._next: _Step | None = first
         self._may_be_silent = True
 
@@ -293,12 +290,14 @@ class _ScramExchange(_ExchangeSteps):
         self._gate = logins.gate
         self._address = address
         self._server = _SERVER.make_server(self._look_up)
+        self._user = ""
+        """Name that the client claims; empty if no user may have it."""
         self._stored: PasswordVerifier | None = None
         """Verifier of the user, None if unknown."""
 
     def _look_up(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         stored, known = self._known.look_up(name)
-        self.user = name if is_user(name) else ""
+        self._user = name if is_user(name) else ""
         self._stored = stored if known else None
         return stored.salt, stored.stored_key, stored.server_key, stored.iterations
 
@@ -312,7 +311,7 @@ class _ScramExchange(_ExchangeSteps):
         return LoginChallenge(challenge.encode())
 
     def _final(self, response: str) -> LoginOutcome:
-        attempt = self._gate.begin(self._address, self.user)
+        attempt = self._gate.begin(self._address, self._user)
         try:
             self._server.set_client_final(response)
             challenge = self._server.get_server_final()
@@ -330,10 +329,10 @@ class _ScramExchange(_ExchangeSteps):
     def _end(self, response: str) -> LoginOutcome:
         if response:
             return LoginFailed(FailureReason.MALFORMED, "the last challenge is answered by an empty response")
-        return LoginDone(self.user) if self._stands() else WRONG
+        return LoginDone(self._user) if self._stands() else WRONG
 
     def _stands(self) -> bool:
-        return self._stored is not None and self._known.stands(self.user, self._stored)
+        return self._stored is not None and self._known.stands(self._user, self._stored)
 
 
 def _scram_failed(error: ScramException) -> LoginFailed:
@@ -363,7 +362,6 @@ class _PlainExchange(_ExchangeSteps):
                 FailureReason.MALFORMED, "the response is not an authorisation id, a user and a password"
             )
         wanted, name, password = parts
-        self.user = name if is_user(name) else ""
         if wanted not in ("", name):
             return NOT_YOURS
         verifiers = partial(self._known.passwords, name)
@@ -385,7 +383,6 @@ class _ExternalExchange(_ExchangeSteps):
         user = self._key_user(self._key)
         if user is None:
             return LoginFailed(FailureReason.CREDENTIALS, "the key of the connection stands for no user")
-        self.user = user
         return LoginDone(user) if response in ("", user) else NOT_YOURS
 
 

@@ -191,10 +191,8 @@ class Client:
 
 def test_a_user_comes_in_by_scram_and_knows_that_the_broker_is_the_right_one() -> None:
     client, exchange = Client("anna", "pencil"), begun("SCRAM-SHA-256")
-    assert exchange.user == ""
     first = step(exchange, client.first())
     assert isinstance(first, LoginChallenge)
-    assert exchange.user == "anna"
     last = step(exchange, client.final(first.data))
     assert isinstance(last, LoginChallenge)
     assert client.proves(last.data)
@@ -236,7 +234,6 @@ def test_a_name_with_characters_that_scram_escapes() -> None:
 def test_a_wrong_password_does_not_come_in() -> None:
     client, exchange = Client("anna", "pencil "), begun("SCRAM-SHA-256")
     assert failed(exchange, client.final(answer(exchange, client.first()))) == WRONG
-    assert exchange.user == "anna"
 
 
 def test_an_unknown_user_looks_like_a_wrong_password() -> None:
@@ -326,10 +323,9 @@ def test_the_longest_first_message_is_taken() -> None:
     assert answer(exchange, client.first()).startswith(b"r=aaa")
 
 
-def test_a_name_that_no_user_has_is_not_told_on() -> None:
-    exchange = begun("SCRAM-SHA-256")
-    answer(exchange, "n,,n=\xe9 *,r=abc".encode())
-    assert exchange.user == ""
+def test_a_name_that_no_user_may_have_looks_like_a_wrong_password() -> None:
+    client, exchange = Client("\xe9 *", "pencil"), begun("SCRAM-SHA-256")
+    assert failed(exchange, client.final(answer(exchange, client.first()))) == WRONG
 
 
 def swapped(final: bytes, old: str, new: str) -> bytes:
@@ -416,7 +412,6 @@ def test_a_user_comes_in_by_plain() -> None:
     for authorisation in (b"", b"anna"):
         exchange = begun("PLAIN")
         assert step(exchange, authorisation + b"\0anna\0pencil") == LoginDone("anna")
-        assert exchange.user == "anna"
 
 
 def test_plain_may_wait_for_an_empty_challenge() -> None:
@@ -593,7 +588,6 @@ def test_a_key_comes_in_as_its_user() -> None:
     for response in (b"", b"anna"):
         exchange = begun("EXTERNAL")
         assert step(exchange, response) == LoginDone("anna")
-        assert exchange.user == "anna"
     exchange = begun("EXTERNAL")
     assert step(exchange, None) == LoginChallenge(b"")
     assert step(exchange, None) == LoginDone("anna")
@@ -624,7 +618,6 @@ def test_anybody_comes_in_as_nobody() -> None:
     for response in (b"", b"sirhc", "\u0442".encode() * MAX_TRACE):
         exchange = begun("ANONYMOUS")
         assert step(exchange, response) == LoginDone("", response.decode())
-        assert exchange.user == ""
     exchange = begun("ANONYMOUS")
     assert step(exchange, None) == LoginChallenge(b"")
     assert step(exchange, b"") == LoginDone("")
