@@ -288,6 +288,7 @@ class RtcpSocket(Scheduled, Protocol):
         """Close at the peer's end of output. The session may continue over another connection."""
         if not self._closing:
             self._closing = True
+            self.factory.table.leave(self)
             self.transport.unregisterProducer()
             self._detach()
         self.factory.closes.add(self, CLOSE_WITHIN)

@@ -482,6 +482,17 @@ def test_a_connection_without_a_session_gives_way() -> None:
     assert not third.wire.half_closed
 
 
+def test_a_connection_whose_peer_ends_its_output_has_no_place_while_it_closes() -> None:
+    rtcp = Rtcp(TransportLimits(connections=2))
+    links = [rtcp.start()[0], rtcp.connect()]
+    assert len(rtcp.factory.table) == len(links)
+    for left, link in enumerate(reversed(links)):
+        link.protocol.readConnectionLost()
+        assert link.wire.disconnecting
+        assert len(rtcp.factory.table) == 1 - left
+    rtcp.quiet()
+
+
 def test_sessions_that_begin_too_often_are_refused() -> None:
     rtcp = Rtcp(TransportLimits(rate=1, burst=2))
     rtcp.start()
