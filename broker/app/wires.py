@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, DeferredList
 
 from broker.blocking import unavoidable
-from broker.config.schema import Config
 from broker.config.section import Binding
-from broker.core.checks.check_rules import Pinger
-from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
 from broker.core.model import NotReady, Provider, Service
-from broker.net.admission import ConnectionFactory
-from broker.net.listeners import Openings
-from broker.net.tls import Certificates
-from broker.net.udp import UdpSocket
-from broker.web.http_endpoint import Endpoint
 from broker.wires.dbp.wire import WIRE as DBP
-from broker.wires.dialect import Dialect
 from broker.wires.dns.wire import WIRE as DNS
 from broker.wires.elko.wire import BROKER, DIRECTOR
 from broker.wires.http.wire import WIRE as HTTP
 from broker.wires.interface import Context, OpenWire, Wire
 from broker.wires.mc0.wire import WIRE as MC0
 from broker.wires.mtl.wire import WIRE as MTL
-from broker.wires.views import AnyView
+
+# Types only: ``--check`` imports this module, and none of what runs.
+if TYPE_CHECKING:
+    from broker.config.schema import Config
+    from broker.core.checks.check_rules import Pinger
+    from broker.core.counters import Counters
+    from broker.net.admission import ConnectionFactory
+    from broker.net.listeners import Openings
+    from broker.net.tls import Certificates
+    from broker.net.udp import UdpSocket
+    from broker.web.http_endpoint import Endpoint
+    from broker.wires.dialect import Dialect
+    from broker.wires.views import AnyView
 
 WIRES: tuple[Wire[Any], ...] = (BROKER, DIRECTOR, MC0, DBP, MTL, DNS, HTTP)
 """All wires, in the order in which their listeners are opened."""

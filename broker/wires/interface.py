@@ -20,34 +20,37 @@ Read on in `broker.wires.views`, `broker.wires.counter` and `broker.wires.dialec
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import attrs
 from twisted.internet.defer import Deferred
 
-from broker.access.acts import Audit
-from broker.access.logins import Logins
-from broker.access.principal import Access
-from broker.config.daemon_settings import Broker
 from broker.config.section import Section
-from broker.core.checks.check_rules import Pinger
-from broker.core.checks.check_schedule import Schedule
 from broker.core.cluster.cluster_interfaces import SINGLE, ILinks, IMembers, IQueueOwners
-from broker.core.damage import Damages
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import NotReady, Service, Snapshot
-from broker.core.place_table import Pool
 from broker.core.silent_peers import EndAtOnce, Silence
-from broker.net.admission import ConnectionFactory
-from broker.net.outgoing import Outgoing
-from broker.net.rate_limits import Complaints
-from broker.net.scheduler import Scheduler
-from broker.net.tls import Certificates
-from broker.net.udp import UdpSocket
-from broker.web.http_endpoint import Endpoint
-from broker.wires.counter import Counter
-from broker.wires.dialect import Dialect
-from broker.wires.views import AnyView
+
+# Types only: ``--check`` imports this module, and none of what runs.
+if TYPE_CHECKING:
+    from broker.access.acts import Audit
+    from broker.access.logins import Logins
+    from broker.access.principal import Access
+    from broker.config.daemon_settings import Broker
+    from broker.core.checks.check_rules import Pinger
+    from broker.core.checks.check_schedule import Schedule
+    from broker.core.damage import Damages
+    from broker.core.place_table import Pool
+    from broker.net.admission import ConnectionFactory
+    from broker.net.outgoing import Outgoing
+    from broker.net.rate_limits import Complaints
+    from broker.net.scheduler import Scheduler
+    from broker.net.tls import Certificates
+    from broker.net.udp import UdpSocket
+    from broker.web.http_endpoint import Endpoint
+    from broker.wires.counter import Counter
+    from broker.wires.dialect import Dialect
+    from broker.wires.views import AnyView
 
 V = TypeVar("V", bound=attrs.AttrsInstance)
 
@@ -248,7 +251,8 @@ class Wire(Generic[V]):
 
     - ``section``: its table of the configuration; the name of the wire is that of the table.
     - ``enabled``: returns True if the configuration enables it.
-    - ``open``: creates the `OpenWire`. Raises `broker.net.listeners.CannotListen` with nothing left open.
+    - ``open``: imports what the wire needs, and creates the `OpenWire`. Raises `broker.net.listeners.CannotListen` with
+      nothing left open.
     - ``counters``: the families of all its counters, including those of its connections.
     - ``descriptors``: its file descriptors besides connections, as a function of the process limit.
     """

@@ -25,11 +25,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import IO, Any
 
 from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 
+from broker import wires
 from broker.app.heap import ALLOCATOR
 from tests import blocking_guard
 
@@ -191,6 +193,8 @@ def main() -> None:
     twistd = import_module("twisted.scripts.twistd")
     for name in ("twisted.internet.epollreactor", "broker.tap", "broker.app.daemon"):
         import_module(name)
+    for module in walk_packages(wires.__path__, "broker.wires."):
+        import_module(module.name)
     list(getPlugins(IServiceMaker))
     assert "twisted.internet.reactor" not in sys.modules
     gc.collect()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from broker.net.probes import MOST
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
 from broker.wires.dbp.dbp_settings import SECTION, Dbp
-from broker.wires.dbp.dbp_wire import open_dbp
-from broker.wires.interface import Wire
+from broker.wires.interface import Context, OpenWire, Wire
+
+
+def _open(config: Dbp, context: Context) -> OpenWire:
+    from broker.wires.dbp.dbp_wire import open_dbp
+
+    return open_dbp(config, context)
 
 
 def _descriptors(config: Dbp, every: int) -> int:
+    from broker.net.probes import MOST
+
     """Return the file descriptors that probes of services may use, one each: at most a quarter of ``every``."""
     return min(MOST, every // 4)
 
@@ -27,5 +33,5 @@ COUNTERS = (
     Counter("dbp_probes", "Probes of silent services, by outcome", "probes"),
 )
 
-WIRE = Wire(SECTION, lambda config: config.enabled, open_dbp, COUNTERS, _descriptors)
+WIRE = Wire(SECTION, lambda config: config.enabled, _open, COUNTERS, _descriptors)
 """The Core Catalog Service over ZeroMQ, with heartbeats by UDP."""

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
-from broker.wires.dns.dns_settings import SECTION
-from broker.wires.dns.dns_wire import open_dns
-from broker.wires.interface import Wire
+from broker.wires.dns.dns_settings import SECTION, Dns
+from broker.wires.interface import Context, OpenWire, Wire
+
+
+def _open(config: Dns, context: Context) -> OpenWire:
+    from broker.wires.dns.dns_wire import open_dns
+
+    return open_dns(config, context)
+
 
 COUNTERS = (
     *connection_counters("dns"),
@@ -24,5 +30,5 @@ COUNTERS = (
     Counter("dns_names.known", "Names of services, compared without case", "names", gauge=True),
 )
 
-WIRE = Wire(SECTION, lambda config: config.enabled, open_dns, COUNTERS)
+WIRE = Wire(SECTION, lambda config: config.enabled, _open, COUNTERS)
 """The Domain Name System: services by name, for any program."""

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
-from broker.wires.elko.broker_wire import OpenElko
-from broker.wires.elko.director_wire import OpenDirector
+from broker.wires.elko.config import Director, Elko
 from broker.wires.elko.section import BROKER as BROKER_SECTION
 from broker.wires.elko.section import DIRECTOR as DIRECTOR_SECTION
-from broker.wires.interface import Wire
+from broker.wires.interface import Context, OpenWire, Wire
+
+
+def _open_broker(config: Elko, context: Context) -> OpenWire:
+    from broker.wires.elko.broker_wire import OpenElko
+
+    return OpenElko(config, context)
+
+
+def _open_director(config: Director, context: Context) -> OpenWire:
+    from broker.wires.elko.director_wire import OpenDirector
+
+    return OpenDirector(config, context)
 
 
 def _line_counters(wire: str) -> tuple[Counter, ...]:
@@ -42,8 +53,8 @@ DIRECTOR_COUNTERS = (
 )
 
 # The Elko Broker has no switch: without listeners, its commands still serve the console.
-BROKER = Wire(BROKER_SECTION, lambda config: True, OpenElko, BROKER_COUNTERS)
+BROKER = Wire(BROKER_SECTION, lambda config: True, _open_broker, BROKER_COUNTERS)
 """The Elko Broker: services are offered and found."""
 
-DIRECTOR = Wire(DIRECTOR_SECTION, lambda config: config.enabled, OpenDirector, DIRECTOR_COUNTERS)
+DIRECTOR = Wire(DIRECTOR_SECTION, lambda config: config.enabled, _open_director, DIRECTOR_COUNTERS)
 """The Elko Director: users are placed into contexts."""

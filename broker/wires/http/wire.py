@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
-from broker.wires.http.http_settings import SECTION
-from broker.wires.http.http_wire import open_http
-from broker.wires.interface import Wire
+from broker.wires.http.http_settings import SECTION, Http
+from broker.wires.interface import Context, OpenWire, Wire
+
+
+def _open(config: Http, context: Context) -> OpenWire:
+    from broker.wires.http.http_wire import open_http
+
+    return open_http(config, context)
+
 
 COUNTERS = (
     *connection_counters("http"),
@@ -18,5 +24,5 @@ COUNTERS = (
     Counter("http_services", "Registrations by HTTP, by event", "events"),
 )
 
-WIRE = Wire(SECTION, lambda config: config.enabled, open_http, COUNTERS)
+WIRE = Wire(SECTION, lambda config: config.enabled, _open, COUNTERS)
 """HTTP: health, metrics and the API of operators, and registration for any program."""

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
-from broker.wires.interface import Wire
-from broker.wires.mc0.open import open_mc0
+from broker.wires.interface import Context, OpenWire, Wire
+from broker.wires.mc0.config import Mc0
 from broker.wires.mc0.section import SECTION
+
+
+def _open(config: Mc0, context: Context) -> OpenWire:
+    from broker.wires.mc0.open import open_mc0
+
+    return open_mc0(config, context)
+
 
 COUNTERS = (
     *connection_counters("mc0"),
@@ -16,5 +23,5 @@ COUNTERS = (
     Counter("mc0_sessions", "Sessions begun and ended, by event", "sessions"),
 )
 
-WIRE = Wire(SECTION, lambda config: config.enabled, open_mc0, COUNTERS)
+WIRE = Wire(SECTION, lambda config: config.enabled, _open, COUNTERS)
 """The Marionette Collective protocol over ZeroMQ."""

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
-from broker.wires.interface import Wire
-from broker.wires.mtl.open import open_mtl
+from broker.wires.interface import Context, OpenWire, Wire
+from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.section import SECTION
+
+
+def _open(config: Mtl, context: Context) -> OpenWire:
+    from broker.wires.mtl.open import open_mtl
+
+    return open_mtl(config, context)
+
 
 COUNTERS = (
     *connection_counters("mtl"),
@@ -44,5 +51,5 @@ COUNTERS = (
     Counter("mtl_topics.retained-bytes", "Size of all retained values", "bytes", gauge=True),
 )
 
-WIRE = Wire(SECTION, lambda config: config.enabled, open_mtl, COUNTERS)
+WIRE = Wire(SECTION, lambda config: config.enabled, _open, COUNTERS)
 """The Message Transport Layer, RFC 11 of ZeroMQ."""
