@@ -5,10 +5,9 @@ Z85 writes four bytes as five printable characters, so that the 32 bytes of a ke
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 
+from broker import small_file
 from broker.config.files import KEY_LENGTH, MAX_KEY_FILE, Z85, is_curve_key
 
 KEY_BYTES = 32
@@ -66,14 +65,8 @@ def read(path: str) -> str:
 
     Bytes that are no UTF-8 become a character that occurs in no key.
     """
-    # Opening a pipe without a writer would block.
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise ValueError("is no regular file")
-        data = os.read(file, MAX_KEY_FILE + 1)
-    finally:
-        os.close(file)
+    with small_file.opened(path) as file:
+        data = file.read(MAX_KEY_FILE + 1)
     if len(data) > MAX_KEY_FILE:
         raise ValueError(f"is larger than {MAX_KEY_FILE} bytes")
     return data.decode("utf-8-sig", "replace")

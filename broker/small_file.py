@@ -1,14 +1,44 @@
-"""Small files, which are read and replaced as a whole: those of operators and users, and soft state of the broker."""
+"""Small files, which are read and replaced as a whole: those of operators and users, and soft state of the broker.
+
+Only regular files are read. A pipe or a device blocks its reader for as long as it likes, and what it gave once is gone
+at the next reading, which a reload or a renewal of a certificate makes. That holds for ``/dev/stdin`` too: a file that
+the shell redirects is a regular one.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO
 
 from broker.blocking import blocking
+
+
+@blocking
+def opened(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Raises OSError, and `ValueError` for another kind of file, with a text that continues a sentence.
+    """
+    try:
+        file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
+    except IsADirectoryError:
+        raise ValueError("is no regular file") from None
+    except ValueError as error:
+        raise ValueError("cannot be read: a zero byte in its name") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ValueError("is no regular file")
+    return file
+
+
+@blocking
+def _without_waiting(path: str, flags: int) -> int:
+    # Without O_NONBLOCK, to open a pipe waits for its writer; without O_NOCTTY, the process may get a terminal.
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
 @blocking
@@ -19,12 +49,10 @@ def read(path: str | os.PathLike[str], most: int) -> bytes:
     read, an OSError is its cause.
     """
     try:
-        with open(path, "rb") as file:
+        with opened(path) as file:
             data = file.read(most + 1)
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ValueError("cannot be read: a zero byte in its name") from error
     if len(data) > most:
         raise ValueError(f"is larger than {most} bytes")
     return data

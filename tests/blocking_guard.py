@@ -47,9 +47,23 @@ found: list[str] = []
 """Reports of code of the broker that has blocked the reactor of a test."""
 
 
+UNANSWERED = ".unanswered"
+"""Suffix of a pipe that stands for the file system of the file beside it: while it is open for writing, no opening of
+that file returns, as on a network file system that does not answer."""
+
+
 def install() -> None:
     """Watch this process, a daemon, from now on."""
     _watch(blocking.must_not_block, blocking.report)
+    sys.addaudithook(_wait_for_the_file_system)
+
+
+def _wait_for_the_file_system(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and isinstance(arguments[0], str) and not arguments[0].endswith(UNANSWERED):
+        pipe = arguments[0] + UNANSWERED
+        if os.path.exists(pipe):
+            with open(pipe, "rb") as file:
+                file.read()
 
 
 def fails_a_test() -> None:

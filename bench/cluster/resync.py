@@ -22,6 +22,7 @@ from typing import Any
 from twisted.internet import reactor as _reactor  # noqa: TID253 - nothing else imports this program
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
 
 from bench.common.machine import describe
 from bench.common.report import table
@@ -75,7 +76,9 @@ def member(name: str, etcd: Etcd) -> tuple[Cluster, ClusterRegistry]:
     """Return a member, which is not started, and its registry."""
     registry = ClusterRegistry(reactor, lambda: cluster.next_id(), Restored((), 0.0, reactor, lambda ids: None))
     settings = ClusterSettings(name, ttl=30)
-    environment = Environment(connect(reactor, etcd.urls), registry, reactor, NoMemory(), settings, random.Random(1))
+    environment = Environment(
+        connect(reactor, deferToThread, etcd.urls), registry, reactor, NoMemory(), settings, random.Random(1)
+    )
     cluster = Cluster(environment, lambda error: sys.exit(str(error)))
     return cluster, registry
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
+from broker import small_file
 from broker.blocking import blocking
 
 MAX_FILE = 4 * 1024 * 1024
@@ -40,21 +41,17 @@ def read(path: str) -> str:
 def read_stamped(path: str) -> tuple[str, Stamp]:
     """Return the text of a file, and its stamp: `UNKNOWN` if it changed meanwhile. Raises `BadUsers`."""
     try:
-        # O_NONBLOCK: opening a pipe without a writer would block.
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            before = os.fstat(file)
+        with small_file.opened(path) as file:
+            before = os.fstat(file.fileno())
             _check(path, before)
-            data = _all_of(file)
-            after = _stamp_of(os.fstat(file))
-        finally:
-            os.close(file)
+            data = file.read(MAX_FILE + 1)
+            after = _stamp_of(os.fstat(file.fileno()))
     except OSError as error:
         raise unreadable(path, error) from None
+    except BadUsers:
+        raise
     except ValueError as error:
-        if isinstance(error, BadUsers):
-            raise
-        raise BadUsers("the path has a zero byte") from None
+        raise BadUsers(f"{path} {error}") from None
     if len(data) > MAX_FILE:
         raise BadUsers(f"{path} is larger than {MAX_FILE} bytes")
     try:
@@ -76,8 +73,6 @@ def unreadable(path: str, error: OSError) -> BadUsers:
 
 
 def _check(path: str, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise BadUsers(f"{path} is no regular file")
     if status.st_mode & FORBIDDEN:
         mode = stat.S_IMODE(status.st_mode)
         raise BadUsers(f"{path} has the mode {mode:04o}: only its owner may write it, and only its group may read it")
@@ -85,16 +80,6 @@ def _check(path: str, status: os.stat_result) -> None:
     # Root reads the files of all users, such as that of the broker's own user.
     if reader and status.st_uid not in (0, reader):
         raise BadUsers(f"{path} belongs to the user {status.st_uid}: it must belong to root or to the user {reader}")
-
-
-def _all_of(file: int) -> bytes:
-    """Read a file up to one byte more than it may have."""
-    parts: list[bytes] = []
-    left = MAX_FILE + 1
-    while left > 0 and (part := os.read(file, left)):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
 
 
 def _stamp_of(status: os.stat_result) -> Stamp:

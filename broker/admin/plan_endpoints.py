@@ -29,7 +29,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import stat
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +37,7 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from broker import small_file
 from broker.access.identity import same_host
 from broker.access.principal import Access, Principal
 from broker.access.registry_reading import RegistryReading
@@ -45,7 +45,7 @@ from broker.admin.broker_tables import REPORT, plan_view
 from broker.admin.table_endpoints import ListQuery, listing
 from broker.blocking import blocking
 from broker.core.errors import Reason
-from broker.core.interfaces import IRegistry
+from broker.core.interfaces import InThread, IRegistry
 from broker.core.plan import DAY, IPlan, ScheduleRecord
 from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response, answer, moment
@@ -228,8 +228,6 @@ _HEADERS = (
 TICKETS = "/plan/ticket"
 """Path below which each ticket is a segment. `broker.net.traces` hides what follows ``/ticket/``."""
 
-InThread = Callable[..., Deferred[Any]]
-
 
 @attrs.frozen
 class NewTicket:
@@ -325,12 +323,9 @@ def report_endpoints(plan: Callable[[], str | None], in_thread: InThread, ticket
 def read_report(path: str) -> Response:
     """Return the page at ``path``. Blocks on the disk. Raises `Problem` 404 if there is none, or none of its size."""
     try:
-        # A pipe or a device at this path would block the thread.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise _missing_report()
+        with small_file.opened(path) as file:
             body = file.read(MAX_PAGE + 1)
-    except OSError:
+    except (OSError, ValueError):
         raise _missing_report() from None
     if len(body) > MAX_PAGE:
         raise _missing_report()

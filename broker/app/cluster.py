@@ -87,6 +87,7 @@ class Membership:
         self._memory = StoredMemory(store, known.cluster, config.farm, self.name, reactor, core.in_thread)
         self._etcd = connect(
             reactor,
+            core.files.run,
             config.etcd,
             TlsFiles(config.ca, config.certificate, config.key, config.passphrase_file),
             config.user or "",

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import attrs
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from broker.config import daemon_settings
 from broker.core.cluster.cluster_interfaces import SINGLE, ILinks, IMembers, IQueueOwners
 from broker.core.counters import Counters
 from broker.core.damage import Damages
+from broker.core.interfaces import InThread
 from broker.core.launchers import Launchers
 from broker.core.liveness import Leases
 from broker.core.model import Launcher, Snapshot
@@ -56,7 +56,7 @@ class Core:
     leases: Leases
     scheduler: Scheduler
     complaints: Complaints
-    in_thread: Callable[..., Deferred[Any]]
+    in_thread: InThread
     damages: Damages
     members: IMembers = SINGLE
     owners: IQueueOwners = SINGLE

@@ -17,14 +17,12 @@ from twisted.internet.defer import Deferred
 
 from broker.client.errors import Lost
 
-InThread = Callable[..., Deferred[Any]]
-"""Runs a function with arguments in a thread, and returns a Deferred of its result."""
-
 
 class Endpoints:
-    """The endpoints of a client, at least one. Raises ValueError without any."""
+    """The endpoints of a client, at least one; ``in_thread`` calls a function in a thread. Raises ValueError without
+    any."""
 
-    def __init__(self, given: str | Sequence[str], in_thread: InThread) -> None:
+    def __init__(self, given: str | Sequence[str], in_thread: Callable[..., Deferred[Any]]) -> None:
         self._given = (given,) if isinstance(given, str) else tuple(given)
         if not self._given:
             raise ValueError("a client needs the endpoint of a broker")

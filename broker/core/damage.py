@@ -33,13 +33,11 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
 
 from broker.blocking import blocking
+from broker.core.interfaces import InThread
 from broker.core.model import NotReady, Verified
 
 MAX_FINDINGS = 100
 """Findings that are reported one by one; further ones are only counted. A failing disk damages many rows at once."""
-
-InThread = Callable[..., Deferred[Any]]
-"""Calls a function with arguments in a worker thread."""
 
 MARK = ".damaged-"
 """Separates the name of a file that was set aside from the time of that, in UTC."""

@@ -29,6 +29,9 @@ from broker.core.model import (
     TopicInfo,
 )
 
+InThread = Callable[..., Deferred[Any]]
+"""Calls a function with arguments in a thread, and returns a Deferred of its result."""
+
 
 class IWait(Interface):
     """Handle of a standing query."""

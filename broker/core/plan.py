@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import enum
 import os
-import stat
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -35,6 +34,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import Attribute, Interface, implementer
 
+from broker import small_file
 from broker.blocking import blocking
 from broker.core.file_watch import FileWatch
 from broker.core.interfaces import IWait
@@ -236,18 +236,16 @@ def read_plan(path: str, known: Stamp | None, parse: Callable[[bytes], Plan]) ->
     """Read the plan at ``path``; None if the file has the stamp ``known``. Blocks on the disk; raises nothing."""
     stamp = None
     try:
-        # A pipe or a device at this path would block the thread, or never end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
+        with small_file.opened(path) as file:
+            about = os.fstat(file.fileno())
             stamp = Stamp(about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns)
             if stamp == known:
                 return None
-            if not stat.S_ISREG(about.st_mode):
-                return Reading(stamp, problem="it is no regular file")
             text = file.read(MAX_SIZE + 1)
     except OSError as error:
         return Reading(stamp, problem=error.strerror or str(error))
+    except ValueError as error:
+        return Reading(stamp, problem=f"it {error}")
     if len(text) > MAX_SIZE:
         return Reading(stamp, problem=f"it has more than {MAX_SIZE} bytes")
     try:

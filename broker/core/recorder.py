@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 from broker.core.database import StateError, StateFull
 from broker.core.disk import DiskErrors
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import IRegistry, IStore
+from broker.core.interfaces import InThread, IRegistry, IStore
 from broker.core.model import BROKER, Change, Kind, KnownSession, Provider
 from broker.wall_clock import wall
 
@@ -88,7 +88,7 @@ class Recorder:
         registry: IRegistry,
         store: IStore,
         clock: IReactorTime,
-        in_thread: Callable[..., Deferred[Any]],
+        in_thread: InThread,
         disk: DiskThread,
         next_provider: int,
         sessions: Iterable[bytes] = (),

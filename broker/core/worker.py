@@ -10,10 +10,11 @@ from itertools import count
 from threading import Condition, Thread
 from typing import Any
 
-from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
+
+from broker.core.interfaces import InThread
 
 log = Logger()
 
@@ -35,7 +36,7 @@ class Worker:
         if patience is not None:
             self._pool.threadFactory = partial(Thread, daemon=True)  # type: ignore[assignment]
         self.start = self._pool.start
-        self.run: Callable[..., Deferred[Any]] = partial(deferToThreadPool, reactor, self._pool)
+        self.run: InThread = partial(deferToThreadPool, reactor, self._pool)
         """Calls a function with arguments in a thread, and returns a Deferred of its result."""
 
     def stop(self) -> None:

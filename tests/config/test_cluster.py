@@ -57,7 +57,7 @@ BAD = [
     (HERE + 'key = "/x"', 2, "cluster.key", "needs cluster.certificate as well"),
     (HERE + ETCD + 'certificate = "/no"\nkey = "/no"', 3, "cluster.certificate", "/no cannot be read"),
     (HERE + ETCD + 'ca = "/no"', 3, "cluster.ca", "/no cannot be read"),
-    (HERE + ETCD + 'ca = "/dev/null"', 3, "cluster.ca", "has no certificate in PEM form"),
+    (HERE + ETCD + 'ca = "/dev/null"', 3, "cluster.ca", "is no regular file"),
     (HERE + 'ca = ""', 2, "cluster.ca", "is no path"),
     (HERE + 'user = "u"', 2, "cluster.user", "needs cluster.password_file or cluster.password"),
     (HERE + 'user = ""\npassword = "p"', 2, "cluster.user", "is no name of a user"),

@@ -306,7 +306,7 @@ def test_tls_files(tmp_path: Path) -> None:
         ((missing, key), f"{missing} cannot be read: No such file or directory"),
         ((cert, missing), f"{missing} cannot be read: No such file or directory"),
         ((cert, key, missing), f"{missing} cannot be read: No such file or directory"),
-        ((cert, tmp_path), f"{tmp_path} cannot be read: Is a directory"),
+        ((cert, tmp_path), f"{tmp_path} is no regular file"),
         ((cert, other), f"the private key in {other} does not belong to the certificate in {cert}"),
         ((junk, key), f"{junk} has no certificate in PEM form"),
         ((cert, junk), f"{junk} has no private key in PEM form"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.blocking_guard import UNANSWERED
 from tests.contract.newcomers import DOORS
 from tests.integration.configurations import every_listener
 from tests.integration.daemon import Daemon
@@ -33,16 +34,21 @@ def unread(daemon: Daemon, config: Path) -> Iterator[None]:
 @contextmanager
 def unanswered(daemon: Daemon, config: Path) -> Iterator[None]:
     """A reload reads a file that does not come, as from a network file system that does not answer."""
-    text = config.read_bytes()
-    config.unlink()
-    os.mkfifo(config)
-    daemon.signal(signal.SIGHUP)
-    pipe = until(lambda: opened(config))
-    assert pipe is not None
+    pipe = reading(daemon, config)
     yield
-    os.write(pipe, text)
     os.close(pipe)
     daemon.wait_for("the configuration was reloaded")
+
+
+def reading(daemon: Daemon, config: Path) -> int:
+    """Let the daemon read its configuration. Returns a descriptor; the reading ends when it is closed."""
+    path = Path(f"{config}{UNANSWERED}")
+    os.mkfifo(path)
+    daemon.signal(signal.SIGHUP)
+    pipe = until(lambda: opened(path))
+    assert pipe is not None
+    path.unlink()
+    return pipe
 
 
 def opened(pipe: Path) -> int | None:
@@ -90,11 +96,7 @@ def test_a_stop_does_not_wait_for_a_file_that_does_not_come(tmp_path: Path) -> N
     config = Path(options[1])
     with Daemon(tmp_path, *options) as daemon:
         daemon.http_port()
-        config.unlink()
-        os.mkfifo(config)
-        daemon.signal(signal.SIGHUP)
-        pipe = until(lambda: opened(config))
-        assert pipe is not None
+        pipe = reading(daemon, config)
         daemon.signal(signal.SIGTERM)
         assert daemon.ended() == -signal.SIGTERM
         os.close(pipe)

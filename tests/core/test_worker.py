@@ -147,9 +147,9 @@ class Serving(TestCase):
             done.set()
             timed.report(lambda: reported.callback(threading.current_thread().name))
 
-        timed.after(0.01, last)
         timed.after(0.0, fail)
         timed.after(0.0, lambda: threads.append("first"))
+        timed.after(0.01, last)
         assert done.wait(PATIENCE)  # in the thread of the reactor, which does nothing else
         assert threads == ["first", "test"]
         assert await reported == threading.current_thread().name

@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, TimeoutError
-from twisted.internet.threads import deferToThreadPool
 from zope.interface import implementer
 
 from broker.cluster.etcd import codec
@@ -35,7 +33,7 @@ from broker.cluster.etcd.interface import (
     Watcher,
 )
 from broker.cluster.etcd.watching import Watch
-from broker.wall_clock import wall
+from broker.core.interfaces import InThread
 
 CALLS = 6
 """Calls at a time: Twisted opens a connection for each, and etcd answers no more of them in a second than of six."""
@@ -56,6 +54,7 @@ T = TypeVar("T")
 
 def connect(
     reactor: Any,
+    in_thread: InThread,
     endpoints: Sequence[str],
     tls: TlsFiles | None = None,
     user: str = "",
@@ -65,6 +64,7 @@ def connect(
 ) -> EtcdClient:
     """Return a client; nothing is connected before the first call. Raises ValueError for unusable settings.
 
+    - ``in_thread``: calls a function in the thread that reads files of operators.
     - ``endpoints``: URLs ``http://host:port`` or ``https://host:port``, tried in this order from a random one on
       (``rng``), so that the brokers of a cluster use different members of etcd.
     - ``tls``: files for endpoints ``https``; None trusts the authorities of the system.
@@ -78,10 +78,7 @@ def connect(
         raise ValueError("an endpoint of etcd is given twice")
     secure: Tls | None = None
     if any(each.startswith("https:") for each in urls):
-        # The threads in which names are resolved.
-        secure = Tls(
-            tls or TlsFiles(), partial(wall, reactor), partial(deferToThreadPool, reactor, reactor.getThreadPool())
-        )
+        secure = Tls(tls or TlsFiles(), reactor, in_thread)
     if secure is None and tls is not None and tls != TlsFiles():
         raise ValueError("certificates for etcd are given, but no endpoint is https")
     first = (rng or random).randrange(len(urls))

@@ -11,7 +11,7 @@ import attrs
 from OpenSSL import SSL, crypto
 from service_identity.cryptography import verify_certificate_hostname, verify_certificate_ip_address
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
+from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IReactorTime
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -19,6 +19,12 @@ from zope.interface import implementer
 from broker import pem
 from broker.access.identity import is_address
 from broker.blocking import blocking
+from broker.core.interfaces import InThread
+from broker.wall_clock import wall
+
+LOOK_WITHIN = 1.0
+"""Seconds for a look at the files before a connection. Another file, on a file system that does not answer, may occupy
+the thread; a lease in etcd must be renewed all the same, in some seconds."""
 
 
 @attrs.frozen
@@ -48,16 +54,13 @@ class _Reading:
 class Tls:
     """Settings of TLS for the connections to all endpoints. Raises ValueError if the files are unusable.
 
-    Changed files are read again before the next connection, ``in_thread``; as long as they are unusable, their old
-    content is used.
+    Changed files are read again before the next connection, ``in_thread``; as long as they are unusable, or the thread
+    is busy, their old content is used.
     """
 
-    def __init__(
-        self, files: TlsFiles, now: Callable[[], float], in_thread: Callable[..., Deferred[_Reading | None]]
-    ) -> None:
+    def __init__(self, files: TlsFiles, clock: IReactorTime, in_thread: InThread) -> None:
         self._files = files
-        self._now = now
-        """Returns seconds of the epoch: certificates are the only things here that depend on it."""
+        self._clock = clock
         self._in_thread = in_thread
         self._reading = _read(files)
         self._refused: list[str] = []
@@ -67,13 +70,14 @@ class Tls:
         """Return the settings for a connection to a host, whose certificate must have its name."""
 
         def looked(found: _Reading | Failure | None) -> IOpenSSLClientConnectionCreator:
-            # A failure: the files are half written, and the next connection looks again.
+            # A failure: the files are half written, or do not come, and the next connection looks again.
             if isinstance(found, _Reading):
                 self._reading = found
             self._refused.clear()
             return _Verifying(self._reading.context, host, self._refused)
 
-        return self._in_thread(_changed, self._files, self._reading.stamp).addBoth(looked)
+        looking: Deferred[_Reading | None] = self._in_thread(_changed, self._files, self._reading.stamp)
+        return looking.addTimeout(LOOK_WITHIN, self._clock).addBoth(looked)
 
     def sentence(self, where: str, reason: str) -> str:
         """Return the sentence for operators for a failed handshake."""
@@ -85,7 +89,7 @@ class Tls:
             return f"TLS with {where} fails: {reason}"
         if self._reading.ends is None:
             return f"{where} requires a client certificate ({reason})"
-        if self._reading.ends <= self._now():
+        if self._reading.ends <= wall(self._clock):
             day = datetime.fromtimestamp(self._reading.ends, UTC).date()
             return f"the client certificate in {self._files.certificate} expired on {day}, and {where} refuses it"
         return f"{where} refuses the client certificate in {self._files.certificate} ({reason})"

@@ -22,8 +22,7 @@ Departed servers are excluded, although their contexts may still await cleanup.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -58,6 +57,7 @@ from broker.core.director.reservations import Reservations
 from broker.core.director.returning import Returning
 from broker.core.director.server_link import ServerLink
 from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import InThread
 from broker.core.notifier import Notifier
 from broker.wall_clock import wall
 
@@ -157,10 +157,6 @@ def targets(presence: Presence, context: str | None, user: str | None) -> Sequen
 def _present(servers: Iterable[Server]) -> tuple[Server, ...]:
     """Return the servers that have a link, each once."""
     return tuple(dict.fromkeys(server for server in servers if server.links))
-
-
-InThread = Callable[..., Deferred[Any]]
-"""Runs a function with arguments in the worker thread."""
 
 
 @implementer(IDirector)

@@ -7,6 +7,7 @@ from typing import Any
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
 from broker.cluster.etcd.client import EtcdClient, connect
@@ -65,7 +66,7 @@ class ClientCase(TestCase):
 
     def client(self, *urls: str, **options: Any) -> EtcdClient:
         """A client of these endpoints, the first of which is preferred."""
-        client = connect(reactor, urls, **options)
+        client = connect(reactor, deferToThread, urls, **options)
         while client.endpoint != urls[0]:
             client.change_endpoint()
         self.addCleanup(client.close)

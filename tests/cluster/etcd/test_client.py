@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
+from twisted.internet.threads import deferToThread
 
 from broker.cluster.etcd.client import connect
 from broker.cluster.etcd.interface import (
@@ -150,7 +151,7 @@ class CallsTests(ClientCase):
         assert [each.keys[0].value for each in found] == [b"%d" % n for n in range(100)]
 
     async def test_close_ends_calls_and_watches(self) -> None:
-        client = connect(reactor, [self.etcd.url])
+        client = connect(reactor, deferToThread, [self.etcd.url])
         watcher = Recorder()
         client.watch(b"/", b"0", 0, watcher)
         running = [client.range(b"/", b"0") for _ in range(20)]
@@ -178,16 +179,16 @@ class SettingsTests(ClientCase):
             "http://[::1",
         ):
             with self.assertRaises(ValueError) as caught:
-                connect(reactor, [wrong])
+                connect(reactor, deferToThread, [wrong])
             assert "is not an endpoint of etcd" in str(caught.exception)
         for several, sentence in (([], "no endpoint"), (["http://a:1", "http://a:1/"], "twice")):
             with self.assertRaises(ValueError) as caught:
-                connect(reactor, several)
+                connect(reactor, deferToThread, several)
             assert sentence in str(caught.exception)
 
     def test_the_first_endpoint_is_random(self) -> None:
         urls = [f"http://etcd{n}:2379" for n in range(4)]
-        assert {connect(reactor, urls).endpoint for _ in range(200)} == set(urls)
+        assert {connect(reactor, deferToThread, urls).endpoint for _ in range(200)} == set(urls)
 
     async def test_an_unknown_host(self) -> None:
         client = self.client("http://no-such-host.invalid:2379")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from twisted.internet import reactor
+from twisted.internet.threads import deferToThread
 
 from broker.cluster.etcd.client import connect
 from broker.cluster.etcd.credentials import TlsFiles
@@ -208,8 +209,8 @@ class CertificateTests(ClientCase):
             (self.trusting((key, key)), "has no certificate in PEM"),
         ):
             with self.assertRaises(ValueError) as caught:
-                connect(reactor, ["https://etcd1:2379"], files)
+                connect(reactor, deferToThread, ["https://etcd1:2379"], files)
             assert sentence in str(caught.exception)
         with self.assertRaises(ValueError) as caught:
-            connect(reactor, ["http://etcd1:2379"], self.trusting())
+            connect(reactor, deferToThread, ["http://etcd1:2379"], self.trusting())
         assert "no endpoint is https" in str(caught.exception)
