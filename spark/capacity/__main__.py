@@ -28,7 +28,7 @@ from spark.capacity.planning.plan import Options
 from spark.capacity.planning.policy import Assumptions, PolicyError, read_assumptions
 from spark.capacity.planning.what_if import QuestionError
 from spark.capacity.progress import Progress
-from spark.capacity.session import MEMORY, NoJavaError, open_session
+from spark.capacity.session import LOG, MEMORY, NoJavaError, open_session
 from spark.capacity.tables import snapshots
 from spark.capacity.tables.object_store import (
     ObjectFolder,
@@ -186,7 +186,11 @@ def run_jobs(arguments: argparse.Namespace, progress: Progress, *journals: Place
         with progress.job("ingest") as step:
             step(1.0, f"nothing new since the plan of {issued:%Y-%m-%d %H:%M} UTC: {out / 'report.html'} is up to date")
         return
-    work_through(open_session(arguments.master, memory=arguments.memory), settings, work, progress)
+    folder = work or (out if isinstance(out, Path) else None)
+    if folder is not None:
+        Tables(None, folder).need_folder()
+    log = None if folder is None else folder / LOG
+    work_through(open_session(arguments.master, memory=arguments.memory, log=log), settings, work, progress)
 
 
 def last_plan(settings: Settings, work: Path | None) -> datetime | None:

@@ -3,7 +3,9 @@
 Rules:
 - Time is UTC everywhere. The workers are this very Python: Spark would take the first `python3` of the path.
 - On one machine nothing listens on the network, and the page that shows the jobs is off.
-- These settings give way to spark-submit: there the master and the memory are already chosen.
+- With spark-submit the master and the memory are already chosen, and every setting that the user made stays, but for
+  those on which the tables depend (`NEEDED`).
+- The output of Java goes to a file (`LOG` of the out directory), in which the reason stands where Spark does not start.
 - Another Spark of the machine has no part in it: SPARK_HOME is that of the package, and on one machine the workers run
   this very Python, whatever the environment names.
 - Without a usable Java there is one sentence, and no page of Java's and Python's complaints.
@@ -18,6 +20,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
@@ -50,8 +54,42 @@ JAVA_PATIENCE = 60
 """Seconds for `java -version`: a machine under load takes long for its first Java."""
 
 
+NEEDED = {
+    "spark.sql.session.timeZone": "UTC",
+    # A date stays text unless a schema says otherwise.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    # Spark's own form, of 12 bytes, has no minimum that a reader could skip by.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.ansi.enabled": "true",
+}
+"""Settings on which the tables depend."""
+
+PREFERRED = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.maxConcurrentOutputFileWriters": str(WRITERS),
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Arrow's own allocator gives memory back at once: to get it again takes a fifth of the time of an ingest.
+    "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
+    # Wide rows make long methods, which Java would leave uncompiled.
+    "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
+    "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
+}
+"""Settings that give way to those of the user of spark-submit."""
+
+SHUFFLE = "spark.sql.shuffle.partitions"
+
+OUTPUTS = (1, 2)
+"""Descriptors of the standard output and error: Java tells the reason of its end on either."""
+
+LOG = ".spark.log"
+"""Name of the file for the output of Java in the out directory: of the last run."""
+
+
 class NoJavaError(Exception):
-    """There is no Java here that can run Spark."""
+    """There is no Java here that can run Spark, or it does not start."""
 
 
 def find_java(home: str | None, bundled: Path = BUNDLED_JAVA) -> Path:
@@ -103,9 +141,9 @@ def need_own_spark(local: bool) -> None:
 
 
 def open_session(
-    master: str | None = None, *, memory: str = MEMORY, extra: dict[str, str] | None = None
+    master: str | None = None, *, memory: str = MEMORY, extra: dict[str, str] | None = None, log: Path | None = None
 ) -> SparkSession:
-    """Start Spark, or join the Spark that spark-submit started."""
+    """Start Spark, or join that of spark-submit. The output of one that is started goes to the file ``log``."""
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         need_own_spark(local=(master or LOCAL).startswith("local"))
@@ -120,30 +158,39 @@ def open_session(
             builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     elif master:
         builder = builder.master(master)
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.maxConcurrentOutputFileWriters": str(WRITERS),
-        # A date stays text unless a schema says otherwise.
-        "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
-        "spark.sql.parquet.compression.codec": "zstd",
-        # Spark's own form, of 12 bytes, has no minimum that a reader could skip by.
-        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.ansi.enabled": "true",
-        # Arrow's own allocator gives memory back at once: to get it again takes a fifth of the time of an ingest.
-        "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": "system",
-        # Wide rows make long methods, which Java would leave uncompiled.
-        "spark.driver.extraJavaOptions": "-XX:-DontCompileHugeMethods",
-        "spark.executor.extraJavaOptions": "-XX:-DontCompileHugeMethods",
-    }
-    for name, value in {**settings, **(extra or {})}.items():
+    set_by_user = _settings_of_submit() if submitted else {}
+    settings = {name: value for name, value in PREFERRED.items() if name not in set_by_user} | NEEDED | (extra or {})
+    for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    if "spark.sql.shuffle.partitions" not in (extra or {}):
+    session = builder.getOrCreate() if submitted or log is None else _started(builder, log)
+    if SHUFFLE not in settings and SHUFFLE not in set_by_user:
         # Small exchanges are joined again by Spark itself.
         parts = max(PARTITIONS, PARTS_OF_A_CORE * session.sparkContext.defaultParallelism)
-        session.conf.set("spark.sql.shuffle.partitions", str(parts))
+        session.conf.set(SHUFFLE, str(parts))
     return session
+
+
+def _settings_of_submit() -> dict[str, str]:
+    """Return the settings that the user gave to spark-submit, or in its defaults file."""
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
+
+
+def _started(builder: SparkSession.Builder, log: Path) -> SparkSession:
+    """Start Spark with its output in a file. Raises `NoJavaError` with the last line of it where Java ends at once."""
+    sys.stdout.flush()
+    kept = {number: os.dup(number) for number in OUTPUTS}
+    try:
+        with log.open("wb") as file:
+            for number in OUTPUTS:
+                os.dup2(file.fileno(), number)
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        lines = log.read_text(errors="replace").split("\n")
+        told = [line.strip() for line in lines if line.strip() and not line.startswith("WARNING")]
+        # The first two lines have the reason, the others are advice.
+        raise NoJavaError(f"Java does not start: {': '.join(told[:2]) or error}") from error
+    finally:
+        for number, own in kept.items():
+            os.dup2(own, number)
+            os.close(own)

@@ -1,12 +1,16 @@
 """The session: which Java it takes, and what it says where there is none."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from spark.capacity.session import NoJavaError, find_java, java_version, need_own_spark
+
+ROOT = Path(__file__).parents[2]
 
 
 def command(path: Path, says: str) -> Path:
@@ -67,3 +71,56 @@ def test_time_is_utc_and_nothing_listens_elsewhere(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.driver.host") == "127.0.0.1"
     assert spark.sparkContext.uiWebUrl is None
+
+
+SUBMITTED = """
+from spark.capacity.session import open_session
+spark = open_session()
+conf = spark.sparkContext.getConf()
+names = ("spark.ui.enabled", "spark.executor.extraJavaOptions", "spark.driver.extraJavaOptions")
+print([conf.get(name).split()[-1] for name in names], spark.conf.get("spark.sql.shuffle.partitions"),
+      spark.conf.get("spark.sql.session.timeZone"))
+"""
+
+
+@pytest.mark.long
+def test_settings_of_spark_submit_stay_but_for_those_that_the_tables_need(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(SUBMITTED)
+    given = {
+        "spark.ui.enabled": "true",
+        "spark.ui.port": "0",
+        "spark.executor.extraJavaOptions": "-Dmine=1",
+        "spark.sql.shuffle.partitions": "3",
+        "spark.sql.session.timeZone": "Asia/Tokyo",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    options = [word for name, value in given.items() for word in ("--conf", f"{name}={value}")]
+    submit = Path(sys.executable).parent / "spark-submit"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+    ran = subprocess.run(
+        [submit, "--master", "local[1]", *options, job], capture_output=True, text=True, env=environment, check=True
+    )
+    assert ran.stdout == "['true', '-Dmine=1', '-XX:-DontCompileHugeMethods'] 3 UTC\n"
+
+
+def test_a_java_that_ends_at_once_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "segments").mkdir()
+    out = tmp_path / "out"
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "spark.capacity",
+        "run",
+        "--journal",
+        tmp_path,
+        "--out",
+        out,
+        "--memory",
+        "99999g",
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert ran.returncode == 1
+    [line] = ran.stderr.splitlines()
+    assert line.startswith("capacity: Java does not start: ")
+    assert "heap" in line or "memory" in line.lower()

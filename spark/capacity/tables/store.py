@@ -126,8 +126,8 @@ class Tables:
 
     def lock(self) -> None:
         """Make the directory, and keep other runs out."""
+        self.need_folder()
         try:
-            self.out.mkdir(parents=True, exist_ok=True)
             lock = (self.out / ".lock").open("w")
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -135,6 +135,13 @@ class Tables:
         except OSError as error:
             raise OutError(f"cannot write to {self.out}: {error.strerror}") from error
         self._lock = lock
+
+    def need_folder(self) -> None:
+        """Make the directory. Raises `OutError`."""
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutError(f"cannot write to {self.out}: {error.strerror}") from error
 
     def open(self) -> None:
         """Keep other runs out, and finish what a run that was cut off has left."""

@@ -7,6 +7,7 @@ import pytest
 from spark.capacity.__main__ import main
 from spark.capacity.planning import what_if
 from spark.capacity.planning.plan import Options, plan_service
+from spark.capacity.planning.policy import Assumptions, read_assumptions
 from spark.capacity.tables.schema import BRONZE_RECORDS, GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, SILVER_PROVIDER_5M
 from spark.capacity.tables.store import Tables
 from tests.spark.farm import put_dates
@@ -97,7 +98,7 @@ def test_a_known_event_and_the_growth_of_the_run_are_in_the_question(tables):
     assert asked(tables, assumed=policy(tables, "growth = 1.3\n"))["need_horizon"] == 5
     assert asked(tables, assumed=policy(tables, "growth = 1.3\n"), growth=2.0)["need_horizon"] == 9
     (tables.out / what_if.POLICY).unlink()
-    assert what_if.policy_of_run(tables.out) == what_if.Assumptions()
+    assert what_if.policy_of_run(tables.out) == Assumptions()
 
 
 def test_another_policy_file_makes_the_bounds_again(tables, tmp_path, capsys):
@@ -110,7 +111,7 @@ def test_another_policy_file_makes_the_bounds_again(tables, tmp_path, capsys):
         assert capsys.readouterr().out.splitlines()[1].split()[5] == need
     hours = f"from = {hour(NOW - 1)}\nto = {hour(NOW)}\n"
     path.write_text(f"[[exclude]]\n{hours}")
-    [(_, kept)] = what_if.answer(tables, Options(what_if.read_assumptions(path)), again=True)
+    [(_, kept)] = what_if.answer(tables, Options(read_assumptions(path)), again=True)
     assert (kept["peak_bound"], kept["highest"]) == (180.0, 100.0)
     path.write_text("[[policy]]\nservices = 'nobody'\n")
     assert main(question) == 1
