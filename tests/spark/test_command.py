@@ -55,6 +55,11 @@ def test_a_path_that_cannot_be_published_is_said_before_the_work(
     assert main(["run", "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / name)]) == 1
     assert f"with {part} in its path: name another one" in capsys.readouterr().err
     assert not (tmp_path / name).exists()
+    # A link has another name, and the same path.
+    (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / name)
+    assert main(["run", "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "link")]) == 1
+    assert f"with {part} in its path: name another one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--journal", "--out"])

@@ -95,8 +95,11 @@ UNPUBLISHED = re.compile(r"[]\[^|\\]|%[0-9A-Fa-f]{2}")
 
 
 def need_publishable(out: Path) -> None:
-    """Raise `OutError` for a folder in which no table could be published: better now than after the work."""
-    if found := UNPUBLISHED.search(str(out.absolute())):
+    """Raise `OutError` for a folder in which no table could be published: better now than after the work.
+
+    The real path counts: delta-rs resolves links, relative paths and descriptors before it reads the name as a URI.
+    """
+    if found := UNPUBLISHED.search(str(out.resolve())):
         raise OutError(f"{out}: tables cannot be published in a folder with {found[0]} in its path: name another one")
 
 
