@@ -475,12 +475,13 @@ def test_one_service_has_and_several_have(names, said):
 def test_each_number_of_a_plan_opens_to_its_inputs():
     tables = {"gold_plan": [plan("a", full_load=50.0)], "gold_forecast": forecast("a")}
     told = text(section(parsed(render(tables)), "Service a"))
-    assert "460 (load): 200, the highest minute (five, where no minutes are known) in the hour of Saturday" in told
-    assert "2026-05-30 18:00 UTC, x 1.3 x 1.77 by the forecast, growth or an event" in told
+    assert "460 (load) 200 x 1.3 x 1.77 (the forecast, growth or an event): the highest minute" in told
+    assert "came on Saturday, 2026-05-30, at 18 h UTC" in told
     # 460 / (50 x 70 %) are 14, and two.
-    assert "11: 16 by peak bound at 70% load + 2 spare, 1 by at least 1" in told
-    assert "a day ahead 3.1 % (said 4 %, came 1 of 12 days); a week ahead 5 % (said 4.5 %, came 0 of 3 weeks)" in told
-    assert "4 of 336 hours, in 1 of 2 past weeks, had a peak above the bound of the hour; it needs" in told
+    assert "11 the largest of 16 (peak bound at 70% load + 2 spare), 1 (at least 1)" in told
+    assert "3.1 % a day ahead: said 4 %, came 1 of 12 days" in told
+    assert "5 % a week ahead: said 4.5 %, came 0 of 3 weeks" in told
+    assert "fewer provider-hours a peak was above the bound of the hour in 4 of 336 hours, in 1 of 2 past weeks" in told
 
 
 def test_a_shortage_of_now_has_one_wording():
