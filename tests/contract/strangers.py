@@ -224,6 +224,49 @@ def _offers(number: int, size: Size) -> Iterator[bytes]:
         yield elko({"op": "willserve", "services": offers})
 
 
+def _provider(number: int) -> bytes:
+    address = {"op": "address", "protocol": "tcp", "hostport": f"h{number}:1"}
+    words = ({"op": "auth"}, address, {"op": "willserve", "context": "c", "capacity": -1})
+    return b"".join(elko({"to": "provider", **each}) for each in words)
+
+
+def _opened(name: str) -> bytes:
+    return elko({"to": "provider", "op": "context", "context": name, "open": True, "yours": False})
+
+
+def _director_contexts(number: int, size: Size) -> Iterator[bytes]:
+    """Contexts, each in a clone set of its own and with a closed gate."""
+    yield _provider(number)
+    for each in range(size.sent // 1_500):
+        name = f"c-{number}.{each}-1"
+        yield _opened(name)
+        yield elko({"to": "provider", "op": "gate", "context": name, "open": False, "reason": "r" * 150})
+
+
+def _director_users(number: int, size: Size) -> Iterator[bytes]:
+    yield _provider(number)
+    for each in range(size.sent // 500):
+        context = f"c-{number}.{each // 5_000}"
+        if not each % 5_000:
+            yield _opened(context)
+        user = f"u-{number}.{each}-1"
+        yield elko({"to": "provider", "op": "user", "context": context, "user": user, "on": True})
+
+
+def _director_reservations(number: int, size: Size) -> Iterator[bytes]:
+    yield _provider(number)
+    for each in range(size.sent // 1_000):
+        user = f"{number}.{each}".ljust(200, "u")
+        words = {"op": "reserve", "protocol": "tcp", "context": f"c-{number}", "user": user}
+        yield elko({"to": "provider", **words})
+
+
+def _director_watches(number: int, size: Size) -> Iterator[bytes]:
+    yield elko({"to": "admin", "op": "auth"})
+    for each in range(size.sent // 3_000):
+        yield elko({"to": "admin", "op": "watch", "user": f"{number} {each} ".ljust(250, "x")})
+
+
 def _block(number: int, size: Size) -> Iterator[bytes]:
     yield b'{"to":"client", "op":"auth", "label":"'
     yield from _long(size)
@@ -366,6 +409,10 @@ ATTACKS = {
     "elko-waits": Attack("elko", _waits),
     "elko-offers": Attack("elko", _offers),
     "elko-block": Attack("elko", _block),
+    "director-contexts": Attack("director", _director_contexts),
+    "director-users": Attack("director", _director_users),
+    "director-reservations": Attack("director", _director_reservations),
+    "director-watches": Attack("director", _director_watches),
     "websocket-finds": Attack("websocket", _web_finds),
     "websocket-fragments": Attack("websocket", _fragments),
     "websocket-head": Attack("websocket", _web_head),

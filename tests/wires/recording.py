@@ -14,6 +14,7 @@ from broker.access.login_gate import LoginGate
 from broker.core.errors import Malformed, Refusal
 from broker.core.interfaces import IControl
 from broker.core.launchers import Launchers
+from broker.core.memory_budget import BY_ADDRESS
 from broker.core.model import Auth, Launcher, Provider, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
@@ -38,7 +39,7 @@ class RecordingPeer:
         self.refusals: list[Refusal] = []
         self.debugs: list[tuple[str, str]] = []
         self.logins = 0
-        self.room, self.held = 1_000_000, 0
+        self.room, self.held = BY_ADDRESS, 0
         self.closed = False
         self.behind = False
         self.certificate: tuple[str, ...] = ()

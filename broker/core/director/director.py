@@ -47,6 +47,7 @@ from broker.core.director.director_interfaces import (
     Say,
     Shutdown,
     UserPlace,
+    unlimited,
 )
 from broker.core.director.farm import Farm
 from broker.core.director.farm_record import FarmRecorder, read
@@ -201,14 +202,17 @@ class Director:
         self._farm.selection.bump = settings.load_bump
         self._farm.selection.panic = settings.panic
 
-    def join(self, label: str, link: ProviderLink) -> IContextServer:
+    def join(self, label: str, link: ProviderLink, room: Callable[[int], bool] = unlimited) -> IContextServer:
         self._check_room(self._farm.links)
-        return ServerLink(self._farm, label, link)
+        return ServerLink(self._farm, label, link, room=room)
 
     def returning(
         self, requester: Hashable, protocol: str, context: str, internal: bool, most: int
     ) -> Deferred[None] | None:
         return None if self._returning is None else self._returning.wait(requester, protocol, context, internal, most)
+
+    def reserved(self, requester: Hashable) -> int:
+        return self._reservations.quotas.of(requester)
 
     def reserve(
         self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int

@@ -17,7 +17,7 @@ meaning.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -32,6 +32,12 @@ UNLIMITED = -1
 
 SERVER_FAILING = "server does not answer"
 """The reason to deny a reservation at a server with a failing health check, or one that cannot be reached."""
+
+
+def unlimited(size: int) -> bool:
+    """Return True: there is room for any number of bytes."""
+    return True
+
 
 ALL = "all"
 """In place of a server's label: every server."""
@@ -288,15 +294,20 @@ class IContextServer(Interface):
 class IDirector(Interface):
     """Contexts and users on a farm of Context Servers."""
 
-    def join(label: str, link: ProviderLink) -> IContextServer:
+    def join(label: str, link: ProviderLink, room: Callable[[int], bool] = ...) -> IContextServer:
         """Add a link of a Context Server. Raises `Refusal` LIMIT if there are too many.
 
-        Until `IContextServer.leave`, ``link`` receives the messages for the server.
+        Until `IContextServer.leave`, ``link`` receives the messages for the server. ``room`` is called with the bytes
+        that the contexts and users take which are reported over this link; if it returns False when they grow, the
+        report is refused with LIMIT. By default they have no limit.
         """
 
     def returning(requester: Hashable, protocol: str, context: str, internal: bool, most: int) -> Deferred[None] | None:
         """Return None if `reserve` is to be called now. Otherwise the place is on a server from before a restart that
         has not returned yet: the Deferred fires when `reserve` is to be called. It never fails."""
+
+    def reserved(requester: Hashable) -> int:
+        """Return the number of unused reservations of a requester."""
 
     def reserve(
         requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int

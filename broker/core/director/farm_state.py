@@ -17,6 +17,7 @@ both.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from sys import getsizeof
 from typing import Protocol
 
 import attrs
@@ -364,6 +365,18 @@ def user_set(user: str) -> str | None:
     return f"{kind}-{name}" if dash else None
 
 
+def context_bytes(context: str) -> int:
+    """Return the bytes that an open context takes, without its users."""
+    size = CONTEXT_BYTES + getsizeof(context)
+    return size if context_set(context) is None else size + CONTEXT_SET_BYTES
+
+
+def user_bytes(user: str) -> int:
+    """Return the bytes that a user in a context takes."""
+    size = getsizeof(user)
+    return USER_BYTES + size if user_set(user) is None else USER_BYTES + USER_SET_BYTES + 2 * size
+
+
 def check_name(what: str, name: str) -> None:
     """Raise `Refusal` PARAMETER if a name is empty or too long. ``what`` is the kind of the name in the text."""
     if not 0 < len(name) <= MAX_NAME:
@@ -410,6 +423,15 @@ other connections is configured for their listener."""
 MAX_EXPECTED_USERS = MAX_USERS_IN_CONTEXT
 """Users of one context, and reservations for it, together: more could not be reported. It bounds the cost of moving the
 reservations when the context opens or closes, which happens at once: some 5 ms."""
+
+USER_BYTES, USER_SET_BYTES = 80, 60
+"""Bytes that a user takes beside the name, and beside that of the clone set. Measured, as those below."""
+
+CONTEXT_BYTES, CONTEXT_SET_BYTES = 500, 1_600
+"""The same of a context, and of its clone set."""
+
+SHORT_REASON = 100
+"""Characters of the reason of a closed gate that count with the context; longer reasons count for themselves."""
 
 MAX_WATCHES = 1_000
 """Contexts, and as many users, that one administrator watches: more than people can follow."""

@@ -73,6 +73,10 @@ class ReservationQuotas:
             number = self._numbers[requester] = self._count
         return number
 
+    def of(self, requester: Hashable) -> int:
+        """Return the number of unused reservations of a requester."""
+        return self._requesters.get(requester, 0)
+
     def held(self, holder: Holder) -> Mapping[str, Reservation]:
         """Return the reservations of a user, by the names of the contexts."""
         return self._held.get(holder, _NONE)
@@ -87,7 +91,7 @@ class ReservationQuotas:
         """
         held = self._held.get(holder, _NONE)
         own = held.get(context)
-        mine = self._requesters.get(requester, 0)
+        mine = self.of(requester)
         # A reservation that replaces one of the same connection never exceeds its limit.
         if mine >= most and (own is None or own.requester != requester):
             raise _too_many(f"this connection has {mine}")

@@ -5,11 +5,13 @@ The links of one server share its `state.Server`; `farm` decides which server a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
+from sys import getsizeof
 
 from zope.interface import implementer
 
-from broker.core.director.director_interfaces import IContextServer, ProviderLink
+from broker.core.director.director_interfaces import IContextServer, ProviderLink, unlimited
 from broker.core.director.farm import Farm
 from broker.core.director.farm_state import (
     MAX_CONTEXTS,
@@ -17,11 +19,14 @@ from broker.core.director.farm_state import (
     MAX_PROTOCOLS,
     MAX_USERS,
     MAX_USERS_IN_CONTEXT,
+    SHORT_REASON,
     LinkReport,
     OpenContext,
     Server,
     check_name,
     check_text,
+    context_bytes,
+    user_bytes,
 )
 from broker.core.errors import Reason, Refusal
 from broker.core.model import MAX_TEXT, Policy
@@ -34,12 +39,24 @@ GATE_CLOSED = "context closed to new entries"
 class ServerLink:
     """The implementation of `IContextServer`, which documents each method."""
 
-    __slots__ = ("_farm", "_gone", "_report", "server")
+    __slots__ = ("_bytes", "_farm", "_gates", "_gone", "_report", "_room", "server")
 
-    def __init__(self, farm: Farm, label: str, link: ProviderLink, broker: str = "", remote: bool = False) -> None:
+    def __init__(
+        self,
+        farm: Farm,
+        label: str,
+        link: ProviderLink,
+        broker: str = "",
+        remote: bool = False,
+        room: Callable[[int], bool] = unlimited,
+    ) -> None:
         self._farm = farm
         self._report = LinkReport(label[:MAX_TEXT], link, broker, remote)
         self._gone = False
+        self._gates: dict[str, int] = {}
+        """Bytes of the long reasons of closed gates, by context."""
+        self._bytes = 0
+        self._room = room
         self.server: Server = farm.join(self._report)
 
     # The server
@@ -104,7 +121,9 @@ class ServerLink:
             if len(server.contexts) >= MAX_CONTEXTS:
                 raise Refusal(Reason.LIMIT, f"a server may have {MAX_CONTEXTS} contexts, and this is one more")
             found = OpenContext(context, server)
-        found.reporters |= self._report.bit
+        if not found.reporters & self._report.bit:
+            self._grow(context_bytes(context))
+            found.reporters |= self._report.bit
         found.yours = found.yours or yours
         found.maxcap = maxcap
         found.basecap = basecap
@@ -119,12 +138,19 @@ class ServerLink:
         farm.notifier.deliver()
 
     def closed(self, context: str) -> None:
-        self._farm.taken_back(self._own(context), self._report.bit)
+        found, bit = self._own(context), self._report.bit
+        users = sum(user_bytes(user) for user, reporters in found.users.items() if reporters & bit)
+        self._shrink(context_bytes(context) + self._gates.pop(context, 0) + users)
+        self._farm.taken_back(found, bit)
         self._farm.notifier.deliver()
 
     def gate(self, context: str, open: bool, reason: str | None) -> None:
         check_text("a reason", reason or "")
         found = self._own(context)
+        self._shrink(self._gates.pop(context, 0))
+        if reason is not None and not open and len(reason) > SHORT_REASON:
+            self._grow(getsizeof(reason))
+            self._gates[context] = getsizeof(reason)
         if open:
             found.gate = None
         else:
@@ -138,12 +164,15 @@ class ServerLink:
         found = self._own(context)
         bit = self._report.bit
         if user in found.users:
-            found.users[user] |= bit
+            if not found.users[user] & bit:
+                self._grow(user_bytes(user))
+                found.users[user] |= bit
             return
         if len(found.users) >= MAX_USERS_IN_CONTEXT:
             raise Refusal(Reason.LIMIT, f"a context may have {MAX_USERS_IN_CONTEXT} users, and this is one more")
         if found.server.users >= MAX_USERS:
             raise Refusal(Reason.LIMIT, f"a server may have {MAX_USERS} users, and this is one more")
+        self._grow(user_bytes(user))
         self._farm.entered(found, user, bit)
         self._farm.notifier.deliver()
 
@@ -153,6 +182,7 @@ class ServerLink:
         if not found.users.get(user, 0) & bit:
             check_name("user", user)
             raise Refusal(Reason.NOT_REGISTERED, f"user {user!r} is not in context {context!r}")
+        self._shrink(user_bytes(user))
         self._farm.exited(found, user, bit)
         self._farm.notifier.deliver()
 
@@ -163,6 +193,16 @@ class ServerLink:
             self._farm.notifier.deliver()
 
     # Internals
+
+    def _grow(self, size: int) -> None:
+        """Count bytes of a report. Raises `Refusal` LIMIT if there is no room for them."""
+        if not self._room(self._bytes + size):
+            raise Refusal(Reason.LIMIT, "the contexts and users of the servers at this address take too much memory")
+        self._bytes += size
+
+    def _shrink(self, size: int) -> None:
+        self._bytes -= size
+        self._room(self._bytes)
 
     def _check_here(self) -> None:
         if self._gone:

@@ -8,7 +8,7 @@ between the brokers (`orders`). Reservations are shared likewise (`grants`). A b
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 import attrs
 from twisted.internet.interfaces import IReactorTime
@@ -16,7 +16,14 @@ from twisted.logger import Logger
 
 from broker.core.cluster.cluster_interfaces import ILinks
 from broker.core.director.director import Director
-from broker.core.director.director_interfaces import DirectorSettings, Granted, IContextServer, Order, ProviderLink
+from broker.core.director.director_interfaces import (
+    DirectorSettings,
+    Granted,
+    IContextServer,
+    Order,
+    ProviderLink,
+    unlimited,
+)
 from broker.core.director.farm import Farm
 from broker.core.director.farm_state import OpenContext, Reservation
 from broker.core.director.server_link import ServerLink
@@ -42,10 +49,10 @@ class SharedLinks:
     def __len__(self) -> int:
         return len(self._links)
 
-    def join(self, label: str, link: ProviderLink) -> SharedLink:
+    def join(self, label: str, link: ProviderLink, room: Callable[[int], bool]) -> SharedLink:
         """Add a connection."""
         self._count += 1
-        shared = self._links[self._count] = SharedLink(self, self._count, label, link)
+        shared = self._links[self._count] = SharedLink(self, self._count, label, link, room)
         shared.share(records.Joined(self._count, shared.label))
         return shared
 
@@ -81,8 +88,10 @@ class SharedLink(ServerLink):
 
     __slots__ = ("_links", "number")
 
-    def __init__(self, links: SharedLinks, number: int, label: str, link: ProviderLink) -> None:
-        super().__init__(links.farm, label, link, links.farm.here)
+    def __init__(
+        self, links: SharedLinks, number: int, label: str, link: ProviderLink, room: Callable[[int], bool]
+    ) -> None:
+        super().__init__(links.farm, label, link, links.farm.here, room=room)
         self._links = links
         self.number = number
 
@@ -207,9 +216,9 @@ class SharedDirector(Director):
 
     # Of `IDirector`
 
-    def join(self, label: str, link: ProviderLink) -> IContextServer:
+    def join(self, label: str, link: ProviderLink, room: Callable[[int], bool] = unlimited) -> IContextServer:
         self._check_room(len(self._own))
-        return self._own.join(label, link)
+        return self._own.join(label, link, room)
 
     def reserve(
         self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int

@@ -9,6 +9,8 @@ Rules (the Director document; where real peers differ, see docs/protocols/elko-d
 - A provider is not disconnected for refusals, unless they are fatal: real servers do not reconnect by themselves.
 - A request for a reservation is always answered: an invalid one is denied, with the reason.
 - A message concerns a context or a user: exactly one of them must be present.
+- What a peer without a user or password makes the director keep counts for its address: contexts and users of a
+  provider, unused reservations, watches.
 - Long answers are written page by page (`director_pages`); later messages to the same peer wait until they are sent.
 """
 
@@ -109,6 +111,12 @@ def user_found(place: core.UserPlace) -> wire.UserFound:
     return wire.UserFound(user=place.user, on=place.on, contexts=place.contexts or UNSET)
 
 
+RESERVATION_BYTES = 1_000
+"""Bytes that an unused reservation takes, with the names of its context and user."""
+
+WATCH_BYTES = 1_000
+"""Bytes that a watch takes beside the name."""
+
 CONTEXT, USER = "context", "user"
 """The kinds of places."""
 
@@ -160,7 +168,7 @@ class DirectorWiring:
 class DirectorSession(ElkoSession):
     """The session of one peer of the director."""
 
-    __slots__ = ("_outbox", "_server", "_watched", "_watcher", "_wiring")
+    __slots__ = ("_outbox", "_reported", "_server", "_watched", "_watched_bytes", "_watcher", "_wiring")
 
     def __init__(self, wiring: DirectorWiring, access: AccessControl, peer: Peer) -> None:
         super().__init__(_OBJECTS, access, peer)
@@ -170,6 +178,9 @@ class DirectorSession(ElkoSession):
         self._server: IContextServer | None = None
         self._watcher: _Receiver | None = None
         self._watched: Counter[tuple[str, str]] | None = None
+        self._watched_bytes = 0
+        self._reported = 0
+        """Bytes of what the server reports."""
 
     # Called by the connection
 
@@ -200,6 +211,8 @@ class DirectorSession(ElkoSession):
         if stays and self._watched and self._grants is not None and not self._grants.may("view"):
             watcher, watched = self._watching()
             watched.clear()
+            self._watched_bytes = 0
+            self._count()
             self._wiring.director.forget(watcher)
             self.refuse(self._forbidden("view", ""))
         return stays
@@ -211,7 +224,7 @@ class DirectorSession(ElkoSession):
             self._server.relabel(self._label)
         if role == "provider":
             try:
-                self._server = self._wiring.director.join(self._label, _Receiver(self))
+                self._server = self._wiring.director.join(self._label, _Receiver(self), self._room_for_reports)
             except Refusal as refusal:
                 if refusal.reason.fatal:
                     raise
@@ -260,6 +273,7 @@ class DirectorSession(ElkoSession):
         reply: wire.Reserved | wire.Denied
         try:
             self.permit("find", message.context)
+            self._room("reserve", RESERVATION_BYTES)
             granted = self._wiring.director.reserve(
                 self,
                 message.protocol,
@@ -366,6 +380,8 @@ class DirectorSession(ElkoSession):
             raise Refusal(Reason.LIMIT, f"watch: this peer watches {most} contexts and users, and may watch no more")
         director = self._wiring.director
         kind, name = place
+        self._room("watch", WATCH_BYTES + len(name))
+        self._watched_bytes += WATCH_BYTES + len(name)
         if kind == CONTEXT:
             self.write(encode(context_found(director.watch_context(watcher, name))))
         else:
@@ -378,6 +394,8 @@ class DirectorSession(ElkoSession):
         if place not in watched:
             return
         watched[place] -= 1
+        self._watched_bytes -= WATCH_BYTES + len(place[1])
+        self._count()
         if not watched[place]:
             del watched[place]
         director = self._wiring.director
@@ -426,6 +444,26 @@ class DirectorSession(ElkoSession):
         assert self._watcher is not None, "only administrators are let here"
         assert self._watched is not None
         return self._watcher, self._watched
+
+    def _room(self, op: str, more: int) -> None:
+        """Raise `Refusal` if the director may not keep so many more bytes for this peer."""
+        if not self._count(more):
+            raise Refusal(Reason.LIMIT, f"{op}: what the director keeps for this address takes too much memory")
+
+    def _count(self, more: int = 0) -> bool:
+        """Count what the director keeps for this peer, and ``more`` bytes. Returns False if these are too many."""
+        if self.principal.name or self._access.policy.code is not None:
+            return True
+        reserved = RESERVATION_BYTES * self._wiring.director.reserved(self)
+        return self._peer.hold(self._reported + self._watched_bytes + reserved + more)
+
+    def _room_for_reports(self, size: int) -> bool:
+        """Count the bytes of what the server reports. Returns False if these are too many."""
+        grown = size - self._reported
+        if not self._count(grown):
+            return False
+        self._reported = size
+        return True
 
     def _answer(self, parts: Parts) -> None:
         """Send an answer that may be long."""

@@ -1,0 +1,105 @@
+"""What the director keeps for a peer counts for its address, unless the peer has a user or a password."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from broker.core.errors import Reason
+from tests.wires.elko.director_recording import DirectorFarm, closes, opens, policy, reserve
+from tests.wires.recording import Client
+
+ROOM = 20_000
+
+
+@pytest.fixture
+def farm() -> DirectorFarm:
+    return DirectorFarm()
+
+
+@pytest.fixture
+def server(farm: DirectorFarm) -> Client:
+    """A Context Server whose address has little room."""
+    server = farm.server("s1")
+    server.peer.room = ROOM
+    return server
+
+
+def reported(server: Client, report: Callable[[int], None]) -> int:
+    """Report until a report is refused. Returns the number of the others."""
+    for number in range(1_000):
+        report(number)
+        if server.peer.refusals:
+            assert server.peer.refusals.pop().reason is Reason.LIMIT
+            server.take()
+            assert not server.closed
+            return number
+    raise AssertionError("nothing was refused")
+
+
+def test_users_count_until_they_leave(farm: DirectorFarm, server: Client) -> None:
+    opens(server, "context-1")
+    empty = server.peer.held
+
+    def enter(number: int) -> None:
+        server.say("provider", "user", context="context-1", user=f"user-{number}-clone".ljust(100, "x"), on=True)
+
+    users = reported(server, enter)
+    assert 20 < users < ROOM / 100
+    assert ROOM - 1_000 < server.peer.held <= ROOM
+    enter(0)  # again
+    assert not server.peer.refusals
+    server.say("provider", "user", context="context-1", user="user-0-clone".ljust(100, "x"), on=False)
+    assert reported(server, lambda number: enter(users + number)) == 1
+    closes(server, "context-1")
+    assert server.peer.held < empty
+
+
+def test_contexts_and_the_reasons_of_closed_gates_count(server: Client) -> None:
+    def report(number: int) -> None:
+        server.say("provider", "context", context=f"context-{number}", open=True, yours=False)
+
+    contexts = reported(server, report)
+    assert contexts > 5
+    for number in range(1, contexts):
+        closes(server, f"context-{number}")
+    before = server.peer.held
+    server.say("provider", "gate", context="context-0", open=False, reason="x" * 900)
+    assert server.peer.held > before + 900
+    server.say("provider", "gate", context="context-0", open=True)
+    assert server.peer.held == before
+    closes(server, "context-0")
+    assert server.peer.held == 0
+
+
+def test_reservations_count_until_they_are_used(farm: DirectorFarm) -> None:
+    server = farm.server("s1")
+    gatekeeper = farm.user()
+    gatekeeper.peer.room = 5_000
+    answers = [reserve(gatekeeper, "context-1", user=f"user-{number}") for number in range(6)]
+    assert ["reservation" in answer for answer in answers] == [True] * 5 + [False]
+    assert "memory" in answers[-1]["deny"]
+    server.take()
+    opens(server, "context-1", "user-0")
+    assert "reservation" in reserve(gatekeeper, "context-1", user="user-6")
+
+
+def test_watches_count_until_they_end(farm: DirectorFarm) -> None:
+    admin = farm.admin()
+    admin.peer.room = 2_500
+    for number in range(3):
+        admin.say("admin", "watch", user=f"user-{number}")
+    assert [refusal.reason for refusal in admin.peer.refusals] == [Reason.LIMIT]
+    held = admin.peer.held
+    admin.say("admin", "unwatch", user="user-0")
+    assert 0 < admin.peer.held < held
+
+
+def test_a_server_with_the_password_does_not_count(farm: DirectorFarm) -> None:
+    server = farm.connect(policy(code="secret"))
+    server.peer.room = 0
+    server.say("provider", "auth", auth={"mode": "password", "code": "secret"})
+    server.say("provider", "address", protocol="tcp", hostport="s1:9000")
+    opens(server, "context-1", "user-1")
+    assert server.peer.refusals == []
