@@ -16,7 +16,7 @@ from broker.access.registry_reading import RegistryReading
 from broker.core.checks.check_rules import TargetInfo
 from broker.core.cluster.cluster_interfaces import IMembers, IQueueOwners, MemberHealth, QueueClaim
 from broker.core.interfaces import IRegistry
-from broker.core.model import BROKER, CheckState, Listening, Provider, Service
+from broker.core.model import BROKER, DESCRIPTIONS, CheckState, Listening, Provider, Service
 from broker.core.plan import IPlan, Plan, PlannedService, Verdict
 from broker.wall_clock import wall
 from broker.wires.counter import Documentation
@@ -42,7 +42,7 @@ SERVICE_COLUMNS = (
     Column("protocol", "Protocol of the service"),
     Column("hostport", "Address of the service"),
     Column("provider", "Id of the provider; 0 is the broker itself"),
-    Column("label", "Label of the service"),
+    *(Column(name, meaning) for name, meaning in DESCRIPTIONS.items()),
     Column("secret", "True if a secret belongs to the service, which is not shown"),
     Column("check", "Result of its health checks: passing, doubtful or failing; absent if it is not checked"),
     Column("reason", "Reason of that result"),
@@ -152,8 +152,7 @@ def service_row(registry: IRegistry, service: Service, here: str = "") -> Row:
         "hostport": service.hostport,
         "provider": service.provider,
     }
-    if service.label is not None:
-        about["label"] = service.label
+    about |= service.descriptions
     about["secret"] = service.auth is not None
     check = registry.check_of(service)
     if check is not None and check.state is not CheckState.UNTESTED:

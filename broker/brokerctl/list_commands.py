@@ -52,6 +52,7 @@ LISTINGS = {
             "check",
             "protocol",
             "label",
+            "zone",
             "wire",
             "load",
             wide=("reason", "secret"),

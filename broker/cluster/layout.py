@@ -15,13 +15,14 @@ import base64
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta as Limits
 
 from broker.core.cluster.cluster_interfaces import Member
 from broker.core.model import (
+    DESCRIPTIONS,
     MAX_COUNT,
     MAX_INFO,
     MAX_NAME,
@@ -132,6 +133,7 @@ class ServiceValue(msgspec.Struct, omit_defaults=True):
     failing: Text | None = None
     policy: Annotated[str, Limits(max_length=MAX_NAME)] = Policy.LAST.value
     doubtful: bool = False
+    zone: Text | None = None
 
 
 class ProviderValue(msgspec.Struct, omit_defaults=True):
@@ -304,18 +306,21 @@ def provider_value(
     standby: bool = False,
 ) -> bytes:
     """Return the value of an own provider of the member ``broker``, with its ``failing`` services."""
-    reports = {each.place: (each.reason[:MAX_TEXT], each.policy.value, each.doubtful) for each in failing}
+    reports: dict[int, dict[str, Any]] = {
+        each.place: {"failing": each.reason[:MAX_TEXT], "policy": each.policy.value, "doubtful": each.doubtful}
+        for each in failing
+    }
     services = [
         ServiceValue(
             service.name,
             service.hostport,
             service.protocol,
-            service.label,
-            None if service.auth is None else AuthValue(service.auth.mode, service.auth.code, service.auth.id),
-            service.info,
-            service.lasting,
-            service.interval,
-            *reports.get(place, ()),
+            auth=None if service.auth is None else AuthValue(service.auth.mode, service.auth.code, service.auth.id),
+            info=service.info,
+            lasting=service.lasting,
+            interval=service.interval,
+            **service.descriptions,
+            **reports.get(place, {}),
         )
         for place, service in enumerate(provider.services)
     ]
@@ -359,11 +364,11 @@ def services(id: int, value: ProviderValue) -> tuple[Service, ...]:
             hostport=each.hostport,
             provider=id,
             protocol=each.protocol,
-            label=each.label,
             auth=None if each.auth is None else Auth(each.auth.mode, each.auth.code, each.auth.id),
             info=each.info,
             lasting=each.lasting,
             interval=each.interval,
+            **{name: getattr(each, name) for name in DESCRIPTIONS},
         )
         for each in value.services
     )

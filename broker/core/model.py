@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -48,9 +48,17 @@ class Auth:
     id: str | None = None
 
 
+def _described(meaning: str) -> Any:
+    """Return an optional text of `Service` that describes it, and on which nothing in the broker depends."""
+    return attrs.field(default=None, metadata={"meaning": meaning})
+
+
 @attrs.frozen
 class Service:
     """Service that one provider offers at one endpoint.
+
+    The store, the values in etcd, the journal, the answers of HTTP and the tables of operators are made of this list of
+    fields: those that are declared with their meaning (`DESCRIPTIONS`) need no code there.
 
     ``hostport`` is the endpoint, ``host:port`` by convention; the broker does not check it. ``auth`` describes the
     authentication at that endpoint and is shown to trusted peers only. ``restored`` marks a service known from before a
@@ -64,12 +72,24 @@ class Service:
     hostport: str
     provider: int
     protocol: str = "tcp"
-    label: str | None = None
+    label: str | None = _described("Label of the service")
     auth: Auth | None = None
     restored: bool = False
     info: str | None = None
     lasting: bool = False
     interval: float | None = None
+    zone: str | None = _described("Zone in which the service runs: a data centre, a region, a rack")
+
+    @property
+    def descriptions(self) -> dict[str, Any]:
+        """The texts of `DESCRIPTIONS` that it has, by name."""
+        return {name: text for name in DESCRIPTIONS if (text := getattr(self, name)) is not None}
+
+
+DESCRIPTIONS: Mapping[str, str] = {
+    field.name: field.metadata["meaning"] for field in attrs.fields(Service) if "meaning" in field.metadata
+}
+"""Meanings of the optional texts that describe a service, by the name of the field: also that of the member in JSON."""
 
 
 @attrs.frozen

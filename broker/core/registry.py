@@ -566,7 +566,7 @@ def _state(check: Check | None) -> CheckState:
 
 def _check_texts(service: Service) -> None:
     """Raise `Refusal` for a service with a text over its limit."""
-    texts: tuple[str | None, ...] = (service.hostport, service.label)
+    texts: tuple[str | None, ...] = (service.hostport, *service.descriptions.values())
     if service.auth is not None:
         auth = service.auth
         texts += (auth.mode, auth.code, auth.id)

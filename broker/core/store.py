@@ -47,6 +47,7 @@ from broker.core.database import (
 from broker.core.disk import DiskReserve, is_full
 from broker.core.interfaces import IStore
 from broker.core.model import (
+    DESCRIPTIONS,
     MAX_NAMED,
     NOBODY,
     Auth,
@@ -407,7 +408,7 @@ def _describe(provider: Provider) -> dict[str, Any]:
                 "name": s.name,
                 "hostport": s.hostport,
                 "protocol": s.protocol,
-                "label": s.label,
+                **s.descriptions,
                 "auth": s.auth and {"mode": s.auth.mode, "code": s.auth.code, "id": s.auth.id},
                 "info": s.info,
                 "lasting": s.lasting,
@@ -432,8 +433,8 @@ def _provider(id: int, value: Any) -> Provider:
                 hostport=_text(s["hostport"]),
                 provider=id,
                 protocol=_text(s["protocol"]),
-                label=_optional(s["label"]),
                 auth=_auth(s["auth"]),
+                **_descriptions(s),
                 # Rows of older versions lack these two.
                 info=_optional(s.get("info")),
                 lasting=_flag(s.get("lasting", False)),
@@ -442,6 +443,11 @@ def _provider(id: int, value: Any) -> Provider:
         ),
         owner=_owner(value.get("owner")),  # which rows of older versions lack
     )
+
+
+def _descriptions(value: Any) -> dict[str, Any]:
+    # Rows of older versions lack those that came later.
+    return {name: _optional(value.get(name)) for name in DESCRIPTIONS}
 
 
 def _owner(value: Any) -> Owner:

@@ -45,7 +45,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from broker.blocking import blocking
 from broker.core.interfaces import IRegistry
 from broker.core.model import ANONYMOUS, BROKER, MAX_COUNT, Change, Kind, LoadDetails, Service
-from broker.export.records import Record, microseconds, with_details
+from broker.export.records import Record, microseconds, with_details, with_zone
 
 
 def add(before: LoadDetails | None, now: LoadDetails | None) -> LoadDetails | None:
@@ -263,7 +263,7 @@ class JournalFeed:
             interval_ms=_milliseconds(service.interval),
         )
         known.offers.append((service, record))
-        self._put(record)
+        self._put(record if service.zone is None else with_zone(record, service.zone))
 
     def _amended(self, change: Change) -> None:
         known, service = self._providers.get(change.provider), change.subject

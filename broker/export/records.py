@@ -49,16 +49,17 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class DetailedRecord(Record, frozen=True, gc=False, omit_defaults=True):
-    """Report of a load with details: a record of version 2, which adds these members."""
+    """Record of version 2, which adds these members: those of a report of a load with details, and the zone."""
 
     requests: int | None = None
     errors: int | None = None
     in_flight: int | None = None
     latency_ms: float | None = None
+    zone: str | None = None
 
 
 VERSIONS: Mapping[type[Record], int] = {Record: 1, DetailedRecord: 2}
-"""Version of each class of records, its ``v``. Records without details remain records of version 1."""
+"""Version of each class of records, its ``v``. Records without these members remain records of version 1."""
 
 Common = Mapping[type[Record], bytes]
 """Members with which each line begins, by the class of its record."""
@@ -73,6 +74,11 @@ def with_details(record: Record, details: LoadDetails) -> DetailedRecord:
         in_flight=details.in_flight,
         latency_ms=details.latency_ms,
     )
+
+
+def with_zone(record: Record, zone: str) -> DetailedRecord:
+    """Return the record of a registration in this zone."""
+    return DetailedRecord(**asdict(record), zone=zone)
 
 
 def microseconds(seconds: float) -> int:

@@ -119,7 +119,7 @@ BOB = Principal("bob", Method.TOKEN, "192.0.2.7", "another token")
 
 def test_a_user_owns_an_instance_from_any_address_and_by_any_credential() -> None:
     instances = HttpFarm().instances
-    offer = Offer("h:1", "tcp", None, None, 30.0)
+    offer = Offer("h:1", "tcp", {}, None, 30.0)
     instances.put("bank", "a", ANN, offer)
     instances.put("bank", "a", attrs.evolve(ANN, address="2001:db8::1", credential="a newer token"), offer)
     for other in (BOB, Principal(address="192.0.2.7"), Principal("anonymous", address="192.0.2.7")):

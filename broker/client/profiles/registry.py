@@ -43,6 +43,7 @@ class Service:
     protocol: str
     provider: int
     label: str = ""
+    zone: str = ""
 
     @property
     def key(self) -> Hashable:
@@ -208,6 +209,7 @@ class _ServiceDesc(msgspec.Struct):
     hostport: str = ""
     protocol: str = "tcp"
     label: str | None = None
+    zone: str | None = None
 
 
 class _LoadDesc(msgspec.Struct):
@@ -232,7 +234,7 @@ def _provider(delivery: Delivery) -> int:
 
 def _service(delivery: Delivery) -> Service:
     desc = _read_service(delivery.body)
-    return Service(desc.service, desc.hostport, desc.protocol, _provider(delivery), desc.label or "")
+    return Service(desc.service, desc.hostport, desc.protocol, _provider(delivery), desc.label or "", desc.zone or "")
 
 
 def _service_key(delivery: Delivery) -> Hashable:
@@ -342,13 +344,13 @@ async def offer(
     *,
     protocol: str = "tcp",
     label: str = "",
+    zone: str = "",
     load: float | None = None,
     on_event: OnEvent | None = None,
 ) -> Offer:
     """Offer a service. Returns when the broker has registered it; raises `Rejected` if it refuses."""
     descriptor = {"service": name, "hostport": hostport, "protocol": protocol}
-    if label:
-        descriptor["label"] = label
+    descriptor |= {name: text for name, text in (("label", label), ("zone", zone)) if text}
     settings = client.settings
     offer = Offer(client.reactor, Backoff(settings.least_resend_pause, settings.most_resend_pause), descriptor, load)
 

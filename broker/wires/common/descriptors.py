@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from broker.core.model import BAD_STATES, NO_DETAILS, Auth, Check, Load, Service
+from broker.core.model import BAD_STATES, DESCRIPTIONS, NO_DETAILS, Auth, Check, Load, Service
 
 DEFAULT_PROTOCOL = "tcp"
 """The protocol of a service whose descriptor names none."""
@@ -32,6 +32,7 @@ class OfferDescriptor(msgspec.Struct, frozen=True, gc=False):
     auth: Authentication | None = None
     failure: str | None = None
     provider: int | float | None = None
+    zone: str | None = None
 
 
 class ServiceDescriptor(
@@ -52,6 +53,7 @@ class ServiceDescriptor(
     restored: bool = False
     check: str | None = None
     reason: str | None = None
+    zone: str | None = None
 
 
 class LoadDescriptor(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="loaddesc"):
@@ -80,7 +82,8 @@ def offered(offer: OfferDescriptor, provider: int) -> Service | None:
     auth = offer.auth
     # The mode "open" is equivalent to no authentication.
     secret = None if auth is None or auth.mode == "open" else Auth(auth.mode, auth.code, auth.id)
-    return Service(offer.service, offer.hostport, provider, offer.protocol or DEFAULT_PROTOCOL, offer.label, secret)
+    texts = {name: getattr(offer, name) for name in DESCRIPTIONS}
+    return Service(offer.service, offer.hostport, provider, offer.protocol or DEFAULT_PROTOCOL, auth=secret, **texts)
 
 
 def service_descriptor(service: Service, check: Check | None = None) -> ServiceDescriptor:
@@ -90,11 +93,11 @@ def service_descriptor(service: Service, check: Check | None = None) -> ServiceD
         service=service.name,
         hostport=service.hostport,
         protocol=service.protocol,
-        label=service.label,
         provider=service.provider,
         restored=service.restored,
         check=None if shown is None else shown.state.value,
         reason=None if shown is None else shown.reason,
+        **service.descriptions,
     )
 
 

@@ -38,7 +38,10 @@ def put(
     instances: Instances, instance: str, hostport: str, address: str = HOME, owner: str = "", label: str = ""
 ) -> bool:
     _, new = instances.put(
-        "bank", instance, Principal(owner, address=address), Offer(hostport, "tcp", label or None, None, 30.0)
+        "bank",
+        instance,
+        Principal(owner, address=address),
+        Offer(hostport, "tcp", {"label": label or None}, None, 30.0),
     )
     return new
 

@@ -21,7 +21,7 @@ ANN = Principal("ann", Method.PASSWORD, "192.0.2.1", "a password")
 @pytest.fixture
 def wire() -> OpenHttp:
     made = open_http(Http(), context(MemoryReactorClock()))
-    made.instances.put("bank", "a", ANN, Offer("h:1", "tcp", None, None, 10.0))
+    made.instances.put("bank", "a", ANN, Offer("h:1", "tcp", {}, None, 10.0))
     return made
 
 
@@ -43,7 +43,7 @@ def test_views_and_counters(wire: OpenHttp) -> None:
 def test_the_rest_of_a_ttl_is_known_until_the_lease_ends() -> None:
     clock = MemoryReactorClock()
     wire = open_http(Http(), context(clock))
-    known, _ = wire.instances.put("bank", "a", ANN, Offer("h:1", "tcp", None, None, 10.0))
+    known, _ = wire.instances.put("bank", "a", ANN, Offer("h:1", "tcp", {}, None, 10.0))
     clock.pump([0.1] * 40)
     left = wire.left(known.provider)
     assert left is not None

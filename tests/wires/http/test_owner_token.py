@@ -141,7 +141,9 @@ def restarted(provider: Provider, clock: Clock) -> Instances:
 
 
 def put(table: Instances, address: str, token: str = "", hostport: str = "h:1", label: str | None = None) -> str:
-    made, _ = table.put("bank", "a", Principal(address=address), Offer(hostport, "tcp", label, None, 30.0), token)
+    made, _ = table.put(
+        "bank", "a", Principal(address=address), Offer(hostport, "tcp", {"label": label}, None, 30.0), token
+    )
     return made.token
 
 

@@ -78,6 +78,7 @@ export const LISTS = {
         width: "minmax(5.5rem, 1fr)",
       },
       { name: "label", title: "Label" },
+      { name: "zone", title: "Zone" },
       { name: "secret", title: "Secret", width: "minmax(5rem, .7fr)", draw: (row) => (row.secret ? "secret" : "") },
     ],
     kinds: ["offered", "withdrawn", "amended", "left", "checked"],

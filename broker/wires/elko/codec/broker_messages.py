@@ -16,7 +16,7 @@ from broker.wires.elko.codec.vocabulary import COMMON, Absent, AuthDesc, Message
 
 
 class ServiceDesc(msgspec.Struct, frozen=True, gc=False):
-    """SERVICEDESC as peers send it: "find". ``protocol`` (peers) is ``tcp`` if absent."""
+    """SERVICEDESC as peers send it: "find". ``protocol`` (peers) is ``tcp`` if absent; ``zone`` is an extension."""
 
     service: str
     hostport: str | None = None
@@ -25,6 +25,7 @@ class ServiceDesc(msgspec.Struct, frozen=True, gc=False):
     auth: AuthDesc | None = None
     failure: str | None = None
     provider: int | float | None = None
+    zone: str | None = None
 
 
 # Requests to `client`, which real peers call `broker`
@@ -148,7 +149,8 @@ class AuthDescOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag
 class ServiceDescOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type", tag="servicedesc"):
     """SERVICEDESC as it is sent.
 
-    ``restored`` is an extension: the service is known from before a restart of the broker.
+    ``restored`` and ``zone`` are extensions: the service is known from before a restart of the broker, and the zone in
+    which it runs.
     """
 
     service: str
@@ -159,6 +161,7 @@ class ServiceDescOut(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, 
     failure: str | None = None
     provider: int | None = None
     restored: bool = False
+    zone: str | None = None
 
 
 class LoadDescOut(msgspec.Struct, frozen=True, gc=False, tag_field="type", tag="loaddesc"):

@@ -40,6 +40,7 @@ def offered(desc: ServiceDesc, provider: int) -> Service | None:
         DEFAULT_PROTOCOL if desc.protocol is None else desc.protocol,
         desc.label,
         None if desc.auth is None else auth(desc.auth),
+        zone=desc.zone,
     )
 
 
@@ -60,6 +61,7 @@ def service_desc(service: Service, trusted: bool) -> ServiceDescOut:
         None,
         service.provider,
         service.restored,
+        service.zone,
     )
 
 

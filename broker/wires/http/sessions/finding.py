@@ -75,6 +75,7 @@ class FoundService:
     check: FoundCheck | None = None
     info: dict[str, Any] | None = None
     auth: dict[str, str] | None = None
+    zone: str | None = None
 
 
 @attrs.frozen
@@ -230,6 +231,7 @@ def _row(service: Service, load: float | None, check: Check | None, trusted: boo
         "load": load,
         "restored": service.restored,
     }
+    row |= service.descriptions
     if check is not None:
         since = datetime.fromtimestamp(check.since, UTC).isoformat(timespec="seconds")
         row["check"] = {"state": check.state, "reason": check.reason, "since": since}
@@ -247,6 +249,5 @@ def _target(service: Service) -> Target:
         "__meta_elkobroker_protocol": service.protocol,
         "__meta_elkobroker_provider": str(service.provider),
     }
-    if service.label is not None:
-        labels["__meta_elkobroker_label"] = service.label
+    labels |= {f"__meta_elkobroker_{name}": text for name, text in service.descriptions.items()}
     return Target([service.hostport], labels)

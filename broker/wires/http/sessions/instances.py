@@ -26,7 +26,8 @@ import hmac
 import re
 import secrets
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 from urllib.parse import quote, unquote
 
 import attrs
@@ -54,13 +55,20 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 
 @attrs.frozen
 class Offer:
-    """Offer of an instance. ``info`` is a JSON object as text; ``ttl`` in seconds."""
+    """Offer of an instance. ``texts`` are those of `broker.core.model.DESCRIPTIONS` that it has; ``info`` is a JSON
+    object as text; ``ttl`` in seconds."""
 
     hostport: str
     protocol: str
-    label: str | None
+    texts: Mapping[str, Any]
     info: str | None
     ttl: float
+
+    @property
+    def label(self) -> str | None:
+        """The label of the provider, too."""
+        label: str | None = self.texts.get("label")
+        return label
 
 
 @attrs.define(eq=False)
@@ -404,9 +412,9 @@ class Instances:
             del self._by_owner[known.owner.name]
 
 
-def _place(offer: Offer) -> tuple[str, str, str | None]:
+def _place(offer: Offer) -> tuple[str, str, Mapping[str, Any]]:
     """Return the part of an offer that cannot be amended."""
-    return offer.hostport, offer.protocol, offer.label
+    return offer.hostport, offer.protocol, offer.texts
 
 
 def _claim(name: str, instance: str, principal: Principal, token: str) -> Owner:
@@ -440,7 +448,7 @@ def _service(name: str, provider: int, offer: Offer) -> Service:
         hostport=offer.hostport,
         provider=provider,
         protocol=offer.protocol,
-        label=offer.label,
         info=offer.info,
         interval=offer.ttl,
+        **offer.texts,
     )

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 from twisted.internet.interfaces import IReactorTime
 
-from broker.core.model import MAX_COUNT, LoadDetails, load_details
+from broker.core.model import DESCRIPTIONS, MAX_COUNT, LoadDetails, load_details
 from broker.wall_clock import wall
 from broker.web.http_endpoint import Call, Endpoint, path_of
 from broker.web.messages import Response
@@ -51,6 +51,7 @@ class Registration(Report):
     hostport: Annotated[str, Meta(min_length=1, description="the endpoint of the service: host:port")]
     protocol: Annotated[str, Meta(min_length=1, description="its protocol")] = "tcp"
     label: Annotated[str, Meta(description="a name of the provider, for people")] | None = None
+    zone: Annotated[str, Meta(description="the zone in which it runs: a data centre, a region, a rack")] | None = None
     ttl: Ttl = 30.0
     info: Annotated[dict[str, Any], Meta(description="further data, kept unchanged")] | None = None
 
@@ -142,7 +143,8 @@ class RegistrationEndpoints:
         """Register, replace or renew an instance."""
         body: Registration = call.body
         info = None if body.info is None else msgspec.json.encode(body.info).decode()
-        offer = Offer(body.hostport, body.protocol, body.label, info, body.ttl)
+        texts = {name: getattr(body, name) for name in DESCRIPTIONS}
+        offer = Offer(body.hostport, body.protocol, texts, info, body.ttl)
         name, instance = call.path["name"], call.path["instance"]
         made, new = self._instances.put(name, instance, call.principal, offer, _token(call))
         self._instances.report(made, body.load, body.details)
