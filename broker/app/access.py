@@ -22,6 +22,9 @@ from broker.core.counters import Counters
 from broker.core.limits import Rates
 from broker.core.worker import Worker
 
+AUDIT_FILES = 10
+"""Rotated audit logs that are kept: 160 MiB with the default size."""
+
 
 @attrs.frozen(eq=False)
 class OpenAccess:
@@ -37,7 +40,7 @@ class OpenAccess:
 
     def reload(self, config: Config) -> None:
         """Read the users file now, the same or another one. A bad one changes nothing, and is reported as a problem."""
-        self.audit.use(_audit_path(config, self.state), config.audit_bytes, config.audit_files)
+        self.audit.use(_audit_path(config, self.state), config.audit_bytes, AUDIT_FILES)
         self.logins.requests.use(config.requests_per_address, config.requests_per_user, config.requests_burst)
         if isinstance(self.access, UsersAccess) and config.file is not None:
             self.access.use(config.file)
@@ -70,7 +73,7 @@ def open_access(
     if config.file is not None:
         access = UsersAccess(config.file, reactor, read, logins, counters.count)
     known = KnownLogins(os.path.join(state, KNOWN), logins.gate, reactor, write)
-    audit = AuditLog(_audit_path(config, state), config.audit_bytes, config.audit_files, reactor, write)
+    audit = AuditLog(_audit_path(config, state), config.audit_bytes, AUDIT_FILES, reactor, write)
     counters.include(audit.counts)
     # Started last: a thread pool that is left running keeps the process alive.
     threads.start()

@@ -103,8 +103,6 @@ class Membership:
             name=self.name,
             farm=config.farm,
             ttl=config.ttl,
-            gather=config.gather,
-            load_interval=config.load_interval,
             link=self._link_endpoint(self.listens),
             key=self._links.public_key,
             version=version(),

@@ -20,8 +20,10 @@ class ClusterSettings:
 
     - ``name``: its name, unique in the cluster. ``farm``: the cluster's name, a part of all keys in etcd.
     - ``ttl``: seconds after which the entries of a dead member go.
-    - ``gather``: seconds for which writes are gathered into one transaction.
+    - ``gather``: seconds for which writes are gathered into one transaction: 0 writes each change by itself, and a
+      second would delay every peer that waits for a service.
     - ``load_interval``: least seconds between two writes of loads, and of reasons of a service that fails already.
+      Each write is kept by etcd until its compaction.
     - ``beat``: seconds between two beats, by which each member proves that its watch is alive.
     - ``link``, ``key``: endpoint and CURVE public key for links of other brokers; see
       `broker.core.cluster.cluster_interfaces.Member`.

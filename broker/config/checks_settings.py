@@ -161,8 +161,6 @@ class Checks(Settings):
         within=(0, 1),
         reload=True,
     )
-    # Less than two leases leave no time to verify; a hundred of the longest are months, reload=True)
-    silent_ttls: float = key(5.0, "Leases after which a doubtful peer ends in any case.", within=(2, 100), reload=True)
     networks: tuple[str, ...] = key(
         ("127.0.0.0/8", "::1/128", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"),
         "Networks in which services are checked by connections, DBP services by probes. Peers choose the addresses "

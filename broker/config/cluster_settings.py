@@ -114,15 +114,6 @@ class Cluster(Settings):
     )
     # Less does not outlast a change of the leader of etcd; more leaves dead entries for minutes.
     ttl: int = setting(10, "Time after which the entries of a dead broker go.", unit="s", within=(5, 300))
-    # 0 writes each change by itself; a second delays every peer that waits for a service.
-    gather: float = setting(0.03, "Time for which changes are gathered into one transaction.", unit="s", within=(0, 1))
-    # Each write is kept by etcd until its compaction.
-    load_interval: float = setting(
-        1.0,
-        "Least time between two writes of the loads, and of later reasons of a service that fails.",
-        unit="s",
-        within=(0.1, 60),
-    )
     link: str = setting(
         "tcp://127.0.0.1:0",
         "Endpoint for links of the other brokers, by which topics travel: tcp://ADDRESS:PORT, or tcp://*:PORT for "

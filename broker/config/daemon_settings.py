@@ -325,7 +325,6 @@ class Access(Settings):
     audit_bytes: int = key(
         16 * 1024**2, "Size at which the audit log is rotated.", unit="bytes", within=(65_536, 1024**4), reload=True
     )
-    audit_files: int = key(10, "Rotated audit logs that are kept.", within=(1, 1_000), reload=True)
     requests_per_address: float = key(
         0.0,
         "Requests a second of one address, over HTTP, at the console and at Elko listeners; 0 is no limit.",

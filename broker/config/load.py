@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from broker.config import files
+from broker.config import files, fixed_keys
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import BadFile
 from broker.config.keys import table
@@ -49,7 +49,7 @@ def parse(text: str, name: str, schema: Schema) -> Config:
     config, unreadable = _with_files(config, Path(name).parent, schema)
     wrong += unreadable
     unjudged = {table(key) for key, _ in wrong}
-    problems = [Problem(key, why) for key, why in wrong]
+    problems = [Problem(key, fixed_keys.why(key) or why) for key, why in wrong]
     problems += [each for each in found(config, schema) if not unjudged.intersection(_around(each.key, each.other))]
     if problems:
         where = lines(text)

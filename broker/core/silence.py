@@ -76,7 +76,7 @@ Ask = Callable[[Question, Callable[[Outcome], None]], Callable[[], None] | None]
 @attrs.frozen
 class SilenceSettings:
     """``share`` of silent peers, 0 to 1, above which they are verified; with 1 none is. ``ttls``: leases after which a
-    doubtful peer ends."""
+    doubtful peer ends: less than two leave no time to verify it."""
 
     share: float = 0.2
     ttls: float = 5.0

@@ -21,7 +21,8 @@ class RequestBounds:
     within: float = 30.0
     """Time from the first byte of a request to its last: a slow sender holds its connection no longer."""
     kept_open: float = 75.0
-    """Time for which a connection without a request stays open."""
+    """Time for which a connection without a request stays open. Load balancers keep theirs for 60 s by default, and one
+    that sends a request as the other side closes gets no answer."""
     stalled_after: float = 30.0
     """Time for which output may be pending while the peer reads none of it."""
 

@@ -81,13 +81,6 @@ class Dns(Settings):
         within=(0.1, 3_600),
         reload=True,
     )
-    stalled_after: float = key(
-        30.0,
-        "Time within which a client must read part of its pending output.",
-        unit="s",
-        within=(0.1, 86_400),
-        reload=True,
-    )
 
     @cached_property
     def place(self) -> Endpoint:

@@ -282,5 +282,4 @@ def _limits(config: Dns) -> ConnectionLimits:
         connections=config.connections,
         connections_per_address=config.connections_per_address,
         authenticate_within=config.idle,
-        stalled_after=config.stalled_after,
     )

@@ -78,12 +78,6 @@ class Http(Settings):
         within=(0, 1_000_000),
         reload=True,
     )
-    burst: int = key(
-        1_000,
-        "New connections that one address may make at once before `rate` applies.",
-        within=(1, 1_000_000),
-        reload=True,
-    )
     waiting: int = key(
         2_000,
         "Answers that wait at once: finds with `wait`, event streams and WebSockets.",
@@ -96,27 +90,6 @@ class Http(Settings):
     # A registration of ordinary size must fit; the account of memory bounds all bodies together.
     max_body: int = key(
         1024**2, "Size of the body of a request.", unit="bytes", within=(4_096, 64 * 1024**2), reload=True
-    )
-    request_within: float = key(
-        30.0, "Time from the first byte of a request to its last.", unit="s", within=(0.1, 3_600), reload=True
-    )
-    # Load balancers keep theirs for 60 s by default: one that sends a request as the other side closes gets no answer.
-    kept_open: float = key(
-        75.0, "Time for which a connection without a request stays open.", unit="s", within=(0.1, 3_600), reload=True
-    )
-    write_buffer: int = key(
-        4 * 1024**2,
-        "Output of a stream that may be pending while its client does not read.",
-        unit="bytes",
-        within=(65_536, 1024**3),
-        reload=True,
-    )
-    stalled_after: float = key(
-        30.0,
-        "Time within which a client must read part of its pending output.",
-        unit="s",
-        within=(0.1, 86_400),
-        reload=True,
     )
 
     @cached_property

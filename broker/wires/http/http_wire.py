@@ -228,11 +228,8 @@ def _limits(config: Http) -> HttpLimits:
             connections=config.connections,
             connections_per_address=config.connections_per_address,
             rate=config.rate,
-            burst=config.burst,
-            write_buffer=config.write_buffer,
-            stalled_after=config.stalled_after,
         ),
-        RequestBounds(config.max_body, config.request_within, config.kept_open, config.stalled_after),
+        RequestBounds(config.max_body),
         config.waiting,
         config.waiting_per_address,
     )

@@ -54,7 +54,6 @@ def test_the_defaults_are_right() -> None:
         ({"connections": 0}, ["dns.connections"]),
         ({"connections_per_address": -1}, ["dns.connections_per_address"]),
         ({"idle": 0.0}, ["dns.idle"]),
-        ({"stalled_after": 0.0}, ["dns.stalled_after"]),
     ],
 )
 def test_problems(keys: dict[str, object], wrong: list[str]) -> None:

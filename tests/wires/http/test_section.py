@@ -21,8 +21,8 @@ OUTSIDE = "tcp:80:interface=0.0.0.0"
         (Http(endpoint="http:80"), ["http.endpoint"]),
         (Http(hosts=("broker.example.com", "*", "localhost")), []),
         (Http(hosts=("ok", "Upper.example", "a:80", "")), ["http.hosts[1]", "http.hosts[2]", "http.hosts[3]"]),
-        (Http(connections=0, max_body=1, kept_open=0.0), ["http.connections", "http.max_body", "http.kept_open"]),
-        (Http(write_buffer=1, waiting=-1), ["http.waiting", "http.write_buffer"]),
+        (Http(connections=0, max_body=1), ["http.connections", "http.max_body"]),
+        (Http(waiting=-1), ["http.waiting"]),
     ],
 )
 def test_problems(http: Http, keys: list[str]) -> None:
