@@ -1,11 +1,13 @@
-"""The import contracts that list wires by name have all of them."""
+"""The import contracts that list wires by name have all of them, and imports have no circle."""
 
 from __future__ import annotations
 
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -36,3 +38,9 @@ def test_all_wires_are_independent() -> None:
 )
 def test_a_contract_forbids_each_wire(name: str, besides: set[str]) -> None:
     assert WIRES - set(contract(name)["forbidden_modules"]) == besides
+
+
+def test_no_import_leads_back_to_its_module() -> None:
+    graph = grimp.build_graph("broker", exclude_type_checking_imports=True, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    TopologicalSorter(imports).prepare()  # which raises a CycleError with the circle

@@ -1,1 +1,1 @@
-"""Interfaces for operators: the console."""
+"""Interfaces for operators: console, HTTP endpoints, tables, metrics, audit log, and the page."""

@@ -1,1 +1,1 @@
-"""The only folder that touches sockets and processes."""
+"""Transports: the only folder that opens sockets and starts processes."""

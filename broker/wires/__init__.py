@@ -1,1 +1,1 @@
-"""Pure codecs, one package for each format: bytes to frozen messages and back. No Twisted, no sockets."""
+"""Wires: one folder for each protocol that peers speak, behind one interface."""
