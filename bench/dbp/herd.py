@@ -109,9 +109,16 @@ def live(server: DbpServer, seconds: float, dying: int = 0, within: float = 1.0)
         wait = min(due[0][0] if due else end, end) - time.perf_counter()
         for fd, _ in poll.poll(max(wait, 0)):
             service = by_fd[fd]
-            beats, gone = _read(service, fd)
+            died_before = service.number in ends and service.sent + INTERVAL < time.perf_counter()
+            try:
+                beats, gone = _read(service, fd)
+            except Stuck:
+                if not died_before:
+                    raise
+                poll.unregister(fd)
+                continue
             heard += beats
-            if gone and not (service.number in ends and service.sent + INTERVAL < time.perf_counter()):
+            if gone and not died_before:
                 parted.append(dbp_peers.name(service.number))
         now = time.perf_counter()
     return Lived(died, latest / INTERVAL, parted, heard)

@@ -15,6 +15,7 @@ import attrs
 from bench.common import command, machine
 from bench.common.figures import Figure, figure_table
 from bench.common.report import table
+from bench.common.traffic import Stuck
 from bench.dbp import liveness as dbp_liveness
 from bench.elko import restart as elko_restart
 from bench.mc0 import sessions as mc0_sessions
@@ -51,12 +52,15 @@ def main() -> int:
     outcomes: dict[str, list[Figure]] = {}
     for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
-        if name in SCENARIOS:
-            outcomes[name] = SCENARIOS[name].measured(options.seconds, options.quick, options.long)
-        else:
-            door = next(door for door in DOORS if door.name == name)
-            shares.append(measure.measure(door, options.connections, options.seconds or 10.0, options.sources))
-            print(table(measure.HEADINGS, [shares[-1].cells()]), file=sys.stderr, flush=True)
+        try:
+            if name in SCENARIOS:
+                outcomes[name] = SCENARIOS[name].measured(options.seconds, options.quick, options.long)
+            else:
+                door = next(door for door in DOORS if door.name == name)
+                shares.append(measure.measure(door, options.connections, options.seconds or 10.0, options.sources))
+                print(table(measure.HEADINGS, [shares[-1].cells()]), file=sys.stderr, flush=True)
+        except (Stuck, OSError, EOFError) as error:  # the other rows are measured all the same
+            outcomes[name] = [Figure("the row failed", repr(error), "runs", False)]
     print(f"load average at the end: {machine.load_average()}\n")
     if shares:
         print("Shares of pings answered within 50 ms, and of newcomers within a second; memory in MiB.\n")

@@ -170,8 +170,7 @@ class Shares:
         """The row of the table."""
         wire, seen = self.door.wire, self.seen
         return [
-            wire,
-            self.door.title,
+            self.door.name,
             f"{self.alone[wire]:.0%} / {self.beside[wire]:.0%}" if wire in self.alone else "-",
             f"{self.worst}: {self.alone[self.worst]:.0%} / {self.beside[self.worst]:.0%}",
             *(f"{share:.0%}" for share in self.visits.values()),
@@ -186,8 +185,7 @@ class Shares:
 
 
 HEADINGS = [
-    "attacked",
-    "by",
+    "row",
     "share there, alone / beside",
     "least elsewhere",
     "newcomers there",
