@@ -1,4 +1,4 @@
-"""The twistd plugin: the command line, and the service that it makes."""
+"""The command line of the twistd plugin, and the service that it makes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from twisted.application.service import IService
 from twisted.python import usage
 
 from broker.app.configuration import SCHEMA, Config, example, problems, read, report
-from broker.app.heap import use_system_heap
 from broker.config import endpoint, files
 from broker.config.cluster_settings import Cluster
 from broker.config.daemon_settings import Log
@@ -91,8 +90,6 @@ class Options(usage.Options):
         if self["example"]:
             print(example(), end="")
             raise SystemExit(0)
-        if self.parent is not None and not self["check"] and not self["check-ports"]:
-            use_system_heap()  # at the start by twistd; others may parse a command line too
         try:
             config = self.configured()
         except BadConfig as error:

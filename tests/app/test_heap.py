@@ -88,3 +88,12 @@ def test_the_heap_is_trimmed_less_often_the_longer_it_takes() -> None:
     heap.stop()
     heap.stop()
     assert clock.getDelayedCalls() == []
+
+
+def test_the_broker_is_imported_once_by_a_start() -> None:
+    """Its imports are half of the work of a start, which comes after the restart of the interpreter."""
+    program = "import sys; sys.argv[1:] = ['elkobroker', '--no-such-option']; import broker.twistd; print('once')"
+    command = [sys.executable, "-v", "-c", program]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["once"]
+    assert done.stderr.count("import 'broker.app.configuration'") == 1

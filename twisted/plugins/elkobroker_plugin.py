@@ -2,4 +2,4 @@
 
 from twisted.application.service import ServiceMaker
 
-elkobroker = ServiceMaker("elkobroker", "broker.tap", "a broker through which servers find each other", "elkobroker")
+elkobroker = ServiceMaker("elkobroker", "broker.twistd", "a broker through which servers find each other", "elkobroker")
