@@ -90,7 +90,7 @@ async def resync(cluster: Cluster) -> float:
     # As after a compaction of the next revision.
     parts.feed._complete = False
     cluster._sessions.interrupt("a resynchronisation is measured")
-    while cluster.counts()["cluster.resyncs"] == before or cluster.troubles():
+    while cluster.counts()["cluster.resyncs"] == before or cluster.degradations():
         await deferLater(reactor, EVERY)
     applied: Deferred[None] = Deferred()
     parts.mirror.when_applied(lambda: applied.callback(None))

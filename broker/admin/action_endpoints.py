@@ -89,11 +89,11 @@ class Orders:
             raise Problem(404, f"{f'{prefix} {op}'.strip()} is an order of a wire that is not open", Reason.UNKNOWN_OP)
         words = [f"{name}={value}" for name, value in parameters.items()]
         peer = _Listener(principal.address, principal.request_id)
-        typist = dialect.converse(peer, principal, self._listener)
+        dialogue = dialect.converse(peer, principal, self._listener)
         try:
-            typist.say(dialect.typed(op, words))
+            dialogue.say(dialect.typed(op, words))
         finally:
-            typist.session.lost()
+            dialogue.session.lost()
         if peer.refusal is not None:
             raise peer.refusal
         return peer.answers.decode("utf-8", "replace").strip()

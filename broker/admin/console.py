@@ -48,7 +48,7 @@ from broker.core.control import Drain, IOperations, LevelName, LogLevels, Reload
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.interfaces.peer import Peer
 from broker.wires.counter import Documentation
-from broker.wires.dialect import Dialect, Typist
+from broker.wires.dialect import Dialect, Dialogue
 from broker.wires.views import AnyView
 
 DRAIN_SECONDS = 30.0
@@ -280,7 +280,7 @@ class ConsoleSession:
         self._reading = ConsoleReading(shown.later, self._print_json, self._carry_out)
         self._listening: set[str] | None = None
         self._dialects = {dialect.prefix: dialect for dialect in dialects}
-        self._typists: dict[str, Typist] = {}
+        self._dialogues: dict[str, Dialogue] = {}
         self._login = ConsoleLogin(self._access, password, gate, peer, self._print, self.refuse, self._enter)
         self._login.begin()
 
@@ -330,22 +330,24 @@ class ConsoleSession:
             self._half_closed = True
             self._reading.done = self._end
             return True
-        self._listening = {prefix for prefix, typist in self._typists.items() if typist.session.input_ended()}
+        self._listening = {prefix for prefix, dialogue in self._dialogues.items() if dialogue.session.input_ended()}
         return bool(self._listening)
 
     @property
     def needed(self) -> bool:
         """True while an answer is due, or a command still runs."""
-        return self._login.pending or self._reading.busy or any(each.session.needed for each in self._typists.values())
+        return (
+            self._login.pending or self._reading.busy or any(each.session.needed for each in self._dialogues.values())
+        )
 
     def lost(self) -> None:
         """Handle the loss of the connection."""
         self._over = True
         self._login.lost()
         self._reading.end()
-        typists, self._typists = self._typists, {}
-        for typist in typists.values():
-            typist.session.lost()
+        dialogues, self._dialogues = self._dialogues, {}
+        for dialogue in dialogues.values():
+            dialogue.session.lost()
 
     # inside
 
@@ -354,8 +356,8 @@ class ConsoleSession:
         if not self._access.stands(self.principal):
             self.refuse(Refusal(Reason.REVOKED, f"the login of {self.principal.name} is not valid any more: closing"))
             return
-        for typist in self._typists.values():
-            typist.review()
+        for dialogue in self._dialogues.values():
+            dialogue.review()
 
     def permit(self, operation: str) -> None:
         """Raise `Refusal` FORBIDDEN if the operator has no right to the operation."""
@@ -367,7 +369,7 @@ class ConsoleSession:
         self.principal = principal
         self._peer.authenticated()
         for prefix, dialect in self._dialects.items():
-            self._typists[prefix] = dialect.converse(_Printer(self._peer, partial(self._close, prefix)), principal)
+            self._dialogues[prefix] = dialect.converse(_Printer(self._peer, partial(self._close, prefix)), principal)
         self._print('elkobroker console. Type help, or a message such as {op:"servicedesc"}')
         for text in self._login.held():
             self.receive(Line(text))
@@ -395,7 +397,7 @@ class ConsoleSession:
     def _message(self, prefix: str, text: str) -> None:
         try:
             for message in self._dialects[prefix].messages(text):
-                self._typists[prefix].say(message)
+                self._dialogues[prefix].say(message)
         except Malformed as malformed:
             self.refuse(malformed)
 
@@ -431,7 +433,7 @@ class ConsoleSession:
         elif word and word in self._dialects:
             if not arguments:
                 raise Malformed(Reason.UNKNOWN_OP, f"{word} is the beginning of commands; try help {word}")
-            self._typists[word].say(self._dialects[word].typed(arguments[0], arguments[1:]))
+            self._dialogues[word].say(self._dialects[word].typed(arguments[0], arguments[1:]))
         elif near := sorted(name for name in self._shown.views if name.startswith(f"{word} ")):
             typed = " ".join((word, *arguments))[:40]
             raise Malformed(Reason.UNKNOWN_OP, f"there is no command {typed!r}, but {' and '.join(near)}")
@@ -460,7 +462,7 @@ class ConsoleSession:
         dialect = self._dialects.get("")
         if dialect is None:
             raise Malformed(Reason.UNKNOWN_OP, f"there is no command {word[:40]!r}; help shows all")
-        self._typists[""].say(dialect.typed(word, arguments))
+        self._dialogues[""].say(dialect.typed(word, arguments))
 
     def _help(self, words: Sequence[str]) -> str:
         """Return all commands, or the help of one. Raises `Malformed` if there is no such command."""

@@ -354,9 +354,9 @@ def cluster_endpoints(members: IMembers, farm: str) -> list[Endpoint]:
 
     def cluster(call: Call) -> Response:
         rows = [dict(member_row(each)) for each in members.health()]
-        troubles = [Obstacle(each.what, each.reason) for each in members.troubles()]
+        degradations = [Obstacle(each.what, each.reason) for each in members.degradations()]
         name = farm if members.clustered else ""
-        return answer(ClusterAbout(members.clustered, members.name, name, rows, troubles))
+        return answer(ClusterAbout(members.clustered, members.name, name, rows, degradations))
 
     return [
         Endpoint(

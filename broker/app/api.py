@@ -1,7 +1,7 @@
 """The wiring of the operators' HTTP API: its endpoints, the watchers of events, the load history and the loop's times.
 
 Nothing here listens: the endpoints are served by the wire ``http``, and by every other listener that takes the
-endpoints of `broker.wires.interface.Context`.
+endpoints of `broker.wires.interface.WireContext`.
 """
 
 from __future__ import annotations

@@ -180,9 +180,9 @@ class Membership:
         """Publish the endpoints of the open listeners, and that this broker drains."""
         self._cluster.describe(endpoints(states, self._config.advertise, self._host), draining)
 
-    def troubles(self) -> Iterable[NotReady]:
+    def degradations(self) -> Iterable[NotReady]:
         """Yield the reasons for which this broker is degraded."""
-        yield from self._cluster.troubles()
+        yield from self._cluster.degradations()
         if self._memory.trouble:
             yield NotReady("cluster memory", self._memory.trouble)
 
@@ -218,7 +218,7 @@ class Membership:
         self._failed(f"elkobroker ends: {error}")
 
     def _report(self) -> None:
-        why = "; ".join(each.reason for each in self._cluster.troubles()) or "etcd has not answered yet"
+        why = "; ".join(each.reason for each in self._cluster.degradations()) or "etcd has not answered yet"
         text = f"joining the cluster: {why}"
         self._notifier.waiting(text, MORE_TIME)
         if text != self._reported:

@@ -70,14 +70,14 @@ from broker.core.worker import log_defect
 from broker.export.plan_document import parse
 from broker.logs.log_levels import LogControl
 from broker.net.admission import ConnectionFactory
-from broker.net.listeners import CannotListen, Openings
+from broker.net.listeners import CannotListen, ListenerRetries
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.tls import Certificates
 from broker.net.traces import Traces
 from broker.wall_clock import wall
 from broker.web.http_endpoint import Endpoint
 from broker.wires.counter import Documentation
-from broker.wires.interface import Context
+from broker.wires.interface import WireContext
 
 if TYPE_CHECKING:
     from broker.app.cluster import Membership
@@ -93,7 +93,7 @@ class StartFailed(Exception):
 
 
 class Daemon(TwistedService):
-    """The daemon as a Twisted service. ``openings`` knows the state of all its listeners.
+    """The daemon as a Twisted service. ``retries`` knows the state of all its listeners.
 
     ``config`` is the configuration, ``state`` the state directory, ``logs`` controls the log. ``read_config`` reads the
     configuration again for a reload (raising `BadConfig`); None without a file. ``failing`` is called before a
@@ -123,7 +123,7 @@ class Daemon(TwistedService):
         self._failing = failing
         self._exit = exit
         self.counters = Counters()
-        self.openings = Openings(reactor, self._listeners_changed)
+        self.retries = ListenerRetries(reactor, self._listeners_changed)
         self.console: ConsoleListener | None = None
         self.wires = RunningWires(self.counters)
         self.journal: JournalWriter | None = None
@@ -138,7 +138,7 @@ class Daemon(TwistedService):
         self.membership: Membership | None = None
         self._documentation = COUNTERS
         self._expiries = CertificateWatch(self._certificates, reactor)
-        self.traces = Traces(reactor, self._carriers, self.wires.udp_sockets)
+        self.traces = Traces(reactor, self._connection_factories, self.wires.udp_sockets)
         self.operations = Operations(
             Reloader(
                 lambda: self._config,
@@ -250,14 +250,14 @@ class Daemon(TwistedService):
         """Make the wires, and open the listeners. Raises `StartFailed` with some of them open."""
         name = self._config.broker.service or self._host()
         self._events = EventReports(
-            name, self.core, self.plan, self._reactor, self.openings.states, self._unwritten, self._full
+            name, self.core, self.plan, self._reactor, self.retries.states, self._unwritten, self._full
         )
         self._listen(snapshot)
         self.counters.include(self._counts)
         scheduler = self.core.scheduler
         self._logs.follow(lambda: scheduler.conversation, lambda: scheduler.request_id)
         self.counters.include(self.core.damages.counts)
-        self.readiness.add_degrading(self.core.damages.troubles)
+        self.readiness.add_degrading(self.core.damages.degradations)
         self.counters.include(self.checks.schedule.counts)
         self.counters.include(self.api.counts)
         self.counters.include(self._events.notifications.counts)
@@ -280,7 +280,7 @@ class Daemon(TwistedService):
         self._ending = True
         yield maybeDeferred(super().stopService)
         self._notifier.stopping()
-        self.openings.stop()
+        self.retries.stop()
         self.checks.stop()
         self.lag.stop()
         self.heap.stop()
@@ -313,7 +313,7 @@ class Daemon(TwistedService):
     def _reloaded(self) -> None:
         """Check the certificates that were read, and try listeners that are not open."""
         self._expiries.check()
-        self.openings.retry()
+        self.retries.retry()
 
     def _shut_down(self, kill: bool) -> None:
         """End the process: by an orderly stop, or at once."""
@@ -364,17 +364,17 @@ class Daemon(TwistedService):
             self._notifier,
             self._give_up,
         )
-        self.readiness.add_degrading(self.membership.troubles)
+        self.readiness.add_degrading(self.membership.degradations)
         return self.membership
 
     def _describe_to_cluster(self) -> None:
         """Publish the listeners and the drain to the other members."""
         if self.membership is not None and self._serving:
-            self.membership.describe(self.openings.states(), self.draining.state != "off")
+            self.membership.describe(self.retries.states(), self.draining.state != "off")
 
     def _troubles(self) -> Iterator[NotReady]:
         """Yield all reasons for which the daemon is not ready."""
-        yield from readiness.listeners(self.openings.states)
+        yield from readiness.listeners(self.retries.states)
         yield from self._unwritten()
         yield from readiness.loop(self.lag.recent)
         yield from readiness.certificates(
@@ -390,7 +390,7 @@ class Daemon(TwistedService):
         if self.journal is not None:
             yield from readiness.written("journal", self.journal.journal.trouble)
         yield from readiness.written("audit log", self._access.audit.failure)
-        yield from self.wires.troubles()
+        yield from self.wires.degradations()
 
     def _full(self) -> Iterator[NotReady]:
         """Yield the listeners without a free place."""
@@ -419,8 +419,8 @@ class Daemon(TwistedService):
         except StateError as error:
             raise StartFailed(str(error)) from None
 
-    def _carriers(self) -> Iterator[ConnectionFactory]:
-        yield from self.wires.carriers()
+    def _connection_factories(self) -> Iterator[ConnectionFactory]:
+        yield from self.wires.connection_factories()
         if self.console is not None:
             yield self.console.carrier()
 
@@ -446,22 +446,22 @@ class Daemon(TwistedService):
     def _listen(self, snapshot: Snapshot) -> None:
         if self._config.journal.enabled:
             self._open_journal(self._config.journal)
-        config, openings = self._config, self.openings
+        config, retries = self._config, self.retries
         self.api = OperatorsApi(self._sources())
         try:
-            self.wires.add(openings, config, self._context(snapshot))
+            self.wires.add(retries, config, self._context(snapshot))
             if config.console.enabled:
                 self.console = ConsoleListener(
                     config.console, self.core, self._reactor, self.wires.dialects, self._shown, self._access, self._pool
                 )
-                openings.add("console", self.console.where, self.console.bind)
-            openings.open(config.broker.strict_listeners)
+                retries.add("console", self.console.where, self.console.bind)
+            retries.open(config.broker.strict_listeners)
         except (CannotListen, OSError) as error:
             raise StartFailed(str(error)) from None
 
-    def _context(self, snapshot: Snapshot) -> Context:
+    def _context(self, snapshot: Snapshot) -> WireContext:
         core = self.core
-        return Context(
+        return WireContext(
             broker=self._config.broker,
             state=self._state,
             known=snapshot,
@@ -480,7 +480,7 @@ class Daemon(TwistedService):
             pool=self._pool,
             control=self.operations,
             offer_own=self._offer_own,
-            forget=self.openings.remove,
+            forget=self.retries.remove,
             access=self._access.access,
             logins=self._access.logins,
             audit=self._access.audit,
@@ -498,7 +498,7 @@ class Daemon(TwistedService):
         self._describe_to_cluster()
         if self.running:
             self._reactor.callWhenRunning(self._events.listeners_changed)
-        missing = [each for each in self.openings.states() if not each.ready]
+        missing = [each for each in self.retries.states() if not each.ready]
         self._notifier.status("; ".join(["serving", *(f"{each.name} is not ready: {each.reason}" for each in missing)]))
 
     def _open_journal(self, config: checks_settings.Journal) -> None:
@@ -518,7 +518,7 @@ class Daemon(TwistedService):
     def _shown(self) -> Shown:
         """Return the state for operators."""
         own = [
-            listeners_view(self.openings.states, self._reactor),
+            listeners_view(self.retries.states, self._reactor),
             *registry_views(self.core.registry, self._reactor, self.core.members.name),
             *cluster_views(self.core.members, self.core.owners),
             *([] if self.membership is None else self.membership.views()),
@@ -551,7 +551,7 @@ class Daemon(TwistedService):
             shown=self._shown,
             dialects=self.wires.dialects,
             left=self.wires.left,
-            listeners=self.openings.states,
+            listeners=self.retries.states,
             ready=self.readiness.reasons,
             degraded=self.readiness.degraded,
             control=self.operations,
@@ -570,7 +570,7 @@ class Daemon(TwistedService):
         yield from self.wires.places()
         if self.console is not None:
             yield from self.console.places()
-        for missing in self.openings.states():
+        for missing in self.retries.states():
             if not missing.ready:
                 yield {"name": missing.name, "address": missing.where, "ready": False, "reason": missing.reason}
 
@@ -603,7 +603,7 @@ class Daemon(TwistedService):
     # undoing a start, and reloading
 
     def _undo_start(self, snapshot: Snapshot) -> None:
-        self.openings.stop()
+        self.retries.stop()
         self.checks.stop()
         self.plan.stop()
         if self.console is not None:

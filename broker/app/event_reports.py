@@ -19,7 +19,7 @@ from broker.net.webhooks import Webhooks
 class EventReports:
     """Events of one daemon. ``name`` is this broker for those who are notified.
 
-    ``listeners`` returns the states of all listeners, ``troubles`` the stores that cannot be written,
+    ``listeners`` returns the states of all listeners, ``degradations`` the stores that cannot be written,
     ``full`` the listeners without a free place.
     """
 
@@ -30,7 +30,7 @@ class EventReports:
         plan: PlanFile,
         reactor: Any,
         listeners: Callable[[], Iterable[Listening]],
-        troubles: Callable[[], Iterable[NotReady]],
+        degradations: Callable[[], Iterable[NotReady]],
         full: Callable[[], Iterable[NotReady]],
     ) -> None:
         registry = core.registry
@@ -39,7 +39,7 @@ class EventReports:
         self._reactor = reactor
         self._webhooks = Webhooks(reactor)
         self.notifications = notifications = Notifications(reactor, self._send, name)
-        self._sources = EventSources(notifications, registry, reactor, registry.check_of, listeners, troubles, full)
+        self._sources = EventSources(notifications, registry, reactor, registry.check_of, listeners, degradations, full)
         self._damages = core.damages
         self._members = MemberEvents(notifications, core.members)
         self.listeners_changed = self._sources.listeners_changed

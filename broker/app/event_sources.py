@@ -39,7 +39,7 @@ _BAD: dict[str, str] = {CheckState.DOUBTFUL: "service-doubtful", CheckState.FAIL
 
 class EventSources:
     """The sources. ``check_of`` returns the health check of a service; ``listeners`` the states of all listeners,
-    ``troubles`` the stores that cannot be written, ``full`` the listeners without a free place."""
+    ``degradations`` the stores that cannot be written, ``full`` the listeners without a free place."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class EventSources:
         clock: IReactorTime,
         check_of: Callable[[Service], Check | None],
         listeners: Callable[[], Iterable[Listening]],
-        troubles: Callable[[], Iterable[NotReady]],
+        degradations: Callable[[], Iterable[NotReady]],
         full: Callable[[], Iterable[NotReady]],
     ) -> None:
         self._notifications = notifications
@@ -57,7 +57,7 @@ class EventSources:
         self._check_of = check_of
         self._listeners = listeners
         self._looks = (
-            _Looks(troubles, "store-degraded", "store-restored"),
+            _Looks(degradations, "store-degraded", "store-restored"),
             _Looks(full, "listener-full", "listener-has-room"),
         )
         self.settle = 0.0

@@ -16,7 +16,7 @@ from broker.wires.dbp.wire import WIRE as DBP
 from broker.wires.dns.wire import WIRE as DNS
 from broker.wires.elko.wire import BROKER, DIRECTOR
 from broker.wires.http.wire import WIRE as HTTP
-from broker.wires.interface import Context, OpenWire, Wire
+from broker.wires.interface import OpenWire, Wire, WireContext
 from broker.wires.mc0.wire import WIRE as MC0
 from broker.wires.mtl.wire import WIRE as MTL
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from broker.core.checks.check_rules import Pinger
     from broker.core.counters import Counters
     from broker.net.admission import ConnectionFactory
-    from broker.net.listeners import Openings
+    from broker.net.listeners import ListenerRetries
     from broker.net.tls import Certificates
     from broker.net.udp import UdpSocket
     from broker.web.http_endpoint import Endpoint
@@ -57,8 +57,8 @@ class RunningWires:
         self._open: dict[str, OpenWire] = {}
         self._draining = False
 
-    def add(self, openings: Openings, config: Config, context: Context) -> None:
-        """Have ``openings`` make the wires and open their listeners. If that fails, `abandon` closes what is open."""
+    def add(self, retries: ListenerRetries, config: Config, context: WireContext) -> None:
+        """Have ``retries`` make the wires and open their listeners. If that fails, `abandon` closes what is open."""
         self._config = config
         for wire in WIRES:
             section = getattr(config, wire.name)
@@ -71,7 +71,7 @@ class RunningWires:
                 titles.setdefault(binding.title, binding)
             for binding in titles.values():
                 bind = partial(self._bind, wire, binding.title)
-                openings.add(binding.title, binding.where.where, bind, make, binding.required)
+                retries.add(binding.title, binding.where.where, bind, make, binding.required)
             if not titles:
                 # Nothing listens, and so nothing would be retried.
                 make()
@@ -122,10 +122,10 @@ class RunningWires:
         """Return the open wires by name."""
         return self._open
 
-    def troubles(self) -> Iterator[NotReady]:
+    def degradations(self) -> Iterator[NotReady]:
         """Yield the reasons for which wires are not ready, besides listeners and certificates."""
         for wire in self._open.values():
-            yield from wire.troubles()
+            yield from wire.degradations()
 
     def drain(self) -> None:
         """Refuse new peers of all wires, and send the present ones away; also of wires that are made later."""
@@ -139,10 +139,10 @@ class RunningWires:
         for wire in self._open.values():
             wire.undrain()
 
-    def carriers(self) -> Iterator[ConnectionFactory]:
+    def connection_factories(self) -> Iterator[ConnectionFactory]:
         """Yield the connections of all wires, by listener."""
         for wire in self._open.values():
-            yield from wire.carriers()
+            yield from wire.connection_factories()
 
     def udp_sockets(self) -> Iterator[UdpSocket]:
         """Yield the UDP sockets of all wires."""
@@ -177,7 +177,7 @@ class RunningWires:
             wire.abandon()
         self._open.clear()
 
-    def _make(self, wire: Wire[Any], context: Context) -> None:
+    def _make(self, wire: Wire[Any], context: WireContext) -> None:
         if wire.name not in self._open:
             with unavoidable("a wire that could not be made at the start is made again, and reads its store"):
                 made = self._open[wire.name] = wire.open(getattr(self._config, wire.name), context)

@@ -92,7 +92,7 @@ class Cluster:
         if self._parts.members.describe(listeners, draining):
             self._parts.publish_member()
 
-    def troubles(self) -> Sequence[NotReady]:
+    def degradations(self) -> Sequence[NotReady]:
         found = []
         if self.state in (State.JOINING, State.AWAY):
             reason = self._parts.membership.waiting or (

@@ -207,7 +207,7 @@ def _raised(known: int) -> int:
 # Supply of provider ids: blocks are taken from etcd before a session needs them, and whenever one comes into use.
 
 
-class Supply:
+class IdPrefetch:
     """Supply of ``ids``. ``lease`` returns the present lease, ``going`` whether the membership has not ended."""
 
     log = Logger()

@@ -35,17 +35,17 @@ from broker.cluster import layout
 from broker.cluster.claims import Claims
 from broker.cluster.departed import Departed
 from broker.cluster.etcd.interface import Compare, Denied, EtcdError, NoSpace, Put
-from broker.cluster.ids import Ids, Supply
+from broker.cluster.ids import IdPrefetch, Ids
 from broker.cluster.key_table import Bad, Table, Touched
 from broker.cluster.layout import Keys
 from broker.cluster.loads import OwnLoads
 from broker.cluster.members import Members, Upkeep
-from broker.cluster.membership import Kept, Membership
+from broker.cluster.membership import Membership, SavedMembership
 from broker.cluster.mirror import Mirror, Shared
 from broker.cluster.own import OwnProviders
 from broker.cluster.publisher import Publisher, Unit
 from broker.cluster.settings import ClusterFailed, Environment
-from broker.cluster.watch_feed import SILENCE, Beats, Feed, Reopening
+from broker.cluster.watch_feed import SILENCE, Feed, Reopening, WatchHeartbeat
 from broker.core.limits import Backoff, LogLimit
 from broker.core.model import BROKER
 
@@ -96,7 +96,7 @@ class Parts:
         self._registry = registry
         self._session = session
         self._keys = keys = Keys(settings.farm)
-        self.kept = kept = Kept(environment.memory)
+        self.kept = kept = SavedMembership(environment.memory)
         self.epoch = kept.saved.epoch
         """Epoch of etcd's data, as they were read last."""
         self.bad = Bad()
@@ -154,9 +154,11 @@ class Parts:
         self.loads = OwnLoads(
             shared, registry, clock, self.publisher, keys, name, settings.load_interval, self.lease, mirrored
         )
-        self.beats = Beats(clock, self.publisher, keys, name, settings.beat, self.lease, self.own_sizes, session.silent)
+        self.beats = WatchHeartbeat(
+            clock, self.publisher, keys, name, settings.beat, self.lease, self.own_sizes, session.silent
+        )
         self.ids = Ids(etcd, clock, rng, keys, name_key, kept.saved, kept.ids, self._known_ids)
-        self.supply = Supply(self.ids, self.lease, session.going)
+        self.prefetch = IdPrefetch(self.ids, self.lease, session.going)
         self.claims = Claims(shared, etcd, keys, name, self._member_lease, lambda: session.interrupt(LEASE_ENDED))
         self.feed = Feed(
             shared,
@@ -393,7 +395,7 @@ class Sessions:
             self._keys_lost = True
             parts.claims.lost()
         parts.remember()
-        await parts.supply.fill(wait=not parts.ids.in_hand)
+        await parts.prefetch.fill(wait=not parts.ids.in_hand)
         first = self.count == 0
         # The session in which the loss was noticed may have been interrupted before this.
         replaced, lost = self._data_lost, self._keys_lost
@@ -412,7 +414,7 @@ class Sessions:
         parts.loads.reconcile()
         parts.beats.start()
         if not parts.ids.complete:
-            parts.supply.refill()
+            parts.prefetch.refill()
         self.count += 1
         if self._started is not None:
             await parts.publisher.idle()

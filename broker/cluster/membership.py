@@ -467,7 +467,7 @@ def _decoded(text: str) -> Memory:
 # State of a member that outlives restarts, kept in step with its memory.
 
 
-class Kept:
+class SavedMembership:
     """The newest `Memory`. ``saved`` is what ``memory`` has, or is being given."""
 
     def __init__(self, memory: ClusterMemory) -> None:

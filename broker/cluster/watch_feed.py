@@ -12,7 +12,7 @@ Rules:
   these members need a moment to write them again. The time begins again with each watch, since etcd that this member
   cannot reach may be away for the others, too.
 
-Beats: each member puts a counter every `beat` seconds, and waits for it in its own watch.
+WatchHeartbeat: each member puts a counter every `beat` seconds, and waits for it in its own watch.
 
 Rules:
 - The time from the transaction with a beat to its arrival is the member's *lag*.
@@ -332,7 +332,7 @@ SILENCE = 4.0
 second; a failover must leave time within the TTL."""
 
 
-class Beats:
+class WatchHeartbeat:
     """Beats of the member ``name``. ``sizes`` returns the numbers of own providers and services; ``silent`` is called
     if the watch is dead."""
 

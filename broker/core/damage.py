@@ -132,7 +132,7 @@ class Damages:
         for each in waiting:
             each.callback(result)
 
-    def troubles(self) -> Iterator[NotReady]:
+    def degradations(self) -> Iterator[NotReady]:
         """Yield the findings, as reasons for which the daemon is degraded."""
         for each in self._found:
             yield NotReady(each.what, f"damaged: {each.reason}")

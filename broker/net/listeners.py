@@ -4,9 +4,9 @@
 
 Rules:
 - `listen` returns a bound port with its socket options set, or raises `CannotListen` with nothing bound.
-- Listeners of every kind are opened, and retried, by one mechanism, `Openings`.
+- Listeners of every kind are opened, and retried, by one mechanism, `ListenerRetries`.
 - All listeners are prepared before the first one is bound, so that no connection waits for startup work.
-- They are bound in the order of `Openings.add`.
+- They are bound in the order of `ListenerRetries.add`.
 - The start fails if a required listener fails, if any fails in a strict start, or if none can be opened.
 - Any other failed listener is logged once for each reason, and retried with exponential back-off: first after
   `FIRST_RETRY`, with doubled pauses up to `MOST_RETRY`.
@@ -247,7 +247,7 @@ after its port becomes free."""
 _BACKOFF = Backoff(FIRST_RETRY, MOST_RETRY)
 
 
-class Opening:
+class RetriedListener:
     """One listener: its state, and the functions that open it.
 
     ``prepare`` does slow work that is still due; ``bind`` opens the listener and returns its address. Both raise
@@ -291,7 +291,7 @@ class Opening:
         self.state = Listening(before.name, where, since, reason)
         return True
 
-    def later(self, again: Callable[[Opening], None]) -> None:
+    def later(self, again: Callable[[RetriedListener], None]) -> None:
         """Call ``again`` after the back-off."""
         self._failures += 1
         self._retry = self._clock.callLater(_BACKOFF.after(self._failures), again, self)
@@ -308,7 +308,7 @@ class Opening:
         self._retry = None
 
 
-class Openings:
+class ListenerRetries:
     """The listeners of the daemon. ``changed`` is called after each change of a state since the start."""
 
     log = Logger()
@@ -316,7 +316,7 @@ class Openings:
     def __init__(self, clock: IReactorTime, changed: Callable[[], object]) -> None:
         self._clock = clock
         self._changed = changed
-        self._all: dict[str, Opening] = {}
+        self._all: dict[str, RetriedListener] = {}
 
     def add(
         self,
@@ -326,9 +326,9 @@ class Openings:
         prepare: Callable[[], object] = lambda: None,
         required: bool = False,
     ) -> None:
-        """Add a listener, which `open` then opens; see `Opening`."""
+        """Add a listener, which `open` then opens; see `RetriedListener`."""
         assert name not in self._all
-        self._all[name] = Opening(name, where, bind, prepare, required, self._clock)
+        self._all[name] = RetriedListener(name, where, bind, prepare, required, self._clock)
 
     def remove(self, name: str) -> None:
         """Remove a listener that is closed on purpose."""
@@ -365,7 +365,7 @@ class Openings:
         for each in self._all.values():
             each.cancel()
 
-    def _again(self, opening: Opening) -> None:
+    def _again(self, opening: RetriedListener) -> None:
         # The next attempt is scheduled first, so that an unexpected exception in this one does not end the retries.
         opening.later(self._again)
         if not opening.attempt():
@@ -376,7 +376,7 @@ class Openings:
             self._miss(opening)
         self._changed()
 
-    def _miss(self, opening: Opening) -> None:
+    def _miss(self, opening: RetriedListener) -> None:
         state = opening.state
         self.log.error(
             "{name}: {reason}; the other listeners serve, and this one is tried again",

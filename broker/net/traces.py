@@ -71,18 +71,18 @@ class _Running:
 
 
 class Traces:
-    """All traces. ``carriers`` and ``sockets`` return the connections and the UDP sockets of all wires."""
+    """All traces. ``connection_factories`` and ``sockets`` return the connections and the UDP sockets of all wires."""
 
     log = Logger()
 
     def __init__(
         self,
         clock: IReactorTime,
-        carriers: Callable[[], Iterable[ConnectionFactory]],
+        connection_factories: Callable[[], Iterable[ConnectionFactory]],
         sockets: Callable[[], Iterable[UdpSocket]],
     ) -> None:
         self._clock = clock
-        self._carriers = carriers
+        self._connection_factories = connection_factories
         self._sockets = sockets
         self._running: dict[str, _Running] = {}
 
@@ -138,7 +138,7 @@ class Traces:
 
     def _tap(self) -> None:
         """Set or remove taps, as the present traces need them."""
-        for carrier in self._carriers():
+        for carrier in self._connection_factories():
             if self._running:
                 carrier.tap(self._is_traced, self._seen)
             else:

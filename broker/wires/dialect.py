@@ -9,7 +9,7 @@ from broker.access.principal import Principal
 from broker.net.interfaces.peer import Peer, PeerSession
 
 
-class Typist(Protocol):
+class Dialogue(Protocol):
     """One operator's conversation in one dialect. Answers are written to the peer of the conversation."""
 
     @property
@@ -46,7 +46,7 @@ class Dialect(Protocol):
     def help(self, op: str) -> str:
         """Return the parameters of a command, and what it does."""
 
-    def converse(self, peer: Peer, principal: Principal, listener: str = ...) -> Typist:
+    def converse(self, peer: Peer, principal: Principal, listener: str = ...) -> Dialogue:
         """Begin the conversation of an operator, who is authenticated as that user.
 
         ``listener`` is the title of the listener in rights and in the audit log, by default the console's.

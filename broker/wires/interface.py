@@ -56,7 +56,7 @@ V = TypeVar("V", bound=attrs.AttrsInstance)
 
 
 @attrs.frozen(eq=False)
-class Context:
+class WireContext:
     """The environment of an open wire.
 
     - ``broker``: the section ``[broker]``: the suffix of service names, and the switch for error details to peers.
@@ -151,10 +151,10 @@ class OpenWire(Protocol):
     def reload(self, config: Any, broker: Broker) -> None:
         """Apply the reloadable keys, also to listeners that are not open yet."""
 
-    def troubles(self) -> Iterable[NotReady]:
+    def degradations(self) -> Iterable[NotReady]:
         """Return the reasons for which the wire is not ready, besides listeners and certificates."""
 
-    def carriers(self) -> Iterable[ConnectionFactory]:
+    def connection_factories(self) -> Iterable[ConnectionFactory]:
         """Return the connections of the wire, one `ConnectionFactory` for each listener, open or not."""
 
     def udp_sockets(self) -> Iterable[UdpSocket]:
@@ -213,11 +213,11 @@ class PlainWire:
         """Return no certificates: no listener has TLS."""
         return ()
 
-    def troubles(self) -> Iterable[NotReady]:
+    def degradations(self) -> Iterable[NotReady]:
         """Return no reasons: a wire with open listeners is ready."""
         return ()
 
-    def carriers(self) -> Iterable[ConnectionFactory]:
+    def connection_factories(self) -> Iterable[ConnectionFactory]:
         """Return no connections."""
         return ()
 
@@ -227,22 +227,22 @@ class PlainWire:
 
     def drain(self) -> None:
         """Refuse new connections, and close the present ones in order."""
-        for each in self.carriers():
+        for each in self.connection_factories():
             each.drain()
 
     def undrain(self) -> None:
         """Accept connections again."""
-        for each in self.carriers():
+        for each in self.connection_factories():
             each.undrain()
 
     def peers(self) -> int:
         """Return the number of connections; those that were refused at once do not count."""
-        return sum(each.turned_away is None for carrier in self.carriers() for each in carrier.connections)
+        return sum(each.turned_away is None for carrier in self.connection_factories() for each in carrier.connections)
 
     def disconnect(self, key: str) -> bool:
         """Close the connections from that address, ``host:port``."""
         # Not any() of a generator, which would stop at the first listener with such a connection.
-        return sum(each.disconnect(key) for each in self.carriers()) > 0
+        return sum(each.disconnect(key) for each in self.connection_factories()) > 0
 
 
 @attrs.frozen(eq=False)
@@ -259,7 +259,7 @@ class Wire(Generic[V]):
 
     section: Section[V]
     enabled: Callable[[V], bool]
-    open: Callable[[V, Context], OpenWire]
+    open: Callable[[V, WireContext], OpenWire]
     counters: tuple[Counter, ...] = ()
     descriptors: Callable[[V, int], int] = lambda config, all: 0
 

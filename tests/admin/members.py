@@ -56,7 +56,7 @@ class Members:
     def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
         pass
 
-    def troubles(self) -> Sequence[NotReady]:
+    def degradations(self) -> Sequence[NotReady]:
         return self.degraded
 
     def counts(self) -> Mapping[str, int]:

@@ -33,7 +33,7 @@ class Farm:
         restored = Restored((), 60.0, self.clock, lambda ids: None)
         self.registry = Registry(self.clock, count(1).__next__, restored)
         self.listeners: list[Listening] = []
-        self.troubles: list[NotReady] = []
+        self.degradations: list[NotReady] = []
         self.events: list[tuple[str, str, dict[str, Any]]] = []
         self.full: list[NotReady] = []
         self.sources = EventSources(
@@ -42,7 +42,7 @@ class Farm:
             self.clock,
             self.registry.check_of,
             lambda: self.listeners,
-            lambda: self.troubles,
+            lambda: self.degradations,
             lambda: self.full,
         )
         self.sources.settle = SETTLE
@@ -114,10 +114,10 @@ def test_listeners_are_reported_when_their_state_changes() -> None:
 
 def test_a_store_is_reported_when_it_breaks_and_when_it_works_again() -> None:
     farm = Farm()
-    farm.troubles = [NotReady("store", "disk full")]
+    farm.degradations = [NotReady("store", "disk full")]
     assert farm.advance(EVERY) == [("store-degraded", "store", {"reason": "disk full"})]
     assert farm.advance(EVERY) == []
-    farm.troubles = []
+    farm.degradations = []
     assert farm.advance(EVERY) == [("store-restored", "store", {})]
 
 

@@ -192,7 +192,7 @@ def test_with_any_bit_changed_it_serves_what_is_intact_or_says_in_one_sentence_w
         shutil.copytree(intact, directory / "state")
         place = flipped(directory / "state", random.Random(seed))
         with Daemon(directory, *options) as daemon:
-            log = daemon.wait_for(r"(mtl on|Openings mtl: |elkobroker cannot start: ).*").group()
+            log = daemon.wait_for(r"(mtl on|ListenerRetries mtl: |elkobroker cannot start: ).*").group()
             if log.startswith("mtl on"):
                 with peers_of(daemon) as peers:
                     log = "".join(daemon.log)

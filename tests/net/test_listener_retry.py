@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.logger import globalLogPublisher
 
 from broker.core.model import Listening
-from broker.net.listeners import FIRST_RETRY, MOST_RETRY, CannotListen, Openings
+from broker.net.listeners import FIRST_RETRY, MOST_RETRY, CannotListen, ListenerRetries
 
 
 class Place:
@@ -41,17 +41,17 @@ class Stage:
         self.clock = Clock()
         self.clock.advance(1_000)
         self.changes = 0
-        self.openings = Openings(self.clock, self._changed)
+        self.retries = ListenerRetries(self.clock, self._changed)
         self.events: list[str] = []
         self.places = {name: Place(self.events, name) for name in names}
         for name, place in self.places.items():
-            self.openings.add(name, f"at {name}", place.bind, place.prepare, name == required)
+            self.retries.add(name, f"at {name}", place.bind, place.prepare, name == required)
 
     def _changed(self) -> None:
         self.changes += 1
 
     def state(self, name: str) -> Listening:
-        [found] = self.openings.states(name)
+        [found] = self.retries.states(name)
         return found
 
 
@@ -61,7 +61,7 @@ def logged() -> Iterator[list[str]]:
     texts: list[str] = []
 
     def observe(event: dict[str, object]) -> None:
-        if event.get("log_namespace") == "broker.net.listeners.Openings":
+        if event.get("log_namespace") == "broker.net.listeners.ListenerRetries":
             texts.append(f"{event['name']}: {event['reason']}")
 
     globalLogPublisher.addObserver(observe)  # type: ignore[arg-type]
@@ -73,11 +73,11 @@ def logged() -> Iterator[list[str]]:
 
 def test_all_are_prepared_before_the_first_is_bound_in_their_order() -> None:
     stage = Stage("a", "b")
-    assert [each.ready for each in stage.openings.states()] == [False, False]
-    stage.openings.open(strict=False)
+    assert [each.ready for each in stage.retries.states()] == [False, False]
+    stage.retries.open(strict=False)
     assert [event for event in stage.events if "bind" in event] == ["bind a", "bind b"]
     assert set(stage.events[: stage.events.index("bind a")]) == {"prepare a", "prepare b"}
-    assert stage.openings.states() == [
+    assert stage.retries.states() == [
         Listening("a", "bound a", 1_000.0),
         Listening("b", "bound b", 1_000.0),
     ]
@@ -90,7 +90,7 @@ def test_one_that_is_missing_is_known_and_opened_later(failing: str) -> None:
     place = stage.places["b"]
     setattr(place, failing, "somebody is there")
     with logged() as texts:
-        stage.openings.open(strict=False)
+        stage.retries.open(strict=False)
         assert texts == ["b: somebody is there"]
         assert stage.state("b") == Listening("b", "at b", 1_000.0, "somebody is there")
         assert stage.state("a").ready
@@ -111,7 +111,7 @@ def test_one_that_is_missing_is_known_and_opened_later(failing: str) -> None:
 def test_pauses_double_up_to_their_bound() -> None:
     stage = Stage("a", "b")
     stage.places["b"].taken = "taken"
-    stage.openings.open(strict=False)
+    stage.retries.open(strict=False)
     pauses: list[float] = []
     for _ in range(8):
         [call] = stage.clock.getDelayedCalls()
@@ -125,16 +125,16 @@ def test_pauses_double_up_to_their_bound() -> None:
 def test_a_retry_that_is_asked_for_comes_at_once_and_the_pauses_are_short_again() -> None:
     stage = Stage("a", "b")
     stage.places["b"].taken = "taken"
-    stage.openings.open(strict=False)
+    stage.retries.open(strict=False)
     stage.clock.pump([MOST_RETRY] * 5)
     attempts = stage.places["b"].attempts
-    stage.openings.retry()
+    stage.retries.retry()
     assert stage.places["b"].attempts == attempts + 1
     assert stage.places["a"].attempts == 1
     [call] = stage.clock.getDelayedCalls()
     assert call.getTime() - stage.clock.seconds() == FIRST_RETRY
     stage.places["b"].taken = None
-    stage.openings.retry()
+    stage.retries.retry()
     assert stage.state("b").ready
     assert not stage.clock.getDelayedCalls()
 
@@ -147,26 +147,26 @@ def test_the_start_fails_over_a_required_one_or_any_where_it_is_strict_or_all(
     for name in taken:
         stage.places[name].taken = "somebody is there"
     with pytest.raises(CannotListen) as failed:
-        stage.openings.open(strict)
+        stage.retries.open(strict)
     assert str(failed.value) == f"{taken[0]}: somebody is there"
     assert not stage.clock.getDelayedCalls()
 
 
 def test_where_there_is_none_nothing_fails() -> None:
     stage = Stage()
-    stage.openings.open(strict=True)
-    assert stage.openings.states() == []
+    stage.retries.open(strict=True)
+    assert stage.retries.states() == []
 
 
 def test_what_is_stopped_or_removed_is_not_tried_again() -> None:
     stage = Stage("a", "b", "c")
     stage.places["b"].taken = stage.places["c"].taken = "taken"
-    stage.openings.open(strict=False)
-    stage.openings.remove("b")
-    assert [each.name for each in stage.openings.states()] == ["a", "c"]
-    stage.openings.retry()
+    stage.retries.open(strict=False)
+    stage.retries.remove("b")
+    assert [each.name for each in stage.retries.states()] == ["a", "c"]
+    stage.retries.retry()
     assert (stage.places["b"].attempts, stage.places["c"].attempts) == (1, 2)
-    stage.openings.stop()
+    stage.retries.stop()
     assert not stage.clock.getDelayedCalls()
 
 
@@ -174,7 +174,7 @@ def test_a_defect_of_an_attempt_is_not_the_last_one() -> None:
     stage = Stage("a", "b")
     place = stage.places["b"]
     place.taken = "taken"
-    stage.openings.open(strict=False)
+    stage.retries.open(strict=False)
     del place.taken
     with pytest.raises(AttributeError):
         stage.clock.advance(FIRST_RETRY)

@@ -27,7 +27,7 @@ from broker.core.topics import Topics
 from broker.net.outgoing import Outgoing
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
-from broker.wires.interface import Context
+from broker.wires.interface import WireContext
 from broker.wires.view_scan import page as page_of
 from broker.wires.views import AnyView, Row
 
@@ -47,7 +47,7 @@ class NoChecks:
         return False
 
 
-def context(clock: Any, known: Sequence[Provider] = (), **given: Any) -> Context:
+def context(clock: Any, known: Sequence[Provider] = (), **given: Any) -> WireContext:
     """A context on ``clock``, a reactor or a clock, whose store has the providers ``known``."""
     ids = count(1)
     leases = Leases(clock)
@@ -76,7 +76,7 @@ def context(clock: Any, known: Sequence[Provider] = (), **given: Any) -> Context
         "endpoints": lambda: [],
         "damages": Damages(),
     }
-    return Context(**{**parts, **given})
+    return WireContext(**{**parts, **given})
 
 
 def page(views: Sequence[AnyView], name: str, pattern: str = "*", **where: int) -> list[Row]:

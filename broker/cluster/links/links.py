@@ -93,7 +93,7 @@ class Links:
         """Return the row of the listener for `broker.wires.interface.OpenWire.places`; None if it is closed."""
         return self._mesh.listener.place(WIRE) if self._mesh.listener.address else None
 
-    def carriers(self) -> Sequence[ConnectionFactory]:
+    def connection_factories(self) -> Sequence[ConnectionFactory]:
         """Return the connections, for traces and for operators who close some."""
         return (self._mesh.router, self._mesh.attempts)
 

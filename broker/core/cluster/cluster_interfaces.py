@@ -85,7 +85,7 @@ class IMembers(Interface):
     def describe(listeners: Mapping[str, str], draining: bool) -> None:
         """Publish the endpoints of this broker's listeners, and that it drains."""
 
-    def troubles() -> Sequence[NotReady]:
+    def degradations() -> Sequence[NotReady]:
         """Return the reasons for which this broker is degraded, such as an etcd that cannot be reached."""
 
     def counts() -> Mapping[str, int]:
@@ -219,7 +219,7 @@ class Single:
     def describe(self, listeners: Mapping[str, str], draining: bool) -> None:
         pass
 
-    def troubles(self) -> Sequence[NotReady]:
+    def degradations(self) -> Sequence[NotReady]:
         return ()
 
     def counts(self) -> Mapping[str, int]:

@@ -49,7 +49,7 @@ class ClientKeys(Protocol):
 
 
 class RouterContext(Protocol):
-    """The environment of a ROUTER, a part of `broker.wires.interface.Context`."""
+    """The environment of a ROUTER, a part of `broker.wires.interface.WireContext`."""
 
     @property
     def pool(self) -> Pool: ...

@@ -37,7 +37,7 @@ from broker.wires.dbp.sessions.listing import Listing
 from broker.wires.dbp.sessions.other_brokers import RemoteServices
 from broker.wires.dbp.sessions.outbound import BROKER, Beacon, DbpOutbound
 from broker.wires.dbp.sessions.service_state import ServiceEntry, hostport
-from broker.wires.interface import Context, PlainWire
+from broker.wires.interface import PlainWire, WireContext
 from broker.wires.views import AnyView, Column, Row, View
 
 # View of DBP for operators: its services, their heartbeat contracts and signs of life.
@@ -196,7 +196,7 @@ class OpenDbp(PlainWire):
         self.catalogue.use(self.terms, _rights(self.terms, grants))
         self.listing.use(RegistryReading.of(grants))
 
-    def carriers(self) -> Sequence[ConnectionFactory]:
+    def connection_factories(self) -> Sequence[ConnectionFactory]:
         """Return the ROUTER."""
         return [self.listener.router]
 
@@ -257,7 +257,7 @@ class OpenDbp(PlainWire):
         self.close()
 
 
-def open_dbp(config: Dbp, context: Context) -> OpenDbp:
+def open_dbp(config: Dbp, context: WireContext) -> OpenDbp:
     """Return the wire, not listening yet."""
     clock = context.clock
     leases, complaints = context.leases, context.complaints

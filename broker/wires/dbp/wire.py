@@ -5,10 +5,10 @@ from __future__ import annotations
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
 from broker.wires.dbp.dbp_settings import SECTION, Dbp
-from broker.wires.interface import Context, OpenWire, Wire
+from broker.wires.interface import OpenWire, Wire, WireContext
 
 
-def _open(config: Dbp, context: Context) -> OpenWire:
+def _open(config: Dbp, context: WireContext) -> OpenWire:
     from broker.wires.dbp.dbp_wire import open_dbp
 
     return open_dbp(config, context)

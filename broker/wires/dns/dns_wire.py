@@ -28,7 +28,7 @@ from broker.wires.dns.codec.dns_query import MAX_QUERY, Frames
 from broker.wires.dns.dns_settings import Dns
 from broker.wires.dns.sessions.responder import WIRE, Datagrams, Responder, ResponseLimit, StreamSession
 from broker.wires.dns.zone import ServiceNames, Zone, place
-from broker.wires.interface import Context, PlainWire
+from broker.wires.interface import PlainWire, WireContext
 from broker.wires.views import AnyView, Column, Row, View
 
 # The views of DNS: the names that it answers, and its connections.
@@ -136,7 +136,7 @@ class DnsConnection(StreamConnection):
 class DnsFactory(ConnectionFactory):
     """The TCP listener. The deadlines of logins are those of idle connections here."""
 
-    def __init__(self, responder: Responder, limits: ConnectionLimits, context: Context) -> None:
+    def __init__(self, responder: Responder, limits: ConnectionLimits, context: WireContext) -> None:
         super().__init__(WIRE, limits, context.scheduler, context.complaints, context.clock, pool=context.pool)
         self.responder = responder
         self.queries = 0
@@ -162,7 +162,7 @@ class OpenDns(PlainWire):
     log = Logger()
 
     config: Dns
-    context: Context
+    context: WireContext
     names: ServiceNames
     responder: Responder
     limit: ResponseLimit
@@ -214,7 +214,7 @@ class OpenDns(PlainWire):
         connections: Any = self.factory.connections
         return views(self.names, self.context.registry, connections)
 
-    def carriers(self) -> Sequence[ConnectionFactory]:
+    def connection_factories(self) -> Sequence[ConnectionFactory]:
         """Return the TCP listener."""
         return [self.factory]
 
@@ -261,7 +261,7 @@ class OpenDns(PlainWire):
             self.address = ""
 
 
-def open_dns(config: Dns, context: Context) -> OpenDns:
+def open_dns(config: Dns, context: WireContext) -> OpenDns:
     """Make the wire, without opening its sockets."""
     clock = context.clock
     remembered = (service for provider in context.known.providers for service in provider.services)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
 from broker.wires.dns.dns_settings import SECTION, Dns
-from broker.wires.interface import Context, OpenWire, Wire
+from broker.wires.interface import OpenWire, Wire, WireContext
 
 
-def _open(config: Dns, context: Context) -> OpenWire:
+def _open(config: Dns, context: WireContext) -> OpenWire:
     from broker.wires.dns.dns_wire import open_dns
 
     return open_dns(config, context)

@@ -30,7 +30,7 @@ from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring, PeerInfo
 from broker.wires.elko.sessions.descriptor_cache import ChangeNotices
 from broker.wires.elko.validation import effective_offer
-from broker.wires.interface import Context, PlainWire
+from broker.wires.interface import PlainWire, WireContext
 from broker.wires.views import AnyView, Column, Row, View
 
 # Views of the Elko Broker for operators: its connected peers.
@@ -84,7 +84,7 @@ class OpenElko(PlainWire):
 
     log = Logger()
 
-    def __init__(self, config: Elko, context: Context) -> None:
+    def __init__(self, config: Elko, context: WireContext) -> None:
         self._broker = context.broker
         self._access = context.access
         self._audit = context.audit
@@ -142,9 +142,9 @@ class OpenElko(PlainWire):
         """Return the certificates of the open TLS listeners."""
         return self.listeners.certificates()
 
-    def carriers(self) -> Iterable[ConnectionFactory]:
+    def connection_factories(self) -> Iterable[ConnectionFactory]:
         """Return the factories of the sessions, one for each listener."""
-        return self.listeners.carriers()
+        return self.listeners.connection_factories()
 
     def reload(self, config: Elko, broker: Broker) -> None:
         """Apply new policies and limits."""

@@ -20,7 +20,7 @@ from broker.access.login_gate import LoginGate
 from broker.access.principal import Access, Principal
 from broker.core.errors import Malformed, Reason
 from broker.net.interfaces.peer import Peer
-from broker.wires.dialect import Typist
+from broker.wires.dialect import Dialogue
 from broker.wires.elko.codec import broker_messages, director_messages, lenient
 from broker.wires.elko.codec.broker_messages import LoadReport, WillServe, WontServe
 from broker.wires.elko.codec.vocabulary import COMMON, Auth, Message, Vocabulary
@@ -311,7 +311,7 @@ class ElkoDialect:
         """Return the usage of a command, and its description."""
         return self.commands.help(op)
 
-    def converse(self, peer: Peer, principal: Principal, listener: str = CONSOLE) -> Typist:
+    def converse(self, peer: Peer, principal: Principal, listener: str = CONSOLE) -> Dialogue:
         """Create the session of an operator."""
         control = self._controls.get(listener)
         if control is None:

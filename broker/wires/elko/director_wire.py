@@ -37,7 +37,7 @@ from broker.wires.elko.section import title
 from broker.wires.elko.server_checks import ServerChecks
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.director_session import DirectorSession, DirectorWiring
-from broker.wires.interface import Context, PlainWire
+from broker.wires.interface import PlainWire, WireContext
 from broker.wires.views import AnyView, Column, Row, View
 
 # Views of the director for operators: Context Servers, contexts and users.
@@ -142,7 +142,7 @@ class OpenDirector(PlainWire):
 
     log = Logger()
 
-    def __init__(self, config: Config, context: Context) -> None:
+    def __init__(self, config: Config, context: WireContext) -> None:
         self._config = config
         self._broker = context.broker
         self._context = context
@@ -200,9 +200,9 @@ class OpenDirector(PlainWire):
         suffix = self._config.service or self._broker.service
         return self.listeners.services(lambda role: f"director-{role}-{suffix}" if suffix else f"director-{role}")
 
-    def carriers(self) -> Iterable[ConnectionFactory]:
+    def connection_factories(self) -> Iterable[ConnectionFactory]:
         """Return the factories of the sessions, one for each listener."""
-        return self.listeners.carriers()
+        return self.listeners.connection_factories()
 
     def reload(self, config: Config, broker: Broker) -> None:
         """Apply new settings, policies and limits."""

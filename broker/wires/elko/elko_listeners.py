@@ -29,7 +29,7 @@ from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
 from broker.wires.elko.validation import effective_auth
-from broker.wires.interface import Context
+from broker.wires.interface import WireContext
 
 L = TypeVar("L", BrokerListener, DirectorListener)
 """A listener of the broker or the director."""
@@ -56,7 +56,7 @@ def make_listener(
     access: AccessControl,
     converse: Converse,
     limits: TransportLimits,
-    context: Context,
+    context: WireContext,
 ) -> NamedListener:
     """Create a listener, without opening it. ``converse`` makes the readers and sessions of its peers."""
     endpoint = endpoints.parse(listener.endpoint)
@@ -86,7 +86,7 @@ class ElkoListeners(Generic[L]):
     log = Logger()
 
     wire: str
-    context: Context
+    context: WireContext
     configured: Sequence[L]
     policy: Callable[[L], Policy]
     converse: Callable[[AccessControl, Peer], tuple[MessageReader, PeerSession]]
@@ -160,7 +160,7 @@ class ElkoListeners(Generic[L]):
                 each.origins.use(listener.origins)
                 each.carrier.limit(net_limits(listener))
 
-    def carriers(self) -> list[ConnectionFactory]:
+    def connection_factories(self) -> list[ConnectionFactory]:
         """Return the factories of the sessions, one for each listener."""
         return [each.lines for each in self.made.values()]
 
@@ -201,7 +201,7 @@ def _carrier(
     endpoint: Endpoint,
     converse: Converse,
     limits: TransportLimits,
-    context: Context,
+    context: WireContext,
     origins: Origins,
 ) -> tuple[Any, LineFactory]:
     """Return the factory of the listener's port, a `Carrier`, and the factory that has its sessions."""

@@ -7,16 +7,16 @@ from broker.wires.counter import Counter
 from broker.wires.elko.config import Director, Elko
 from broker.wires.elko.section import BROKER as BROKER_SECTION
 from broker.wires.elko.section import DIRECTOR as DIRECTOR_SECTION
-from broker.wires.interface import Context, OpenWire, Wire
+from broker.wires.interface import OpenWire, Wire, WireContext
 
 
-def _open_broker(config: Elko, context: Context) -> OpenWire:
+def _open_broker(config: Elko, context: WireContext) -> OpenWire:
     from broker.wires.elko.broker_wire import OpenElko
 
     return OpenElko(config, context)
 
 
-def _open_director(config: Director, context: Context) -> OpenWire:
+def _open_director(config: Director, context: WireContext) -> OpenWire:
     from broker.wires.elko.director_wire import OpenDirector
 
     return OpenDirector(config, context)

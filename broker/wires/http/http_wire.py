@@ -25,7 +25,7 @@ from broker.wires.http.sessions.dispatch import LISTENER, Dispatch
 from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import WIRE, Instance, Instances
 from broker.wires.http.sessions.registration import RegistrationEndpoints
-from broker.wires.interface import Context, PlainWire
+from broker.wires.interface import PlainWire, WireContext
 from broker.wires.views import AnyView, Column, Row, View
 
 # Views of HTTP for operators: the connections, and the registered instances.
@@ -100,7 +100,7 @@ class OpenHttp(PlainWire):
     log = Logger()
 
     config: Http
-    context: Context
+    context: WireContext
     instances: Instances
     dispatch: Dispatch
     factory: HttpFactory
@@ -150,7 +150,7 @@ class OpenHttp(PlainWire):
         """Return the certificates of the open listener."""
         return [] if self.listener.certificates is None else [self.listener.certificates]
 
-    def carriers(self) -> Sequence[ConnectionFactory]:
+    def connection_factories(self) -> Sequence[ConnectionFactory]:
         """Return the listener."""
         return [self.factory]
 
@@ -196,7 +196,7 @@ class OpenHttp(PlainWire):
         self.instances.review(self.context.access, LISTENER)
 
 
-def open_http(config: Http, context: Context) -> OpenHttp:
+def open_http(config: Http, context: WireContext) -> OpenHttp:
     """Create the wire, without opening its listener."""
     clock, complaints = context.clock, context.complaints
     instances = Instances(context.registry, context.leases, config, context.silence)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
 from broker.wires.http.http_settings import SECTION, Http
-from broker.wires.interface import Context, OpenWire, Wire
+from broker.wires.interface import OpenWire, Wire, WireContext
 
 
-def _open(config: Http, context: Context) -> OpenWire:
+def _open(config: Http, context: WireContext) -> OpenWire:
     from broker.wires.http.http_wire import open_http
 
     return open_http(config, context)

@@ -22,7 +22,7 @@ from broker.wires.common.known_keys import KnownKeys
 from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.common.routes import Routes
 from broker.wires.common.topic_rules import TopicRule
-from broker.wires.interface import Context, PlainWire
+from broker.wires.interface import PlainWire, WireContext
 from broker.wires.mc0 import views
 from broker.wires.mc0.codec.messages import begins
 from broker.wires.mc0.config import Mc0
@@ -72,7 +72,7 @@ class OpenMc0(PlainWire):
         """Return the views of sessions and topics."""
         return views.views(self.sessions, self.topics, self.leases)
 
-    def carriers(self) -> Sequence[ConnectionFactory]:
+    def connection_factories(self) -> Sequence[ConnectionFactory]:
         """Return the ROUTER. A drain closes connections; sessions outlast them, as in a restart."""
         return [self.listener.router]
 
@@ -110,7 +110,7 @@ class OpenMc0(PlainWire):
         self.close()
 
 
-def open_mc0(config: Mc0, context: Context) -> OpenMc0:
+def open_mc0(config: Mc0, context: WireContext) -> OpenMc0:
     """Return the wire, not listening yet. Raises `CannotListen`."""
     try:
         return _make(config, context)
@@ -118,7 +118,7 @@ def open_mc0(config: Mc0, context: Context) -> OpenMc0:
         raise CannotListen(str(error)) from None
 
 
-def _make(config: Mc0, context: Context) -> OpenMc0:
+def _make(config: Mc0, context: WireContext) -> OpenMc0:
     auth = effective_mc0_auth(config)
     curve = auth != "open"
     directory = None

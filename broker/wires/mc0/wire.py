@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
-from broker.wires.interface import Context, OpenWire, Wire
+from broker.wires.interface import OpenWire, Wire, WireContext
 from broker.wires.mc0.config import Mc0
 from broker.wires.mc0.section import SECTION
 
 
-def _open(config: Mc0, context: Context) -> OpenWire:
+def _open(config: Mc0, context: WireContext) -> OpenWire:
     from broker.wires.mc0.open import open_mc0
 
     return open_mc0(config, context)

@@ -14,7 +14,7 @@ from broker.blocking import blocking
 from broker.core.disk import is_full
 from broker.net.allowed_keys import AllowedKeys
 from broker.wires.common.known_keys import KnownKeys
-from broker.wires.interface import Context
+from broker.wires.interface import WireContext
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys
 from broker.wires.mtl.sessions.control_flow import ControlFlow
@@ -42,7 +42,7 @@ class ClientIdentities:
     secret: bytes = attrs.field(repr=False)
 
     @classmethod
-    def open(cls, config: Mtl, context: Context) -> ClientIdentities:
+    def open(cls, config: Mtl, context: WireContext) -> ClientIdentities:
         """Read users and keys. Raises OSError or ValueError, with nothing left open."""
         clock, in_thread = context.clock, context.in_thread
         secret = _secret(context.state)
@@ -60,7 +60,7 @@ class ClientIdentities:
             raise
         return cls(users, keys, context.access, shares, secret)
 
-    def authentication(self, config: Mtl, context: Context) -> AuthenticationContext:
+    def authentication(self, config: Mtl, context: WireContext) -> AuthenticationContext:
         """Return the means of authentication for the control flow."""
         keys = self.keys
         curve = CurveKeys()

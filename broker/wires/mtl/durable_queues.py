@@ -15,7 +15,7 @@ from broker.core.queues.queues import Queues
 from broker.core.queues.sqlite_store import QueueStore
 from broker.core.worker import Worker
 from broker.wall_clock import wall
-from broker.wires.interface import Context
+from broker.wires.interface import WireContext
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.derived_settings import queue_rules
 from broker.wires.mtl.profiles.queue_profile import identity_of, is_readable
@@ -34,7 +34,7 @@ class DurableQueues:
     ownership: QueueOwnership | None
 
     @classmethod
-    def open(cls, config: Mtl, context: Context) -> DurableQueues:
+    def open(cls, config: Mtl, context: WireContext) -> DurableQueues:
         """Restore the queues. Raises `StateError` or OSError, with nothing left open.
 
         Those in PostgreSQL are restored later, in the thread: its server may be away.

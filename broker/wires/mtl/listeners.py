@@ -13,7 +13,7 @@ from broker.net.listeners import CannotListen
 from broker.net.router.router import SILENCE
 from broker.wires.common.known_keys import KnownKeys
 from broker.wires.common.router_listener import RouterListener, make_router
-from broker.wires.interface import Context
+from broker.wires.interface import WireContext
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.sessions.control_flow import WIRE, ControlFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
@@ -32,7 +32,7 @@ class MtlListeners:
     data: RouterListener
 
     @classmethod
-    def make(cls, config: Mtl, keys: KnownKeys | None, context: Context) -> MtlListeners:
+    def make(cls, config: Mtl, keys: KnownKeys | None, context: WireContext) -> MtlListeners:
         """Make the ROUTERs without binding them. Raises OSError."""
         secret_key = config.secret_key if mtl_curve(config) else None
         control = RouterListener(make_router(WIRE, config, secret_key, keys, context), context.clock)

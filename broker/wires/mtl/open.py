@@ -25,7 +25,7 @@ from broker.core.model import NotReady
 from broker.core.topics import Topics
 from broker.net.admission import ConnectionFactory
 from broker.net.listeners import CannotListen
-from broker.wires.interface import Context, PlainWire
+from broker.wires.interface import PlainWire, WireContext
 from broker.wires.mtl import views
 from broker.wires.mtl.client_identities import ClientIdentities
 from broker.wires.mtl.config import Mtl
@@ -59,7 +59,7 @@ class MtlProfiles:
     service: ServiceProfile
 
     @classmethod
-    def make(cls, config: Mtl, context: Context, data: DataFlow, queues: DurableQueues) -> MtlProfiles:
+    def make(cls, config: Mtl, context: WireContext, data: DataFlow, queues: DurableQueues) -> MtlProfiles:
         """Make the profiles over the data flow."""
         registry, leases, complaints = context.registry, context.leases, context.complaints
         bridge = config.hosts[0]
@@ -93,7 +93,7 @@ class OpenMtl(PlainWire):
     log = Logger()
 
     config: Mtl
-    context: Context
+    context: WireContext
     identities: ClientIdentities
     listeners: MtlListeners
     flows: FlowContext
@@ -140,12 +140,12 @@ class OpenMtl(PlainWire):
         self.profiles.queue.window_bytes = self.profiles.service.window_bytes = config.window_bytes
         self.identities.refresh()
 
-    def troubles(self) -> Iterable[NotReady]:
+    def degradations(self) -> Iterable[NotReady]:
         """Return the reason for which messages of durable queues cannot be written, if there is one."""
         why = self.queues.trouble
         return [NotReady("queues", why)] if why else []
 
-    def carriers(self) -> Sequence[ConnectionFactory]:
+    def connection_factories(self) -> Sequence[ConnectionFactory]:
         """Return the ROUTERs, one for both flows if they share a socket."""
         return [each.router for each in self.listeners.all]
 
@@ -231,7 +231,7 @@ class OpenMtl(PlainWire):
         self.queues.end_threads()
 
 
-def open_mtl(config: Mtl, context: Context) -> OpenMtl:
+def open_mtl(config: Mtl, context: WireContext) -> OpenMtl:
     """Make the wire without listening. Raises `CannotListen`, with nothing left open."""
     try:
         return _make(config, context)
@@ -239,7 +239,7 @@ def open_mtl(config: Mtl, context: Context) -> OpenMtl:
         raise CannotListen(str(error)) from None
 
 
-def _make(config: Mtl, context: Context) -> OpenMtl:
+def _make(config: Mtl, context: WireContext) -> OpenMtl:
     with ExitStack() as undo:
         identities = ClientIdentities.open(config, context)
         undo.callback(identities.stop)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
-from broker.wires.interface import Context, OpenWire, Wire
+from broker.wires.interface import OpenWire, Wire, WireContext
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.section import SECTION
 
 
-def _open(config: Mtl, context: Context) -> OpenWire:
+def _open(config: Mtl, context: WireContext) -> OpenWire:
     from broker.wires.mtl.open import open_mtl
 
     return open_mtl(config, context)

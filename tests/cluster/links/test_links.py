@@ -17,7 +17,7 @@ class WithKeys(LinksRig):
             others = [each.name for each in nodes if each is not node]
             self.assertEqual(node.links.brokers(), others)
             self.assertEqual([node.tight.ups(name) for name in others], [1, 1])
-            self.assertEqual(sum(len(each.connections) for each in node.links.carriers()), 2)
+            self.assertEqual(sum(len(each.connections) for each in node.links.connection_factories()), 2)
 
     async def test_messages_of_all_channels_arrive_in_order(self) -> None:
         a, b = self.node("a"), self.node("b")

@@ -49,7 +49,7 @@ class TopicsAcrossBrokers(LinksRig):
             context(reactor, topics=topics, recorder=SessionRecord(), leases=Leases(Clock())),
         )
         wire.bind("mc0")
-        for router in wire.carriers():
+        for router in wire.connection_factories():
             for deadlines in (router.logins, router.stalls, router.closes, router.lingering):
                 self.addCleanup(deadlines.stop)
         self.addCleanup(wire.close)

@@ -124,9 +124,9 @@ class Member:
         self.cluster._sessions.halt()
 
     @property
-    def troubles(self) -> str:
+    def degradations(self) -> str:
         """The reasons for which it is degraded."""
-        return " ".join(each.reason for each in self.cluster.troubles())
+        return " ".join(each.reason for each in self.cluster.degradations())
 
     @property
     def is_member(self) -> bool:

@@ -59,21 +59,21 @@ def test_without_etcd_all_that_is_known_is_served(farm: Farm) -> None:
     id = a.register()
     farm.until(b.found, "the service")
     killed(farm)
-    farm.until(lambda: a.troubles and b.troubles, "the notice")
+    farm.until(lambda: a.degradations and b.degradations, "the notice")
     new = a.register("shop", "h:2")
     seen = set()
     for _ in range(60):
         farm.run(1.0)
         seen |= {(len(a.found()), len(b.found()))}
     assert (seen, a.found("shop")) == ({(1, 1)}, [new])
-    assert "the cluster cannot be reached" in a.troubles
+    assert "the cluster cannot be reached" in a.degradations
     restarted(farm)
     while b.found("shop") != [new] or not (a.is_member and b.is_member):
         assert a.found() == b.found() == [id]
         farm.run(0.05)
         assert farm.clock.seconds() < 120
-    assert not a.troubles
-    assert not b.troubles
+    assert not a.degradations
+    assert not b.degradations
 
 
 def test_a_silent_watch_is_noticed(farm: Farm) -> None:
@@ -94,7 +94,7 @@ def test_a_new_member_starts_without_etcd_if_it_has_ids(farm: Farm) -> None:
     assert 4.9 < farm.until(lambda: again.started, "the start") < 5.2
     assert again.error is None
     assert again.register() > id
-    assert again.troubles
+    assert again.degradations
     new = farm.member("b")
     farm.run(20.0)
     assert not new.started
@@ -286,7 +286,7 @@ def test_a_name_is_free_after_the_ttl_of_a_dead_holder(farm: Farm) -> None:
     other = farm.member("a")
     farm.run(4.0)
     assert not other.started
-    assert "the name a is held" in other.troubles
+    assert "the name a is held" in other.degradations
     farm.until(lambda: other.started, "the join", 8.0)
     assert other.error is None
 
@@ -379,7 +379,7 @@ def test_a_loss_of_the_lease_counts_until_a_session_has_read_all_keys(farm: Farm
     # The first session has the name and a new lease, and no page of the keys.
     farm.until(lambda: memory.memory.lease != before, "the new lease")
     lease = memory.memory.lease
-    farm.until(lambda: "no endpoint of etcd answers" in a.troubles, "the end of the first session")
+    farm.until(lambda: "no endpoint of etcd answers" in a.degradations, "the end of the first session")
     assert (a.is_member, a.cluster.counts()["cluster.resyncs"]) == (False, 1)
     restarted(farm)
     farm.until(lambda: a.is_member, "the second session")
@@ -500,11 +500,11 @@ def test_refused_credentials_end_the_start_but_not_a_membership(farm: Farm) -> N
         return fail(Denied("the password is wrong"))
 
     a.client._call = refused  # type: ignore[method-assign, assignment]
-    farm.until(lambda: "the password is wrong" in a.troubles, "the trouble", 30.0)
+    farm.until(lambda: "the password is wrong" in a.degradations, "the trouble", 30.0)
     assert (a.found(), a.error) == ([id], None)
     a.client._call = real  # type: ignore[method-assign]
     farm.until(lambda: a.is_member, "the return", 60.0)
-    assert not a.troubles
+    assert not a.degradations
 
 
 def test_history_is_compacted_by_the_first_member(farm: Farm) -> None:

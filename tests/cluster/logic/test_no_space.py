@@ -34,7 +34,7 @@ def full(farm: Farm) -> tuple[Member, Member, list[int]]:
     farm.until(lambda: a.found() == ids, "the services")
     farm.run(1.5)
     farm.etcd.fill()
-    farm.until(lambda: all("no space" in each.troubles for each in (a, b)), "the notice")
+    farm.until(lambda: all("no space" in each.degradations for each in (a, b)), "the notice")
     return a, b, ids
 
 
@@ -54,10 +54,10 @@ def test_without_space_deletions_and_the_lease_go_on(farm: Farm) -> None:
     farm.run(25.0)
     assert a.cluster.member("b") is not None
     assert b.found("shop") == []
-    assert "etcd has no space" in a.troubles
+    assert "etcd has no space" in a.degradations
     farm.etcd.drain_alarm()
     farm.until(lambda: b.found("shop") == [new], "the service", 10.0)
-    farm.until(lambda: not a.troubles, "the end of the trouble", 10.0)
+    farm.until(lambda: not a.degradations, "the end of the trouble", 10.0)
 
 
 def test_a_silent_watch_is_replaced_without_another_session(farm: Farm) -> None:
@@ -86,7 +86,9 @@ def test_a_watch_that_ends_is_replaced_and_own_deletions_go_on(farm: Farm) -> No
     assert b.is_member
     new = a.register("shop", "h:9")
     farm.etcd.drain_alarm()
-    farm.until(lambda: b.found("shop") == [new] and not a.troubles and not b.troubles, "the end of the trouble", 10.0)
+    farm.until(
+        lambda: b.found("shop") == [new] and not a.degradations and not b.degradations, "the end of the trouble", 10.0
+    )
     assert (sessions(a), sessions(b)) == before
 
 
@@ -116,7 +118,7 @@ def test_a_compacted_revision_is_read_again_without_space(farm: Farm) -> None:
     a.client.connect()
     farm.until(lambda: a.found() == ids[2:], "the departures", 10.0)
     assert (a.is_member, sessions(a)) == (True, before + 1), "the lease and the name are held"
-    assert "etcd has no space" in a.troubles
+    assert "etcd has no space" in a.degradations
 
 
 def test_a_broker_that_restarts_finds_the_others_and_deletes_what_goes(farm: Farm) -> None:
@@ -136,7 +138,7 @@ def test_a_broker_that_restarts_finds_the_others_and_deletes_what_goes(farm: Far
     assert b.cluster.member("a") is not None
     new = again.register("shop", "h:9")
     farm.etcd.drain_alarm()
-    farm.until(lambda: b.found("shop") == [new] and not again.troubles, "the end of the trouble", 10.0)
+    farm.until(lambda: b.found("shop") == [new] and not again.degradations, "the end of the trouble", 10.0)
 
 
 def test_a_broker_without_a_lease_finds_the_others_until_there_is_space(farm: Farm) -> None:
@@ -160,7 +162,7 @@ def test_a_broker_without_a_lease_finds_the_others_until_there_is_space(farm: Fa
     farm.until(lambda: again.found() == [], "the last departure", 75.0)
     again.client.connect()
     farm.etcd.drain_alarm()
-    farm.until(lambda: again.is_member and b.found("shop") == [own] and not again.troubles, "the return", 10.0)
+    farm.until(lambda: again.is_member and b.found("shop") == [own] and not again.degradations, "the return", 10.0)
 
 
 class Watched:
@@ -255,7 +257,7 @@ class RealEtcdTests(ClientCase):
             await until(lambda: [each.provider for each in seen.find("bank", "tcp")] == ids, "the services")
             await deferToThread(etcd.fill)
             both = (a, b)
-            await until(lambda: all("no space" in str(each.troubles()) for each in both), "the notice")
+            await until(lambda: all("no space" in str(each.degradations()) for each in both), "the notice")
             before = a.counts()["cluster.sessions"]
             frozen.pause()
             registry.leave(ids[0])

@@ -91,7 +91,7 @@ class RealEtcdTests(ClientCase):
 
             for each in etcd.members:
                 each.kill()
-            await until(lambda: all(cluster.troubles() for cluster, _ in (a, b, c)), "the notice")
+            await until(lambda: all(cluster.degradations() for cluster, _ in (a, b, c)), "the notice")
             fourth = register(a[1], "h:4")
             assert all(set(expected) <= set(found(each)) for each in registries)
             for each in etcd.members:

@@ -130,7 +130,7 @@ def test_nothing_is_written_while_the_lease_is_replaced(farm: Farm) -> None:
     farm.etcd.keep_alive = gone  # type: ignore[method-assign]
     for watch in list(a.client._watches):
         watch.fail("the connection was lost")
-    farm.until(lambda: "is held by" in a.troubles, "the new lease")
+    farm.until(lambda: "is held by" in a.degradations, "the new lease")
     a.registry.load(a.found()[0], 5.0)
     farm.run(3.0)
     farm.etcd.keep_alive = keep_alive  # type: ignore[method-assign]

@@ -134,7 +134,7 @@ def test_a_deleted_version_is_written_again_without_a_gap(farm: Farm) -> None:
         farm.run(0.1)
         assert a.found() == b.found() == ids
     assert late.found() == ids
-    assert all(each.is_member and not each.troubles for each in (a, b, late))
+    assert all(each.is_member and not each.degradations for each in (a, b, late))
     late.register("shop", "h:3")
     farm.until(lambda: a.found("shop") and b.found("shop"), "the new service")
 

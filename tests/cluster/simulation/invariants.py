@@ -255,7 +255,7 @@ class Invariants:
             return
         for node in healthy:
             if node.cluster.state is not State.MEMBER:
-                raise Broken(f"{node.name} is no member, but {node.cluster.state}: {node.cluster.troubles()}")
+                raise Broken(f"{node.name} is no member, but {node.cluster.state}: {node.cluster.degradations()}")
         if len(healthy) == len(self._history.nodes):
             for (node, place, key), since in self._double.items():
                 if now - since > DOUBLE:
@@ -280,8 +280,8 @@ class Invariants:
         for node in history.nodes:
             if node.failure is not None or not node.running:
                 raise Broken(f"{node.name} has failed: {node.failure}")
-            if node.cluster.state is not State.MEMBER or node.cluster.troubles():
-                raise Broken(f"{node.name} is no member, but {node.cluster.state}: {node.cluster.troubles()}")
+            if node.cluster.state is not State.MEMBER or node.cluster.degradations():
+                raise Broken(f"{node.name} is no member, but {node.cluster.state}: {node.cluster.degradations()}")
             if node.cluster.counts()["cluster.bad-values"]:
                 raise Broken(f"{node.name} has read a value that is not of the layout")
             views[node.name] = self._view(node)

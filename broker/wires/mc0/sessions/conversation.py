@@ -28,7 +28,7 @@ from broker.wires.mc0.codec import messages as wire
 from broker.wires.mc0.sessions.admission import Admission
 from broker.wires.mc0.sessions.outbound import Mc0Outbound
 from broker.wires.mc0.sessions.session import Mc0Session, shown
-from broker.wires.mc0.sessions.session_table import MIN_TTL, SessionRecord, SessionTable
+from broker.wires.mc0.sessions.session_table import MIN_TTL, Mc0SessionTable, SessionRecord
 from broker.wires.mc0.sessions.subscriptions import Mc0Subscriptions, listed
 
 MAX_VERSION = 16
@@ -63,7 +63,7 @@ class Mc0Conversation:
         self._complaints = complaints
         self._outbound = Mc0Outbound(router, leases, complaints)
         self._subscriptions = Mc0Subscriptions(topics, self._outbound, most_subscriptions)
-        self._table = SessionTable(
+        self._table = Mc0SessionTable(
             router, self._outbound, self._subscriptions, leases, admission, complaints, record, most_sessions, silence
         )
         self._published = 0
@@ -150,7 +150,7 @@ class Mc0Conversation:
         return None
 
     def restore(self, known: Iterable[KnownSession], keyed: bool) -> None:
-        """Restore the recorded sessions; see `SessionTable.restore`."""
+        """Restore the recorded sessions; see `Mc0SessionTable.restore`."""
         self._table.restore(known, keyed)
 
     def sessions(self) -> Iterable[Mc0Session]:

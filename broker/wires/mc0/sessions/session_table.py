@@ -63,7 +63,7 @@ class SessionRecord(Protocol):
         """Delete the session of that identity from the record."""
 
 
-class SessionTable:
+class Mc0SessionTable:
     """All sessions of the wire, in the order in which they began. Leases call `check`.
 
     ``most`` is the limit on sessions.

@@ -63,11 +63,11 @@ from broker.wires.mtl.sessions.control_replies import (
 )
 from broker.wires.mtl.sessions.control_sessions import (
     ControlSession,
+    ControlSessionTable,
     Pipeline,
     ReplyPath,
     SessionEvent,
     SessionState,
-    SessionTable,
     key_of,
 )
 from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
@@ -107,7 +107,7 @@ class ControlFlow:
         self._complaints = context.complaints
         self._settings = settings
         self._keys = authentication.keys
-        self._sessions = SessionTable(settings.sessions, self._ended)
+        self._sessions = ControlSessionTable(settings.sessions, self._ended)
         self._logins = Authentication(authentication, context.leases, settings.plain, self._late)
         self._behind = 0
         """Bytes of all requests that wait behind others."""

@@ -212,7 +212,7 @@ class ControlSession:
         self.state = following
 
 
-class SessionTable:
+class ControlSessionTable:
     """All sessions, at most ``most``.
 
     ``ended`` is called with each session that made room or is over, and True if its peer is still connected.
