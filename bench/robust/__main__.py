@@ -12,26 +12,17 @@ from argparse import ArgumentParser
 
 import attrs
 
-from bench.common import command, machine
-from bench.common.figures import Figure, figure_table
-from bench.common.report import table
-from bench.common.traffic import Stuck
-from bench.dbp import liveness as dbp_liveness
-from bench.elko import restart as elko_restart
-from bench.mc0 import sessions as mc0_sessions
-from bench.mtl import readers as mtl_readers
+from bench import harness, machine
+from bench.harness import Figure, figure_table, table
 from bench.robust import dns_attacks, elko_attacks, http_attacks, links, measure, zmtp_attacks, zmtp_endless
 from bench.robust.swarm import SOURCES
+from bench.traffic import Stuck
 
 DOORS = [*elko_attacks.DOORS, *http_attacks.DOORS, *zmtp_attacks.DOORS, *dns_attacks.DOORS]
 
 SCENARIOS = {
     **zmtp_endless.SCENARIOS,
-    **mc0_sessions.SCENARIOS,
-    **mtl_readers.SCENARIOS,
-    **dbp_liveness.SCENARIOS,
     **links.SCENARIOS,
-    **elko_restart.SCENARIOS,
 }
 """Rows that are not an attack by a swarm: each has figures of its own."""
 
@@ -46,8 +37,8 @@ def main() -> int:
     arguments.add_argument("--long", action="store_true", help="five minutes of heartbeats")
     titles = {door.name: f"{door.wire}: {door.title}" for door in DOORS}
     titles |= {name: scenario.title for name, scenario in SCENARIOS.items()}
-    options, names = command.parsed(arguments, "rows", titles)
-    about = command.begin()
+    options, names = harness.parsed(arguments, titles)
+    about = harness.begin()
     shares: list[measure.Shares] = []
     outcomes: dict[str, list[Figure]] = {}
     for name in names:
@@ -70,7 +61,7 @@ def main() -> int:
                 print(f"{each.door.name}: log: {line}")
     for name, figures in outcomes.items():
         print(f"\n{titles[name]}\n\n{figure_table(figures)}")
-    command.write(
+    harness.write(
         options.json,
         about,
         # Without the functions that make the peers: they have no form in JSON.

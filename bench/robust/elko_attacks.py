@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import count, cycle, repeat
 
-from bench.common.figures import KIB
-from bench.elko import messages
+from bench.harness import KIB
+from bench.peers import elko as messages
 from bench.robust.good_peers import HANDSHAKE, frame, request
 from bench.robust.measure import Door
 from bench.robust.swarm import Attack, forever, swarm

@@ -7,8 +7,8 @@ import socket
 import struct
 import time
 
-from bench.common import traffic
-from bench.elko import messages
+from bench import traffic
+from bench.peers import elko as messages
 
 HANDSHAKE = (
     b"GET / HTTP/1.1\r\nHost: broker\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

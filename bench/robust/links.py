@@ -12,13 +12,13 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from bench.cluster.links import PORT, SECRETS, connect_links, listen
-from bench.common.figures import Figure, Scenario, at_least, exactly
-from bench.common.processes import NICENESS, InProcess
+from bench import zmtp as peer
+from bench.harness import Figure, Scenario, at_least, exactly
+from bench.processes import NICENESS, InProcess
 from bench.robust import zmtp_attacks
 from bench.robust.measure import SHARE_THERE
 from bench.robust.swarm import SOURCES, Attack, swarm
-from bench.zmtp import peer
+from bench.rows.links import PORT, SECRETS, connect_links, listen
 
 EVERY = 0.010
 """Seconds between two messages."""

@@ -18,14 +18,10 @@ from typing import Any
 
 import attrs
 
-from bench.common import machine, traffic
-from bench.common.figures import MIB
-from bench.common.processes import NICENESS, InProcess
-from bench.common.servers import Server, await_log, spawn, twistd
-from bench.dbp import servers as dbp_servers
-from bench.elko import messages
-from bench.mc0 import servers as mc0_servers
-from bench.mtl import servers as mtl_servers
+from bench import machine, servers, traffic
+from bench.harness import MIB
+from bench.peers import elko as messages
+from bench.processes import NICENESS, InProcess
 from bench.robust import zmtp_good_peers as zmtp_good
 from bench.robust.good_peers import (
     ApiPeer,
@@ -40,6 +36,7 @@ from bench.robust.good_peers import (
 )
 from bench.robust.swarm import SOURCES, Seen
 from bench.robust.visits import visitors
+from bench.servers import Server, await_log, spawn, twistd
 from tests.integration.configurations import every_listener
 
 SHARE_ELSEWHERE, SHARE_THERE, SHARE_OF_VISITS = 0.95, 0.85, 0.80
@@ -386,9 +383,9 @@ def _ports(log: str) -> dict[str, int] | None:
 
 _LISTENS = {
     ("elko",): re.compile(r"elko listener 'main' on \S*?:(\d+)"),
-    ("mc0",): mc0_servers.LISTENS,
-    ("dbp",): dbp_servers.LISTENS,
-    ("mtl", "mtl-data"): mtl_servers.LISTENS,
+    ("mc0",): servers.MC0_LISTENS,
+    ("dbp",): servers.DBP_LISTENS,
+    ("mtl", "mtl-data"): servers.MTL_LISTENS,
     ("api",): re.compile(r" http on 127\.0\.0\.1:(\d+) \("),
     ("dns", "dns-udp"): re.compile(r"dns on 127\.0\.0\.1:(\d+) \(udp and tcp\)"),
 }

@@ -12,7 +12,7 @@ from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll
 
 import attrs
 
-from bench.common import traffic
+from bench import traffic
 
 FIRST_SOURCE = 300
 SOURCES = 20

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from bench.common import traffic
-from bench.dbp import peers as dbp_peers
-from bench.elko import messages
+from bench import traffic
+from bench import zmtp as zmtp_peer
+from bench.peers import dbp as dbp_peers
+from bench.peers import elko as messages
 from bench.robust.good_peers import HANDSHAKE, ConsolePeer, frame, framed, http, query, request
-from bench.zmtp import peer as zmtp_peer
 
 VISIT_EVERY, VISIT_WITHIN = 0.1, 1.0
 """Seconds between two new connections, and in which each is to be answered."""

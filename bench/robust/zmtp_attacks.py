@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import repeat
 
-from bench.dbp import peers as dbp_peers
-from bench.mtl import peers as mtl_peers
+from bench import zmtp as zmtp_peer
+from bench.peers import dbp as dbp_peers
+from bench.peers import mtl as mtl_peers
 from bench.robust.measure import Door
 from bench.robust.swarm import Attack, forever, swarm
-from bench.zmtp import peer as zmtp_peer
-from bench.zmtp.peer import COMMAND, GREETING, LARGE, MORE, Frames, frame
+from bench.zmtp import COMMAND, GREETING, LARGE, MORE, Frames, frame
 from broker.core.memory_budget import BY_ALL
 
 UNFINISHED = BY_ALL * 3 // 2

@@ -14,20 +14,16 @@ from pathlib import Path
 import attrs
 from zmq.utils import z85
 
-from bench.common.figures import MIB, Figure, Scenario, at_least, at_most, exactly
-from bench.common.machine import forget_peak, peak_resident, waited_seconds
-from bench.common.processes import NICENESS, InProcess
-from bench.common.servers import Server
-from bench.dbp import servers as dbp_servers
-from bench.mc0 import servers as mc0_servers
-from bench.mc0.peers import opened
-from bench.mc0.servers import Mc0Server
-from bench.mc0.traffic import ANSWERED_WITHIN, ASKS_EVERY, elko_pings, messages_between
-from bench.mtl import servers as mtl_servers
+from bench import servers
+from bench import zmtp as zmtp_peer
+from bench.harness import MIB, Figure, Scenario, at_least, at_most, exactly
+from bench.machine import forget_peak, peak_resident, waited_seconds
+from bench.peers.mc0 import ANSWERED_WITHIN, ASKS_EVERY, elko_pings, messages_between, opened
+from bench.processes import NICENESS, InProcess
 from bench.robust.measure import ALONE, SHARE_ELSEWHERE, SHARE_THERE
 from bench.robust.swarm import SOURCES, Attack, Seen, swarm
-from bench.zmtp import peer as zmtp_peer
-from bench.zmtp.peer import COMMAND, GREETING, MORE, Curve, Keys, Null
+from bench.servers import Mc0Server, Server
+from bench.zmtp import COMMAND, GREETING, MORE, Curve, Keys, Null
 
 SIZES = {"empty": 0, "33-byte": 33, "1 MB": 1_000_000}
 """Bytes of a frame."""
@@ -117,13 +113,13 @@ def _figures(
 def _fresh(wire: str) -> Iterator[tuple[Server, int]]:
     """A broker that lets strangers in on this wire, and the port."""
     if wire == "mc0":
-        with mc0_servers.broker() as mc0:
+        with servers.mc0() as mc0:
             yield mc0, mc0.port
     elif wire == "dbp":
-        with dbp_servers.broker() as dbp:
+        with servers.dbp() as dbp:
             yield dbp, dbp.port
     else:
-        with mtl_servers.broker() as mtl:
+        with servers.mtl() as mtl:
             yield mtl, mtl.port if wire == "mtl" else mtl.data
 
 
@@ -149,7 +145,7 @@ def known(revoked: bool) -> Callable[[float], list[Figure]]:
         keys, ours = zmtp_peer.new_keys(), zmtp_peer.new_keys()
         for size in SIZES:
             with ExitStack() as stack:
-                server = stack.enter_context(mc0_servers.broker(keys, allowed=ours))
+                server = stack.enter_context(servers.mc0(keys, allowed=ours))
                 arguments = server.key, ours, server.allowed if revoked else None
                 who = "a revoked key" if revoked else "an allowed key"
                 figures += _figures(server, "mc0", size, server.port, *arguments, who=who, stack=stack)
@@ -182,7 +178,7 @@ def hellos(seconds: float) -> list[Figure]:
     """
     parts = {"mc0": (mc0_noops, SHARE_THERE), "elko": (elko_pings, SHARE_ELSEWHERE)}
     with ExitStack() as stack:
-        server = stack.enter_context(mc0_servers.broker(zmtp_peer.new_keys()))
+        server = stack.enter_context(servers.mc0(zmtp_peer.new_keys()))
         assert server.key is not None
 
         def shares(duration: float) -> dict[str, float]:

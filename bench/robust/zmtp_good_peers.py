@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from bench.common.traffic import Stuck
-from bench.dbp import peers as dbp_peers
-from bench.mtl import peers as mtl_peers
+from bench import zmtp as zmtp_peer
+from bench.peers import dbp as dbp_peers
+from bench.peers import mtl as mtl_peers
 from bench.robust.good_peers import Good
-from bench.zmtp import peer as zmtp_peer
-from bench.zmtp.peer import Frames, Peer
+from bench.traffic import Stuck
+from bench.zmtp import Frames, Peer
 
 SERVICE = 1
 """The number of the service that DBP is asked for."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.common.machine import forget_peak, peak_resident, resident
+from bench.machine import forget_peak, peak_resident, resident
 from tests.contract.strangers import ATTACKS, Size, Stranger, alive, register
 from tests.integration.configurations import every_listener
 from tests.integration.daemon import Daemon

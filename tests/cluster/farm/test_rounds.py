@@ -1,7 +1,7 @@
 """Some rounds of faults with real brokers and the real etcd, on hosts made of network namespaces.
 
-``bench/cluster/rounds.py`` runs a hundred of them with a thousand providers. A failure shows the round's line, and the
-end of the brokers' logs; ``python -m tests.cluster.farm.rounds`` with the same seed repeats it.
+``python -m tests.cluster.farm.rounds`` runs a hundred of them with a thousand providers, and repeats those of a seed. A
+failure shows the round's line, and the end of the brokers' logs.
 """
 
 from __future__ import annotations

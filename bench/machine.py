@@ -1,0 +1,97 @@
+"""The machine and its processes, as /proc tells of them (Linux only)."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+_ALL_TIME = 2
+"""The kernel's clock of a process is the inverse of its number, three bits up, and these say what counts: all that it
+ran. /proc says the same, but only to a hundredth of a second."""
+
+A_SECOND = 200
+"""Ticks of two processors in a second: of less time, a share says nothing."""
+
+
+def describe() -> dict[str, str]:
+    """The environment of a measurement: processor, cores, versions, and how busy the machine is with other work."""
+    model = next(
+        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "unknown"
+    )
+    return {
+        "processor": model,
+        "cores": str(len(os.sched_getaffinity(0))),
+        "kernel": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "twisted": version("Twisted"),
+        "msgspec": version("msgspec"),
+        "load average": load_average(),
+    }
+
+
+def load_average() -> str:
+    """Processes that ran or wanted to, over the last 1, 5 and 15 minutes; and the share of the processors' time that a
+    hypervisor took since this module was imported: above a few percent, no share of answers in time can be trusted."""
+    stolen, every = (now - start for now, start in zip(_processors(), _AT_START, strict=True))
+    load = " ".join(f"{value:.2f}" for value in os.getloadavg())
+    return f"{load}, {stolen / every:.0%} stolen" if every > A_SECOND else load
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process and all its threads so far, the kernel's for it included."""
+    return time.clock_gettime(~pid << 3 | _ALL_TIME)
+
+
+def waited_seconds(pid: int) -> float:
+    """Time for which the main thread of a process could have run, but others had all the cores."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process holds now."""
+    return _status(pid, "VmRSS")
+
+
+def peak_resident(pid: int) -> int:
+    """The most that it held since it was started."""
+    return _status(pid, "VmHWM")
+
+
+def forget_peak(pid: int) -> None:
+    """Let `peak_resident` count from now on."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def raise_descriptor_limit() -> int:
+    """Allow this process as many descriptors as the system lets it have. Returns how many."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def _processors() -> tuple[int, int]:
+    """The ticks of all processors that were stolen, and all ticks, since the system was started."""
+    ticks = [int(field) for field in _lines("/proc/stat")[0].split()[1:9]]
+    return ticks[7], sum(ticks)
+
+
+def _status(pid: int, name: str) -> int:
+    return _number(pid, name) * 1024
+
+
+def _number(pid: int, name: str) -> int:
+    for line in _lines(f"/proc/{pid}/status"):
+        if line.startswith(name + ":"):
+            return int(line.split()[1])
+    raise LookupError(f"process {pid} has no {name}")
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
+
+
+_AT_START = _processors()

@@ -1,0 +1,275 @@
+"""DBP: the broker beside a bare ROUTER loop that answers with frames that were made beforehand.
+
+The expected messages are known byte for byte (`bench.peers.dbp.steady`), and all of them are compared.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count
+from select import EPOLLIN, EPOLLOUT
+
+from bench import servers, traffic, zmtp
+from bench.harness import Result, Row, cpu
+from bench.peers import dbp as dbp_peers
+from bench.peers.dbp import SERVICES
+from bench.peers.mc0 import Sink, Source
+from bench.servers import DbpServer
+from bench.traffic import STUCK, Poll, Sample, Stuck
+from bench.zmtp import READ, Frames, Peer
+
+GOAL = 1.3
+"""The most that the broker may cost, as a ratio to the bare loop."""
+
+WINDOW = 64
+"""Requests in flight, of each client, as the original was measured with."""
+
+LISTS = 8
+"""Lists of a thousand in flight: each is 125 kB."""
+
+ENOUGH_LISTS = 6_000
+"""Lists of a thousand in a second: twenty times the original's best."""
+
+STEADY = 10.0
+"""Seconds from the beginning of a run for which the time frame must stay as it is."""
+
+FEW = 10
+"""Replies that are to fit in what is read at once, or the generator does not rest."""
+
+
+class _Client:
+    """One of `Clients`."""
+
+    __slots__ = ("answered", "fd", "sent", "sink", "source", "waiting")
+
+    def __init__(self, peer: Peer, requests: Sequence[Frames], replies: Sequence[Frames], ring: bytes) -> None:
+        self.fd = peer.sock.fileno()
+        self.source = Source(peer, requests)
+        self.sink = Sink(peer, replies, ring)
+        self.sent = 0
+        self.answered = 0
+        self.waiting = False
+
+
+class Clients:
+    """Each keeps ``window`` requests in flight.
+
+    A window of 1 is a conversation: there the generator does not rest. Nor does it where a reply fills what is read at
+    once in a few: there it would be waited for.
+    """
+
+    def __init__(
+        self,
+        peers: Sequence[Peer],
+        requests: Sequence[Frames],
+        replies: Sequence[Frames],
+        window: int,
+    ) -> None:
+        self._peers = peers
+        self._window = window
+        self._poll = Poll()
+        if window == 1 or peers[0].size(replies[0]) * FEW > READ:
+            self._poll.rest = 0
+        ring = Sink.ring(peers[0], replies)
+        self._clients: dict[int, _Client] = {}
+        for peer in peers:
+            peer.sock.setblocking(False)
+            client = _Client(peer, requests, replies, ring)
+            self._clients[client.fd] = client
+            self._poll.register(client.fd, EPOLLIN)
+
+    def run(self, seconds: float) -> Sample:
+        """Keep the windows full for so long, then let all replies come. Raises `Stuck`."""
+        clients = self._clients
+        begun = sum(client.sent for client in clients.values())
+        start = now = last = time.perf_counter()
+        end = start + seconds
+        for client in clients.values():
+            self._send(client, self._window)
+        outstanding = self._window * len(clients)
+        while outstanding:
+            events = self._poll.poll()
+            now = time.perf_counter()
+            if events:
+                last = now
+            elif now - last > STUCK:
+                raise Stuck(f"no reply within {STUCK:g} s; {outstanding} requests are without")
+            for fd, mask in events:
+                client = clients[fd]
+                if mask & ~EPOLLOUT:
+                    before, client.answered = client.answered, client.sink.take()
+                    room = client.answered - before
+                    if now >= end:
+                        outstanding -= room
+                        room = 0
+                else:
+                    room = 0
+                if room or client.waiting:
+                    self._send(client, room)
+        return Sample(sum(client.sent for client in clients.values()) - begun, now - start)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for peer in self._peers:
+            peer.close()
+        self._poll.close()
+
+    def _send(self, client: _Client, count: int) -> None:
+        client.sent += count
+        waiting = not client.source.send(count)
+        if waiting != client.waiting:
+            client.waiting = waiting
+            self._poll.modify(client.fd, EPOLLIN | EPOLLOUT if waiting else EPOLLIN)
+
+
+class _Arrival:
+    """One of `Arrivals`: a connection on which so many bytes are to come before the next thing is done."""
+
+    __slots__ = ("data", "greeted", "slot", "sock")
+
+    def __init__(self, sock: socket.socket, slot: int) -> None:
+        self.sock = sock
+        self.slot = slot
+        self.data = bytearray()
+        self.greeted = False
+
+
+class Arrivals:
+    """Connections that come, send one message, wait for its answer and go: ``parallel`` at a time.
+
+    ``messages`` never end. All are encoded already, and so is the ``answer`` that each must get.
+    """
+
+    def __init__(self, port: int, kind: bytes, messages: Iterator[bytes], answer: bytes, parallel: int) -> None:
+        self._port = port
+        self._opening = zmtp.opening(kind)
+        self._messages = messages
+        self._answer = answer
+        self._parallel = parallel
+        self._poll = Poll()
+        if parallel == 1:
+            self._poll.rest = 0
+        self._open: dict[int, _Arrival] = {}
+
+    def run(self, seconds: float) -> Sample:
+        """Come and go for so long. Raises `Stuck`."""
+        visits = self._open
+        start = now = last = time.perf_counter()
+        end = start + seconds
+        for slot in range(self._parallel):
+            self._arrive(slot)
+        done = 0
+        while visits:
+            events = self._poll.poll()
+            now = time.perf_counter()
+            if events:
+                last = now
+            elif now - last > STUCK:
+                raise Stuck("no answer to what a new connection sent")
+            for fd, _ in events:
+                each = visits[fd]
+                if self._take(each):
+                    del visits[fd]
+                    each.sock.close()
+                    done += 1
+                    if now < end:
+                        self._arrive(each.slot)
+        return Sample(done, now - start)
+
+    def close(self) -> None:
+        """Nothing is open between runs."""
+        self._poll.close()
+
+    def _take(self, each: _Arrival) -> bool:
+        """Read what is there. Returns whether the answer has come."""
+        more = each.sock.recv(READ)
+        data = each.data
+        data += more
+        if not more:
+            raise Stuck(f"the server closed a new connection, after {bytes(data)!r:.300}")
+        if not each.greeted:
+            if len(data) >= dbp_peers.WELCOME:
+                each.greeted = True
+                each.sock.send(next(self._messages))
+            return False
+        if len(data) < dbp_peers.WELCOME + len(self._answer):
+            return False
+        if data[dbp_peers.WELCOME :] != self._answer:
+            raise Stuck(f"not what was expected: {bytes(data[dbp_peers.WELCOME :])!r:.500}")
+        return True
+
+    def _arrive(self, slot: int) -> None:
+        sock = traffic.connect(self._port, slot + 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.send(self._opening)
+        sock.setblocking(False)
+        self._open[sock.fileno()] = _Arrival(sock, slot)
+        self._poll.register(sock.fileno(), EPOLLIN)
+
+
+def requests(
+    clients: int, window: int, asked: Sequence[str], numbers: Sequence[Sequence[int]]
+) -> Callable[[DbpServer, float], Result]:
+    """CPU time for each request: ``asked`` in turn, of which each is answered with the services of these numbers."""
+
+    def prepare(server: DbpServer) -> Clients:
+        if server.broker:
+            dbp_peers.register(server.port, [dbp_peers.registration(number) for number in range(SERVICES)])
+        at = dbp_peers.steady(STEADY)
+        replies = [dbp_peers.reply(at, dbp_peers.listed(each)) for each in numbers]
+        return Clients(dbp_peers.clients(server.port, clients), list(map(dbp_peers.request, asked)), replies, window)
+
+    return cpu(prepare)
+
+
+def one_of_many(clients: int, window: int) -> Callable[[DbpServer, float], Result]:
+    """Requests for one service, for each of them in turn."""
+    return requests(
+        clients, window, [dbp_peers.name(n) for n in range(SERVICES)], [[number] for number in range(SERVICES)]
+    )
+
+
+def arrivals(kind: bytes, parallel: int) -> Callable[[DbpServer, float], Result]:
+    """CPU time for each registration, with its connection; and that ends when it was answered."""
+    hermes = kind == b"REQ"
+
+    def messages() -> Iterator[bytes]:
+        for number in count():
+            yield dbp_peers.encoded(
+                dbp_peers.registration(number) if hermes else dbp_peers.beating(number, dbp_peers.LONGEST)
+            )
+
+    def prepare(server: DbpServer) -> Arrivals:
+        at = dbp_peers.steady(STEADY)
+        answer = dbp_peers.encoded(dbp_peers.approval(at) if hermes else dbp_peers.agreement(at))
+        return Arrivals(server.port, kind, messages(), answer, parallel)
+
+    return cpu(prepare)
+
+
+ALL = [""], [range(SERVICES)]
+
+_row = partial(Row, subject=servers.dbp, peer=partial(servers.reference, DbpServer, "dbp"))
+
+ROWS = {
+    "info-1": _row(f"one service, 1 client, window {WINDOW}", one_of_many(1, WINDOW), goal=GOAL, original="10,460/s"),
+    "info-20": _row(
+        f"one service, 20 clients, window {WINDOW}", one_of_many(20, WINDOW), goal=GOAL, original="12,840/s"
+    ),
+    "info-single": _row("one service, 1 client, one at a time", one_of_many(1, 1), original="4,020/s"),
+    "list-1000": _row(
+        f"all of {SERVICES:,} services, window {LISTS}",
+        requests(1, LISTS, *ALL),
+        goal=GOAL,
+        wanted=ENOUGH_LISTS,
+        original="321/s",
+    ),
+    "list-1000-single": _row(f"all of {SERVICES:,} services, one at a time", requests(1, 1, *ALL), original="321/s"),
+    "dealer-50": _row("new DEALERs that register, 50 at a time", arrivals(b"DEALER", 50)),
+    "dealer-1": _row("the same, one at a time", arrivals(b"DEALER", 1)),
+    "req-50": _row("new REQs that register as Hermes', 50 at a time", arrivals(b"REQ", 50)),
+    "req-1": _row("the same, one at a time", arrivals(b"REQ", 1), original="1,340/s"),
+}

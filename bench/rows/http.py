@@ -1,0 +1,151 @@
+"""The HTTP API: the CPU of reads with 100,000 services.
+
+Reads are called in this process, without a socket. The pieces of a body are counted one by one, since the transport
+takes at least one in a step of the scheduler, and a step that is over its quantum ends the turn.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import attrs
+from twisted.internet.task import Clock
+
+from bench.harness import Figure, Scenario, at_most
+from broker.access.principal import Principal
+from broker.admin import event_endpoints, metrics, readiness_endpoints, table_endpoints, why
+from broker.admin.broker_tables import counter_view, registry_views
+from broker.app.counters import COUNTERS
+from broker.app.daemon import COLLECT_AFTER
+from broker.core.load_history import STEP, LoadHistory
+from broker.core.model import Rights, Service
+from broker.core.registry import Registry
+from broker.core.restored_services import Restored
+from broker.web import http_endpoint
+from broker.web.http_endpoint import Call, Routes
+from broker.web.messages import Request, Response
+from broker.wires.views import AnyView
+
+READS = (
+    "/v1/services",
+    "/v1/services?limit=1000&offset=50000",
+    "/v1/services?pattern=*-4242*",
+    "/v1/services?where=protocol=tcp&where=label=x",
+    "/v1/services?sort=-hostport",
+    "/v1/services?sort=hostport&offset=99000&limit=1000",
+    "/v1/providers",
+    "/v1/providers?sort=-load",
+    "/v1/loads?sort=load",
+    "/v1/loads/history?limit=1000",
+    "/v1/providers/5",
+    "/v1/why/service-4242",
+    "/v1/events",
+    "/v1/events?limit=1000",
+    "/v1/registry",
+    "/v1/counters",
+    "/v1/views",
+    "/metrics",
+)
+"""The reads."""
+
+SERVICES = 100_000
+"""Services, each of a provider of its own."""
+
+RUNS = 3
+
+BOUND = 10.0
+"""Milliseconds of CPU that no turn may take."""
+
+
+def reads(_: float) -> list[Figure]:
+    """Measure all reads: the least of `RUNS` counts."""
+    farm = _Farm(SERVICES, SERVICES)
+    figures = []
+    for read in READS:
+        longest, whole, pieces = min(_measured(farm, read) for _ in range(RUNS))
+        figures.append(
+            at_most(
+                f"{read}: longest turn, ms ({whole * 1e3:.1f} in {pieces:,} pieces)", longest * 1e3, BOUND, "{:.2f}"
+            )
+        )
+    return figures
+
+
+class _Farm:
+    """A registry with services, and the endpoints over it."""
+
+    def __init__(self, services: int, providers: int) -> None:
+        self.clock = Clock()
+        ids = count(1)
+        registry = Registry(self.clock, lambda: next(ids), Restored([], 0.0, self.clock, lambda ids: None))
+        each = services // providers
+        for number in range(providers):
+            provider = registry.join(f"server-{number}", "elko", f"192.0.2.{number % 250}:{number % 60_000}")
+            offered = [
+                Service(f"service-{number * each + n}", f"server-{number}:{9000 + n}", provider) for n in range(each)
+            ]
+            registry.offer(offered, Rights(services=each))
+            registry.load(provider, number % 97 / 97)
+        past = LoadHistory(registry, self.clock)
+        past.start()
+        self.clock.advance(2 * STEP)
+        views: Mapping[str, AnyView] = {
+            view.name: view
+            for view in (*registry_views(registry, self.clock), counter_view(lambda: {"a.b": 1}, COUNTERS))
+        }
+        self.routes = Routes(
+            lambda: [
+                *table_endpoints.table_endpoints(lambda: views, registry),
+                *why.endpoints(registry, self.clock, past, lambda provider: None),
+                *table_endpoints.history_endpoints(registry, past),
+                *event_endpoints.event_endpoints(registry),
+                *readiness_endpoints.health_endpoints(list, list, dict, registry, registry.sizes),
+                *metrics.endpoints([lambda: metrics.table_metrics(_as_a_wire(views))], lambda reading: ()),
+            ]
+        )
+        self.routes.refresh()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*COLLECT_AFTER)
+
+
+def _as_a_wire(views: Mapping[str, AnyView]) -> Iterable[AnyView]:
+    """Return the largest view under the name of a wire's, so that its rows are counted."""
+    return [attrs.evolve(views["broker services"], name="elko services", sums=("provider",))]
+
+
+def _measured(farm: _Farm, url: str) -> tuple[float, float, int]:
+    """Return the longest piece and the whole of a read in seconds of CPU, and the number of pieces."""
+    split = urlsplit(url)
+    given = parse_qs(split.query)
+
+    def begin() -> Response:
+        endpoint, path = farm.routes.find("GET", split.path)
+        request = Request("GET", split.path, given)
+        response = endpoint.handler(Call(request, Principal(), path, http_endpoint.query(endpoint.query, given)))
+        assert isinstance(response, Response)
+        return response
+
+    seconds, response = _timed(begin)
+    times = [seconds]
+    if not isinstance(response.body, bytes):
+        body: Iterator[bytes] = iter(response.body)
+        piece: bytes | None = b""
+        while piece is not None:
+            seconds, piece = _timed(lambda: next(body, None))
+            times.append(seconds)
+    return max(times), sum(times), len(times)
+
+
+def _timed(act: Callable[[], Any]) -> tuple[float, Any]:
+    before = time.thread_time()
+    result = act()
+    return time.thread_time() - before, result
+
+
+ROWS = {"reads": Scenario(f"Reads with {SERVICES:,} services", 0.0, reads)}
