@@ -374,6 +374,10 @@ class HttpChannel(Scheduled, HTTPChannel):
         if upgraded is not None:
             upgraded.lost()
         self.factory.disconnected(self)
+        # An incomplete request, its decoder and the channel refer to each other: without the cycle, no garbage
+        # collection is needed to free the body.
+        self.requests.clear()
+        self._transferDecoder = None
 
     def lineReceived(self, line: bytes) -> None:
         if line[:1] in (b" ", b"\t"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -82,6 +84,26 @@ def test_a_client_that_was_answered_before_comes_before_new_ones() -> None:
     site.clock.tick = 0.0
     site.clock.turn()
     assert [each.path for each in site.requests] == ["/served", "/3", "/0", "/1", "/2"]
+
+
+@pytest.mark.parametrize("head", ["Content-Length: 100000", "Transfer-Encoding: chunked"])
+def test_an_incomplete_body_is_freed_with_its_connection(head: str) -> None:
+    """Without a collection of garbage: a full one is as good as never made."""
+    site = Site()
+    link = site.connect()
+    link.ask("PUT /x", head)
+    link.send(b"ff\r\n" + bytes(255) + b"\r\n")
+    site.turn(3)
+    [request] = link.protocol.requests
+    freed = weakref.ref(request)
+    del request
+    gc.disable()
+    try:
+        link.lose()
+        assert freed() is None
+    finally:
+        gc.enable()
+    site.quiet()
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 511, 512, 513, 4_096, 100_000])
