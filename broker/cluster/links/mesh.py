@@ -55,7 +55,7 @@ from broker.wires.common.router_listener import RouterListener, make_kind, make_
 
 @attrs.frozen(eq=False)
 class LinkContext:
-    """Environment of the links; see `broker.wires.interface.Context`. ``pool`` has the descriptors of connections."""
+    """Environment of the links; see `broker.wires.interface.WireContext`. ``pool`` has the descriptors."""
 
     pool: Pool
     scheduler: Scheduler
