@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import attrs
 
 from broker.access.identity import network_of
 from broker.core.errors import Reason, Refusal
-
-
-class Buckets(Protocol):
-    """Token buckets by key, in a bounded table; `broker.core.limits.Rates` implements it."""
-
-    def take(self, key: str, rate: float, burst: float) -> bool:
-        """Take a token of this key. Returns False beyond ``rate`` per second and a burst of ``burst``."""
+from broker.core.limits import Rates
 
 
 @attrs.define(eq=False)
 class RequestLimits:
     """The limits, and the requests of late. A rate is in requests a second; 0 is no limit."""
 
-    addresses: Buckets
-    users: Buckets
+    addresses: Rates[str]
+    users: Rates[str]
     per_address: float = 0.0
     per_user: float = 0.0
     burst: float = 1_000
@@ -42,14 +34,6 @@ class RequestLimits:
             raise Refusal(Reason.LIMIT, f"the user {user} may make {self.per_user:g} requests a second")
 
 
-class _NoBuckets:
-    """Buckets that are never empty."""
-
-    def take(self, key: str, rate: float, burst: float) -> bool:
-        """Return True."""
-        return True
-
-
 def unlimited() -> RequestLimits:
     """Return limits that are off, for tests and tools."""
-    return RequestLimits(_NoBuckets(), _NoBuckets())
+    return RequestLimits(Rates(float), Rates(float))

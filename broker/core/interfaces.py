@@ -16,7 +16,6 @@ from broker.core.model import (
     Change,
     Check,
     Kind,
-    KnownSession,
     Launcher,
     Load,
     LoadDetails,
@@ -25,7 +24,6 @@ from broker.core.model import (
     Provider,
     Rights,
     Service,
-    Snapshot,
     TopicInfo,
 )
 
@@ -279,44 +277,6 @@ class INotifications(Interface):
         ``kind`` is one of `broker.core.model.EVENTS`, ``name`` its subject: a service, a listener. ``about`` has
         details, as values of JSON. Never raises, and never blocks.
         """
-
-
-# persistence
-
-
-class IStore(Interface):
-    """Store of the persistent state: provider ids, providers, sessions of subscribers, switches of launchers.
-
-    Methods block on the disk or the network, and any thread may call them. Each write is one transaction, which is
-    durable when its method returns: all of it, or nothing, which raises `broker.core.database.StateError`.
-    """
-
-    def open() -> Snapshot:
-        """Acquire the store exclusively, and return its content. Raises `StateError` with nothing held."""
-
-    def look() -> Snapshot:
-        """Return the content without writing, after `open` has raised `StateFull`.
-
-        From then on, every method that writes tries to open the store first.
-        """
-
-    def reserve(next_provider: int) -> None:
-        """Store that provider ids below this one may be in use. Never lowers the number."""
-
-    def record(
-        rows: Sequence[Provider],
-        gone: Sequence[int],
-        next_provider: int,
-        sessions: Sequence[KnownSession] = ...,
-        sessions_gone: Sequence[bytes] = ...,
-    ) -> None:
-        """Store providers and sessions, delete those with the ids ``gone`` and ``sessions_gone``, and `reserve`."""
-
-    def switch(name: str, on: bool) -> None:
-        """Store the switch of a launcher: whether it is wanted."""
-
-    def close(next_provider: int) -> None:
-        """Store the exact next id, and release the store, even if storing fails. No-op if it is not open."""
 
 
 # memory

@@ -33,8 +33,9 @@ from twisted.python.failure import Failure
 from broker.core.database import StateError, StateFull
 from broker.core.disk import DiskErrors
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import InThread, IRegistry, IStore
+from broker.core.interfaces import InThread, IRegistry
 from broker.core.model import BROKER, Change, Kind, KnownSession, Provider
+from broker.core.store import Store
 from broker.wall_clock import wall
 
 FLUSH_SECONDS = 0.25
@@ -86,7 +87,7 @@ class Recorder:
     def __init__(
         self,
         registry: IRegistry,
-        store: IStore,
+        store: Store,
         clock: IReactorTime,
         in_thread: InThread,
         disk: DiskThread,

@@ -29,7 +29,6 @@ from math import isfinite
 from typing import Any, TypeVar
 
 import attrs
-from zope.interface import implementer
 
 from broker.blocking import blocking
 from broker.core.damage import TABLE as DAMAGED
@@ -45,7 +44,6 @@ from broker.core.database import (
     without_sums,
 )
 from broker.core.disk import DiskReserve, is_full
-from broker.core.interfaces import IStore
 from broker.core.model import (
     DESCRIPTIONS,
     MAX_NAMED,
@@ -169,9 +167,13 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 which would fail the write."""
 
 
-@implementer(IStore)
 class Store:
-    """`IStore` in an SQLite database in ``directory``. ``now`` is the clock, in seconds of the epoch."""
+    """Store of the persistent state: provider ids, providers, sessions of subscribers, switches of launchers.
+
+    It is an SQLite database in ``directory``. ``now`` is the clock, in seconds of the epoch. Methods block on the disk,
+    and any thread may call them. Each write is one transaction, which is durable when its method returns: all of it, or
+    nothing, which raises `broker.core.database.StateError`.
+    """
 
     def __init__(self, directory: str, now: Callable[[], float] = time.time) -> None:
         self._directory = directory
@@ -223,7 +225,7 @@ class Store:
             raise
 
     def reserve(self, next_provider: int) -> None:
-        """Store that provider ids below this one may be in use."""
+        """Store that provider ids below this one may be in use. Never lowers the number."""
         self._write(lambda connection: _raise_counter(connection, next_provider))
 
     def record(

@@ -21,7 +21,6 @@ from zope.interface.verify import verifyObject
 
 from broker.core.database import StateFull, StateInUse, StateUnusable
 from broker.core.disk import RESERVE
-from broker.core.interfaces import IStore
 from broker.core.model import Auth, KnownSession, Provider, Service, Snapshot
 from broker.core.queues.queue_interfaces import IQueueStore
 from broker.core.queues.sqlite_store import QueueStore
@@ -438,5 +437,4 @@ def test_killed_while_writing(directory: Path) -> None:
 
 
 def test_it_is_what_it_promises_to_be(tmp_path: Path) -> None:
-    assert verifyObject(IStore, Store(str(tmp_path)))
     assert verifyObject(IQueueStore, QueueStore(str(tmp_path)))

@@ -197,7 +197,7 @@ MAX_ORDER = 2**53
 
 
 class IQueueStore(Interface):
-    """Store of the durable messages of all queues, separate from `IStore`.
+    """Store of the durable messages of all queues, separate from `broker.core.store.Store`.
 
     Methods block on the disk or the network, and any thread may call them. They raise
     `broker.core.database.StateError`; then nothing has changed. Each row carries a checksum
