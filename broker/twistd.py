@@ -1,7 +1,7 @@
 """The module that twistd loads for the command ``elkobroker``.
 
-It restarts the interpreter, if need be, before the imports of the broker: they are half of the work of a start, which
-the restart would repeat.
+It holds signals, which the start handles, and restarts the interpreter, if need be, before the imports of the broker:
+they are half of the work of a start, which the restart would repeat.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import sys
 
 from broker.app.heap import use_system_heap
+from broker.app.signals import hold_signals
 
 ONLY_SHOWS = {"--check", "--check-ports", "--example", "--help", "--version"}
 """Options with which no broker runs."""
 
 if "elkobroker" in sys.argv and not ONLY_SHOWS.intersection(sys.argv):
+    hold_signals()
     use_system_heap()
 
 from broker.tap import Options, makeService  # noqa: E402
