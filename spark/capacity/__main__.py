@@ -28,7 +28,7 @@ from spark.capacity.planning.plan import Options
 from spark.capacity.planning.policy import Assumptions, PolicyError, read_assumptions
 from spark.capacity.planning.what_if import QuestionError
 from spark.capacity.progress import Progress
-from spark.capacity.session import LOG, MEMORY, NoJavaError, open_session
+from spark.capacity.session import MEMORY, NoJavaError, open_session
 from spark.capacity.tables import snapshots
 from spark.capacity.tables.object_store import (
     ObjectFolder,
@@ -40,7 +40,7 @@ from spark.capacity.tables.object_store import (
     sizes,
 )
 from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, Table
-from spark.capacity.tables.store import OutError, Tables, need_publishable
+from spark.capacity.tables.store import LOG, OutError, Tables, need_publishable
 from spark.capacity.tables.working_copy import LAKE, fill, is_newest, refresh
 from spark.capacity.utc import utc
 

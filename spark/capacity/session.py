@@ -5,7 +5,7 @@ Rules:
 - On one machine nothing listens on the network, and the page that shows the jobs is off.
 - With spark-submit the master and the memory are already chosen, and every setting that the user made stays, but for
   those on which the tables depend (`NEEDED`).
-- The output of Java goes to a file (`LOG` of the out directory), in which the reason stands where Spark does not start.
+- The output of Java goes to a file (`store.LOG`), in which the reason stands where Spark does not start.
 - Another Spark of the machine has no part in it: SPARK_HOME is that of the package, and on one machine the workers run
   this very Python, whatever the environment names.
 - Without a usable Java there is one sentence, and no page of Java's and Python's complaints.
@@ -83,9 +83,6 @@ SHUFFLE = "spark.sql.shuffle.partitions"
 
 OUTPUTS = (1, 2)
 """Descriptors of the standard output and error: Java tells the reason of its end on either."""
-
-LOG = ".spark.log"
-"""Name of the file for the output of Java in the out directory: of the last run."""
 
 
 class NoJavaError(Exception):

@@ -41,6 +41,9 @@ from spark.capacity.tables.schema import (
     arrow_schema,
 )
 
+LOCK, LOG = ".lock", ".spark.log"
+"""Files of a directory that holds no tables yet: the lock of the run, and the output of Java in the last one."""
+
 LAYOUT = 5
 """The version of the tables; another number makes the next run compute the derived ones again from bronze. 1: before
 `awaited_s`, `demand_max` and the sums of requests; 2: before forecasts, plans and evaluations were dated; 3: before
@@ -131,7 +134,7 @@ class Tables:
         """Make the directory, and keep other runs out."""
         self.need_folder()
         try:
-            lock = (self.out / ".lock").open("w")
+            lock = (self.out / LOCK).open("w")
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise OutError(f"another run is at work in {self.out}") from error

@@ -26,7 +26,7 @@ from spark.capacity.tables.document import WORKED_ON
 from spark.capacity.tables.object_store import ObjectFolder, StoreError, all_at_once, fetch
 from spark.capacity.tables.schema import Table
 from spark.capacity.tables.snapshots import Snapshot
-from spark.capacity.tables.store import OutError, State, Tables, sync
+from spark.capacity.tables.store import LOCK, LOG, OutError, State, Tables, sync
 
 MARK = ".origin.json"
 
@@ -63,7 +63,7 @@ def refresh(tables: Tables, origin: ObjectFolder) -> bool:
     """Make the out directory, which is locked, a copy of the last snapshot or of what came after it; tell whether it
     was filled anew."""
     folder, mark, last = tables.out, read_mark(tables.out), snapshots.last(origin / LAKE)
-    if mark is None and any(path.name != ".lock" for path in folder.iterdir()):
+    if mark is None and any(path.name not in (LOCK, LOG) for path in folder.iterdir()):
         raise OutError(f"{folder} is no working folder: it holds other files")
     if mark is not None and mark.origin != str(origin):
         raise OutError(f"{folder} is the working folder of {mark.origin}")
@@ -76,7 +76,7 @@ def refresh(tables: Tables, origin: ObjectFolder) -> bool:
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.name not in (".lock", MARK):
+        elif path.name not in (LOCK, LOG, MARK):
             path.unlink()
     if last is not None:
         fill(tables, origin, last)

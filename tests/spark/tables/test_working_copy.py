@@ -11,7 +11,7 @@ from spark.capacity.tables.lake import publish
 from spark.capacity.tables.object_store import ObjectFolder, listing, send
 from spark.capacity.tables.schema import GOLD_BALANCE_DAY, LOSS
 from spark.capacity.tables.snapshots import last
-from spark.capacity.tables.store import LAYOUT, OutError, State, Tables
+from spark.capacity.tables.store import LAYOUT, LOG, OutError, State, Tables
 from spark.capacity.tables.working_copy import LAKE, Mark, fill, goes_on_from, read_mark, refresh
 from tests.spark.buckets import send_folder
 from tests.spark.farm import put_dates
@@ -122,6 +122,15 @@ def test_a_folder_that_was_not_filled_to_the_end_is_filled_again(bucket: ObjectF
     first.drop_date(GOLD_BALANCE_DAY, FIRST)
     Mark(str(bucket), ()).write(first.out)
     assert held(working(tmp_path / "a", bucket, filled=True)) == {FIRST: [1.0], SECOND: [1.0]}
+
+
+def test_the_output_of_java_makes_a_new_folder_no_other_one(bucket: ObjectFolder, tmp_path: Path) -> None:
+    tables = Tables(None, tmp_path)
+    tables.lock()
+    (tmp_path / LOG).write_text("Java is about to start")
+    assert not refresh(tables, bucket)
+    assert (tmp_path / LOG).exists()
+    tables.close()
 
 
 def test_a_folder_that_holds_something_else_is_refused_and_stays(bucket: ObjectFolder, tmp_path: Path) -> None:
