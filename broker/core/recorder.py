@@ -298,12 +298,14 @@ class Recorder:
         if self._errors.failures:
             self._disk.report(self._errors.over)
         with self._lock:
-            self._scheduled = self._due()
-            if self._scheduled:
-                waited = 0.0 if self._since is None else self._disk.now() - self._since
-                self._disk.after(max(0.0, FLUSH_SECONDS - waited), self._write)
-            else:
+            self._scheduled = again = self._due()
+            if not again:
                 self._since = None
+            since = self._since
+        if again:
+            # Outside of the lock: a thread may call the function at once.
+            waited = 0.0 if since is None else self._disk.now() - since
+            self._disk.after(max(0.0, FLUSH_SECONDS - waited), self._write)
 
     def _due(self) -> bool:
         """True if anything is to be written."""
