@@ -172,31 +172,25 @@ def twistd(*options: str) -> list[str]:
 def reference(kind: type[S], name: str, *arguments: str, keys: Keys | None = None) -> Iterator[S]:
     """A server that is a module of `bench.references`, and prints its port. With ``keys`` it wants CURVE."""
     with TemporaryDirectory(prefix="elkobroker-bench-") as place:
+        log = Path(place) / "log"
         files = [] if keys is None else [str(_secret_file(Path(place), keys.secret))]
-        with script(kind, Path(place), f"bench.references.{name}", *arguments, *files) as server:
+        command = [sys.executable, "-m", f"bench.references.{name}", *arguments, *files]
+        process = spawn(command, log, stdout=subprocess.PIPE, checkout=CHECKOUT)
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            if not line:
+                raise CannotStart(f"{' '.join(command)} did not start:\n{log.read_text()}")
+            server = kind(process, int(line), False, log)
             if isinstance(server, Mc0Server | MtlServer):
                 server.key = None if keys is None else keys.public
             if isinstance(server, MtlServer):
                 server.data = server.port
             yield server
-
-
-@contextmanager
-def script(kind: type[S], directory: Path, module: str, *arguments: str) -> Iterator[S]:
-    """A server that is a module of the benchmarks, and prints its port."""
-    log = directory / "log"
-    command = [sys.executable, "-m", module, *arguments]
-    process = spawn(command, log, stdout=subprocess.PIPE, checkout=CHECKOUT)
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        if not line:
-            raise CannotStart(f"{' '.join([module, *arguments])} did not start:\n{log.read_text()}")
-        yield kind(process, int(line), False, log)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
 
 
 def free_port() -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from select import EPOLLIN, EPOLLOUT, epoll
 
 import attrs
@@ -24,7 +24,6 @@ server's sends, and the server pays for it (5 to 10 µs a send on a virtual mach
 the generator's speed and not of the server's."""
 
 _BUFFER = bytearray(1 << 18)
-_VIEW = memoryview(_BUFFER)
 
 _IP_BIND_ADDRESS_NO_PORT = 24
 
@@ -252,21 +251,31 @@ class FanOut:
         self._poll.close()
 
 
-class Visits:
-    """Connections that come, send their packet, take one reply and go: one for each packet at a time."""
+Script = Generator[bytes, bytes, None]
+"""What one visitor does: it yields packets to send, empty ones to send nothing, and is sent what was read."""
 
-    def __init__(self, port: int, packets: Sequence[bytes]) -> None:
+
+class Visits:
+    """Connections that come, follow a script and go: ``parallel`` at a time, each from an address of its own.
+
+    A ``conversation`` does not rest between messages.
+    """
+
+    def __init__(self, port: int, script: Callable[[int], Script], parallel: int, conversation: bool = False) -> None:
         self._port = port
-        self._packets = packets
+        self._script = script
+        self._parallel = parallel
         self._poll = Poll()
-        self._open: dict[int, _Visit] = {}
+        if conversation:
+            self._poll.rest = 0
+        self._open: dict[int, tuple[socket.socket, Script, int]] = {}
 
     def run(self, seconds: float) -> Sample:
-        """Visit for so long."""
+        """Visit for so long. Raises `Stuck`."""
         visits = self._open
-        start = last = time.perf_counter()
+        start = now = last = time.perf_counter()
         end = start + seconds
-        for slot in range(len(self._packets)):
+        for slot in range(self._parallel):
             self._visit(slot)
         done = 0
         while visits:
@@ -277,19 +286,20 @@ class Visits:
             elif now - last > STUCK:
                 raise Stuck("no answer to what a new connection sent")
             for fd, _ in events:
-                visit = visits[fd]
-                size = visit.sock.recv_into(_BUFFER)
-                if not size:
-                    raise Stuck("the server closed the connection")
-                visit.newlines += _BUFFER.count(b"\n", 0, size)
-                if visit.newlines < NEWLINES:
-                    continue
-                del visits[fd]
-                visit.sock.close()
-                done += 1
-                if now < end:
-                    self._visit(visit.slot)
-        return Sample(done, time.perf_counter() - start)
+                sock, script, slot = visits[fd]
+                data = sock.recv(1 << 16)
+                if not data:
+                    raise Stuck("the server closed a new connection")
+                try:
+                    if packet := script.send(data):
+                        sock.send(packet)
+                except StopIteration:
+                    del visits[fd]
+                    sock.close()
+                    done += 1
+                    if now < end:
+                        self._visit(slot)
+        return Sample(done, now - start)
 
     def close(self) -> None:
         """Close the poll: nothing is open between runs."""
@@ -298,18 +308,8 @@ class Visits:
     def _visit(self, slot: int) -> None:
         sock = connect(self._port, slot + 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        script = self._script(slot)
+        sock.send(next(script))
         sock.setblocking(False)
-        self._open[sock.fileno()] = _Visit(sock, slot)
+        self._open[sock.fileno()] = sock, script, slot
         self._poll.register(sock.fileno(), EPOLLIN)
-        sock.send(self._packets[slot])
-
-
-class _Visit:
-    """One connection of `Visits`."""
-
-    __slots__ = ("newlines", "slot", "sock")
-
-    def __init__(self, sock: socket.socket, slot: int) -> None:
-        self.sock = sock
-        self.slot = slot
-        self.newlines = 0  # of the reply

@@ -6,11 +6,11 @@ nothing may be dropped.
 
 from __future__ import annotations
 
-import itertools
 import json
 import struct
 import time
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 import zmq
@@ -98,11 +98,6 @@ class Control:
         asked = request(side, resources=resources, confirm=confirm, **members)
         return str(ask(self._sessions[-1], asked, b"202")["lease"])
 
-    def close(self) -> None:
-        """Go."""
-        for session in self._sessions:
-            session.close()
-
     def _begin(self) -> None:
         session = dealer(self._context, self._server, self._server.port)
         self._sessions.append(session)
@@ -146,7 +141,7 @@ def confirm(sequence: int, multiple: bool = False) -> bytes:
     return HEAD.pack(CONFIRM, sequence) + bytes((multiple,))
 
 
-_sequences = itertools.count(1)
+_sequences = count(1)
 
 
 def say(sock: Socket, kind: int, text: str) -> None:
@@ -278,40 +273,33 @@ def drained(sock: Socket) -> list[tuple[bytes, bytes]]:
 
 
 class Unconfirmed:
-    """The unconfirmed Contents of a writer: the time of each, by sequence."""
+    """The sequences of the unconfirmed Contents of a writer, in order."""
 
     def __init__(self, sock: Socket) -> None:
         self._sock = sock
-        self._sent: dict[int, float] = {}
-        self.took: list[float] = []
-        """The seconds after which it was told."""
+        self._sent: dict[int, None] = {}
 
     def __len__(self) -> int:
         return len(self._sent)
 
     def add(self, sequence: int) -> None:
         """One goes out now."""
-        self._sent[sequence] = time.perf_counter()
+        self._sent[sequence] = None
 
     def hear(self) -> bool:
         """Take what has come. Returns whether there was something."""
         came = drained(self._sock)
-        now = time.perf_counter()
         for header, _ in came:
             kind, sequence = HEAD.unpack_from(header)
             if kind != CONFIRM or len(header) != HEAD.size + 1:
                 raise Stuck(f"a writer was told {header!r:.100}")
             covered = [sequence]
             if header[HEAD.size]:
-                covered = []
-                for each in self._sent:
-                    if each > sequence:
-                        break
-                    covered.append(each)
+                covered = [each for each in self._sent if each <= sequence]
             for each in covered:
                 if each not in self._sent:
                     raise Stuck(f"the Content {each} was confirmed, but not sent, or confirmed before")
-                self.took.append(now - self._sent.pop(each))
+                del self._sent[each]
         return bool(came)
 
 
@@ -364,7 +352,6 @@ class Queue:
             if not moved and not self._poller.poll(int(STUCK * 1000)):
                 raise Stuck(f"{len(self._unconfirmed)} are not confirmed, {len(self._missing)} did not come")
             now = time.perf_counter()
-        self._unconfirmed.took.clear()
         return Sample(self._sent - begun, now - start)
 
     def close(self) -> None:

@@ -1,9 +1,8 @@
 """Make the journal that spark.py measures with: a farm whose providers beat, of so many records.
 
-    python -P bench/references/spark_journal.py JOURNAL RECORDS DAYS [SERVICES INTERVAL REPORT]
+    python -P bench/references/spark_journal.py JOURNAL RECORDS DAYS
 
-SERVICES is the number of services (default 10), INTERVAL the seconds between two beats of a provider (10), and REPORT
-those between two reports of its load (60). It prints how many records there are. The package `spark` must be found
+It prints how many records there are. The package `spark` must be found
 before bench/rows/spark.py, thus the `-P`.
 """
 
@@ -26,23 +25,20 @@ DAY = 86_400
 
 def main() -> None:
     journal, records, days = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    count, interval, report = SERVICES, INTERVAL, REPORT
-    if len(sys.argv) > 4:
-        count, interval, report = int(sys.argv[4]), float(sys.argv[5]), float(sys.argv[6])
     # By name: to a type checker that is shown this folder, `spark` is the benchmark.
     generator = import_module("spark.capacity.generator")
-    each = days * DAY * (1 / interval + 1 / report)
-    providers = max(count, round(records / each))
+    each = days * DAY * (1 / INTERVAL + 1 / REPORT)
+    providers = max(SERVICES, round(records / each))
     services = tuple(
         generator.Service(
             f"service-{number}",
             "dbp",
-            providers=providers // count + (number < providers % count),
-            interval=interval,
-            report=report,
+            providers=providers // SERVICES + (number < providers % SERVICES),
+            interval=INTERVAL,
+            report=REPORT,
             outages=1.0,
         )
-        for number in range(count)
+        for number in range(SERVICES)
     )
     truth = generator.generate(journal, seed=1, days=days, services=services, faults=generator.NONE)
     print(truth.records)

@@ -5,20 +5,19 @@ The expected messages are known byte for byte (`bench.peers.dbp.steady`), and al
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from select import EPOLLIN, EPOLLOUT
 
-from bench import servers, traffic, zmtp
+from bench import servers, zmtp
 from bench.harness import Result, Row, cpu
 from bench.peers import dbp as dbp_peers
 from bench.peers.dbp import SERVICES
 from bench.peers.mc0 import Sink, Source
 from bench.servers import DbpServer
-from bench.traffic import STUCK, Poll, Sample, Stuck
+from bench.traffic import STUCK, Poll, Sample, Script, Stuck, Visits
 from bench.zmtp import READ, Frames, Peer
 
 GOAL = 1.3
@@ -125,91 +124,6 @@ class Clients:
             self._poll.modify(client.fd, EPOLLIN | EPOLLOUT if waiting else EPOLLIN)
 
 
-class _Arrival:
-    """One of `Arrivals`: a connection on which so many bytes are to come before the next thing is done."""
-
-    __slots__ = ("data", "greeted", "slot", "sock")
-
-    def __init__(self, sock: socket.socket, slot: int) -> None:
-        self.sock = sock
-        self.slot = slot
-        self.data = bytearray()
-        self.greeted = False
-
-
-class Arrivals:
-    """Connections that come, send one message, wait for its answer and go: ``parallel`` at a time.
-
-    ``messages`` never end. All are encoded already, and so is the ``answer`` that each must get.
-    """
-
-    def __init__(self, port: int, kind: bytes, messages: Iterator[bytes], answer: bytes, parallel: int) -> None:
-        self._port = port
-        self._opening = zmtp.opening(kind)
-        self._messages = messages
-        self._answer = answer
-        self._parallel = parallel
-        self._poll = Poll()
-        if parallel == 1:
-            self._poll.rest = 0
-        self._open: dict[int, _Arrival] = {}
-
-    def run(self, seconds: float) -> Sample:
-        """Come and go for so long. Raises `Stuck`."""
-        visits = self._open
-        start = now = last = time.perf_counter()
-        end = start + seconds
-        for slot in range(self._parallel):
-            self._arrive(slot)
-        done = 0
-        while visits:
-            events = self._poll.poll()
-            now = time.perf_counter()
-            if events:
-                last = now
-            elif now - last > STUCK:
-                raise Stuck("no answer to what a new connection sent")
-            for fd, _ in events:
-                each = visits[fd]
-                if self._take(each):
-                    del visits[fd]
-                    each.sock.close()
-                    done += 1
-                    if now < end:
-                        self._arrive(each.slot)
-        return Sample(done, now - start)
-
-    def close(self) -> None:
-        """Nothing is open between runs."""
-        self._poll.close()
-
-    def _take(self, each: _Arrival) -> bool:
-        """Read what is there. Returns whether the answer has come."""
-        more = each.sock.recv(READ)
-        data = each.data
-        data += more
-        if not more:
-            raise Stuck(f"the server closed a new connection, after {bytes(data)!r:.300}")
-        if not each.greeted:
-            if len(data) >= dbp_peers.WELCOME:
-                each.greeted = True
-                each.sock.send(next(self._messages))
-            return False
-        if len(data) < dbp_peers.WELCOME + len(self._answer):
-            return False
-        if data[dbp_peers.WELCOME :] != self._answer:
-            raise Stuck(f"not what was expected: {bytes(data[dbp_peers.WELCOME :])!r:.500}")
-        return True
-
-    def _arrive(self, slot: int) -> None:
-        sock = traffic.connect(self._port, slot + 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.send(self._opening)
-        sock.setblocking(False)
-        self._open[sock.fileno()] = _Arrival(sock, slot)
-        self._poll.register(sock.fileno(), EPOLLIN)
-
-
 def requests(
     clients: int, window: int, asked: Sequence[str], numbers: Sequence[Sequence[int]]
 ) -> Callable[[DbpServer, float], Result]:
@@ -236,16 +150,25 @@ def arrivals(kind: bytes, parallel: int) -> Callable[[DbpServer, float], Result]
     """CPU time for each registration, with its connection; and that ends when it was answered."""
     hermes = kind == b"REQ"
 
-    def messages() -> Iterator[bytes]:
-        for number in count():
-            yield dbp_peers.encoded(
-                dbp_peers.registration(number) if hermes else dbp_peers.beating(number, dbp_peers.LONGEST)
-            )
+    numbers = count()
 
-    def prepare(server: DbpServer) -> Arrivals:
+    def prepare(server: DbpServer) -> Visits:
         at = dbp_peers.steady(STEADY)
         answer = dbp_peers.encoded(dbp_peers.approval(at) if hermes else dbp_peers.agreement(at))
-        return Arrivals(server.port, kind, messages(), answer, parallel)
+
+        def script(_: int) -> Script:
+            number = next(numbers)
+            message = dbp_peers.registration(number) if hermes else dbp_peers.beating(number, dbp_peers.LONGEST)
+            data = yield zmtp.opening(kind)
+            while len(data) < dbp_peers.WELCOME:
+                data += yield b""
+            data += yield dbp_peers.encoded(message)
+            while len(data) < dbp_peers.WELCOME + len(answer):
+                data += yield b""
+            if data[dbp_peers.WELCOME :] != answer:
+                raise Stuck(f"not what was expected: {data[dbp_peers.WELCOME :]!r:.500}")
+
+        return Visits(server.port, script, parallel, parallel == 1)
 
     return cpu(prepare)
 

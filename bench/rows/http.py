@@ -64,7 +64,7 @@ BOUND = 10.0
 
 def reads(_: float) -> list[Figure]:
     """Measure all reads: the least of `RUNS` counts."""
-    farm = _Farm(SERVICES, SERVICES)
+    farm = _Farm()
     figures = []
     for read in READS:
         longest, whole, pieces = min(_measured(farm, read) for _ in range(RUNS))
@@ -79,17 +79,13 @@ def reads(_: float) -> list[Figure]:
 class _Farm:
     """A registry with services, and the endpoints over it."""
 
-    def __init__(self, services: int, providers: int) -> None:
+    def __init__(self) -> None:
         self.clock = Clock()
         ids = count(1)
         registry = Registry(self.clock, lambda: next(ids), Restored([], 0.0, self.clock, lambda ids: None))
-        each = services // providers
-        for number in range(providers):
+        for number in range(SERVICES):
             provider = registry.join(f"server-{number}", "elko", f"192.0.2.{number % 250}:{number % 60_000}")
-            offered = [
-                Service(f"service-{number * each + n}", f"server-{number}:{9000 + n}", provider) for n in range(each)
-            ]
-            registry.offer(offered, Rights(services=each))
+            registry.offer([Service(f"service-{number}", f"server-{number}:9000", provider)], Rights())
             registry.load(provider, number % 97 / 97)
         past = LoadHistory(registry, self.clock)
         past.start()

@@ -38,20 +38,16 @@ HEAP = "1g"
 
 MASTER = "local[2]"
 
-PATIENCE = 3600.0
-"""Seconds for one process: ten million records take some minutes on a machine that does other work as well."""
-
 HERE = "  "
 """Before the line of a job (spark/capacity/progress.py); a note has more of it."""
 
 
 @attrs.frozen
 class Run:
-    """One run of the jobs: seconds of each, of the session's start, and of the whole process."""
+    """One run: seconds of each job, and of the session's start."""
 
     jobs: dict[str, float]
     start: float
-    process: float
 
     @property
     def work(self) -> float:
@@ -59,38 +55,8 @@ class Run:
         return sum(self.jobs.values())
 
 
-@attrs.frozen
-class Copied:
-    """One bare copy: seconds of the copy, of the session's start, and of the whole process."""
-
-    copy: float
-    start: float
-    process: float
-
-
-@attrs.frozen
-class Measured:
-    """Everything of one round."""
-
-    copy: Copied
-    cold: Run
-    more: Run
-
-    @property
-    def ratio(self) -> float:
-        return self.cold.work / self.copy.copy
-
-
-# processes
-
-
 class FailedError(Exception):
     """A process that is measured failed; the text has its last words."""
-
-
-def environment() -> dict[str, str]:
-    """Return the environment of a measured process."""
-    return {**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
 
 
 def _lines(arguments: Sequence[str], log: Path) -> Iterator[tuple[float, str]]:
@@ -99,7 +65,7 @@ def _lines(arguments: Sequence[str], log: Path) -> Iterator[tuple[float, str]]:
         process = subprocess.Popen(
             [sys.executable, *arguments],
             cwd=CHECKOUT,
-            env=environment(),
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"},
             stdout=subprocess.PIPE,
             stderr=errors,
             encoding="utf-8",
@@ -108,27 +74,19 @@ def _lines(arguments: Sequence[str], log: Path) -> Iterator[tuple[float, str]]:
             assert process.stdout is not None
             for line in process.stdout:
                 yield time.monotonic(), line.rstrip("\n")
-            if process.wait(PATIENCE):
+            if process.wait():
                 raise FailedError(f"{arguments[0]} ended with {process.returncode}: {log.read_text()[-2000:]}")
         finally:
             process.kill()
             process.wait()
 
 
-def generate(journal: Path, records: int, days: float, log: Path, *shape: float) -> int:
-    """Make a journal; return how many records it has. ``shape`` is the services, their interval and that of reports."""
-    arguments = ["-P", "bench/references/spark_journal.py", *map(str, (journal, records, days, *shape))]
-    return int([line for _, line in _lines(arguments, log)][-1])
-
-
-def copy(segments: Path, out: Path, log: Path) -> Copied:
+def copy(segments: Path, out: Path, log: Path) -> Run:
     """Measure the bare copy."""
-    begin = time.monotonic()
-    told = [line for _, line in _lines(["bench/references/spark_copy.py", str(segments), str(out), HEAP, MASTER], log)][
-        -1
-    ]
+    arguments = ["bench/references/spark_copy.py", str(segments), str(out), HEAP, MASTER]
+    *_, (_, told) = _lines(arguments, log)
     seconds = json.loads(told)
-    return Copied(seconds["copy"], seconds["start"], time.monotonic() - begin)
+    return Run({"copy": seconds["copy"]}, seconds["start"])
 
 
 def run(journal: Path, out: Path, log: Path) -> Run:
@@ -151,52 +109,37 @@ def run(journal: Path, out: Path, log: Path) -> Run:
             last = begin + start
         jobs[line.split()[0]] = at - last
         last = at
-    return Run(jobs, start, time.monotonic() - begin)
+    return Run(jobs, start)
 
 
-# rounds
-
-
-def hold_back(segments: Path, aside: Path) -> Path:
-    """Take the last day out of the journal; return where it is."""
-    day = max(segments.glob("date=*"))
-    day.rename(aside / day.name)
-    return aside / day.name
-
-
-def measure(place: Path, number: int) -> Measured:
-    """One round: a copy, a cold run, and a run with one day more; each in a fresh process."""
-    journal, aside = place / "journal", place / "aside"
-    segments, out, log = journal / "segments", place / f"plan-{number}", place / "log"
-    aside.mkdir(exist_ok=True)
-    day = hold_back(segments, aside)
-    try:
-        copied = copy(segments, place / f"copy-{number}", log)
-        cold = run(journal, out, log)
-    finally:
-        day.rename(segments / day.name)
-    return Measured(copied, cold, run(journal, out, log))
-
-
-def jobs(_: float) -> list[Figure]:
-    """One round."""
+def jobs(seconds: float) -> list[Figure]:
+    """A copy, a cold run, and a run with one day more; each in a fresh process."""
     with TemporaryDirectory(prefix="spark-bench-") as made:
         place = Path(made)
-        generate(place / "journal", RECORDS * (DAYS + 1) // DAYS, DAYS + 1, place / "log")
-        each = measure(place, 1)
-    times = [
-        Figure(f"{name}: cold, one day more, s", f"{seconds:.1f}, {each.more.jobs[name]:.1f}")
-        for name, seconds in each.cold.jobs.items()
-    ]
+        segments, log = place / "journal" / "segments", place / "log"
+        records, days = RECORDS * (DAYS + 1) // DAYS, DAYS + 1
+        for _ in _lines(
+            ["-P", "bench/references/spark_journal.py", str(place / "journal"), str(records), str(days)], log
+        ):
+            pass
+        day = max(segments.glob("date=*"))
+        held = day.rename(place / day.name)
+        copied = copy(segments, place / "copy", log)
+        cold = run(place / "journal", place / "plan", log)
+        held.rename(day)
+        more = run(place / "journal", place / "plan", log)
     return [
-        at_most("all jobs, as a ratio to the copy", each.ratio, RATIO, "{:.2f}"),
-        at_most("one day more, s", each.more.work, INCREMENT, "{:.1f}"),
-        Figure("the copy, s", f"{each.copy.copy:.1f}"),
+        at_most("all jobs, as a ratio to the copy", cold.work / copied.work, RATIO, "{:.2f}"),
+        at_most("one day more, s", more.work, INCREMENT, "{:.1f}"),
+        Figure("the copy, s", f"{copied.work:.1f}"),
         Figure(
             "starts of the session: copy, cold, one day more, s",
-            ", ".join(f"{start:.1f}" for start in (each.copy.start, each.cold.start, each.more.start)),
+            ", ".join(f"{each.start:.1f}" for each in (copied, cold, more)),
         ),
-        *times,
+        *(
+            Figure(f"{name}: cold, one day more, s", f"{took:.1f}, {more.jobs[name]:.1f}")
+            for name, took in cold.jobs.items()
+        ),
     ]
 
 
