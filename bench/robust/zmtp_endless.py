@@ -98,7 +98,9 @@ def _figures(
     poured: Poured = process.result(120)
     alive = server.process.poll() is None
     grown = peak_resident(server.pid) - before if alive else 0
-    reasons = _REASON.findall(server.log.read_text(errors="replace"))
+    end = time.monotonic() + CLOSED_WITHIN  # a thread writes the log
+    while not (reasons := _REASON.findall(server.log.read_text(errors="replace"))) and time.monotonic() < end:
+        time.sleep(0.05)
     what = f"{wire}, {who}, {size} frames"
     return [
         exactly(f"{what}: the broker is alive", alive, True),
