@@ -17,7 +17,7 @@ import gc
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +124,8 @@ class Daemon(TwistedService):
         self._exit = exit
         self.counters = Counters()
         self.retries = ListenerRetries(reactor, self._listeners_changed)
+        self._own: list[str] = []
+        """Addresses of the listeners, empty until they are asked for."""
         self.console: ConsoleListener | None = None
         self.wires = RunningWires(self.counters)
         self.journal: JournalWriter | None = None
@@ -494,6 +496,7 @@ class Daemon(TwistedService):
 
     def _listeners_changed(self) -> None:
         """Handle a change of a listener's state: register the open ones as services, report the others to systemd."""
+        self._own = []
         self._offer_own()
         self._describe_to_cluster()
         if self.running:
@@ -574,12 +577,14 @@ class Daemon(TwistedService):
             if not missing.ready:
                 yield {"name": missing.name, "address": missing.where, "ready": False, "reason": missing.reason}
 
-    def _own_addresses(self) -> Iterator[str]:
-        """Yield the addresses of all open listeners."""
-        for place in self._places():
-            yield str(place["address"])
-        if self.membership is not None:
-            yield self.membership.listens
+    def _own_addresses(self) -> Sequence[str]:
+        """Return the addresses of all listeners. They are collected again after a change of a listener only: each
+        check of a service, and each probe, asks for them."""
+        if not self._own:
+            self._own = [str(place["address"]) for place in self._places()]
+            if self.membership is not None:
+                self._own.append(self.membership.listens)
+        return self._own
 
     def _counts(self) -> dict[str, int]:
         """Return gauges of the registry, and the account of memory."""
