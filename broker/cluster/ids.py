@@ -8,6 +8,8 @@ Rules:
 - If the key is missing, or lower than ids that are known (etcd's data were lost or replaced), it is set `MARGIN` above
   all of them: other members may have taken blocks that this one does not know. Without any known ids it begins at a
   random block, since a farm whose etcd and one of whose brokers lost their data may have providers even so.
+- The blocks of the memory are for a start while etcd is away. As soon as the first block of a run is taken, they are
+  discarded unless they are in use: a state directory that was restored from a copy has ids that were issued since.
 - Ids are issued below a mark that the memory has. After a kill they go on from the mark: those between are wasted.
   Once the mark is at the end of the block, the memory has the spare without its first `RESERVE` ids, so that these can
   be issued while the change of the block is being written.
@@ -79,6 +81,8 @@ class Ids:
         self._stopped = False
         self._low: Callable[[], None] | None = None
         self._used = False
+        self._remembered = self.in_hand > 0
+        """True until this run takes a block: those in hand are from before the start."""
         self._floor = 0
         """First id above all blocks that were discarded."""
 
@@ -94,15 +98,20 @@ class Ids:
 
     @property
     def complete(self) -> bool:
-        """True if there is a spare block."""
-        return self._spare[1] > self._spare[0] and self._end > self._next
+        """True if there is a spare block, and this run has taken one."""
+        return not self._remembered and self._spare[1] > self._spare[0] and self._end > self._next
+
+    @property
+    def ready(self) -> bool:
+        """True if there are ids in hand that this run has taken."""
+        return not self._remembered and self.in_hand > 0
 
     def on_low(self, low: Callable[[], None]) -> None:
         """Call ``low`` when the spare block comes into use."""
         self._low = low
 
     def discard(self) -> None:
-        """Forget the blocks of another database of etcd that were not used in this run: others may have them too."""
+        """Forget the blocks that were not used in this run: others may have them too, or this broker had."""
         self._floor = self.highest
         self._spare = (0, 0)
         if not self._used:
@@ -141,6 +150,9 @@ class Ids:
             block = await self._take(lease)
             if block is None:
                 return
+            if self._remembered:
+                self._remembered = False
+                self.discard()
             if self._next >= self._end and self._spare[1] == self._spare[0]:
                 self._next, self._end = block
                 self._mark = self._next

@@ -395,7 +395,11 @@ class Sessions:
             self._keys_lost = True
             parts.claims.lost()
         parts.remember()
-        await parts.prefetch.fill(wait=not parts.ids.in_hand)
+        try:
+            await parts.prefetch.fill(wait=not parts.ids.ready)
+        except NoSpace:
+            if not parts.ids.in_hand:  # those from before the start
+                raise
         first = self.count == 0
         # The session in which the loss was noticed may have been interrupted before this.
         replaced, lost = self._data_lost, self._keys_lost

@@ -7,9 +7,10 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from broker.cluster.ids import BLOCK, Ids
+from broker.cluster.ids import BLOCK, RESERVE, Ids
 from broker.cluster.layout import Keys
 from broker.cluster.settings import Memory
+from tests.cluster.logic.members import Farm, KeptMemory
 from tests.cluster.simulation.fake_client import FakeClient
 from tests.cluster.simulation.fake_etcd import FakeEtcd
 
@@ -52,3 +53,20 @@ def test_ids_of_the_spare_block_are_not_used_again_after_a_kill() -> None:
     fresh = {again.next_id() for _ in range(100)}
     assert not issued & fresh
     assert all(4 * BLOCK < id < 5 * BLOCK for id in fresh)
+
+
+def test_ids_since_a_copy_of_the_state_directory_are_not_used_again() -> None:
+    farm = Farm()
+    [a] = farm.joined("a")
+    a.register()
+    farm.run(2.0)
+    copy = a.memory.memory
+    issued = set()
+    for _ in range(8):  # beyond the ids that the copy leaves out
+        issued |= {a.cluster.next_id() for _ in range(RESERVE // 4)}
+        farm.run(0.2)
+    a.kill()
+    farm.run(40.0)
+    again = farm.member("a", KeptMemory(copy))
+    farm.until(lambda: again.started, "the restart")
+    assert not issued & {again.cluster.next_id() for _ in range(RESERVE // 4)}
