@@ -2,8 +2,7 @@
 
     python -P bench/references/spark_journal.py JOURNAL RECORDS DAYS
 
-It prints how many records there are. The package `spark` must be found
-before bench/rows/spark.py, thus the `-P`.
+It prints how many records there are. The package `spark` must be found before bench/rows/spark.py, thus the `-P`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 
 SERVICES = 10
-
 INTERVAL = 10.0
 """Seconds between two beats of a provider, as most services have them."""
 
