@@ -22,7 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.capacity.ingest.known_folders import known_folders, note_folders
+from spark.capacity.ingest.journal_folders import known_folders, note_folders
 from spark.capacity.ingest.segments import Found, digest, find_segments
 from spark.capacity.tables.object_store import Place
 from spark.capacity.tables.schema import LEDGER

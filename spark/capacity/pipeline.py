@@ -22,15 +22,14 @@ from pyspark.sql import DataFrame
 
 from spark.capacity.ingest.intake import Ingested, ingest
 from spark.capacity.last_run import Inputs, jobs_digest, note_begin, note_end
-from spark.capacity.planning.evaluation import evaluate
-from spark.capacity.planning.forecast import HORIZON, forecast, full_hour
+from spark.capacity.planning.forecast import HORIZON, evaluate, forecast, full_hour
+from spark.capacity.planning.needs import State as PlanState
 from spark.capacity.planning.plan import PLAIN, Options, plan
-from spark.capacity.planning.state import State as PlanState
 from spark.capacity.planning.what_if import POLICY
 from spark.capacity.progress import Progress
 from spark.capacity.report import page, plan_json, service_section
 from spark.capacity.report.files import replace
-from spark.capacity.report.rows_by_service import RowsByService
+from spark.capacity.report.row_values import RowsByService
 from spark.capacity.report.sending import send_report
 from spark.capacity.rollup.broker_presence import SILVER_SIGNS, broker_down
 from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK, sentences

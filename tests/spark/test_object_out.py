@@ -16,11 +16,10 @@ from spark.capacity.__main__ import main, need_one_machine, work_through
 from spark.capacity.generator import END, Service, generate
 from spark.capacity.pipeline import Settings
 from spark.capacity.progress import Progress
-from spark.capacity.tables.delta_tables import open_table
 from spark.capacity.tables.document import WORKED_ON
 from spark.capacity.tables.object_store import ObjectFolder, Place, file_system, listing, opened
 from spark.capacity.tables.schema import BRONZE_PAIRS, FOLDERS, GOLD_PLAN, LEDGER
-from spark.capacity.tables.snapshots import last
+from spark.capacity.tables.snapshots import last, open_table
 from spark.capacity.tables.store import OutError, Tables
 from spark.capacity.tables.working_copy import LAKE, fill
 from tests.spark.buckets import send_folder

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from spark.capacity.ingest.record_rules import (
+from spark.capacity.ingest.line_reader import (
     EARLIEST,
     LATEST_SENT,
     LINE_LIMIT,

@@ -30,10 +30,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from spark.capacity.ingest.fast_reader import Seen, take
-from spark.capacity.ingest.known_folders import known_folders, note_folders
-from spark.capacity.ingest.line_reader import NOTHING, STAGED, stage
+from spark.capacity.ingest.journal_folders import known_folders, note_folders
+from spark.capacity.ingest.line_reader import EARLIEST, FUTURE, NOTHING, STAGED, micros, stage
 from spark.capacity.ingest.loss import doubled, exact, find_loss, framed, joined
-from spark.capacity.ingest.record_rules import EARLIEST, FUTURE, micros
 from spark.capacity.ingest.runs import RUNS
 from spark.capacity.ingest.segments import Reach, Segment, batches, digest, find_segments
 from spark.capacity.ingest.sorted_files import Again, write_again

@@ -8,6 +8,8 @@ Rules:
 - The first run of each UTC date by the wall clock lists all dates, for segments that come late: of a broker that was
   away, or of a copy made by hand. The state of a date in a store is the UTC date on which it was last listed.
 - States are noted after the segments are, in the ledger: a run that is cut off notes nothing, and the next lists again.
+
+The folders of the journal whose segments are all in the ledger, each with its state (`journal_folders`).
 """
 
 import os
@@ -17,8 +19,11 @@ from pathlib import Path
 from typing import Protocol
 
 import attrs
+import pandas as pd
 
 from spark.capacity.tables.object_store import Listed, ObjectFolder, Place, folders_in, listing, need_bucket
+from spark.capacity.tables.schema import FOLDERS
+from spark.capacity.tables.store import Tables
 
 SEGMENTS = "segments"
 """The folder of a journal that has the sealed segments."""
@@ -213,3 +218,16 @@ class StoredFolders:
 def date_of(hour: str) -> str:
     """Return the name of the date's folder of an hour."""
     return hour.partition("/")[0]
+
+
+def known_folders(tables: Tables) -> dict[str, int]:
+    """Return the states of folders by key."""
+    rows = tables.rows_of(FOLDERS)
+    return dict(zip(rows["folder"].to_pylist(), rows["state"].to_pylist(), strict=True))
+
+
+def note_folders(tables: Tables, found: Mapping[str, int]) -> None:
+    """Note the states of folders, once their segments are in the ledger."""
+    known = known_folders(tables)
+    if found.items() - known.items():
+        tables.put(FOLDERS, pd.DataFrame(sorted({**known, **found}.items()), columns=FOLDERS.schema.names))

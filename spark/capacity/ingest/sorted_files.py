@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from spark.capacity.ingest.pairs import pairs_of
-from spark.capacity.ingest.record_rules import DISTINCT
-from spark.capacity.ingest.runs import RUNS, runs_of
-from spark.capacity.tables.row_groups import Row, footer
+from spark.capacity.ingest.line_reader import DISTINCT
+from spark.capacity.ingest.runs import RUNS, pairs_of, runs_of
+from spark.capacity.tables.column_reader import Row, footer
 from spark.capacity.tables.schema import BRONZE_PAIRS, BRONZE_RECORDS, Table, arrow_schema
 from spark.capacity.tables.time_windows import Ints
 

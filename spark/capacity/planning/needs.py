@@ -10,20 +10,93 @@ Rules:
   each of which handles one request at a time, keep all but `WAIT_SHARE` of them from waiting; the larger number is
   taken. The traffic of a load is that of the last full hour, in proportion to the load. If more requests are in service
   than there are providers, they handle several at a time, and the formula says nothing.
+
+Erlang's delay formula (Erlang C): the number of providers with which most requests do not wait.
+
+Requests come at random, each takes a provider for a while, and one that finds all providers busy waits. The offered
+traffic ``a`` is arrivals a second times seconds of service, in erlangs: the mean number of providers that are busy.
+
+Rules:
+- B(0) = 1 and B(k) = aB(k-1) / (k + aB(k-1)) is the share that would be turned away: it stays between 0 and 1, and
+  needs no factorial, so it is exact enough for any number of providers.
+- C(k) = B / (1 - (a/k)(1 - B)) is the share that waits. With no more providers than erlangs, all wait in the end.
+
+The state of a service in the plan: one of seven, the worst first. What was measured comes before what is bound.
+
+| state | meaning |
+|---|---|
+| overloaded | the highest load of the last full hour keeps more providers busy than there are |
+| no N+1 | with as many fewer providers as may fail, the highest load of the last day would overload the others |
+| below policy | the bound of the horizon needs more providers than there are |
+| can free | the bound of the horizon needs fewer: the rest may go |
+| enough | there are as many as the bound needs |
+| too little history | of less than `FEWEST` hours nothing is claimed about the horizon |
+| unknown | nothing says when a provider is full |
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 from math import ceil, inf, isfinite
 from typing import Any
 
 import attrs
 
-from spark.capacity.planning import erlang
-from spark.capacity.planning.erlang import MOST_ERLANGS, WAIT_SHARE
 from spark.capacity.planning.peak_bound import A_WEEK
 from spark.capacity.planning.policy import DEFAULT, Policy
+
+WAIT_SHARE = 0.05
+"""The share of requests that may wait. If one in twenty waits, waiting is rare enough not to shape the day of a
+user, and the providers beyond that bring little."""
+
+MOST_ERLANGS = 100_000.0
+"""More than this is a mistake of units, not a farm; the search takes as many steps as there are erlangs."""
+
+STEPS = 40
+"""Halvings of an interval of at most `MOST_ERLANGS`: what is left of it is below a millionth."""
+
+
+def waiting(providers: int, erlangs: float) -> float:
+    """Return the share of requests that wait."""
+    if not 0.0 <= erlangs <= MOST_ERLANGS:
+        raise ValueError(f"offered traffic of {erlangs} erlangs is not between 0 and {MOST_ERLANGS:.0f}")
+    if providers < 0:
+        raise ValueError(f"there cannot be {providers} providers")
+    if erlangs == 0.0:
+        return 0.0
+    if providers <= erlangs:
+        return 1.0
+    blocked = 1.0
+    for k in range(1, providers + 1):
+        blocked = erlangs * blocked / (k + erlangs * blocked)
+    return blocked / (1.0 - erlangs / providers * (1.0 - blocked))
+
+
+def providers_for(erlangs: float, wait_share: float = WAIT_SHARE) -> int:
+    """Return the smallest number of providers with which no more than ``wait_share`` of the requests wait."""
+    if not 0.0 <= erlangs <= MOST_ERLANGS:
+        raise ValueError(f"offered traffic of {erlangs} erlangs is not between 0 and {MOST_ERLANGS:.0f}")
+    if not 0.0 < wait_share < 1.0:
+        raise ValueError(f"a share of {wait_share} that may wait is not between 0 and 1")
+    if erlangs == 0.0:
+        return 0
+    blocked, k = 1.0, 0
+    while True:
+        k += 1
+        blocked = erlangs * blocked / (k + erlangs * blocked)
+        if k > erlangs and blocked / (1.0 - erlangs / k * (1.0 - blocked)) <= wait_share:
+            return k
+
+
+def most_traffic(providers: int, wait_share: float = WAIT_SHARE) -> float:
+    """Return the highest offered traffic of which no more than ``wait_share`` waits for so many providers."""
+    low, high = 0.0, min(float(providers), MOST_ERLANGS)
+    for _ in range(STEPS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if waiting(providers, middle) <= wait_share else (low, middle)
+    return low
+
 
 ROUNDING = 1e-9
 """Part of a provider that is no provider: 0.8 * 50 * 3 is a little more than 120."""
@@ -81,7 +154,7 @@ class Needs:
         # Without a load in proportion to which the traffic grows, no load is the limit.
         if self.erlangs and self.mean:
             # Less than `left` erlangs: with as many, requests pile up.
-            traffic = min(erlang.most_traffic(apart), left * (1.0 - ROUNDING))
+            traffic = min(most_traffic(apart), left * (1.0 - ROUNDING))
             limits.append(traffic / self.erlangs * self.mean)
         return min(limits, default=inf)
 
@@ -104,7 +177,7 @@ class Needs:
         if (by_load := self._for_load(load, policy.target)) is not None:
             wanted[f"peak bound at {policy.target:.0%} load{spares}"] = by_load + policy.spares
         if self.erlangs is not None:
-            waits = erlang.providers_for(self._traffic(self.erlangs, load))
+            waits = providers_for(self._traffic(self.erlangs, load))
             wanted[f"at most {WAIT_SHARE:.0%} wait{spares}"] = waits + policy.spares
         if policy.n_plus and busy:
             wanted[f"N+{policy.n_plus}"] = busy + policy.n_plus
@@ -170,3 +243,51 @@ def _finite(value: float | None) -> float | None:
 def several(erlangs: float, providers: float) -> bool:
     """Return True if so many providers with so many requests in service must handle several at a time."""
     return 0 < providers < erlangs
+
+
+FEWEST = 24
+"""Hours with a known load: a shorter history has not seen a day's peak."""
+
+
+class State(StrEnum):
+    """The state of a service."""
+
+    OVERLOADED = "overloaded"
+    NO_SPARE = "no N+1"
+    BELOW = "below policy"
+    FREE = "can free"
+    ENOUGH = "enough"
+    TOO_LITTLE = "too little history"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_short(self) -> bool:
+        """True if providers are missing, by what was measured or by the policy."""
+        return self in (State.OVERLOADED, State.NO_SPARE, State.BELOW)
+
+    @property
+    def rank(self) -> int:
+        """The place among all states, of which the worst is the first."""
+        return list(State).index(self)
+
+
+def state_of(
+    needs: Needs, providers: int, now: float | None, day: float | None, bound: float, known_hours: int
+) -> State:
+    """Return the state of a service with so many providers.
+
+    ``now`` and ``day`` are the highest load of the last full hour and of the last day, ``bound`` is that of the
+    horizon, and of ``known_hours`` the load is known.
+    """
+    need, n_plus = needs.of(bound), needs.policy.n_plus
+    if need is None:
+        return State.UNKNOWN
+    if needs.overloads(now, providers):
+        return State.OVERLOADED
+    if n_plus and needs.overloads(day, providers - n_plus):
+        return State.NO_SPARE
+    if known_hours < FEWEST:
+        return State.TOO_LITTLE
+    if need > providers:
+        return State.BELOW
+    return State.FREE if need < providers else State.ENOUGH

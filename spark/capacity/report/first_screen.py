@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 import attrs
 
-from spark.capacity.planning.state import State
+from spark.capacity.planning.needs import State
+from spark.capacity.report.chart import Outlook, outlook
 from spark.capacity.report.row_values import number_of, time_of
 from spark.capacity.report.service_rows import (
     Misses,
@@ -22,7 +23,6 @@ from spark.capacity.report.service_rows import (
     shortage_by_p50,
     totals,
 )
-from spark.capacity.report.trend_chart import Outlook, outlook
 
 SPAN_OF_ROW = timedelta(hours=1)
 """The last row of an hour ends so much later."""

@@ -23,8 +23,7 @@ from pathlib import Path
 from spark.capacity.report import data_quality, first_screen, promises, provider_sections
 from spark.capacity.report.files import replace, table_csv
 from spark.capacity.report.rendering import rendered
-from spark.capacity.report.row_values import Row, Tables, time_of
-from spark.capacity.report.rows_by_service import RowsByService
+from spark.capacity.report.row_values import Row, RowsByService, Tables, time_of
 from spark.capacity.report.service_rows import ServiceRows, services_of
 from spark.capacity.report.service_section import section_of
 

@@ -41,7 +41,7 @@ from typing import Any
 
 from spark.capacity.planning.needs import needs_of
 from spark.capacity.report.files import FORMULA, replace
-from spark.capacity.report.rows_by_service import RowsByService
+from spark.capacity.report.row_values import RowsByService
 from spark.capacity.report.service_rows import by_service, cost_now, planned_state, totals
 from spark.capacity.utc import utc
 

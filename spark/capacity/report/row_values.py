@@ -1,11 +1,18 @@
-"""Values of rows, which may be missing: None, NaN, pandas' NaT, or a column that is not there."""
+"""Values of rows, which may be missing: None, NaN, pandas' NaT, or a column that is not there.
+
+Rows of a table by service, made when they are asked for: ten thousand services' rows would not fit into memory.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark.capacity.utc import utc
 
@@ -65,3 +72,51 @@ def highest_of(values: Iterable[float | None]) -> float | None:
 def total_of(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+RECENT = 8
+"""Services whose rows are kept: a page asks for those of one service again and again."""
+
+
+class RowsByService(Mapping[str, list[dict[str, Any]]]):
+    """A table with services and hours, as a mapping from service to rows in the order of their hours."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table.sort_by([("service", "ascending"), ("h", "ascending")])
+        names = pc.run_end_encode(self._table["service"].combine_chunks()) if len(table) else None
+        ends = [] if names is None else names.run_ends.to_pylist()
+        values = [] if names is None else names.values.to_pylist()
+        begins = [0, *ends[:-1]] if ends else []
+        self._places = {name: (begin, end) for name, begin, end in zip(values, begins, ends, strict=True)}
+        self._recent: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+
+    def __getitem__(self, service: str) -> list[dict[str, Any]]:
+        begin, end = self._places[service]
+        if service not in self._recent:
+            self._recent[service] = self._table.slice(begin, end - begin).to_pylist()
+            if len(self._recent) > RECENT:
+                self._recent.popitem(last=False)
+        return self._recent[service]
+
+    def __contains__(self, service: object) -> bool:
+        # That of a mapping would make the rows.
+        return service in self._places
+
+    def first(self, service: str) -> dict[str, Any]:
+        """Return the first row of a service; an empty one if it has none."""
+        begin, end = self._places.get(service, (0, 0))
+        return next(iter(self._table.slice(begin, min(1, end - begin)).to_pylist()), {})
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def span(self, column: str) -> tuple[datetime, datetime] | None:
+        """Return the first and the last time of a column."""
+        ends = pc.min_max(self._table[column]).as_py()
+        return None if ends["min"] is None else (ends["min"], ends["max"])

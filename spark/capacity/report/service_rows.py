@@ -9,9 +9,8 @@ from typing import Literal
 
 import attrs
 
-from spark.capacity.planning.state import State
-from spark.capacity.report.row_values import Row, Tables, number_of, text_of, time_of
-from spark.capacity.report.rows_by_service import RowsByService
+from spark.capacity.planning.needs import State
+from spark.capacity.report.row_values import Row, RowsByService, Tables, number_of, text_of, time_of
 from spark.capacity.utc import utc
 
 

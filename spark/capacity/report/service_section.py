@@ -7,11 +7,9 @@ from datetime import datetime, timedelta
 
 import attrs
 
-from spark.capacity.planning.erlang import MOST_ERLANGS, WAIT_SHARE, providers_for
-from spark.capacity.planning.needs import needs_of, policy_of
+from spark.capacity.planning.needs import MOST_ERLANGS, WAIT_SHARE, State, needs_of, policy_of, providers_for
 from spark.capacity.planning.policy import Policy
-from spark.capacity.planning.state import State
-from spark.capacity.report.chart import Band, Drawing, Line, Mark, chart
+from spark.capacity.report.chart import Band, Drawing, Line, Mark, Trend, chart, limit_of, trend_of
 from spark.capacity.report.plan_json import saved, schedule
 from spark.capacity.report.row_values import Row, highest_of, mean_of, number_of, text_of, time_of
 from spark.capacity.report.service_rows import (
@@ -23,7 +21,6 @@ from spark.capacity.report.service_rows import (
     odds_of,
     shortage_by_p50,
 )
-from spark.capacity.report.trend_chart import Trend, limit_of, trend_of
 from spark.capacity.utc import utc
 
 SHOWN = timedelta(days=35)

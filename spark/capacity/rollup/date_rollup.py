@@ -39,10 +39,9 @@ from spark.capacity.rollup.aggregation import Day, write
 from spark.capacity.rollup.broker_presence import SILVER_SIGNS, Signs, in_windows, of_brokers, signs_of, stays, up_spans
 from spark.capacity.rollup.clock_jumps import SILVER_SET_BACK
 from spark.capacity.rollup.date_survey import Pair, Survey, survey
-from spark.capacity.rollup.division import divide_records, in_ranges
 from spark.capacity.rollup.end_state import SILVER_CARRY, Carried, carried, in_order, state_after
 from spark.capacity.rollup.lost_time import Missing, beside, find_gaps, joined
-from spark.capacity.rollup.partitioning import Part, divide, in_tasks, tasks_of
+from spark.capacity.rollup.partitioning import Part, divide, divide_records, in_ranges, in_tasks, tasks_of
 from spark.capacity.tables.schema import (
     BRONZE_PAIRS,
     BRONZE_RECORDS,

@@ -23,9 +23,8 @@ import pyarrow as pa
 from spark.capacity.rollup.date_survey import Pair
 from spark.capacity.rollup.end_state import Carried
 from spark.capacity.rollup.lost_time import Hidden
-from spark.capacity.tables.column_reader import batches, codes, is_one, micros, of_providers, real, whole
+from spark.capacity.tables.column_reader import batches, codes, groups_with, is_one, micros, of_providers, real, whole
 from spark.capacity.tables.registration_ends import OPEN, ends
-from spark.capacity.tables.row_groups import groups_with
 from spark.capacity.tables.time_windows import BROKER_SILENCE, DAY, LIVENESS, Flags, Floats, Ints
 
 T = TypeVar("T")

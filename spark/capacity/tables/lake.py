@@ -30,11 +30,10 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, create_table_with_add_actions
 
 from spark.capacity.tables import snapshots, working_copy
-from spark.capacity.tables.delta_tables import described, open_table
 from spark.capacity.tables.document import PURPOSES, WORKED_ON
 from spark.capacity.tables.object_store import ObjectFolder, Place, all_at_once, delta_options, send, sizes
 from spark.capacity.tables.schema import Table
-from spark.capacity.tables.snapshots import Snapshot
+from spark.capacity.tables.snapshots import Snapshot, described, open_table
 from spark.capacity.tables.store import OutError, Tables
 from spark.capacity.tables.working_copy import LAKE
 

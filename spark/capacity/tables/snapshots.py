@@ -2,6 +2,8 @@
 
 Delta has no commit over several tables. So the run commits each table, and this one last: its last version has the
 versions of the others that belong together. A run that was cut off before leaves the snapshot as it was.
+
+Delta tables of this machine and of object stores: how delta-rs opens them, and the schemas that they have.
 """
 
 import uuid
@@ -10,13 +12,29 @@ from collections.abc import Mapping
 import attrs
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-from spark.capacity.tables.delta_tables import described, open_table
-from spark.capacity.tables.document import PURPOSES
+from spark.capacity.tables.document import PURPOSES, meaning
 from spark.capacity.tables.object_store import Place, StoreError, delta_options
-from spark.capacity.tables.schema import SNAPSHOT
+from spark.capacity.tables.schema import SNAPSHOT, Table, arrow_schema
 from spark.capacity.tables.store import OutError
+
+
+def open_table(place: Place, version: int | None = None) -> DeltaTable | None:
+    """Open the last version of a table, or another one; None if there is no table."""
+    try:
+        return DeltaTable(str(place), version=version, storage_options=delta_options(place))
+    except TableNotFoundError:
+        return None
+
+
+def described(table: Table) -> pa.Schema:
+    """Return the schema with the unit and the meaning of each column."""
+    fields = []
+    for field in arrow_schema(table.schema):
+        unit, told = meaning(table, field.name)
+        fields.append(field.with_metadata({"unit": unit, "comment": told}))
+    return pa.schema(fields)
 
 
 @attrs.frozen

@@ -21,11 +21,10 @@ import attrs
 import pyarrow as pa
 
 from spark.capacity.tables import snapshots
-from spark.capacity.tables.delta_tables import open_table
 from spark.capacity.tables.document import WORKED_ON
 from spark.capacity.tables.object_store import ObjectFolder, StoreError, all_at_once, fetch
 from spark.capacity.tables.schema import Table
-from spark.capacity.tables.snapshots import Snapshot
+from spark.capacity.tables.snapshots import Snapshot, open_table
 from spark.capacity.tables.store import LOCK, LOG, OutError, State, Tables, sync
 
 MARK = ".origin.json"

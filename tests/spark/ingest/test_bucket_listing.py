@@ -8,8 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.capacity.ingest.intake import ingest
-from spark.capacity.ingest.journal_folders import RECENT
-from spark.capacity.ingest.known_folders import known_folders
+from spark.capacity.ingest.journal_folders import RECENT, known_folders
 from spark.capacity.ingest.segments import Found, find_segments
 from spark.capacity.tables.object_store import ObjectFolder, Place, file_system, send
 from spark.capacity.tables.store import Tables

@@ -15,8 +15,7 @@ from broker.core.model import MAX_COUNT, LoadDetails
 from broker.export.records import Record, common, encode, with_details
 from spark.capacity.ingest import fast_reader
 from spark.capacity.ingest.fast_reader import PIECE, read, take
-from spark.capacity.ingest.line_reader import NOTHING, STAGED, stage
-from spark.capacity.ingest.record_rules import EARLIEST, FUTURE, micros
+from spark.capacity.ingest.line_reader import EARLIEST, FUTURE, NOTHING, STAGED, micros, stage
 from spark.capacity.ingest.segments import Digested
 from spark.capacity.tables.schema import BRONZE_RECORDS
 from spark.capacity.tables.store import url

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark.capacity.ingest.pairs import pairs_of
+from spark.capacity.ingest.runs import pairs_of
 from spark.capacity.ingest.sorted_files import BRONZE
 from tests.spark.farm import DAY, clock
 

@@ -10,8 +10,7 @@ import pytest
 
 from spark.capacity.ingest import sorted_files
 from spark.capacity.ingest.sorted_files import BRONZE, SortedFiles, write_again
-from spark.capacity.tables.column_reader import batches
-from spark.capacity.tables.row_groups import groups_with
+from spark.capacity.tables.column_reader import batches, groups_with
 from tests.spark.farm import DAY, clock
 
 COLUMNS = ("service", "instance", "seq", "event", "provider")

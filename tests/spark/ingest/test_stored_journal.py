@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from spark.capacity.ingest.fast_reader import read, take
 from spark.capacity.ingest.intake import Ingested, ingest
 from spark.capacity.ingest.journal_folders import JournalError, need_journal
-from spark.capacity.ingest.record_rules import EARLIEST, micros
+from spark.capacity.ingest.line_reader import EARLIEST, micros
 from spark.capacity.ingest.segments import Digested, digest, find_segments, look
 from spark.capacity.tables.object_store import ObjectFolder, StoreError, opened, remove
 from spark.capacity.tables.schema import BRONZE_RECORDS, LEDGER, LOSS, QUARANTINE

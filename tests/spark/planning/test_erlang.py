@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.capacity.planning.erlang import MOST_ERLANGS, providers_for, waiting
+from spark.capacity.planning.needs import MOST_ERLANGS, providers_for, waiting
 
 
 @pytest.mark.parametrize(("erlangs", "providers"), [(1, 4), (5, 10), (20, 29), (64, 79), (200, 226)])

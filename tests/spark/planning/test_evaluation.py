@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark.capacity.planning.evaluation import evaluate
+from spark.capacity.planning.forecast import evaluate
 from spark.capacity.tables.schema import EVALUATION, GOLD_FORECAST
 from tests.spark.hours import hour, row, table
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spark.capacity.planning.growth import FEWEST, WEEKS, growth, weekly_peaks, whole_weeks
+from spark.capacity.planning.plan import FEWEST, WEEKS, growth, weekly_peaks, whole_weeks
 
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
 

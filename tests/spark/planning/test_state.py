@@ -2,9 +2,8 @@
 
 import pytest
 
-from spark.capacity.planning.needs import Needs
+from spark.capacity.planning.needs import FEWEST, Needs, State, state_of
 from spark.capacity.planning.policy import Policy
-from spark.capacity.planning.state import FEWEST, State, state_of
 
 NEEDS = Needs(100.0)
 """Providers of a full load of 100: for 80 at the target, and one that may fail."""

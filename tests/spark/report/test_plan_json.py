@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 
 from broker.core.plan import Verdict
 from broker.export.plan_document import parse
-from spark.capacity.planning.state import State
+from spark.capacity.planning.needs import State
 from spark.capacity.report import plan_json
 from spark.capacity.report.files import replace
 from spark.capacity.tables.schema import GOLD_PLAN

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from spark.capacity.report.page import render
-from spark.capacity.report.rows_by_service import RECENT, RowsByService
+from spark.capacity.report.row_values import RECENT, RowsByService
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 

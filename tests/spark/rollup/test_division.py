@@ -6,8 +6,8 @@ import pyarrow.parquet
 import pytest
 
 from spark.capacity.ingest import sorted_files
-from spark.capacity.rollup import division
-from spark.capacity.rollup.division import divide_records, in_ranges
+from spark.capacity.rollup import partitioning
+from spark.capacity.rollup.partitioning import divide_records, in_ranges
 from tests.spark.ingest.test_sorted_files import rows, written
 
 INSTANCES = [(f"s{service}", f"i{instance}") for service in range(4) for instance in range(5)]
@@ -16,7 +16,7 @@ INSTANCES = [(f"s{service}", f"i{instance}") for service in range(4) for instanc
 @pytest.mark.parametrize("cores", [1, 2, 3, 100])
 @pytest.mark.parametrize("most", [1, 4, 32])
 def test_ranges_have_all_parts_in_their_order(monkeypatch: pytest.MonkeyPatch, cores: int, most: int) -> None:
-    monkeypatch.setattr(division, "RANGE", most)
+    monkeypatch.setattr(partitioning, "RANGE", most)
     parts = [[one] for one in INSTANCES]
     ranges = in_ranges(parts, cores)
     assert [each for one in ranges for each in one] == list(enumerate(parts))
@@ -26,7 +26,7 @@ def test_ranges_have_all_parts_in_their_order(monkeypatch: pytest.MonkeyPatch, c
 
 def test_each_record_is_in_the_file_of_its_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sorted_files, "GROUP", 16)
-    monkeypatch.setattr(division, "GROUP", 10)
+    monkeypatch.setattr(partitioning, "GROUP", 10)
     tables = [rows(200), rows(130, first=201)]
     files = [str(tmp_path / written(tmp_path, table)[0]) for table in tables]
     parts = [INSTANCES[begin : begin + 3] for begin in range(0, len(INSTANCES), 3)]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from spark.capacity.service.spread import Spread, spread
+from spark.capacity.service.balance import Spread, spread
 
 CHANCE = np.random.default_rng(7)
 

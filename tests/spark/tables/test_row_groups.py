@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.capacity.tables.row_groups import LONGEST, Row, footer, groups_with
+from spark.capacity.tables.column_reader import LONGEST, Row, footer, groups_with
 
 LAST = "\U0010ffff"
 

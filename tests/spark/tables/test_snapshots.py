@@ -12,11 +12,10 @@ import attrs
 import pandas as pd
 import pytest
 
-from spark.capacity.tables.delta_tables import open_table
 from spark.capacity.tables.lake import publish
 from spark.capacity.tables.object_store import ObjectFolder, Place, listing
 from spark.capacity.tables.schema import GOLD_BALANCE_DAY, LOSS
-from spark.capacity.tables.snapshots import Snapshot, commit, last
+from spark.capacity.tables.snapshots import Snapshot, commit, last, open_table
 from spark.capacity.tables.store import OutError, State, Tables
 from spark.capacity.tables.working_copy import LAKE, refresh
 from tests.spark.farm import put_dates
