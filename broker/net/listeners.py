@@ -45,7 +45,7 @@ from broker.core.model import Listening
 from broker.core.place_table import PlaceTable
 from broker.net.epoll_streams import dispatch
 from broker.net.line_protocol import LineFactory
-from broker.net.proxies import ProxyFactory
+from broker.net.proxies import ProxyFactory, TrustedProxies
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.net.silent_hosts import end_with_host
@@ -111,15 +111,16 @@ class CannotListen(Exception):
     """Failure to open a listener. The text names the listener, its address and the reason."""
 
 
-def listen(reactor: Any, endpoint: Endpoint, factory: Factory, shown: str = "") -> IListeningPort:
+def listen(
+    reactor: Any, endpoint: Endpoint, factory: Factory, proxies: TrustedProxies | None = None, shown: str = ""
+) -> IListeningPort:
     """Open a listener now. Raises `CannotListen`, which names the endpoint as ``shown``.
 
-    Clients of trusted proxies have their own addresses (`broker.net.proxies`).
+    Clients of trusted ``proxies`` have their own addresses (`broker.net.proxies`).
     """
     shown = shown or endpoint.where
-    turns: Scheduler | None = getattr(factory, "turns", None)
-    if turns is not None:
-        factory = ProxyFactory(factory, turns.proxies, reactor)
+    if proxies is not None:
+        factory = ProxyFactory(factory, proxies, reactor)
     try:
         port = _open(reactor, endpoint, factory)
     except CannotListenError as error:
@@ -228,7 +229,7 @@ class StreamListener:
         factory: Any = self.carrier
         if self.certificates is not None:
             factory = TlsFactory(factory, self.certificates, self.turns, self.complaints)
-        self.port = listen(self.reactor, self.endpoint, factory)
+        self.port = listen(self.reactor, self.endpoint, factory, self.turns.proxies)
         return bound(self.port)
 
     def stop_listening(self) -> Deferred[Any]:

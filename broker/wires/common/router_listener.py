@@ -138,7 +138,7 @@ class RouterListener:
     def bind(self, where: ZEndpoint) -> str:
         """Listen at ``where``. Returns the address, such as ``tcp://127.0.0.1:61616``. Raises `CannotListen`."""
         shown = where.where if where.kind == "systemd" else f"{where.kind}://{where.where}"
-        port: Any = listen(self.reactor, where.stream, self.router, shown)
+        port: Any = listen(self.reactor, where.stream, self.router, self.router.turns.proxies, shown)
         self.port = port
         order = self.router.order
         # Only the broker's own reactor can run calls at the end of an iteration.

@@ -181,7 +181,12 @@ class OpenDns(PlainWire):
             except OSError as error:
                 raise CannotListen(f"cannot listen on udp {where.where}: {error.strerror or error}") from None
             try:
-                port: Any = listen(self.context.clock, attrs.evolve(where, args=(str(number),)), self.factory)
+                port: Any = listen(
+                    self.context.clock,
+                    attrs.evolve(where, args=(str(number),)),
+                    self.factory,
+                    self.factory.turns.proxies,
+                )
                 break
             except CannotListen:
                 self.udp.close()
