@@ -232,7 +232,7 @@ def _asked(channel: Channel, request: HttpRequest) -> Request:
         path=path,
         query=_parameters(query),
         headers=headers,
-        body=request.body(),
+        body=request.content.getvalue(),
         address=channel.host,
         local=channel.local and request.local,
         secure=channel.isSecure(),  # type: ignore[no-untyped-call]

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from http import HTTPStatus
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from twisted.web.http import Request
 
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import Share
+from broker.net.pieces import Pieces
 from broker.net.web_origins import FROM_ELSEWHERE
 
 if TYPE_CHECKING:
     from broker.net.http.channel import HttpChannel
-
-PIECE = 16_384
-"""Bytes of a body after which a new piece of memory is begun. A single one would be copied as it grows: with 250 bodies
-in progress, the places that were left behind took as much memory as the bodies."""
 
 BODILESS = (204, 304)
 """Statuses of responses without a body, and so without its length (RFC 9110, 8.6)."""
@@ -28,8 +24,7 @@ class HttpRequest(Request):
     """One request. The factory of its channel serves it when it is complete, and answers it by `reply`."""
 
     channel: HttpChannel
-    content: BytesIO
-    """The last piece of the body."""
+    content: Pieces
     _refused = False
 
     def parseCookies(self) -> None:
@@ -37,9 +32,7 @@ class HttpRequest(Request):
 
     def gotLength(self, length: int | None) -> None:
         """Handle the end of the head. ``length`` is that of the body, or None if it is chunked."""
-        self.content = BytesIO()
-        self._pieces: list[bytes] = []
-        self._size = 0
+        self.content = Pieces()
         if length is not None and length > self.channel.bounds.body:
             self._refuse_body()
 
@@ -47,19 +40,12 @@ class HttpRequest(Request):
         """Append a piece of the body, within the limits."""
         if self._refused:
             return
-        self._size += len(data)
-        if self._size > self.channel.bounds.body:
-            self._refuse_body()
-            return
         self.content.write(data)
-        if self.content.tell() > PIECE:
-            self._pieces.append(self.content.getvalue())
-            self.content = BytesIO()
-        self.channel.memory.hold(self.channel, Share.INPUT, self._size)
-
-    def body(self) -> bytes:
-        """Return the body of a complete request."""
-        return b"".join([*self._pieces, self.content.getvalue()])
+        size = self.content.tell()
+        if size > self.channel.bounds.body:
+            self._refuse_body()
+        else:
+            self.channel.memory.hold(self.channel, Share.INPUT, size)
 
     def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
         """Pass a complete request on. (Twisted's own method would also parse forms, of any size in one step.)"""
@@ -134,8 +120,7 @@ class HttpRequest(Request):
     def refuse_body(self, refusal: Refusal) -> None:
         """Free the incomplete body, and close."""
         self._refused = True
-        self.content = BytesIO()
-        self._pieces = []
+        self.content = Pieces()
         channel = self.channel
         channel.memory.drop(channel, Share.INPUT)
         channel.refused(refusal)

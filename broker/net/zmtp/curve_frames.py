@@ -13,6 +13,7 @@ from typing import Protocol
 
 import attrs
 
+from broker.net.pieces import Pieces
 from broker.net.zmtp.frames import (
     FRAME_COST,
     HEADER,
@@ -165,7 +166,7 @@ class CurveDecoder:
         self._limits = limits
         self._rest = b""
         """The beginning of a box with an incomplete header, or of a short box."""
-        self._partial: BytesIO | None = None
+        self._partial: Pieces | None = None
         """The beginning of a long box; ``_missing`` bytes of it are outstanding."""
         self._missing = 0
         self._frames: list[bytes] = []
@@ -216,10 +217,11 @@ class CurveDecoder:
     def _collected(self) -> Decoded:
         """Decode the complete buffered box. Returns the message or command that it completes.
 
-        The box is decrypted in place and truncated: a long frame never has a second copy.
+        The box is decrypted in place and truncated.
         """
-        partial, self._partial = self._partial, None
-        assert partial is not None
+        assert self._partial is not None
+        partial = BytesIO(self._partial.getvalue())
+        self._partial = None
         with partial.getbuffer() as body:
             counter = self._marked(bytes(body[:BOX]), len(body))
             with body[BOX:] as box:
@@ -256,7 +258,7 @@ class CurveDecoder:
         if size < PARTIAL:
             self._rest = data[position:]
         else:
-            self._partial = BytesIO()
+            self._partial = Pieces()
             self._missing = size - self._partial.write(memoryview(data)[start:])
         return end, None
 

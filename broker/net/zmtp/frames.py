@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from io import BytesIO
 from struct import Struct
 from typing import Protocol
 
 import attrs
+
+from broker.net.pieces import Pieces
 
 # The exception of the codec, and its kinds.
 
@@ -237,7 +238,7 @@ class PlainDecoder:
         """Octets of a message, headers included, that are within the limits for any number of frames."""
         self._rest = b""
         """The beginning of a frame with an incomplete header, or of a short frame."""
-        self._partial: BytesIO | None = None
+        self._partial: Pieces | None = None
         """The beginning of a long frame's body, with ``_flags``; ``_missing`` bytes of it are outstanding."""
         self._flags = 0
         self._missing = 0
@@ -342,11 +343,8 @@ class PlainDecoder:
         self.pending = _cost(octets, len(frames)) + len(self._rest)
 
     def _begin(self, data: bytes, start: int, flags: int, size: int) -> None:
-        """Begin a buffer for a long frame.
-
-        BytesIO.getvalue() returns the internal bytes object: the frame is in memory once, without another copy.
-        """
-        self._partial = BytesIO()
+        """Begin a buffer for a long frame."""
+        self._partial = Pieces()
         written = self._partial.write(memoryview(data)[start:])
         self._missing = size - written
         self.pending += written

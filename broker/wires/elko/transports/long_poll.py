@@ -437,7 +437,7 @@ class LongPollFactory(Listener, Factory):
             session.disconnect(request)
         else:
             try:
-                blocks = wire.messages(request.body(), request.text("Content-Type") or "")
+                blocks = wire.messages(request.content.getvalue(), request.text("Content-Type") or "")
             except Malformed as malformed:
                 self._refuse(request, 400, malformed)
             else:
