@@ -42,6 +42,7 @@ from broker.core.queues.queue_interfaces import Author, MessageKeeper, MessageRe
 from broker.core.queues.queue_messages import (
     DEAD,
     GONE,
+    ID_BYTES,
     KEPT,
     OUT,
     OVERHEAD,
@@ -91,7 +92,7 @@ class Queue:
         self._serving = False
         self._ready = ReadyMessages()
         self._aside = AsideMessages()
-        self._ids = RecentIds()
+        self._ids = RecentIds(queues.memory)
         self._idle_since = 0.0
         self._lease: ILease | None = None
         self._due = inf
@@ -139,7 +140,7 @@ class Queue:
         size = len(head) + len(body) + OVERHEAD
         if not settings.by_address:
             payer = ""
-        queues.admit(payer, size)
+        queues.admit(payer, size if key is None else size + ID_BYTES)
         if (
             self.messages >= settings.max_messages
             or self.bytes + size > settings.max_bytes
@@ -155,7 +156,7 @@ class Queue:
         if keeper is not None:
             keeper.add(message, author, token)
         if key is not None:
-            self._remember(key, message if keeper is not None else None)
+            self._remember(key, message if keeper is not None else None, payer)
         self.serve()
         return keeper is None
 
@@ -191,10 +192,10 @@ class Queue:
             if known is not None:
                 self._remember(RecentIds.key(*known), None)
 
-    def _remember(self, key: bytes, message: Message | None) -> None:
+    def _remember(self, key: bytes, message: Message | None, payer: str = "") -> None:
         queues = self._queues
         before = len(self._ids)
-        self._ids.add(key, queues.leases.now, message, queues.room_for_ids())
+        self._ids.add(key, queues.leases.now, message, queues.room_for_ids(), payer)
         queues.remembered += len(self._ids) - before
 
     def _add(self, message: Message) -> None:
@@ -561,4 +562,4 @@ class Queue:
         if self._lease is not None:
             self._lease.cancel()
             self._lease = None
-        return len(self._ids)
+        return self._ids.clear()

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import enum
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from hashlib import blake2b
@@ -20,6 +20,8 @@ from math import inf
 from typing import Any
 
 import attrs
+
+from broker.core.interfaces import StoredMemory
 
 DEAD = ".dead"
 """Suffix of the names of dead-letter queues."""
@@ -126,6 +128,9 @@ OVERHEAD = 400
 
 DUPLICATES_FOR = 120.0
 """Window of deduplication in seconds: longer than clients retry."""
+
+ID_BYTES = 300
+"""Bytes that a remembered id takes."""
 
 MAX_REMEMBERED = 50_000
 """Limit of the ids that one queue keeps, some 15 MB: two minutes of 400 messages a second. Beyond it the oldest are
@@ -313,11 +318,15 @@ class AsideMessages:
 
 
 class RecentIds:
-    """Recent message ids of all users, for deduplication. Only hashes are kept, so that long ids take no more room."""
+    """Recent message ids of all users, for deduplication. Only hashes are kept, so that long ids take no more room.
 
-    def __init__(self) -> None:
-        self._ids: OrderedDict[bytes, tuple[float, Message | None]] = OrderedDict()
-        """Time of each id, and its message if it is not safe at once."""
+    Each counts in ``memory`` for the payer of its message.
+    """
+
+    def __init__(self, memory: StoredMemory) -> None:
+        self._memory = memory
+        self._ids: OrderedDict[bytes, tuple[float, Message | None, str]] = OrderedDict()
+        """Time of each id, its message if it is not safe at once, and its payer."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -332,23 +341,36 @@ class RecentIds:
     def find(self, key: bytes, now: float) -> tuple[float, Message | None] | None:
         """Return the time and the message of an id within the window, None if there is none."""
         known = self._ids.get(key)
-        return known if known is not None and known[0] + DUPLICATES_FOR > now else None
+        return known[:2] if known is not None and known[0] + DUPLICATES_FOR > now else None
 
-    def add(self, key: bytes, now: float, message: Message | None, room: int) -> None:
+    def add(self, key: bytes, now: float, message: Message | None, room: int, payer: str = "") -> None:
         """Remember an id. ``room`` is the number of further ids that may be remembered in all."""
         ids = self._ids
-        ids.pop(key, None)
+        if key in ids:
+            self._forget(key)
         while ids and (len(ids) >= MAX_REMEMBERED or room < 1):
-            ids.popitem(last=False)
+            self._forget(next(iter(ids)))
             room += 1
         if room > 0:
-            ids[key] = (now, message)
+            ids[key] = (now, message, payer)
+            self._memory.store(payer, ID_BYTES)
             # Two removals for each addition, so that expired ids go faster than new ones come.
             for _ in range(2):
                 oldest = next(iter(ids))
                 if ids[oldest][0] + DUPLICATES_FOR > now:
                     break
-                del ids[oldest]
+                self._forget(oldest)
+
+    def clear(self) -> int:
+        """Forget all ids. Returns how many there were."""
+        count = len(self._ids)
+        for payer, ids in Counter(payer for _, _, payer in self._ids.values()).items():
+            self._memory.store(payer, -ids * ID_BYTES)
+        self._ids.clear()
+        return count
+
+    def _forget(self, key: bytes) -> None:
+        self._memory.store(self._ids.pop(key)[2], -ID_BYTES)
 
     def until(self) -> float:
         """Return the end of the window of the newest id; minus infinity without ids."""

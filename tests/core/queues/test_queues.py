@@ -15,7 +15,7 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import AHEAD, TICK
-from broker.core.memory_budget import BY_ADDRESS, STORED_PART
+from broker.core.memory_budget import BY_ADDRESS, STORED_PART, MemoryBudget
 from broker.core.queues import queues as core
 from broker.core.queues.queue import EXPIRE_AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, Queue
 from broker.core.queues.queue_interfaces import QueueInfo
@@ -23,6 +23,7 @@ from broker.core.queues.queue_messages import (
     DEFAULTS,
     DUPLICATES_FOR,
     EXPIRES,
+    ID_BYTES,
     MAX_DELIVERIES,
     MAX_REMEMBERED,
     OVERHEAD,
@@ -754,8 +755,29 @@ def test_the_id_of_a_message_that_was_refused_is_not_remembered() -> None:
     assert farm.waiting() == [b"2"]
 
 
+def test_an_id_counts_for_the_address_until_it_is_forgotten() -> None:
+    budget, stranger = MemoryBudget(), "192.0.2.1"
+    ids = RecentIds(budget)
+    for n in range(10):
+        ids.add(RecentIds.key("", str(n)), 1.0, None, 1_000_000, stranger)
+    ids.add(RecentIds.key("", "0"), 2.0, None, 1_000_000)
+    ids.add(RecentIds.key("ann", "x"), 2.0, None, 1_000_000)
+    assert budget.of(stranger) == budget.held == 9 * ID_BYTES
+    ids.add(RecentIds.key("", "1"), 2.0 + DUPLICATES_FOR, None, 1_000_000, stranger)
+    assert budget.of(stranger) == 7 * ID_BYTES
+    assert (ids.clear(), budget.of(stranger)) == (9, 0)
+
+
+def test_a_message_with_an_id_is_refused_without_room_for_the_id() -> None:
+    farm = QueuesFarm(QueueSettings(duplicates=True, max_bytes=BY_ADDRESS))
+    body = bytes(BY_ADDRESS // STORED_PART - OVERHEAD - len(b"head"))
+    with pytest.raises(Refusal, match="too much memory is stored for this address"):
+        farm.put(body, payer="192.0.2.1", id="x")
+    farm.put(body, payer="192.0.2.1")
+
+
 def test_ids_are_bounded_and_forgotten_in_time() -> None:
-    ids = RecentIds()
+    ids = RecentIds(MemoryBudget())
     for n in range(MAX_REMEMBERED + 10):
         ids.add(RecentIds.key("ann", str(n)), 1.0, None, 1_000_000)
     assert len(ids) == MAX_REMEMBERED
