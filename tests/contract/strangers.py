@@ -10,18 +10,23 @@ import json
 import selectors
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any
 
 import attrs
 import zmq
+from zmq.utils import z85
 
+from broker.net.zmtp.curve import CurveClient
+from broker.net.zmtp.frames import FrameLimits
+from broker.net.zmtp.machine import Claim, Machine, Output
 from tests.contract.newcomers import DOORS
 from tests.integration.daemon import Daemon
 from tests.integration.http_api import ask
 from tests.integration.mtl_peers import CONTENT, LEASE, SUMMON, Control, head, short, tail
+from tests.net.zmtp.curve_sides import security
 from tests.net.zmtp_peers import greeting, message, part, ready
 from tests.patience import PATIENCE
 
@@ -45,7 +50,10 @@ class Size:
     services: int
 
 
-Payload = Callable[[int, Size], Iterable[bytes]]
+Piece = bytes | list[bytes]
+"""Bytes, or a message over CURVE."""
+
+Payload = Callable[[int, Size], Iterable[Piece]]
 """Returns what the connection of that number sends, in pieces."""
 
 
@@ -53,12 +61,14 @@ Payload = Callable[[int, Size], Iterable[bytes]]
 class Attack:
     """The listener that is attacked, and what each connection sends. ``wire`` names its door.
 
-    ``lease`` is the profile of MTL and the side for which each connection uses a data lease first.
+    ``lease`` is the profile of MTL and the side for which each connection uses a data lease first. ``curve`` means that
+    each connection completes a handshake of CURVE first.
     """
 
     wire: str
     payload: Payload
     lease: tuple[str, str] | None = None
+    curve: bool = False
 
 
 # the daemon
@@ -150,6 +160,30 @@ def _pings(number: int, size: Size) -> Iterator[bytes]:
     yield dealer(0)
     body = b"\x04PING\0\0context of ping"
     yield from _many(bytes((4, len(body))) + body, size)
+
+
+def _curve_frame(number: int, size: Size) -> Iterator[Piece]:
+    """The middle of a sealed frame."""
+    yield b"\x02" + (size.sent + 1).to_bytes(8, "big") + b"\x07MESSAGE"
+    yield from _long(size)
+
+
+def _curve_hello(number: int, size: Size) -> Iterator[Piece]:
+    """The middle of the first message of a handshake."""
+    yield greeting(b"CURVE") + b"\x06" + size.sent.to_bytes(8, "big") + b"\x05HELLO"
+    yield from _long(size)
+
+
+def _curve_own(number: int, size: Size) -> Iterator[Piece]:
+    yield [b"", b"SUB", b"ID", b"1", b"", b"news"]
+    for _ in range(max(1, size.sent // 30_000)):
+        yield [b"", b"PUT", b"TOPIC", b"news", b"", b"x" * 30_000]
+
+
+def _curve_unanswered(number: int, size: Size) -> Iterator[Piece]:
+    """Requests whose answers are not read."""
+    for _ in range(size.sent // 100):
+        yield [b"", b"NOOP", b"ID", b"x" * 40]
 
 
 def _own_messages(number: int, size: Size) -> Iterator[bytes]:
@@ -435,6 +469,16 @@ ATTACKS = {
 }
 """Every attack, by wire and by what it fills."""
 
+CURVE_ATTACKS = {
+    "mc0-curve-hello": Attack("mc0", _curve_hello),
+    "mc0-curve-frame": Attack("mc0", _curve_frame, curve=True),
+    "mc0-curve-own": Attack("mc0", _curve_own, curve=True),
+    "mc0-curve-unanswered": Attack("mc0", _curve_unanswered, curve=True),
+    "mtl-curve-hello": Attack("mtl", _curve_hello),
+    "mtl-curve-frame": Attack("mtl", _curve_frame, curve=True),
+}
+"""Attacks on listeners with CURVE, which let any key in."""
+
 
 LEASES = 100
 """Data leases of one session of MTL."""
@@ -460,7 +504,7 @@ class Stranger:
         tokens: list[str] = []
         if attack.lease is not None:
             tokens, self._context = leases(daemon, *attack.lease, size.connections)
-        source = f"127.0.1.{1 + list(ATTACKS.values()).index(attack)}"
+        source = f"127.0.1.{1 + [*ATTACKS.values(), *CURVE_ATTACKS.values()].index(attack)}"
         self._selector = selectors.DefaultSelector()
         self._sockets: list[socket.socket] = []
         where = ("127.0.0.1", port(daemon, attack.wire))
@@ -468,9 +512,10 @@ class Stranger:
             sock = socket.create_connection(where, PATIENCE, (source, 0))
             sock.setblocking(False)
             self._sockets.append(sock)
-            first = [dealer(0) + message(head(LEASE, 1, short(tokens[number])), b"")] if tokens else []
+            seal = secured(daemon, sock, b"stranger%d" % number) if attack.curve else None
+            first: list[Piece] = [dealer(0) + message(head(LEASE, 1, short(tokens[number])), b"")] if tokens else []
             pieces = chain(first, attack.payload(number, size))
-            self._selector.register(sock, selectors.EVENT_WRITE, [pieces, memoryview(b"")])
+            self._selector.register(sock, selectors.EVENT_WRITE, [pieces, memoryview(b""), seal])
 
     def send(self, look: Callable[[], object] = lambda: None) -> None:
         """Send all, as far as the daemon takes it. ``look`` is called now and then."""
@@ -492,7 +537,8 @@ class Stranger:
         assert isinstance(sock, socket.socket)
         try:
             if not state[1]:
-                state[1] = memoryview(next(state[0]))
+                piece = next(state[0])
+                state[1] = memoryview(state[2](piece) if isinstance(piece, list) else piece)
             state[1] = state[1][sock.send(state[1]) :]
         except BlockingIOError:
             pass
@@ -506,6 +552,22 @@ class Stranger:
             sock.close()
         if self._context is not None:
             self._context.destroy(linger=0)
+
+
+def secured(daemon: Daemon, sock: socket.socket, identity: bytes) -> Callable[[Sequence[bytes]], bytes]:
+    """Complete a handshake of CURVE with a key of our own, and return the function that seals messages."""
+    server = z85.decode((daemon.directory / "keys" / "broker.public").read_bytes().strip())
+    client = Machine(CurveClient(security(server=False), server), "DEALER", FrameLimits(), identity)
+    sock.setblocking(True)
+    sock.sendall(client.begin())
+    while client.encoder is None:
+        for event in client.feed(sock.recv(WRITE)):
+            if isinstance(event, Output):
+                sock.sendall(event.data)
+            elif isinstance(event, Claim):
+                sock.sendall(client.accept())
+    sock.setblocking(False)
+    return client.encoder.message
 
 
 def alive(daemon: Daemon) -> None:

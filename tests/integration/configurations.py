@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.config.certificates import certificate
+from tests.integration.mc0_clients import brokerkeys
 
 TCP = "tcp:0:interface=127.0.0.1"
 """An endpoint on a free port."""
@@ -36,6 +37,17 @@ def every_listener(directory: Path, more: str = "") -> tuple[str, str]:
         + listener("rtcp", 'transport = "rtcp"')
         + listener("tls", endpoint=f"tls:0:certificate={public}:key={private}:interface=127.0.0.1")
     )
+    return "--config", str(config)
+
+
+def curve_listeners(directory: Path) -> tuple[str, str]:
+    """Write a configuration in which mc0 and MTL have CURVE and let any key in, and return the options of a daemon that
+    has it."""
+    brokerkeys("new", "broker", "--dir", directory / "keys")
+    curve = 'secret_key_file = "keys/broker.private"\nany_key = true\n'
+    config = directory / "elkobroker.toml"
+    wires = _WIRES.replace("[mc0]\n", f"[mc0]\n{curve}").replace("[mtl]\n", f"[mtl]\n{curve}anonymous = true\n")
+    config.write_text(wires + listener("main"))
     return "--config", str(config)
 
 
