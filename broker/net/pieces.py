@@ -11,9 +11,13 @@ from io import BytesIO
 PIECE = 16_384
 """Bytes after which a new piece is begun."""
 
+LONG = 1024 * 1024
+"""Bytes beyond which all is in one growing piece again, so that the longest messages are in memory once. Few are as
+long, within the limits of memory."""
+
 
 class Pieces:
-    """The buffer. Its methods are those of `io.BytesIO`."""
+    """The buffer."""
 
     __slots__ = ("_last", "_pieces", "_size")
 
@@ -26,7 +30,10 @@ class Pieces:
         """Append a copy of the data. Returns its length."""
         written = self._last.write(data)
         self._size += written
-        if self._last.tell() >= PIECE:
+        if self._size > LONG:
+            if self._pieces:
+                self._last = self.buffer()
+        elif self._last.tell() >= PIECE:
             self._pieces.append(self._last.getvalue())
             self._last = BytesIO()
         return written
@@ -36,8 +43,19 @@ class Pieces:
         return self._size
 
     def getvalue(self) -> bytes:
-        """Return the content."""
-        return b"".join((*self._pieces, self._last.getvalue()))
+        """Return the content, which is freed here."""
+        return self.buffer().getvalue()
+
+    def buffer(self) -> BytesIO:
+        """Return a buffer with the content, which is this one's no more."""
+        last, pieces = self._last, self._pieces
+        if pieces:
+            last = BytesIO()
+            last.writelines(pieces)
+            last.write(self._last.getvalue())
+            self._pieces = []
+        self._last = BytesIO()
+        return last
 
     def close(self) -> None:
         """Free the content."""

@@ -7,7 +7,6 @@ of flags (MORE, COMMAND) and the frame's body. The counter is part of the box's 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from io import BytesIO
 from struct import Struct
 from typing import Protocol
 
@@ -220,7 +219,7 @@ class CurveDecoder:
         The box is decrypted in place and truncated.
         """
         assert self._partial is not None
-        partial = BytesIO(self._partial.getvalue())
+        partial = self._partial.buffer()
         self._partial = None
         with partial.getbuffer() as body:
             counter = self._marked(bytes(body[:BOX]), len(body))
