@@ -271,7 +271,7 @@ class Mc0Server(WireServer):
     key: bytes | None = None
     """The public key that clients need, if it wants CURVE."""
     allowed = Path()
-    """The file with the one client key that is let in, if not every one is."""
+    """The users file with the one client key that is let in, if not every one is."""
 
 
 class DbpServer(WireServer):
@@ -300,6 +300,16 @@ SEALING = "ELKOBROKER_SEALING"
 """The variable that says which code encrypts: ``python``, or ``compiled`` for the helper in C."""
 
 
+_ALLOWED = """\
+[[users]]
+name = "allowed"
+keys = ["{key}"]
+[[rights]]
+users = ["allowed"]
+operations = ["*"]
+"""
+
+
 @contextmanager
 def mc0(
     keys: Keys | None = None, *, sealing: str | None = None, allowed: Keys | None = None, more: str = ""
@@ -308,16 +318,14 @@ def mc0(
     `Mc0Server.allowed`. ``sealing`` is the value of `SEALING`, ``more`` are further sections of the configuration."""
     with TemporaryDirectory(prefix="elkobroker-bench-") as name:
         directory = Path(name)
-        config = f'[mc0]\nendpoint = "tcp://127.0.0.1:0"\nauth = "{"open" if keys is None else "curve"}"\n'
-        file = directory / "clients" / "allowed.public"
+        config = '[mc0]\nendpoint = "tcp://127.0.0.1:0"\n'
+        file = directory / "users.toml"
         if keys is not None:
             config += f'secret_key_file = "{_secret_file(directory, keys.secret)}"\n'
-            if allowed is None:
-                config += "any_key = true\n"
-            else:
-                file.parent.mkdir()
-                file.write_bytes(allowed.public + b"\n")
-                config += f'client_keys = "{file.parent}"\n'
+            if allowed is not None:
+                file.touch(0o600)
+                file.write_text(_ALLOWED.format(key=allowed.public.decode()))
+                config += f'[access]\nfile = "{file}"\n'
         variables = {} if sealing is None else {SEALING: sealing}
         with broker_with(Mc0Server, "mc0", config + more, MC0_LISTENS, directory, variables=variables) as (
             server,
@@ -347,9 +355,9 @@ def mtl(keys: Keys | None = None) -> Iterator[MtlServer]:
     room = "messages = 10_000_000\nsize = 1_073_741_824\n"
     with TemporaryDirectory(prefix="elkobroker-bench-") as name:
         directory = Path(name)
-        config = '[mtl]\nendpoint = "tcp://127.0.0.1:0"\nauth = "open"\n'
+        config = '[mtl]\nendpoint = "tcp://127.0.0.1:0"\n'
         if keys is not None:
-            config += f'secret_key_file = "{_secret_file(directory, keys.secret)}"\nany_key = true\n'
+            config += f'secret_key_file = "{_secret_file(directory, keys.secret)}"\n'
         config += f'[[mtl.queues]]\nqueues = ["{DURABLE}"]\ndurable = true\n{room}[[mtl.queues]]\n{room}'
         with broker_with(MtlServer, "mtl", config, MTL_LISTENS, directory) as (server, said):
             server.port, server.data = int(said[1]), int(said[2])

@@ -6,7 +6,6 @@ A pair is two files, NAME.private and NAME.public, each with one line: the key i
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import shlex
 import sys
@@ -21,9 +20,8 @@ from broker.config.files import PUBLIC
 
 PRIVATE = ".private"
 
-DESCRIPTION = """Makes and allows CURVE keys. The broker needs a pair; each client needs a pair of its own, and the
-broker's public key. The broker lets in those clients whose public keys are in its directory of client keys
-(mc0.client_keys in its configuration). It notices by itself when some are added or taken away."""
+DESCRIPTION = """Makes CURVE keys. The broker needs a pair; each client needs a pair of its own, and the broker's public
+key. The public keys of clients are in the users file of the broker (access.file in its configuration)."""
 
 
 class Failed(Exception):
@@ -67,27 +65,6 @@ def new(name: str, directory: str, force: bool) -> tuple[Path, Path]:
     return private, public
 
 
-def allow(directory: str, paths: Sequence[str], force: bool) -> list[str]:
-    """Copy public keys into a directory: all, or none if one cannot be used. Returns a line on each.
-
-    Raises `Failed`.
-    """
-    keys: dict[str, str] = {}
-    for path in paths:
-        name = os.path.basename(path).removesuffix(PUBLIC)
-        if not path.endswith(PUBLIC):
-            raise Failed(f"{path} is no file NAME{PUBLIC}")
-        _check_name(name)
-        key = _public_key(path)
-        if keys.setdefault(name, key) != key:
-            raise Failed(f"there are two files {name}{PUBLIC} with different keys")
-    _make(directory, 0o755)
-    lines = {name: _allowing(name, key, directory, force) for name, key in keys.items()}
-    for name, key in keys.items():
-        write(Path(directory, name + PUBLIC), key.encode(), 0o644, force=True)
-    return list(lines.values())
-
-
 def public_of(path: str) -> str:
     """Return the public key of the secret key in a file. Raises `Failed`."""
     try:
@@ -95,39 +72,6 @@ def public_of(path: str) -> str:
     except files.BadFile as error:
         raise Failed(f"{path} {error}") from None
     return str(zmq.curve_public(secret_key.encode()).decode())
-
-
-def listed(directory: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the names and keys in a directory, and a sentence on each skipped file. Raises `Failed`."""
-    try:
-        entries = sorted(os.listdir(directory))
-    except OSError as error:
-        raise Failed(f"{directory} cannot be read: {error.strerror}") from None
-    keys: list[tuple[str, str]] = []
-    problems: list[str] = []
-    for entry in entries:
-        if entry.endswith(PUBLIC) and not entry.startswith("."):
-            name = entry.removesuffix(PUBLIC)
-            try:
-                _check_name(name)
-                keys.append((name, _public_key(os.path.join(directory, entry))))
-            except Failed as error:
-                problems.append(str(error))
-    return sorted(keys), problems
-
-
-def _allowing(name: str, key: str, directory: str, force: bool) -> str:
-    """The line on an allowed key. Raises `Failed` if its name has another key that may not be replaced."""
-    path = os.path.join(directory, name + PUBLIC)
-    if not os.path.lexists(path):
-        return f"{name} is allowed"
-    if os.path.isfile(path):
-        with contextlib.suppress(Failed):
-            if _public_key(path) == key:
-                return f"{name} was allowed already"
-    if not force:
-        raise Failed(f"{path} is there with another key; --force replaces it")
-    return f"{name} is allowed, with another key than before"
 
 
 def _make(directory: str, mode: int) -> None:
@@ -144,15 +88,6 @@ def _check_name(name: str) -> None:
             f"{name!r} is no name for a key: it has letters, digits and _ . @ + = : , - only, begins with a letter, "
             f"a digit or _, and has {curve.MAX_NAME} characters at most"
         )
-
-
-def _public_key(path: str) -> str:
-    try:
-        return curve.public_key(curve.read(path))
-    except OSError as error:
-        raise Failed(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise Failed(f"{path} {error}") from None
 
 
 def write(path: Path, key: bytes, mode: int, force: bool) -> None:
@@ -181,51 +116,22 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(run=_run_new)
 
     command = commands.add_parser(
-        "allow",
-        help="let clients in",
-        description="Copies public keys into the broker's directory of client keys: all of them, or none.",
-    )
-    command.add_argument("directory", metavar="DIR", help="the broker's directory of client keys")
-    command.add_argument("files", metavar=f"FILE{PUBLIC}", nargs="+", help="the public key of a client")
-    command.add_argument("--force", action="store_true", help="give names that are there another key")
-    command.set_defaults(run=_run_allow)
-
-    command = commands.add_parser(
         "public", help="print the public key of a secret one", description="Prints the public key."
     )
     command.add_argument("file", metavar=f"FILE{PRIVATE}", help="the file of the secret key")
     command.set_defaults(run=lambda options: print(public_of(options.file)))
 
-    command = commands.add_parser(
-        "list", help="list the keys in a directory", description="Lists the names and the keys in a directory."
-    )
-    command.add_argument("directory", metavar="DIR", help="the directory")
-    command.set_defaults(run=_run_list)
     return parser
 
 
 def _run_new(options: argparse.Namespace) -> None:
     private, public = new(options.name, options.dir, options.force)
-    allowing = f"brokerkeys allow DIR {shlex.quote(str(public))}"
     print(f"{private}: the secret key. It stays with its owner, who alone may read it.")
     print(f"{public}: the public key.")
-    print(f"For a client: {allowing}, where DIR is the broker's directory of client keys;")
-    print("it needs both files, and the broker's public key.")
-    print(f"For the broker: name {private} in mc0.secret_key_file, and give {public} to every client.")
-
-
-def _run_allow(options: argparse.Namespace) -> None:
-    for line in allow(options.directory, options.files, options.force):
-        print(line)
-
-
-def _run_list(options: argparse.Namespace) -> None:
-    keys, problems = listed(options.directory)
-    width = max((len(name) for name, _ in keys), default=0)
-    for name, key in keys:
-        print(f"{name:{width}}  {key}")
-    if problems:
-        raise Failed(*problems)
+    adding = f'brokerctl user add {shlex.quote(options.name)} --key "$(cat {shlex.quote(str(public))})"'
+    print(f"For a client: {adding}")
+    print("adds it to the users file; it needs both files, and the broker's public key.")
+    print(f"For the broker: name {private} in secret_key_file of mc0 or mtl, and give {public} to every client.")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import sqlite3
 import sys
 from functools import partial
 from importlib import metadata
-from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
@@ -16,9 +15,8 @@ from twisted.application.service import IService
 from twisted.python import usage
 
 from broker.app.configuration import SCHEMA, Config, example, problems, read, report
-from broker.config import endpoint, files
 from broker.config.cluster_settings import Cluster
-from broker.config.daemon_settings import Log
+from broker.config.daemon_settings import OPEN_FILE, Access, Log
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.section import Section
 from broker.config.structure import structure
@@ -41,7 +39,6 @@ class Options(usage.Options):
     optParameters: ClassVar[list[list[Any]]] = [
         ["port", "p", None, "TCP port of the Elko listener; 0 takes a free one [default: 9000]", int],
         ["bind", "b", None, "Address of the Elko listener [default: 127.0.0.1]"],
-        ["password-file", None, None, "File with the password that Elko peers must give [default: none, open]"],
         ["config", "c", None, "Configuration file, TOML [default: none]"],
         ["state", "s", None, "State directory, if STATE_DIRECTORY is not set [default: ~/.local/state/elkobroker]"],
         *(
@@ -64,26 +61,17 @@ class Options(usage.Options):
         [
             "open",
             None,
-            "Let --bind open a listener outside loopback without a password: each peer that reaches it is served",
+            "Take the shipped users file by which every peer that reaches a listener may do everything",
         ],
         ["check", None, "Validate the configuration, say what it means, and exit"],
         ["example", None, "Print the example configuration, with every key there is, and exit"],
         ["check-ports", None, "Like --check; try also whether each listener can be opened, and exit with 1 if not"],
     ]
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self["offer"] = []
-
     def opt_version(self) -> None:
         """Display the version of the broker, and those of what it runs on, and exit."""
         print(version())
         raise SystemExit(0)
-
-    def opt_offer(self, pattern: str) -> None:
-        """Pattern of service names that may be offered; may be given more than once [default: all on a loopback or
-        password listener, else none]"""
-        self["offer"].append(pattern)
 
     def postOptions(self) -> None:
         """Read and validate the whole configuration, before twistd does anything."""
@@ -112,7 +100,10 @@ class Options(usage.Options):
     def configured(self) -> Config:
         """Return the configuration of the file, overridden by the command line. Raises `BadConfig`."""
         path = self["config"]
-        config = Config() if path is None else read(path)
+        users = OPEN_FILE if self["open"] else None
+        config = Config().using(access=Access(users)) if path is None else read(path, users)
+        if users is not None and config.access.file != users:
+            raise _bad("open", f"the users file is {config.access.file}, by access.file")
         config = self._with_listener(config)
         for section in SCHEMA.sections:
             given = None if section.option is None else self[section.option.name]
@@ -138,8 +129,7 @@ class Options(usage.Options):
 
     def _with_listener(self, config: Config) -> Config:
         """Replace the listeners by the one that the command line describes."""
-        given = [name for name in ("port", "bind", "password-file") if self[name] is not None]
-        given += [name for name in ("open", "offer") if self[name]]
+        given = [name for name in ("port", "bind") if self[name] is not None]
         if not given:
             return config
         if config.elko.listeners != Config().elko.listeners:
@@ -147,19 +137,7 @@ class Options(usage.Options):
         port = 9000 if self["port"] is None else self["port"]
         bind = "127.0.0.1" if self["bind"] is None else self["bind"]
         interface = bind.strip("[]").replace(":", "\\:")
-        try:
-            code = None if self["password-file"] is None else files.secret(Path(self["password-file"]))
-        except files.BadFile as error:
-            raise _bad("password-file", str(error)) from None
-        where = f"tcp:{port}:interface={interface}"
-        if code is None and not self["open"] and _reachable(where):
-            raise _bad("bind", f"{bind} can be reached from elsewhere: say --password-file FILE, or --open")
-        listener = BrokerListener(
-            endpoint=where,
-            auth="password" if code is not None else "open" if self["open"] else None,
-            code=code,
-            offer=tuple(self["offer"]) or None,
-        )
+        listener = BrokerListener(endpoint=f"tcp:{port}:interface={interface}")
         return config.using(elko=attrs.evolve(config.elko, listeners=(listener,)))
 
 
@@ -178,14 +156,6 @@ def version() -> str:
     except metadata.PackageNotFoundError:  # A checkout without installation.
         ours = "of a checkout"
     return f"elkobroker {ours} ({', '.join(map(' '.join, on.items()))})"
-
-
-def _reachable(where: str) -> bool:
-    """Return True if other machines can reach that endpoint; the validation refuses a text that is none."""
-    try:
-        return not endpoint.parse(where).loopback
-    except endpoint.BadEndpoint:
-        return False
 
 
 def _bad(option: str, text: str) -> BadConfig:

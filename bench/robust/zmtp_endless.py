@@ -59,11 +59,11 @@ class Poured:
 def pour(port: int, size: int, server_key: bytes | None, keys: Keys | None, revoke: Path | None) -> Poured:
     """Send frames of one message until the connection is closed, or `SENT` bytes were.
 
-    With ``revoke`` the key is revoked before, by removing that file.
+    With ``revoke`` the key is revoked before, by emptying that users file.
     """
     with closing(zmtp_peer.connect(port, b"", server_key, keys=keys)) as peer:
         if revoke is not None:
-            revoke.unlink()
+            revoke.write_text("")
             time.sleep(REVOKED_WITHIN)
         peer.sock.settimeout(CLOSED_WITHIN)
         seal, content = peer.mechanism.seal, bytes(size)

@@ -15,8 +15,9 @@ from fnmatch import fnmatchcase
 import attrs
 
 from broker.access import password_verifiers, tokens
-from broker.access.grants import Right
+from broker.access.grants import Right, of_kind
 from broker.access.guarded_reading import BadUsers
+from broker.access.identity import ANONYMOUS
 from broker.access.password_verifiers import NO_NAME, PasswordVerifier, is_user
 from broker.access.principal import OPERATIONS
 from broker.config.files import is_curve_key
@@ -203,6 +204,8 @@ def _problems(document: UsersDocument) -> Iterator[Problem]:
         here = f"users[{index}]"
         if not is_user(entry.name):
             yield f"{here}.name", f"is no name for a user: {NO_NAME}"
+        elif entry.name == ANONYMOUS:
+            yield f"{here}.name", "stands for peers without a credential, which have no entry here"
         yield from _once(taken, "user", entry.name, f"{here}.name")
         if len(entry.passwords) > MAX_PASSWORDS:
             yield f"{here}.passwords", f"has more than {MAX_PASSWORDS} verifiers"
@@ -247,10 +250,16 @@ def _right(here: str, right: Right) -> Iterator[Problem]:
     for name in ("users", "operations", "listeners", "names"):
         if not getattr(right, name):
             yield f"{here}.{name}", "is empty: the right would match nothing"
+    for number, pattern in enumerate(right.users):
+        if not pattern:
+            yield f"{here}.users[{number}]", f'is empty; peers without a credential are "{ANONYMOUS}"'
     for name in ("operations", "listeners", "names"):
         for number, pattern in enumerate(getattr(right, name)):
             if not pattern:
                 yield f"{here}.{name}[{number}]", 'is empty; "*" matches all'
+    for number, pattern in enumerate(right.names):
+        if pattern and not of_kind(pattern)[1]:
+            yield f"{here}.names[{number}]", f'has no name after the colon; "{pattern}*" matches all of that kind'
     for number, pattern in enumerate(right.operations):
         if pattern and not any(fnmatchcase(operation, pattern) for operation in OPERATIONS):
             yield f"{here}.operations[{number}]", f"matches no operation; there are {', '.join(OPERATIONS)}"

@@ -23,6 +23,7 @@ import attrs
 from broker.access import document, password_verifiers, tokens
 from broker.access.document import MAX_PASSWORDS, TokenEntry, UserEntry, UsersDocument
 from broker.access.guarded_reading import read
+from broker.access.identity import ANONYMOUS
 from broker.access.password_verifiers import NO_NAME, BadPassword, is_user
 from broker.access.replacing import EditFailed, alone, replace
 from broker.config.structure import structure
@@ -41,6 +42,8 @@ def add_user(path: str, name: str) -> None:
     """Add a user without credentials. Makes the file if it is missing."""
     if not is_user(name):
         raise EditFailed(f"{name!r} is no name for a user: {NO_NAME}")
+    if name == ANONYMOUS:
+        raise EditFailed(f"{name} stands for peers without a credential: give it rights, not an entry")
 
     def change(file: _File) -> None:
         if file.index(name) is not None:

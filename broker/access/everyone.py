@@ -52,6 +52,10 @@ class Everyone:
         """Return the grants of everything."""
         return EVERYTHING
 
+    def logs_in(self, listener: str) -> bool:
+        """Return False: there are no users."""
+        return False
+
     def verifier(self, user: str) -> PasswordVerifier | None:
         """Return None: there are no users."""
         return None

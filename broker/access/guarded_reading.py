@@ -1,7 +1,7 @@
 """Reading of files with users: checks of mode, owner and size, and stamps that detect changes.
 
-A file is unusable if others than its owner and group may read it, if others than its owner may write it, or if it
-belongs to another user than root and the one that reads it.
+A file is unusable if others than its owner may write it, if others than its owner and group may read it and it has
+credentials, or if it belongs to another user than root and the one that reads it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,12 @@ MAX_FILE = 4 * 1024 * 1024
 
 FORBIDDEN = stat.S_IWGRP | stat.S_IRWXO
 """Mode bits that must not be set: readers of the file could guess passwords, and impersonate the broker."""
+
+WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+"""Those of them that a file without any credential must not have either."""
+
+CREDENTIALS = (b"passwords", b"tokens", b"hash")
+"""Keys of the file whose values let a reader guess a password or a token."""
 
 Stamp = tuple[int, int, int, int]
 """Times of modification and change, size, and inode."""
@@ -43,8 +49,8 @@ def read_stamped(path: str) -> tuple[str, Stamp]:
     try:
         with small_file.opened(path) as file:
             before = os.fstat(file.fileno())
-            _check(path, before)
             data = file.read(MAX_FILE + 1)
+            _check(path, before, data)
             after = _stamp_of(os.fstat(file.fileno()))
     except OSError as error:
         raise unreadable(path, error) from None
@@ -72,8 +78,8 @@ def unreadable(path: str, error: OSError) -> BadUsers:
     return BadUsers(f"{path} cannot be read: {error.strerror or error}")
 
 
-def _check(path: str, status: os.stat_result) -> None:
-    if status.st_mode & FORBIDDEN:
+def _check(path: str, status: os.stat_result, data: bytes) -> None:
+    if status.st_mode & (FORBIDDEN if any(key in data for key in CREDENTIALS) else WRITABLE):
         mode = stat.S_IMODE(status.st_mode)
         raise BadUsers(f"{path} has the mode {mode:04o}: only its owner may write it, and only its group may read it")
     reader = os.geteuid()

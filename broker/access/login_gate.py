@@ -10,16 +10,14 @@ Rules:
   behind the same proxy or NAT, do not keep the servers behind it from coming back.
 - All names that no user can have are one name, so that nothing is stored of them. Other names are treated alike whether
   there is such a user or not: the gate reveals no users.
-- Tokens, keys and certificates do not pass the gate: their 256 bits cannot be guessed.
+- Tokens that a person chose pass the gate, under one name for all. Random tokens, keys and certificates do not: their
+  256 bits cannot be guessed.
 """
 
 from __future__ import annotations
 
-import hmac
-import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from hashlib import blake2b
 
 import attrs
 
@@ -54,6 +52,9 @@ differ, and so be no proof that the answer depends on nothing else."""
 MAX_ENTRIES = MAX_REMEMBERED + 2 * ADDRESSES
 """Entries of all tables together: 12 MB at most."""
 
+_TOKEN = "a token"
+"""The name of all tokens that may be guessed. No name of a user has a blank."""
+
 Key = tuple[str, str]
 """An address, and a name at it."""
 
@@ -66,7 +67,6 @@ class LoginGate:
         self._addresses: Rates[str] = Rates(seconds)
         self._known: OrderedDict[Key, None] = OrderedDict()
         """Names that have logged in from an address, the one unused for longest first."""
-        self._secret = secrets.token_bytes(32)
         self.learned: Callable[[], object] = lambda: None
         """Callback for each name of a user that logs in from an address for the first time."""
 
@@ -92,18 +92,9 @@ class LoginGate:
         """Return an attempt, which counts as a wrong password until it is right. Raises `Refusal` as `admit`."""
         return self._begin(_key(address, name))
 
-    def check(self, address: str, code: str, password: str) -> None:
-        """Compare a code with a password that belongs to no user, in constant time.
-
-        The password stands for a name: listeners with the same one count together. Raises `Refusal`
-        TOO_MANY_GUESSES or WRONG_CREDENTIALS.
-        """
-        # No name of a user has a blank.
-        name = "password " + blake2b(password.encode(), key=self._secret, digest_size=16).hexdigest()
-        attempt = self._begin((network_of(address), name))
-        if not hmac.compare_digest(code.encode(errors="replace"), password.encode()):
-            raise Refusal(Reason.WRONG_CREDENTIALS, "wrong password")
-        attempt.right()
+    def begin_token(self, address: str) -> Attempt:
+        """Return an attempt as `begin`, by a token that may be guessed and names no user."""
+        return self._begin((network_of(address), _TOKEN))
 
     def knows(self, address: str, name: str) -> bool:
         """Return True if that name has logged in from that address."""

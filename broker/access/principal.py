@@ -39,7 +39,11 @@ class Principal:
     request_id: str = attrs.field(default="", eq=False, repr=False)
 
 
+LOGIN = "login"
+"""The operation that permits no more than a connection, in order to log in."""
+
 OPERATIONS = {
+    LOGIN: "connect, in order to log in",
     "find": "find services, and watch the registry",
     "offer": "offer services, renew and withdraw own ones, and report loads",
     "publish": "publish to topics, and write to queues",
@@ -60,7 +64,7 @@ OPERATIONS = {
 class Access(Protocol):
     """Authentication and rights of all listeners. Methods raise, or fail with, `broker.core.errors.Refusal` FORBIDDEN.
 
-    Without a users file every principal on an open listener has every right, as the console on loopback.
+    Without a users file every principal has every right: listeners are reached from this machine only then.
     """
 
     @property
@@ -92,6 +96,9 @@ class Access(Protocol):
     def keys(self) -> Mapping[str, str]:
         """The user of each CURVE public key (Z85)."""
 
+    def logs_in(self, listener: str) -> bool:
+        """Return True if a user with a password has any right at the listener of that title."""
+
     def verifier(self, user: str) -> PasswordVerifier | None:
         """Return the password verifier of a user for SCRAM, None if there is none."""
 
@@ -122,10 +129,10 @@ class Access(Protocol):
         """Reasons why the present users file is not used, as sentences; empty if it is, or if there is none."""
 
 
-def sees_secrets(access: Access, principal: Principal, local: bool, by_password: bool = False) -> bool:
+def sees_secrets(access: Access, principal: Principal, local: bool) -> bool:
     """Return True if a peer is shown the secrets of services (`broker.core.model.Service.auth`), on any wire.
 
-    Users are, and peers that gave the password of their listener. Without a users file peers of this machine are
-    (``local``), too: with one, a peer without a user is a stranger wherever it is.
+    Users are. Without a users file peers of this machine are (``local``), too: with one, a peer without a user is a
+    stranger wherever it is.
     """
-    return bool(principal.name) or by_password or (local and not access.users)
+    return bool(principal.name) or (local and not access.users)

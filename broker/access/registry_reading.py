@@ -19,7 +19,6 @@ import attrs
 
 from broker.access.grants import Grants, NameSet
 
-_NOTHING = NameSet(frozenset())
 _ALL = NameSet(frozenset("*"))
 
 
@@ -34,7 +33,7 @@ class RegistryReading:
         """Return what the grants permit to read; everything without a users file (None)."""
         if grants is None or grants.unlimited:
             return EVERY_ENTRY
-        return cls(grants.names.get("find", _NOTHING))
+        return cls(grants.named("find"))
 
     @property
     def every(self) -> bool:

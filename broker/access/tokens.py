@@ -16,8 +16,11 @@ PREFIX = "ebt_"
 BYTES = 32
 """Random bytes of a token."""
 
-MAX_TOKEN = 100
-"""Characters of a token that is hashed: a real one has 47."""
+LENGTH = len(PREFIX) + 43
+"""Characters of a new token: those of BASE64 after the prefix, without padding."""
+
+MAX_TOKEN = 512
+"""Characters of a token that is hashed: a code that was the password of a listener may have as many."""
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -25,6 +28,11 @@ _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 def new() -> str:
     """Return a new token."""
     return PREFIX + secrets.token_urlsafe(BYTES)
+
+
+def is_random(text: str) -> bool:
+    """Return True for the form of `new`. Other tokens, such as codes that people chose, can be guessed."""
+    return len(text) == LENGTH and text.startswith(PREFIX)
 
 
 def hashed(token: str) -> str:

@@ -2,8 +2,9 @@
 
 Rules:
 - A wrong password, a right one of an unknown user, and a wrong token have the same answer.
-- Passwords pass the gate of all listeners, and are checked in a thread (`broker.access.password_logins`). Tokens,
-  certificates and keys, which cannot be guessed, do not pass the gate: guesses of others refuse none of them.
+- Passwords pass the gate of all listeners, and are checked in a thread (`broker.access.password_logins`). So do tokens
+  that a person chose, such as the code of an Elko server. Random tokens, certificates and keys, which cannot be
+  guessed, do not pass the gate: guesses of others refuse none of them.
 - A principal keeps its rights as long as its credential is in the file, and the credential is no expired token.
 - When the file changes, or a token expires, all sessions are notified at once.
 """
@@ -31,6 +32,7 @@ from broker.access.document import (
 )
 from broker.access.grants import Grants, grants_of
 from broker.access.guarded_file import GuardedFile
+from broker.access.login_gate import Attempt
 from broker.access.logins import Logins
 from broker.access.password_verifiers import PasswordVerifier
 from broker.access.principal import Method, Principal
@@ -67,6 +69,8 @@ class UsersAccess:
         self._logins = logins
         self._count = count
         self._grants: dict[tuple[str, str], Grants] = {}
+        self._with_passwords: dict[str, bool] = {}
+        """Results of `logs_in`, of each listener."""
         self._timer: IDelayedCall | None = None
         self._file: GuardedFile[UserDirectory] = GuardedFile(
             path, document.parse, document.is_emptied, clock, in_thread, self._take
@@ -116,12 +120,22 @@ class UsersAccess:
     def by_token(self, token: str, address: str) -> Principal:
         """See `broker.access.principal.Access`."""
         hash = tokens.hashed(token[: tokens.MAX_TOKEN])
+        attempt = None if tokens.is_random(token) else self._attempt(address)
         found = self.directory.tokens.get(hash)
         if found is None or len(token) > tokens.MAX_TOKEN:
-            raise self._refused("the token is unknown or revoked")
+            raise self._refused("the token is wrong, or revoked")
+        if attempt is not None:
+            attempt.right()
         if found.expires <= wall(self._clock):
             raise self._refused(f"the token {found.label!r} of {found.user} has expired")
         return self._known(Principal(found.user, Method.TOKEN, address, token_credential(hash)))
+
+    def _attempt(self, address: str) -> Attempt:
+        try:
+            return self._logins.gate.begin_token(address)
+        except Refusal as refusal:
+            self._count("access_refused", refusal.reason.code)
+            raise
 
     def by_certificate(self, names: tuple[str, ...], address: str) -> Principal | None:
         """See `broker.access.principal.Access`."""
@@ -140,6 +154,15 @@ class UsersAccess:
     def keys(self) -> Mapping[str, str]:
         """The user of each CURVE public key."""
         return self.directory.keys
+
+    def logs_in(self, listener: str) -> bool:
+        """See `broker.access.principal.Access`."""
+        found = self._with_passwords.get(listener)
+        if found is None:
+            names = self.directory.verifiers
+            found = any(each.concerns_any(names, listener) for each in self.directory.rights)
+            self._with_passwords[listener] = found
+        return found
 
     def verifier(self, user: str) -> PasswordVerifier | None:
         """Return the verifier of a user for SCRAM, which has one only: the first; None without any."""
@@ -214,6 +237,7 @@ class UsersAccess:
             gone=", ".join(gone[:10]) + (", ..." if len(gone) > 10 else "") if gone else "none",
         )
         self._grants.clear()
+        self._with_passwords.clear()
         self._await_expiry()
         self._changed()
 

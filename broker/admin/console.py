@@ -30,7 +30,6 @@ from twisted.internet.defer import Deferred
 
 from broker.access.acts import Act, Audit, NoAudit, Rejected, audited
 from broker.access.everyone import Everyone
-from broker.access.login_gate import LoginGate
 from broker.access.principal import Access, Principal
 from broker.access.registry_reading import RegistryReading
 from broker.access.request_limits import RequestLimits, unlimited
@@ -263,8 +262,6 @@ class ConsoleSession:
         self,
         dialects: Sequence[Dialect],
         shown: Shown,
-        password: str | None,
-        gate: LoginGate,
         peer: Peer,
         access: Access | None = None,
         requests: RequestLimits | None = None,
@@ -281,7 +278,7 @@ class ConsoleSession:
         self._listening: set[str] | None = None
         self._dialects = {dialect.prefix: dialect for dialect in dialects}
         self._dialogues: dict[str, Dialogue] = {}
-        self._login = ConsoleLogin(self._access, password, gate, peer, self._print, self.refuse, self._enter)
+        self._login = ConsoleLogin(self._access, peer, self._print, self.refuse, self._enter)
         self._login.begin()
 
     # called by the connection

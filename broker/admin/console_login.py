@@ -1,14 +1,13 @@
 """Login at the console: the lines before an operator may give commands.
 
 States, and what a line is in each:
-- ``PASSWORD``: the console's own password, without a users file.
-- ``USER``: with a users file: ``login NAME``, or ``token TOKEN``.
+- ``USER``: ``login NAME``, or ``token TOKEN``.
 - ``SECRET``: the password of that user; an empty line returns to ``USER``.
 - ``CHECKING``: none; lines wait for the check of the password.
 - ``ENTERED``: none here; all lines are commands.
 
-A console without a password, without a users file, enters at once. So does one whose peer has a client certificate of a
-user, or rights without a user.
+Without a users file, a peer enters at once. So does one that has a client certificate of a user, or rights without a
+user.
 
 The reading of a view for the console, in turns of the reactor: a table of 100,000 rows delays no peer; and the wait
 for the answer of a command.
@@ -26,7 +25,6 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from broker.access.login_gate import LoginGate
 from broker.access.principal import Access, Principal
 from broker.access.registry_reading import RegistryReading
 from broker.core.errors import Malformed, Reason, Refusal
@@ -45,7 +43,6 @@ LISTENER = "console"
 class LoginState(enum.Enum):
     """State of a login; see the module."""
 
-    PASSWORD = "password"
     USER = "user"
     SECRET = "secret"
     CHECKING = "checking"
@@ -53,7 +50,7 @@ class LoginState(enum.Enum):
 
 
 class ConsoleLogin:
-    """The login of one operator. ``password`` is the console's own, or None.
+    """The login of one operator.
 
     ``say`` prints a line, ``refuse`` a refusal. ``entered`` is called once with the user.
     """
@@ -61,16 +58,12 @@ class ConsoleLogin:
     def __init__(
         self,
         access: Access,
-        password: str | None,
-        gate: LoginGate,
         peer: Peer,
         say: Callable[[str], None],
         refuse: Callable[[Refusal], None],
         entered: Callable[[Principal], None],
     ) -> None:
         self._access = access
-        self._password = password
-        self._gate = gate
         self._peer = peer
         self._say = say
         self._refuse = refuse
@@ -82,18 +75,12 @@ class ConsoleLogin:
 
     def begin(self) -> None:
         """Ask for credentials, or enter without."""
-        if self._access.users:
-            nobody = Principal(address=self._peer.address)
-            known = self._access.by_certificate(self._peer.certificate, self._peer.address) or nobody
-            if self._access.grants(known, LISTENER).administers:
-                self._enter(known)
-            else:
-                self._say("login NAME, or token TOKEN:")
-        elif self._password is None:
-            self._enter(Principal(address=self._peer.address))
+        nobody = Principal(address=self._peer.address)
+        known = self._access.by_certificate(self._peer.certificate, self._peer.address) or nobody
+        if self._access.grants(known, LISTENER).administers:
+            self._enter(known)
         else:
-            self.state = LoginState.PASSWORD
-            self._say("password:")
+            self._say("login NAME, or token TOKEN:")
 
     def take(self, line: str) -> None:
         """Take a line before the login is complete."""
@@ -104,11 +91,7 @@ class ConsoleLogin:
                 self._refuse(Refusal(Reason.LIMIT, f"more than {MAX_HELD} lines before the answer to a password"))
             return
         try:
-            if self.state is LoginState.PASSWORD:
-                assert self._password is not None
-                self._gate.check(self._peer.address, line, self._password)
-                self._enter(Principal(address=self._peer.address))
-            elif self.state is LoginState.SECRET:
+            if self.state is LoginState.SECRET:
                 self._check(line)
             else:
                 self._name(line)

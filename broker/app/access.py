@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 
 from broker.access.everyone import Everyone
 from broker.access.known_logins import FILE as KNOWN
@@ -18,12 +19,15 @@ from broker.access.request_limits import RequestLimits
 from broker.access.users_access import UsersAccess
 from broker.admin.audit import FILE, AuditLog
 from broker.config.daemon_settings import Access as Config
+from broker.config.daemon_settings import opens
 from broker.core.counters import Counters
 from broker.core.limits import Rates
 from broker.core.worker import Worker
 
 AUDIT_FILES = 10
 """Rotated audit logs that are kept: 160 MiB with the default size."""
+
+log = Logger()
 
 
 @attrs.frozen(eq=False)
@@ -72,6 +76,8 @@ def open_access(
     access: Everyone | UsersAccess = Everyone()
     if config.file is not None:
         access = UsersAccess(config.file, reactor, read, logins, counters.count)
+        if opens(access.directory):
+            log.warn("{path} lets every peer that reaches a listener do everything there", path=config.file)
     known = KnownLogins(os.path.join(state, KNOWN), logins.gate, reactor, write)
     audit = AuditLog(_audit_path(config, state), config.audit_bytes, AUDIT_FILES, reactor, write)
     counters.include(audit.counts)

@@ -21,9 +21,9 @@ if not TYPE_CHECKING:
     Config = SCHEMA.config
 
 
-def read(path: str | Path) -> Config:
+def read(path: str | Path, users: str | None = None) -> Config:
     """As `broker.config.load.read`."""
-    return load.read(path, SCHEMA)
+    return load.read(path, SCHEMA, users)
 
 
 def parse(text: str, name: str) -> Config:

@@ -1,4 +1,4 @@
-"""The operators' console: its listener, and its password."""
+"""The operators' console: its listener."""
 
 from __future__ import annotations
 
@@ -50,8 +50,6 @@ class ConsoleListener:
         access: OpenAccess,
         pool: Pool,
     ) -> None:
-        self._password = config.password
-        self._gate = access.logins.gate
         self._access = access.access
         self._requests = access.logins.requests
         self._sessions: WeakSet[ConsoleSession] = WeakSet()
@@ -93,10 +91,6 @@ class ConsoleListener:
         """Return the certificates of a listener over TLS, if it is open."""
         return [] if self._listener.certificates is None else [self._listener.certificates]
 
-    def reload(self, config: daemon_settings.Console) -> None:
-        """Take a new password: operators who are connected stay."""
-        self._password = config.password
-
     def stop_listening(self) -> Deferred[Any]:
         """Accept no more connections. Fires when that is so."""
         return self._listener.stop_listening()
@@ -113,7 +107,7 @@ class ConsoleListener:
         return self._made[1:]
 
     def _converse(self, peer: Peer) -> tuple[MessageReader, PeerSession]:
-        session = ConsoleSession(*self._parts(), self._password, self._gate, peer, self._access, self._requests)
+        session = ConsoleSession(*self._parts(), peer, self._access, self._requests)
         self._sessions.add(session)
         return ConsoleReader(lambda: not session.entered), session
 

@@ -627,8 +627,6 @@ class Daemon(TwistedService):
             return
         self.checks.use(config.checks)
         self.wires.reload(config)
-        if self.console is not None:
-            self.console.reload(config.console)
         if self.journal is not None:
             self.journal.use(config.journal)
         self.core.launchers.replace(launchers_of(config.launchers))

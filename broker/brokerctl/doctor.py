@@ -174,7 +174,7 @@ SOON = 30 * 86_400
 MAX_FILE = 4 * 1024 * 1024
 """Bytes of a file that is read."""
 
-SECRETS = ("password_file", "code_file", "secret_key_file", "users", "token_file", "key")
+SECRETS = ("password_file", "secret_key_file", "access.file", "token_file", "key")
 """Keys whose files are secrets, and may not be read by all users of the machine."""
 
 _PART = re.compile(r"(certificate|key|ca)=((?:\\.|[^:\\])+)")
@@ -209,10 +209,10 @@ def examine_context(context: Context, contexts: Path) -> Iterator[Finding]:
 
 
 def _files(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the files in a configuration, each with the last part of its key."""
+    """Yield the files in a configuration, each with the last part of its key, the users file with both parts."""
     if isinstance(value, dict):
         for name, each in value.items():
-            yield from _files(each, name)
+            yield from _files(each, "access.file" if (key, name) == ("access", "file") else name)
     elif isinstance(value, list):
         for each in value:
             yield from _files(each, key)

@@ -193,6 +193,36 @@ def list_users(path: str) -> None:
         click.echo(f"{each.name}\t{shown or 'no credentials'}")
 
 
+@user.command("import")
+@click.argument("configuration", type=click.Path(dir_okay=False))
+@click.option("--to", help="The users file to write, which must not exist. [default: users.toml beside CONFIGURATION]")
+@_failing
+def import_users(configuration: str, to: str | None) -> None:
+    """Write a users file from the passwords, keys and rules of a former configuration.
+
+    The configuration without the keys that are gone is written beside the old one, as CONFIGURATION.new. The old one
+    and the files that it names stay as they are, so that the former version can be started again.
+
+    Exit status 1: the file is written, but some rights are in it as comments only, since rights add up.
+    """
+    _editing()
+    from broker.access import importing
+
+    to = os.path.join(os.path.dirname(configuration), "users.toml") if to is None else to
+    found = importing.write(configuration, to)
+    if found.users is None:
+        click.echo("all listeners are open on this machine alone: no users file is needed")
+    else:
+        click.echo(f"{to} has the users and their rights")
+    click.echo(f"{configuration}.new is the configuration without the keys that are gone")
+    for key in found.left:
+        click.echo(f"remove {key} from it with an editor")
+    for sentence in found.conflicts:
+        click.echo(f"not carried over: {sentence}", err=True)
+    if found.conflicts:
+        raise SystemExit(1)
+
+
 def _exists(path: str) -> bool:
     return os.path.lexists(path)
 

@@ -6,26 +6,12 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_network
-from typing import Protocol
 
 from broker import pem
 from broker.config import endpoint
 from broker.config.endpoint import BadEndpoint, Endpoint
 from broker.config.files import MAX_SECRET
 from broker.config.problem import Problem
-
-
-class Reachable(Protocol):
-    """The endpoint of a listener."""
-
-    @property
-    def loopback(self) -> bool:
-        """True if only this machine can connect."""
-
-    @property
-    def where(self) -> str:
-        """The bound address, for display."""
-
 
 MAX_LABEL = 1_024
 """Characters of a label or an address: the bound for those of peers, too."""
@@ -96,16 +82,6 @@ def listens(key: str, text: str) -> Iterator[Problem]:
         endpoint.parse(text)
     except BadEndpoint as error:
         yield Problem(key, str(error))
-
-
-def unless_said(key: str, where: Reachable | None, choices: str) -> Iterator[Problem]:
-    """Yield a problem at ``key`` if other machines can reach a listener whose authentication is not configured.
-
-    All listeners use it: none is open beyond this machine unless the configuration says so. ``choices`` ends the
-    sentence with the values of the key.
-    """
-    if where is not None and not where.loopback:
-        yield Problem(key, f"is required, since {where.where} can be reached from elsewhere{choices}")
 
 
 def parsed(text: str) -> Endpoint | None:

@@ -209,7 +209,7 @@ class Cluster(Settings):
         """Yield the socket of links."""
         where = zmq_endpoint.parse(self.link)
         if self.enabled and where.kind == "tcp":
-            yield Binding("cluster.link", "links", where.stream)
+            yield Binding("cluster.link", "links", where.stream, members=True)
 
     def summary(self) -> Iterator[str]:
         """Yield a line if the broker is a member."""

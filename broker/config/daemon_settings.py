@@ -11,6 +11,7 @@ import shlex
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -18,6 +19,8 @@ import attrs
 
 from broker.access import document
 from broker.access.guarded_reading import BadUsers, read
+from broker.access.identity import ANONYMOUS
+from broker.access.principal import OPERATIONS
 from broker.config import checks, endpoint
 from broker.config.checks import MAX_LABEL, MAX_SUFFIX
 from broker.config.checks_settings import CHECKS, JOURNAL
@@ -39,6 +42,9 @@ MAX_URL = 2_000
 
 SOON = 7 * 86_400.0
 """Seconds before the expiry of a token in which ``--check`` warns of it."""
+
+OPEN_FILE = str(Path(__file__).with_name("users-open.toml"))
+"""The shipped users file by which every peer may do everything."""
 
 FIRST_OR_LAST = "a users file comes or goes at a restart only: until then, all listeners check rights as before"
 """The reason why a reload does not take the first users file, or give up the last one."""
@@ -194,37 +200,11 @@ class Console(Settings):
     endpoint: str = key(
         "tcp:9001:interface=127.0.0.1", "Endpoint, in the form of an Elko listener's.", check=checks.listens
     )
-    auth: Literal["users"] | None = key(
-        None,
-        '"users": operators log in as users of access.file. With that file they always do; this makes it a condition.',
-        example="users",
-    )
-    password: str | None = key(
-        None,
-        "Password that an operator must type first. Required anywhere except on loopback and unix sockets.",
-        check=checks.secret,
-        reload=True,
-        secret=True,
-        example="change me",
-    )
-    password_file: str | None = key(
-        None,
-        "File that has the password on its only line, relative to this file.",
-        holds="password",
-        reload=True,
-        example="console.password",
-    )
 
     @property
     def place(self) -> Endpoint:
         """The address. Raises `BadEndpoint`."""
         return endpoint.parse(self.endpoint)
-
-    def problems(self, here: str) -> Iterator[Problem]:
-        """Yield an endpoint that other machines reach without a password."""
-        if self.enabled and self.password is None and self.auth is None:
-            where = checks.parsed(self.endpoint)
-            yield from checks.unless_said(f"{here}.password", where, '; or auth = "users" with access.file')
 
     def bindings(self) -> Iterator[Binding]:
         """Yield the socket."""
@@ -236,13 +216,7 @@ class Console(Settings):
         if not self.enabled:
             yield "console: off"
             return
-        auth = self.auth or ("no password" if self.password is None else "password")
-        yield f"console: bound to {bound(self.place)}, {auth}"
-
-    def wants_users(self) -> Iterator[str]:
-        """Yield the key that makes the users file a condition."""
-        if self.enabled and self.auth is not None:
-            yield "console.auth"
+        yield f"console: bound to {bound(self.place)}"
 
 
 def _script(here: str, script: str) -> Iterator[Problem]:
@@ -307,9 +281,9 @@ class Access(Settings):
 
     file: str | None = key(
         None,
-        "File with users and rights, relative to this file. Changes take effect at once. Without it, there are no "
-        "users, and each listener has its own password or none. A reload "
-        "takes another file; the first one, or none, is taken at a start.",
+        "File with users and rights, relative to this file. Changes take effect at once. Without it, peers of this "
+        "machine may do everything, and no other machine can connect. A reload takes another file; the first one, or "
+        "none, is taken at a start.",
         replaceable=FIRST_OR_LAST,
         path=True,
         example="users.toml",
@@ -366,13 +340,15 @@ class Access(Settings):
         )
 
     def warnings(self, resolves: Resolves) -> Iterator[str]:
-        """Yield tokens that have expired, or expire soon."""
+        """Yield a file by which every peer may do everything, and tokens that have expired, or expire soon."""
         if self.file is None:
             return
         try:
             found = document.parse(self.file, read(self.file))
         except BadUsers:
             return
+        if opens(found):
+            yield f"access.file: {self.file} lets every peer that reaches a listener do everything there"
         now = time.time()
         for token in found.tokens.values():
             if token.expires <= now:
@@ -380,6 +356,13 @@ class Access(Settings):
             elif token.expires <= now + SOON:
                 days = math.ceil((token.expires - now) / 86_400)
                 yield f"access.file: the token {token.label!r} of {token.user} expires within {days} days"
+
+
+def opens(users: document.UserDirectory) -> bool:
+    """Return True if peers without a credential may do everything at some listener."""
+    return any(
+        ANONYMOUS in right.users and set(right.operations_meant()) == OPERATIONS.keys() for right in users.rights
+    )
 
 
 @attrs.frozen

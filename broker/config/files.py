@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from broker import small_file
-from broker.blocking import blocking
 
 MAX_SIZE = 1024 * 1024
 """Bytes of a configuration file. A large one has some 10 KB; the bound keeps a device or a wrong file out of memory."""
@@ -76,20 +74,6 @@ def _value(group: str) -> int:
     for character in group:
         value = value * len(Z85) + Z85.index(character)
     return value
-
-
-@blocking
-def has_public_keys(directory: str) -> bool:
-    """Return True if a directory has files of public keys; hidden ones do not count. Raises `BadFile`."""
-    if not directory:
-        raise BadFile("is empty")
-    try:
-        with os.scandir(directory) as entries:
-            return any(entry.name.endswith(PUBLIC) and not entry.name.startswith(".") for entry in entries)
-    except OSError as error:
-        raise BadFile(f"{directory} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise BadFile("cannot be read: a zero byte in its name") from error
 
 
 class Named:

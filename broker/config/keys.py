@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 
 MAX_SHOWN = 80
 """Characters of a name that are displayed: names of the configuration have fewer than 30."""
@@ -33,3 +34,9 @@ def table(key: str) -> str:
     while key.endswith("]"):
         key = parent(key)
     return parent(key)
+
+
+def pattern_of(keys: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern of dotted keys; ``[*]`` in them is any index or name, ``*`` any rest."""
+    each = (re.escape(key).replace(r"\[\*\]", r"\[[^\]]*\]").replace(r"\*", ".*") for key in keys)
+    return re.compile("|".join(each), re.DOTALL)

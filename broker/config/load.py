@@ -11,30 +11,37 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from broker.config import files, fixed_keys
+import attrs
+
+from broker.config import files, fixed_keys, gone
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import BadFile
 from broker.config.keys import table
 from broker.config.problem import Problem
 from broker.config.schema import Config, Schema
-from broker.config.structure import structure
+from broker.config.structure import UNKNOWN, structure
 from broker.config.toml_lines import line_of, lines
 from broker.config.validate import found
 
 _AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)\Z")
 
 
-def read(path: str | Path, schema: Schema) -> Config:
-    """Return the configuration in a file. Raises `BadConfig` with all errors, and nothing else."""
+def read(path: str | Path, schema: Schema, users: str | None = None) -> Config:
+    """Return the configuration in a file. ``users`` is the users file if it names none.
+
+    Raises `BadConfig` with all errors, and nothing else.
+    """
     try:
         text = files.text(Path(path))
     except BadFile as error:
         raise BadConfig(str(path), [ConfigError(None, "", str(error))]) from error
-    return parse(text, str(path), schema)
+    return parse(text, str(path), schema, users)
 
 
-def parse(text: str, name: str, schema: Schema) -> Config:
+def parse(text: str, name: str, schema: Schema, users: str | None = None) -> Config:
     """Return the configuration in a text. ``name`` is that of its file: files named in it are relative to it.
+
+    ``users`` is the users file if it names none.
 
     Raises `BadConfig` with all errors, and nothing else. If a value has the wrong type, or an unknown key, the
     other values of the same table are not checked: they may be wrong only because that value is missing.
@@ -46,9 +53,12 @@ def parse(text: str, name: str, schema: Schema) -> Config:
     except ValueError as error:
         raise BadConfig(name, [_syntax(text, error)]) from error
     config, wrong = structure(data, schema.config)
+    wrong = [(key, gone.WHY if gone.is_gone(key) and why.startswith(UNKNOWN) else why) for key, why in wrong]
     config, unreadable = _with_files(config, Path(name).parent, schema)
     wrong += unreadable
     unjudged = {table(key) for key, _ in wrong}
+    if users is not None and config.access.file is None:
+        config = config.using(access=attrs.evolve(config.access, file=users))
     problems = [Problem(key, fixed_keys.why(key) or why) for key, why in wrong]
     problems += [each for each in found(config, schema) if not unjudged.intersection(_around(each.key, each.other))]
     if problems:

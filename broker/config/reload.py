@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from broker.config.keys import pattern_of
 from broker.config.schema import Config, Schema
 
 HIDDEN = "(hidden)"
@@ -102,7 +103,7 @@ class _Table:
         replaceable = {
             f"{section.name}.{key}": why for section in schema.sections for key, why in section.replaceable.items()
         }
-        return cls(_pattern(reloadable(schema)), replaceable, named)
+        return cls(pattern_of(reloadable(schema)), replaceable, named)
 
     def reloadable(self, key: str) -> bool:
         return self.pattern.fullmatch(key) is not None
@@ -176,11 +177,6 @@ def _below(here: str, name: str) -> str:
 
 def _by_name(entries: Sequence[Any]) -> Mapping[str, Any]:
     return {each.name: each for each in entries}
-
-
-def _pattern(keys: Iterable[str]) -> re.Pattern[str]:
-    each = (re.escape(key).replace(r"\[\*\]", r"\[[^\]]*\]").replace(r"\*", ".*") for key in keys)
-    return re.compile("|".join(each), re.DOTALL)
 
 
 def _shown(value: Any, secret: bool) -> str:

@@ -29,7 +29,8 @@ class Binding:
 
     ``key`` is the dotted key of its address in the configuration, ``title`` the name of the listener in logs and in
     the state of the daemon. Several sockets of one title are opened and closed together. A ``required`` listener
-    fails the start when it cannot be opened. ``datagrams``: UDP instead of a stream.
+    fails the start when it cannot be opened. ``datagrams``: UDP instead of a stream. ``members``: its peers are other
+    brokers of the cluster, which have keys of their own, and no users.
     """
 
     key: str
@@ -37,6 +38,7 @@ class Binding:
     where: Endpoint
     required: bool = False
     datagrams: bool = False
+    members: bool = False
 
     def overlaps(self, other: Binding) -> bool:
         """Return True if the two cannot both be bound."""
@@ -79,10 +81,6 @@ class Settings:
 
     def warnings(self, resolves: Resolves) -> Iterable[str]:
         """Return what may surprise, a sentence each. The values are valid."""
-        return ()
-
-    def wants_users(self) -> Iterable[str]:
-        """Return the dotted keys whose values need a users file (``access.file``)."""
         return ()
 
 
@@ -130,7 +128,6 @@ def section(name: str, default: S, option: PortOption | None = None) -> Section[
         {each.name: each.key.replaceable for each in key.declared(values) if each.key.replaceable},
         tuple(each.name for each in key.declared(values) if each.entry is not None and key.is_named(each.entry)),
         lambda given, named: key.read(name, given.normal(), named),
-        values.wants_users,
         option,
         example,
     )
@@ -163,7 +160,6 @@ class Section(Generic[V]):
       restart where there was none before, or is none now; each with the reason, for operators.
     - ``named``: arrays of tables that a reload compares by their ``name``, relative to the table.
     - ``read``: the values with the secrets of the files that they name.
-    - ``wants_users``: the dotted keys whose values need a users file (``access.file``).
     - ``option``: the command-line option, if there is one.
     - ``example``: returns its part of the example file.
     """
@@ -179,7 +175,6 @@ class Section(Generic[V]):
     replaceable: Mapping[str, str] = attrs.field(factory=dict)
     named: tuple[str, ...] = ()
     read: Callable[[V, Named], V] = _same
-    wants_users: Callable[[V], Iterable[str]] = _nothing
     option: PortOption | None = None
     example: Callable[[], str] = str
 

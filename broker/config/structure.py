@@ -20,6 +20,9 @@ from broker.config.keys import join
 MAX_INTEGER = 2**63 - 1
 """The largest integer of TOML. tomllib accepts larger ones, which neither a float nor an error message can hold."""
 
+UNKNOWN = "unknown key"
+"""Beginning of the problem of a key that there is not."""
+
 Path = tuple[str | int, ...]
 
 V = TypeVar("V")
@@ -117,7 +120,7 @@ def _problems(error: BaseException, path: Path, type_: Any = None) -> Iterator[_
         known = [field.name for field in attrs.fields(error.cl)]
         for name in sorted(error.extra_fields):
             near = get_close_matches(name, known, 1)
-            yield _Problem((*path, name), "unknown key" + (f"; did you mean {near[0]!r}?" if near else ""))
+            yield _Problem((*path, name), UNKNOWN + (f"; did you mean {near[0]!r}?" if near else ""))
     elif isinstance(error, KeyError):
         yield _Problem(path, "is missing", missing=type_)
     elif isinstance(error, _Wrong):

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+import attrs
 
 from broker.config.keys import join, parent
 
@@ -33,10 +35,23 @@ _VALUE = re.compile(
 )
 
 
-def lines(text: str) -> dict[str, int]:
-    """Return the line, from 1, of every key and table of a valid TOML text."""
-    text = text.replace("\r\n", "\n")
-    found: dict[str, int] = {}
+@attrs.frozen
+class Statement:
+    """A header, or a key with its value, in a text with newlines only.
+
+    ``names`` are the dotted keys of the tables that it implies, and at last its own. ``start`` and ``end`` are its
+    first character and the one after its line.
+    """
+
+    names: tuple[str, ...]
+    line: int
+    start: int
+    end: int
+    header: bool
+
+
+def statements(text: str) -> Iterator[Statement]:
+    """Yield the statements of a valid TOML text without carriage returns."""
     arrays: dict[str, int] = {}
     here = ""
     at, line, counted = 0, 1, 0
@@ -45,16 +60,28 @@ def lines(text: str) -> dict[str, int]:
         line, counted = line + text.count("\n", counted, at), at
         header, key = _HEADER.match(text, at), _KEY.match(text, at)
         if header is not None:
-            here = _open(_parts(header[2]), header[1] == "[[", arrays, found, line)
-            at = header.end()
+            names = _opened(_parts(header[2]), header[1] == "[[", arrays)
+            here = names[-1] if names else ""
+            end = text.find("\n", header.end()) + 1 or len(text)
         elif key is not None:
-            name = here
+            name, names = here, []
             for part in _parts(key[1]):
                 name = join(name, part)
-                found.setdefault(name, line)
-            at = _after_value(text, key.end())
+                names.append(name)
+            end = _after_value(text, key.end())
         else:
-            return found
+            return
+        yield Statement(tuple(names), line, at, end, header is not None)
+        at = end
+
+
+def lines(text: str) -> dict[str, int]:
+    """Return the line, from 1, of every key and table of a valid TOML text."""
+    found: dict[str, int] = {}
+    for each in statements(text.replace("\r\n", "\n")):
+        for name in each.names:
+            found.setdefault(name, each.line)
+    return found
 
 
 def line_of(found: Mapping[str, int], key: str) -> int | None:
@@ -84,18 +111,18 @@ def _parts(key: str) -> list[str]:
     return parts
 
 
-def _open(parts: list[str], element: bool, arrays: dict[str, int], found: dict[str, int], line: int) -> str:
-    """Return the key of the table that a header opens; ``element``: the header adds one to an array of tables."""
-    here = ""
+def _opened(parts: list[str], element: bool, arrays: dict[str, int]) -> list[str]:
+    """Return the keys of the tables that a header opens; ``element``: the header adds one to an array of tables."""
+    here, names = "", []
     for number, part in enumerate(parts, 1):
         here = join(here, part)
-        found.setdefault(here, line)
+        names.append(here)
         if element and number == len(parts):
             arrays[here] = arrays.get(here, 0) + 1
         if here in arrays:
             here = join(here, arrays[here] - 1)
-            found.setdefault(here, line)
-    return here
+            names.append(here)
+    return names
 
 
 def _after_value(text: str, at: int) -> int:

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from broker import pem
+from broker.config.daemon_settings import OPEN_FILE
 from broker.config.problem import Problem
 from broker.config.schema import Config, Schema
 from broker.config.section import Binding
+
+NEEDS_USERS = f"""\
+can be reached from other machines: a users file must say who may do what. Write
+    [access]
+    file = "users.toml"  # 'brokerctl passwd NAME --add --file users.toml' makes it
+or, where everybody may do everything,
+    [access]
+    file = "{OPEN_FILE}"  # as the option --open"""
+"""The end of the error of a listener, with the lines that the operator has to write."""
 
 
 def found(config: Config, schema: Schema) -> list[Problem]:
@@ -28,10 +38,12 @@ def bindings(config: Config, schema: Schema) -> Iterator[Binding]:
 
 
 def _without_users(config: Config, schema: Schema) -> Iterator[Problem]:
+    """Yield the listeners that other machines reach, if no users file says who may do what there."""
     if config.access.file is None:
-        for section, values in schema.values(config):
-            for key in section.wants_users(values):
-                yield Problem(key, '"users" needs a users file: set access.file', "access.file")
+        reached = (each for each in bindings(config, schema) if not each.where.loopback and not each.members)
+        # Several sockets may have one key.
+        for key, where in {each.key: each.where.where for each in reached}.items():
+            yield Problem(key, f"{where} {NEEDS_USERS}", "access.file")
 
 
 def _unusable(config: Config, schema: Schema) -> Iterator[Problem]:

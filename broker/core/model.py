@@ -254,20 +254,16 @@ def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
 @attrs.frozen
 class Rights:
     """Rights to offer services: patterns of names (shell patterns ``*``, ``?``, ``[...]``, case-sensitive), and the
-    number of services. A name must match one of ``offer`` and one of ``granted``, the patterns of the users file."""
+    number of services."""
 
     offer: tuple[str, ...] = ("*",)
     services: int = 1_000
-    granted: tuple[str, ...] = ("*",)
 
     def permits(self, name: str) -> bool:
         """Return whether a service of this name may be offered. The broker's own names never may."""
         if name.startswith(OWN_PREFIX):
             return False
-        for patterns in (self.offer, self.granted):
-            if patterns != ("*",) and _compiled(patterns).match(name) is None:
-                return False
-        return True
+        return self.offer == ("*",) or _compiled(self.offer).match(name) is not None
 
 
 @attrs.frozen

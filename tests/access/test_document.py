@@ -52,10 +52,13 @@ def test_a_token_without_expiry_stays_valid() -> None:
         (tokens.hashed(TOKEN), TOKEN, 9, "is not of the form sha256:"),
         ("1970-01-01T00:16:40Z", "1970-01-01", 10, "has no time zone"),
         ("1970-01-01T00:16:40Z", "soon", 10, "is no time of RFC 3339"),
-        ('operations = ["*"]', 'operations = ["veiw"]', 18, "matches no operation; there are find, offer"),
+        ('operations = ["*"]', 'operations = ["veiw"]', 18, "matches no operation; there are login, find, offer"),
         ('operations = ["*"]', "operations = []", 18, "is empty"),
         ('listeners = ["elko*"', 'listener = ["elko*"', 23, "unknown key; did you mean"),
         ('certificates = ["Ann.example"]', 'certificates = ["Ann.example", "ann.EXAMPLE"]', 5, "is the same as"),
+        ('name = "ann"', 'name = "anonymous"', 3, "stands for peers without a credential"),
+        ('users = ["anonymous"]', 'users = [""]', 27, 'peers without a credential are "anonymous"'),
+        ('names = ["public-*"]', 'names = ["queue:"]', 29, 'has no name after the colon; "queue:\\*" matches all'),
     ],
 )
 def test_a_mistake_is_reported_with_its_line_and_without_secrets(old: str, new: str, line: int, why: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.access.document import parse
-from broker.access.grants import EVERYTHING, Grants, Right, grants_of
+from broker.access.grants import EVERYTHING, KINDS, OTHER, Grants, Right, grants_of
 from tests.access.users import FILE
 
 RIGHTS = parse("users.toml", FILE).rights
@@ -35,14 +35,48 @@ def test_a_right_is_of_users_listeners_operations_and_names(
     assert grants_of(user, listener, RIGHTS).may(operation, name) is granted
 
 
-def test_the_anonymous_user_matches_no_pattern_but_the_empty_one() -> None:
-    rights = [Right(("*",), ("find",))]
+@pytest.mark.parametrize("pattern", ["*", "anon*", "anonymou?", ""])
+def test_the_anonymous_user_matches_its_name_and_no_pattern(pattern: str) -> None:
+    rights = [Right((pattern,), ("find",))]
     assert not grants_of("", "http", rights).may_some("find")
-    assert grants_of("ann", "http", rights).may("find", "x")
+    assert grants_of("", "http", [Right((pattern, "anonymous"), ("find",))]).may("find", "x")
+
+
+def test_a_pattern_with_a_kind_is_for_names_of_that_kind() -> None:
+    rights = [Right(("a",), ("publish", "find"), names=("queue:jobs *", "topic:{user} news", "service:x", "queues:*"))]
+    grants = grants_of("a", "mtl", rights)
+    allowed = {
+        (operation, kind, name)
+        for operation in ("publish", "find")
+        for kind in (*KINDS, OTHER)
+        for name in ("jobs 1", "a news", "x", "queues:1")
+        if grants.may(operation, name, kind)
+    }
+    assert allowed == {
+        (operation, kind, name)
+        for operation in ("publish", "find")
+        for kind, name in [
+            ("queue", "jobs 1"),
+            ("topic", "a news"),
+            ("service", "x"),
+            *((kind, "queues:1") for kind in (*KINDS, OTHER)),
+        ]
+    }
+    assert grants.patterns("find") == ("queues:*", "x")
+
+
+def test_login_alone_is_a_right_that_does_nothing() -> None:
+    alone, more = (grants_of("a", "mtl", [Right(("a",), rights)]) for rights in (("login",), ("login", "find")))
+    assert [(each.some, each.acts) for each in (Grants(), alone, more, EVERYTHING)] == [
+        (False, False),
+        (True, False),
+        (True, True),
+        (True, True),
+    ]
 
 
 def test_a_pattern_with_the_users_name_takes_its_special_characters_literally() -> None:
-    rights = [Right(("*", ""), ("offer",), names=("{user}-*",))]
+    rights = [Right(("*", "anonymous"), ("offer",), names=("{user}-*",))]
     assert grants_of("a.b", "http", rights).may("offer", "a.b-1")
     assert not grants_of("a.b", "http", rights).may("offer", "aXb-1")
     # Without a name, the pattern would allow everything.

@@ -156,34 +156,16 @@ def test_the_tables_are_bounded(gate: LoginGate) -> None:
     assert gate.knows("10.0.0.200", "bob")
 
 
-# passwords that belong to no user
+# tokens that a person chose
 
 
-def attempt(gate: LoginGate, code: str, address: str = HERE, password: str = "figleaf") -> Reason | None:
-    """The reason for which this code is refused; None if it is right."""
-    try:
-        gate.check(address, code, password)
-    except Refusal as refusal:
-        return refusal.reason
-    return None
-
-
-@pytest.mark.parametrize("code", ["", "Figleaf", "figleaf ", "\u00e9", "figlea", "\ud800"])
-def test_only_the_very_password_is_right(gate: LoginGate, code: str) -> None:
-    assert attempt(gate, code) is WRONG
-    assert attempt(gate, "figleaf") is None
-
-
-def test_the_right_password_is_not_compared_either_while_guesses_are_refused(clock: Clock, gate: LoginGate) -> None:
-    assert [attempt(gate, "wrong") for _ in range(GUESSES + 1)] == [WRONG] * GUESSES + [EARLY]
-    assert attempt(gate, "figleaf") is EARLY
-    assert attempt(gate, "figleaf", THERE) is None
+def test_guesses_at_tokens_count_together_and_refuse_no_user(clock: Clock, gate: LoginGate) -> None:
+    for _ in range(GUESSES):
+        gate.begin_token(HERE)
+    with pytest.raises(Refusal):
+        gate.begin_token(HERE)
+    gate.begin_token(THERE).right()
+    assert guess(gate)
     clock.advance(GUESS_EVERY)
-    assert attempt(gate, "figleaf") is None
-
-
-def test_guesses_at_one_password_count_wherever_it_is_and_do_not_refuse_another(gate: LoginGate) -> None:
-    for _ in range(GUESSES + 1):
-        attempt(gate, "wrong")
-    assert attempt(gate, "other", password="other") is None
-    assert attempt(gate, "figleaf") is EARLY
+    gate.begin_token(HERE).right()
+    assert not gate.knows(HERE, "")

@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from broker.access import password_verifiers
+from broker.access import password_verifiers, tokens
 from broker.access.document import password_credential
 from broker.access.guarded_file import CHECK
 from broker.access.guarded_reading import BadUsers
@@ -143,7 +143,7 @@ def test_a_token_a_certificate_and_a_key_authenticate_their_user(rig: Rig) -> No
 
 def test_a_token_a_certificate_and_a_key_are_never_refused_for_guesses(rig: Rig) -> None:
     for _ in range(100):
-        assert refused_token(rig, TOKEN[:-1]).reason is Reason.WRONG_CREDENTIALS
+        assert refused_token(rig, TOKEN[:-1] + "!").reason is Reason.WRONG_CREDENTIALS
         rig.login("ann", "x")
     assert rig.access.by_token(TOKEN, HERE).name == "ann"
     assert rig.access.by_certificate(("ann.example",), HERE) is not None
@@ -152,6 +152,17 @@ def test_a_token_a_certificate_and_a_key_are_never_refused_for_guesses(rig: Rig)
 
 
 # guesses
+
+
+def test_a_token_that_a_person_chose_passes_the_gate(rig: Rig) -> None:
+    rig.change(FILE.replace(tokens.hashed(TOKEN), tokens.hashed("figleaf")))
+    assert rig.access.by_token("figleaf", HERE).name == "ann"
+    for _ in range(GUESSES):
+        assert refused_token(rig, "guess").reason is Reason.WRONG_CREDENTIALS
+    assert refused_token(rig, "figleaf").reason is refused_token(rig, "guess").reason is Reason.TOO_MANY_GUESSES
+    assert rig.access.by_token("figleaf", THERE).name == "ann"
+    rig.clock.advance(GUESS_EVERY)
+    assert rig.access.by_token("figleaf", HERE).name == "ann"
 
 
 def test_a_guessed_user_is_refused_without_a_check_and_no_other_one(rig: Rig) -> None:

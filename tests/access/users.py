@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from broker.access import tokens
 from broker.access.password_verifiers import MIN_ITERATIONS, of
+from broker.config.daemon_settings import OPEN_FILE
 
 KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 """A CURVE public key."""
@@ -42,12 +44,47 @@ listeners = ["elko*", "http"]
 names = ["{{user}}-*", "shared"]
 
 [[rights]]
-users = [""]
+users = ["anonymous"]
 operations = ["find"]
 names = ["public-*"]
 """
 """Ann may do everything, and has a token that expires at second 1000 of the epoch. Bob has some names, the anonymous
 user fewer."""
+
+
+def user(name: str, *credentials: str) -> str:
+    """The table of a user, with lines of credentials."""
+    return "\n".join(["[[users]]", f'name = "{name}"', *credentials, ""])
+
+
+def right(users: str, operations: str = "*", listeners: str = "*", *names: str) -> str:
+    """The table of a right: patterns between spaces, and patterns of names."""
+    return "\n".join(
+        [
+            "[[rights]]",
+            f"users = {json.dumps(users.split())}",
+            f"operations = {json.dumps(operations.split())}",
+            f"listeners = {json.dumps(listeners.split())}",
+            *([f"names = {json.dumps(names)}"] if names else []),
+            "",
+        ]
+    )
+
+
+ELSEWHERE = right("anonymous", "*", "elko* director* console http dbp dns")
+"""The right of peers without a user to everything at listeners that a test is not about."""
+
+ACCESS = '\n[access]\nfile = "users.toml"\n'
+"""The section that names the users file."""
+
+
+OPEN = f'\n[access]\nfile = "{OPEN_FILE}"\n'
+"""The section that names the users file by which everybody may do everything."""
+
+
+def token(text: str) -> str:
+    """The table of a token, after that of its user."""
+    return f'[[users.tokens]]\nlabel = "{text}"\nhash = "{tokens.hashed(text)}"\n'
 
 
 def put(path: Path, content: str, mode: int = 0o600) -> str:

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import FieldInfo
 
-from broker.access.login_gate import GUESS_EVERY, GUESSES
 from broker.admin.console import ConsoleSession, Shown
 from broker.admin.console_login import MAX_LINE, ConsoleReader, Line
 from broker.core.counters import Counters
@@ -28,6 +27,7 @@ from broker.wires.counter import Counter, Documentation
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.commands import WIDTH, broker_dialect
 from broker.wires.views import Column, View
+from tests.access.memory import MemoryAccess
 from tests.wires.recording import Client, ElkoFarm, RecordingPeer, desc, found, nothing, remembered, told
 
 IAC, DONT, DO, WONT, WILL, SB, SE = 255, 254, 253, 252, 251, 250, 240
@@ -68,6 +68,10 @@ def parsed(text: str) -> list[Any]:
     return values
 
 
+USERS = MemoryAccess(tokens={"figleaf": "operator"})
+"""An operator who has a token; peers without a user may do nothing."""
+
+
 @pytest.fixture
 def farm() -> ElkoFarm:
     return ElkoFarm(launchers=[Launcher("web", "run web")])
@@ -75,7 +79,7 @@ def farm() -> ElkoFarm:
 
 def enter(
     farm: ElkoFarm,
-    password: str | None = None,
+    users: bool = False,
     address: str = "127.0.0.1:7",
     patience: int = 1_000_000,
     **shown: Any,
@@ -83,7 +87,7 @@ def enter(
     return Operator(
         lambda to: (
             ConsoleReader(),
-            ConsoleSession([broker_dialect(farm.wiring)], Shown(**shown), password, farm.gate, to),
+            ConsoleSession([broker_dialect(farm.wiring)], Shown(**shown), to, USERS if users else None),
         ),
         RecordingPeer(True, address, patience),
     )
@@ -423,8 +427,8 @@ def test_views_are_in_the_help_and_cost_no_op_its_place(farm: ElkoFarm) -> None:
     assert operator.get("ping") == [{"to": "admin", "op": "pong"}]
 
 
-def test_a_view_is_for_those_who_gave_the_password(farm: ElkoFarm) -> None:
-    operator = enter(farm, password="figleaf", views={"farm names": lambda pattern: {"secret": pattern}})
+def test_a_view_is_for_those_who_logged_in(farm: ElkoFarm) -> None:
+    operator = enter(farm, True, views={"farm names": lambda pattern: {"secret": pattern}})
     assert "secret" not in operator.type("farm names")
 
 
@@ -535,51 +539,43 @@ def test_a_line_that_is_too_long_closes(farm: ElkoFarm, operator: Operator) -> N
     assert str(MAX_LINE) in operator.read()
 
 
-# the password
+# the login
 
 
-def test_a_password_is_asked_for_first(farm: ElkoFarm) -> None:
-    operator = enter(farm, "figleaf")
-    assert operator.read() == "password:\n"
-    assert "help" in operator.type("figleaf")
+def test_a_user_is_asked_for_first(farm: ElkoFarm) -> None:
+    operator = enter(farm, True)
+    assert operator.read() == "login NAME, or token TOKEN:\n"
+    assert "help" in operator.type("token figleaf")
     assert operator.get("ping") == [{"to": "admin", "op": "pong"}]
 
 
-@pytest.mark.parametrize("line", ["wrong", "help", '{op:"shutdown", self:true}', "Figleaf", "figleaf2", "\u00e9"])
+@pytest.mark.parametrize("line", ["wrong", "Figleaf", "figleaf2", "\u00e9"])
 def test_anything_else_closes_and_does_nothing(farm: ElkoFarm, line: str) -> None:
-    operator = enter(farm, "figleaf")
-    text = operator.type(line, "figleaf", "shutdown self=true")
+    operator = enter(farm, True)
+    text = operator.type(f"token {line}", "token figleaf", "shutdown self=true")
     assert operator.closed
-    assert "wrong password" in text
+    assert "the token is wrong" in text
     assert "figleaf" not in text
     assert farm.control.calls == []
     assert [refusal.reason for refusal in operator.peer.refusals] == [Reason.WRONG_CREDENTIALS]
 
 
-def test_without_the_password_nothing_is_told(farm: ElkoFarm) -> None:
-    operator = enter(farm, "figleaf")
-    operator.type("", "  ")
+@pytest.mark.parametrize("line", ["help", '{op:"shutdown", self:true}', "figleaf"])
+def test_nothing_is_done_before_the_login(farm: ElkoFarm, line: str) -> None:
+    operator = enter(farm, True)
+    operator.read()
+    assert operator.type(line) == "error: type login NAME, or token TOKEN\n"
+    assert not operator.closed
+    assert farm.control.calls == []
+
+
+def test_without_a_login_nothing_is_told(farm: ElkoFarm) -> None:
+    operator = enter(farm, True)
+    operator.read()
     farm.client().offer(desc("bank"))
     assert operator.read() == ""
     operator.session.input_ended()
     operator.drop()
-
-
-def test_guesses_are_held_up_by_address(farm: ElkoFarm) -> None:
-    def attempt(word: str, address: str) -> str:
-        operator = enter(farm, "figleaf", address=address)
-        operator.read()
-        text = operator.type(word)
-        assert operator.closed is ("error" in text)
-        return text
-
-    for port in range(GUESSES):
-        assert attempt("wrong", f"192.0.2.1:{port}") == "error: wrong password\n"
-    assert "too many wrong passwords" in attempt("wrong", "192.0.2.1:9")
-    assert "too many wrong passwords" in attempt("figleaf", "192.0.2.1:9")
-    assert "help" in attempt("figleaf", "192.0.2.2:9")
-    farm.clock.advance(GUESS_EVERY)
-    assert "help" in attempt("figleaf", "192.0.2.1:9")
 
 
 # watching
@@ -660,14 +656,12 @@ STRAYS = [
 ]
 
 
-@pytest.mark.parametrize("password", [None, "figleaf"])
+@pytest.mark.parametrize("users", [False, True])
 @pytest.mark.parametrize("stray", STRAYS)
-def test_nothing_is_executed_of_what_a_page_makes_a_browser_send(
-    farm: ElkoFarm, stray: bytes, password: str | None
-) -> None:
-    data = stray + b"figleaf\r\nshutdown self=true\r\nfiglea"
+def test_nothing_is_executed_of_what_a_page_makes_a_browser_send(farm: ElkoFarm, stray: bytes, users: bool) -> None:
+    data = stray + b"token figleaf\r\nshutdown self=true\r\ntoken figlea"
     for size in (len(data), 1, 2, 7):
-        operator = enter(farm, password)
+        operator = enter(farm, users)
         operator.read()
         for at in range(0, len(data), size):
             operator.send(data[at : at + size])
@@ -785,11 +779,11 @@ def test_the_cuts_between_reads_mean_nothing(parts: list[bytes], data: st.DataOb
         ([IAC, NOP, IAC, ARE_YOU_THERE], []),
     ],
 )
-@pytest.mark.parametrize("password", [None, "figleaf"])
+@pytest.mark.parametrize("users", [False, True])
 def test_whatever_a_telnet_asks_for_is_answered_no(
-    farm: ElkoFarm, asked: list[int], answer: list[int] | None, password: str | None
+    farm: ElkoFarm, asked: list[int], answer: list[int] | None, users: bool
 ) -> None:
-    whole, bytewise = enter(farm, password), enter(farm, password)
+    whole, bytewise = enter(farm, users), enter(farm, users)
     whole.peer.written.clear()
     bytewise.peer.written.clear()
     whole.send(bytes(asked))
@@ -800,15 +794,15 @@ def test_whatever_a_telnet_asks_for_is_answered_no(
     if answer is not None:
         assert written == bytes(answer)
     whole.peer.written.clear()
-    assert "error" not in whole.type(password or "ping"), "it goes on line by line"
+    assert "error" not in whole.type("token figleaf" if users else "ping"), "it goes on line by line"
 
 
-@pytest.mark.parametrize("password", [None, "secret"])
-def test_an_operator_who_has_gone_needs_no_garbage_collection(farm: ElkoFarm, password: str | None) -> None:
+@pytest.mark.parametrize("users", [False, True])
+def test_an_operator_who_has_gone_needs_no_garbage_collection(farm: ElkoFarm, users: bool) -> None:
     peer = RecordingPeer(True, "127.0.0.1:7", 1_000_000)
-    session = ConsoleSession([broker_dialect(farm.wiring)], Shown(), password, farm.gate, peer)
-    if password is not None:
-        session.receive(Line("secret"))
+    session = ConsoleSession([broker_dialect(farm.wiring)], Shown(), peer, USERS if users else None)
+    if users:
+        session.receive(Line("token figleaf"))
     session.receive(Line("servicedesc"))
     gone = ref(session)
     gc.collect()

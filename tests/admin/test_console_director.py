@@ -8,13 +8,14 @@ from weakref import ref
 
 import pytest
 
-from broker.access.login_gate import LoginGate
-from broker.access.principal import Principal
+from broker.access.principal import Access, Principal
 from broker.admin.console import PRETTY, ConsoleSession, Shown
 from broker.admin.console_login import ConsoleReader, Line
 from broker.wires.dialect import Dialect
 from broker.wires.elko.codec.director_messages import ADMIN
 from broker.wires.elko.commands import DIRECTOR, WIDTH, broker_dialect, director_dialect
+from broker.wires.elko.sessions.authentication import AccessControl
+from tests.access.memory import MemoryAccess
 from tests.admin.test_console import Operator, enter
 from tests.wires.elko.director_recording import DirectorFarm, opens, reserve
 from tests.wires.recording import ElkoFarm, RecordingPeer
@@ -34,11 +35,11 @@ def both(broker: ElkoFarm, farm: DirectorFarm) -> list[Dialect]:
     return [broker_dialect(broker.wiring), director_dialect(farm.wiring)]
 
 
-def at_the_console(farm: DirectorFarm, password: str | None = None) -> Operator:
+def at_the_console(farm: DirectorFarm, access: Access | None = None) -> Operator:
     """An operator of a broker that has this director."""
     broker = ElkoFarm()
     operator = Operator(
-        lambda to: (ConsoleReader(), ConsoleSession(both(broker, farm), Shown(), password, broker.gate, to)),
+        lambda to: (ConsoleReader(), ConsoleSession(both(broker, farm), Shown(), to, access)),
         RecordingPeer(True, "127.0.0.1:7"),
     )
     operator.read()
@@ -201,9 +202,9 @@ def test_on_the_wire_an_order_to_nobody_has_no_answer(farm: DirectorFarm) -> Non
     assert admin.reasons == []
 
 
-def test_it_is_for_those_who_gave_the_password(farm: DirectorFarm) -> None:
+def test_it_is_for_those_who_logged_in(farm: DirectorFarm) -> None:
     opens(farm.server("cs1"), "context-a")
-    operator = at_the_console(farm, password="figleaf")
+    operator = at_the_console(farm, MemoryAccess())
     assert "context-a" not in operator.type("director listcontexts")
 
 
@@ -238,7 +239,7 @@ def test_a_large_dump_is_shown_as_it_is(farm: DirectorFarm, operator: Operator) 
 def test_either_of_the_sessions_may_be_the_last_to_answer(waiting: str) -> None:
     farm, broker = DirectorFarm(), ElkoFarm()
     operator: Any = Operator(
-        lambda to: (ConsoleReader(), ConsoleSession(both(broker, farm), Shown(), None, broker.gate, to)),
+        lambda to: (ConsoleReader(), ConsoleSession(both(broker, farm), Shown(), to)),
         RecordingPeer(True, "127.0.0.1:7"),
     )
     crowded(farm)
@@ -263,7 +264,7 @@ def test_either_of_the_sessions_may_be_the_last_to_answer(waiting: str) -> None:
 def test_an_operator_who_has_gone_needs_no_garbage_collection(farm: DirectorFarm) -> None:
     broker = ElkoFarm()
     peer = RecordingPeer(True, "127.0.0.1:7")
-    session = ConsoleSession(both(broker, farm), Shown(), None, broker.gate, peer)
+    session = ConsoleSession(both(broker, farm), Shown(), peer)
     for command in ("director listusers", "director watch user-joe"):
         session.receive(Line(command))
     farm.clock.advance(1)
@@ -279,10 +280,10 @@ def test_an_operator_who_has_gone_needs_no_garbage_collection(farm: DirectorFarm
 
 
 def test_operators_share_the_access_of_their_dialect(farm: DirectorFarm) -> None:
-    gates = {id(each) for each in gc.get_objects() if isinstance(each, LoginGate)}
+    gates = {id(each) for each in gc.get_objects() if isinstance(each, AccessControl)}
     dialects = both(ElkoFarm(), farm)
     made = []
     for _ in range(3):
         made += [dialect.converse(RecordingPeer(True, "127.0.0.1:7"), Principal()) for dialect in dialects]
-    new = [each for each in gc.get_objects() if isinstance(each, LoginGate) and id(each) not in gates]
-    assert len(new) == len(dialects) + 1, "one of each dialect, and that of the farm"
+    new = [each for each in gc.get_objects() if isinstance(each, AccessControl) and id(each) not in gates]
+    assert len(new) == len(dialects)

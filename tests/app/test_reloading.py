@@ -7,14 +7,15 @@ from typing import Any
 
 import attrs
 
-from broker.app.configuration import Config, merged, parse
+from broker.app.configuration import Config, merged, parse, read
 from broker.app.reloading import Reloader
-from broker.config.daemon_settings import FIRST_OR_LAST, Access, Broker, Console
+from broker.config.daemon_settings import FIRST_OR_LAST, Access, Broker, Notify, NotifyRule
 from broker.config.errors import BadConfig
 from broker.core.control import KeyChange, ReloadResult
 from broker.net.tls import Certificates
 from broker.wires.elko.config import BrokerListener, Elko
 from broker.wires.mc0.config import Mc0
+from broker.wires.mtl.config import Mtl
 from tests.threads import Thread, immediately
 
 A, B, C = BrokerListener("a"), BrokerListener("b", "unix:/b"), BrokerListener("c", "unix:/c")
@@ -42,18 +43,20 @@ def outcome(reloader: Reloader) -> ReloadResult:
 
 
 def test_a_reload_applies_what_it_can() -> None:
-    new = Config(broker=Broker(grace=5.0, state="/x"), console=Console(password="geheim"))
-    result, running = reload(Config(), new)
+    pager = NotifyRule("pager", url="http://h/", secret="geheim")
+    old = Config(notify=Notify(rules=(attrs.evolve(pager, secret=None),)))
+    new = Config(broker=Broker(grace=5.0, state="/x"), notify=Notify(rules=(pager,)))
+    result, running = reload(old, new)
     assert result.changed == (
         KeyChange("broker.grace", "60.0", "5.0"),
-        KeyChange("console.password", "(not set)", "(hidden)"),
+        KeyChange("notify.rules[pager].secret", "(not set)", "(hidden)"),
     )
     assert result.restart == (KeyChange("broker.state", "(not set)", '"/x"'),)
     assert (result.refused, result.problems) == ((), ())
     assert running == new.using(broker=Broker(grace=5.0))
     assert list(result.lines)[-3:] == [
         "changed: broker.grace: 60.0 -> 5.0",
-        "changed: console.password: (not set) -> (hidden)",
+        "changed: notify.rules[pager].secret: (not set) -> (hidden)",
         'restart needed: broker.state: (not set) -> "/x"',
     ]
 
@@ -81,18 +84,12 @@ def test_without_a_file_there_is_nothing_to_reload() -> None:
 
 
 def test_keys_that_would_be_unsafe_with_those_that_need_a_restart_are_refused() -> None:
-    open_to_all = BrokerListener(endpoint="tcp:9000", auth="password", code="geheim")
-    closed = BrokerListener(endpoint="tcp:9000:interface=127.0.0.1")
-    old = Config(elko=Elko((open_to_all,)))
-    result, running = reload(old, Config(elko=Elko((closed,)), broker=Broker(grace=1.0)))
+    old = Config(elko=Elko((BrokerListener(),)))
+    pages = BrokerListener(transport="websocket", origins=("https://a.example",))
+    result, running = reload(old, Config(elko=Elko((pages,)), broker=Broker(grace=1.0)))
     assert result.problems
     assert all(each.endswith(" (with the keys that need a restart)") for each in result.problems)
-    assert "geheim" not in result.text
-    assert [each.key for each in result.refused] == [
-        "broker.grace",
-        "elko.listeners[main].auth",
-        "elko.listeners[main].code",
-    ]
+    assert [each.key for each in result.refused] == ["broker.grace", "elko.listeners[main].origins"]
     assert (result.changed, running) == ((), old)
 
 
@@ -118,15 +115,25 @@ def test_the_first_users_file_and_the_end_of_the_last_one_need_a_restart_for_a_r
 
 def test_what_needs_the_first_users_file_waits_for_the_restart_with_it(tmp_path: Path) -> None:
     old = Config(elko=Elko((BrokerListener(endpoint="tcp:9000:interface=127.0.0.1"),)))
-    wanted = BrokerListener(endpoint="tcp:9000:interface=127.0.0.1", auth="users")
+    wanted = BrokerListener(endpoint="tcp:9000")
     result, running = reload(old, Config(elko=Elko((wanted,)), access=users_file(tmp_path)))
-    assert result.problems == (
-        'elko.listeners[0].auth: "users" needs a users file: set access.file '
-        "(access.file takes its new value at a restart only)",
-    )
-    assert [each.key for each in result.refused] == ["elko.listeners[main].auth"]
-    assert [each.key for each in result.restart] == ["access.file"]
+    assert result.problems == ()
+    assert [each.key for each in result.restart] == ["elko.listeners[main].endpoint", "access.file"]
     assert running == old
+
+
+def test_keys_that_are_gone_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('[broker]\ngrace = 1.0\n[console]\npassword = "geheim"\n[mc0]\nauth = "open"\n')
+    running: list[Config] = []
+    reloader = Reloader(Config, lambda: read(path), lambda: (), running.append, immediately)
+    result = outcome(reloader)
+    assert [each.partition(" is no key any more")[0] for each in result.problems] == [
+        f"{path}:4: console.password:",
+        f"{path}:6: mc0.auth:",
+    ]
+    assert "geheim" not in result.text
+    assert (result.changed, running) == ((), [])
 
 
 class Unreadable(Certificates):
@@ -184,19 +191,21 @@ def test_listeners_that_came_or_went_wait_for_the_restart() -> None:
 
 
 def test_no_secret_is_shown() -> None:
-    listener = BrokerListener("c", "unix:/c", auth="password", code="geheim")
-    new = Config(elko=Elko((A, listener)), mc0=Mc0(secret_key="x" * 40), console=Console(password="geheim"))
-    result, _ = reload(Config(elko=Elko((A,))), new)
+    mtl = Mtl(queue_store="postgresql://u@h/d", queue_store_password="geheim")
+    rule = NotifyRule("pager", url="http://h/", secret="geheim")
+    new = Config(mtl=mtl, mc0=Mc0(secret_key="x" * 40), notify=Notify(rules=(rule,)))
+    result, _ = reload(Config(), new)
     assert "geheim" not in result.text
     assert "x" * 40 not in result.text
-    assert "code = (hidden)" in result.text
+    assert "secret = (hidden)" in result.text
 
 
 def test_each_setting_is_shown_with_its_value() -> None:
-    config = Config(console=Console(password="geheim"), broker=Broker(service="east"))
+    mtl = Mtl(queue_store="postgresql://u@h/d", queue_store_password="geheim")
+    config = Config(mtl=mtl, broker=Broker(service="east"))
     reloader = Reloader(lambda: config, None, lambda: (), lambda config: None, immediately)
     settings = {each.key: (each.value, each.reloadable) for each in reloader.settings()}
     assert settings["broker.service"] == ('"east"', True)
     assert settings["broker.strict_listeners"] == ("false", False)
-    assert settings["console.password"] == ("(hidden)", True)
+    assert settings["mtl.queue_store_password"] == ("(hidden)", False)
     assert settings["elko.listeners[main].allow"] == ('["client", "admin"]', True)

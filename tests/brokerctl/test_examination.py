@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.brokerctl.doctor import SOON, Level, expiry
+from tests.access.users import put
 from tests.brokerctl.server import Canned, Server, ctl
 from tests.config.certificates import certificate
 from tests.integration.daemon import ROOT
@@ -86,18 +87,16 @@ def test_files_of_a_configuration_are_examined(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path, "soon", days=3)
     old, _ = certificate(tmp_path, "old", days=-1)
     key.chmod(0o644)
-    (tmp_path / "console.password").write_text("x\n")
-    (tmp_path / "console.password").chmod(0o600)
+    put(tmp_path / "users.toml", "nobody = true\n")
     file = tmp_path / "a.toml"
     file.write_text(
-        '[console]\npassword_file = "console.password"\n'
-        '[[elko.listeners]]\nauth = "open"\n'
+        '[access]\nfile = "users.toml"\n[[elko.listeners]]\n'
         f'endpoint = "tls:0:certificate={cert.name}:key={key.name}:ca={old.name}:interface=127.0.0.1"\n'
         f'[broker]\nstate = "{tmp_path}/state"\n'
     )
     code, found = examined("--offline", "--config", file)
     assert code == 1
-    assert found[str(tmp_path / "console.password")] == ("ok", "mode 0600")
+    assert found[str(tmp_path / "users.toml")] == ("ok", "mode 0600")
     assert found[str(key)][0] == "error"
     assert "all users of this machine can use it" in found[str(key)][1]
     assert found[str(cert)][0] == "warning"

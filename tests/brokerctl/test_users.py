@@ -55,3 +55,22 @@ def test_users_come_and_go_with_their_credentials(path: str) -> None:
     assert "carl\t1 certificates\n" in run("user", "list", "--file", path).output
     assert run("user", "remove", "carl", "--file", path).output == "carl is removed\n"
     assert "carl" not in run("user", "list", "--file", path).output
+
+
+def test_an_import_writes_both_files_and_says_what_is_left(tmp_path: Path) -> None:
+    old = put(tmp_path / "old.toml", '[[elko.listeners]]\nauth = "password"\ncode = "figleaf"\n')
+    result = run("user", "import", old)
+    assert (result.exit_code, result.stderr) == (0, "")
+    users = tmp_path / "users.toml"
+    assert f"{users} has the users and their rights" in result.output
+    assert parse(str(users), users.read_text()).tokens[tokens.hashed("figleaf")].user == "elko-main"
+    assert "figleaf" not in (tmp_path / "old.toml.new").read_text()
+
+
+def test_an_import_that_cannot_carry_a_rule_over_fails_with_the_file_written(tmp_path: Path) -> None:
+    rules = '[[mtl.rules]]\nusers = ["a"]\n[[mtl.rules]]\nread = ["*"]\n[[mtl.rules]]\nread = ["test:x"]\n'
+    old = put(tmp_path / "old.toml", f'[mtl]\nauth = "open"\n{rules}')
+    result = run("user", "import", old, "--to", str(tmp_path / "other.toml"))
+    assert result.exit_code == 1
+    assert "not carried over: mtl.rules[1] may give more than mtl.rules[0]" in result.stderr
+    assert "# mtl.rules[1]: not in force" in (tmp_path / "other.toml").read_text()

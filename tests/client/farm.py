@@ -10,8 +10,10 @@ from typing import Any
 
 import attrs
 
+from broker.access import editing
 from broker.client.blocking import Client
 from broker.client.mtl import Settings
+from tests.access.users import ELSEWHERE, put, right
 from tests.integration.daemon import Daemon, environment
 from tests.patience import PATIENCE
 
@@ -65,6 +67,15 @@ class Farm:
 
     def client(self, *arguments: Any, **more: Any) -> Client:
         return Client(self.places[0], *arguments, settings=QUICK, **more)
+
+    def password(self, name: str, password: str) -> None:
+        """Give a user, who may do everything over MTL, another password."""
+        path = self.directory / "users.toml"
+        if not path.exists():
+            put(path, ELSEWHERE + right("*", "*", "mtl"))
+        if name not in {each.name for each in editing.users(str(path))}:
+            editing.add_user(str(path), name)
+        editing.set_password(str(path), name, password)
 
     def run(self, command: str, *arguments: str, says: str = "") -> str:
         """Run one of the broker's commands with this input, and return its output."""

@@ -19,10 +19,11 @@ from broker.client.mtl import Delivery, Settings
 from broker.client.profiles import queue, registry, service
 from broker.client.profiles.service import RequestFailed
 from broker.client.testing import FakeBroker
+from tests.access.users import ACCESS
 from tests.client.farm import QUICK, Farm
 from tests.patience import PATIENCE
 
-USERS = 'auth = "sasl"\nusers = "users"\nplain = true'
+USERS = "plain = true" + ACCESS
 
 Make = Callable[..., Client]
 
@@ -35,7 +36,7 @@ def make(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield fake.asyncio_client
         return
     farm = Farm(tmp_path_factory.mktemp("farm"), USERS)
-    farm.run("brokerusers", "add", "users", "anna", says="pencil\n")
+    farm.password("anna", "pencil")
     farm.start()
     yield lambda *arguments, **more: Client(farm.places[0], *arguments, settings=QUICK, **more)
     farm.stop()

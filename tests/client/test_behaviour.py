@@ -26,12 +26,13 @@ from broker.client.mtl import Delivery, Settings
 from broker.client.profiles import registry, test, topic
 from broker.client.profiles.service import RequestFailed
 from broker.client.testing import FakeBroker
+from tests.access.users import ACCESS
 from tests.client.farm import Farm
 from tests.patience import PATIENCE, until
 
 QUICK = Settings(timeout=20.0, heartbeat=0.2, least_pause=0.01, most_pause=0.1, least_resend_pause=0.01)
 
-USERS = 'auth = "sasl"\nusers = "users"\nplain = true'
+USERS = "plain = true" + ACCESS
 DURABLE = '[[mtl.queues]]\nqueues = ["durable"]\ndurable = true'
 
 
@@ -53,8 +54,8 @@ class Real:
 
     def __init__(self, directory: Path, configuration: str) -> None:
         self.farm = Farm(directory, configuration)
-        if "users =" in configuration:
-            self.farm.run("brokerusers", "add", "users", "anna", says="pencil\n")
+        if ACCESS in configuration:
+            self.farm.password("anna", "pencil")
         self.farm.start()
 
     def client(self, *credentials: Any) -> Client:
@@ -72,7 +73,7 @@ class Fake:
     """The fake."""
 
     def __init__(self, configuration: str) -> None:
-        users = {"anna": "pencil"} if "users =" in configuration else None
+        users = {"anna": "pencil"} if ACCESS in configuration else None
         self.fake = FakeBroker(users, durable=["durable"])
 
     def client(self, *credentials: Any) -> Client:

@@ -23,6 +23,7 @@ from broker.client.mtl import Delivery, Keys
 from broker.client.profiles import queue, registry, service, test, topic
 from broker.client.profiles.service import RequestFailed
 from broker.wires.mtl.codec.control_messages import Confirm
+from tests.access.users import ACCESS, ELSEWHERE, put, right, user
 from tests.client.farm import Farm
 from tests.integration.daemon import ROOT, environment
 from tests.patience import PATIENCE, until
@@ -44,30 +45,28 @@ def farm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Farm]:
 
 def prepare(farm: Farm) -> None:
     """Make the files that the configuration speaks of."""
-    if "users =" in farm.mtl:
+    if farm.mtl == USERS:
         for name in ("anna", "ben"):
-            farm.run("brokerusers", "add", "users", name, says="pencil\n")
-    if "client_keys" in farm.mtl:
+            farm.password(name, "pencil")
+    if farm.mtl == KEYS:
         for name in ("broker", "anna", "eve"):
             farm.run("brokerkeys", "new", name, "--dir", "keys")
-        (farm.directory / "clients").mkdir()
-        (farm.directory / "keys" / "anna.public").rename(farm.directory / "clients" / "anna.public")
+        key = (farm.directory / "keys" / "anna.public").read_text().strip()
+        put(farm.directory / "users.toml", ELSEWHERE + right("anna", "*", "mtl") + user("anna", f"keys = ['{key}']"))
 
 
 def keys_of(farm: Farm, name: str) -> Keys:
     """The keys of a client, from the files."""
 
     def key(file: str) -> str:
-        for folder in ("keys", "clients"):
-            path = farm.directory / folder / file
-            if path.exists():
-                return path.read_text().split()[0]
-        raise AssertionError(file)
+        return (farm.directory / "keys" / file).read_text().split()[0]
 
     return Keys(key("broker.public"), key(f"{name}.public"), key(f"{name}.private"))
 
 
-USERS = 'users = "users"'
+USERS = ACCESS
+
+KEYS = f'secret_key_file = "keys/broker.private"\n{ACCESS}'
 
 
 # who is let in
@@ -91,7 +90,7 @@ def test_logging_in_by_scram_as_a_user(farm: Farm) -> None:
 def test_a_user_who_is_taken_away_loses_the_flows_and_comes_back_with_another_password(farm: Farm) -> None:
     with farm.client(Password("ben", "pencil")) as client:
         reader = client.read("queue", ["jobs"], confirm="full", timeout=PATIENCE)
-        farm.run("brokerusers", "add", "--force", "users", "ben", says="crayon\n")
+        farm.password("ben", "crayon")
         with pytest.raises(AuthenticationFailed):
             reader.take(PATIENCE)
         with pytest.raises(AuthenticationFailed):
@@ -100,9 +99,7 @@ def test_a_user_who_is_taken_away_loses_the_flows_and_comes_back_with_another_pa
         client.open(PATIENCE)
 
 
-@pytest.mark.parametrize(
-    "farm", ['secret_key_file = "keys/broker.private"\nclient_keys = "clients"\nauth = "sasl"'], indirect=True
-)
+@pytest.mark.parametrize("farm", [KEYS], indirect=True)
 def test_keys_alone_say_who_it_is(farm: Farm) -> None:
     with farm.client(External("anna"), keys=keys_of(farm, "anna")) as client:
         writer = client.write("queue", ["jobs"], timeout=PATIENCE)

@@ -21,35 +21,27 @@ diagnostics = false
 [log]
 level = "debug"
 [console]
-endpoint = "tcp:9001"
-password = "p"
+endpoint = "tcp:9001:interface=127.0.0.1"
 [[elko.listeners]]
 limits = { waits = 3, rate = 2 }
 [[elko.listeners]]
 name = "lan"
-endpoint = "tcp:9002:interface=192.0.2.1"
+endpoint = "tcp:9002:interface=127.0.0.2"
 allow = ["admin", "client"]
-auth = "password"
-code = "secret"
 publish = "192.0.2.1:9002"
-offer = ["a-*"]
 [elko.listeners.limits]
 connections = 1
 write_buffer = 65_536
 [mc0]
-endpoint = "tcp://*:61616"
+endpoint = "tcp://[::1]:61616"
 secret_key = "0000000000000000000000000000000000000000"
-any_key = true
 handshake = 1
-[[mc0.rules]]
-keys = ["web-*"]
-publish = ["a {key}", "b*"]
+[[mtl.queues]]
+queues = ["web-*"]
 [dbp]
-endpoint = "tcp://*:5246"
+endpoint = "tcp://127.0.0.1:5246"
 udp_port = 5247
-auth = "open"
-offer = ["sensor-*"]
-beacon = ["192.0.2.255"]
+beacon = ["127.255.255.255"]
 beacon_port = 5300
 interval = 2
 liveness = 4
@@ -141,7 +133,7 @@ SECTIONS = [
     "[[elko.listeners]]",
     "[elko.listeners.limits]",
     "[mc0]",
-    "[[mc0.rules]]",
+    "[[mtl.queues]]",
     "[dbp]",
     "[journal]",
     "[[journal.full_load]]",
@@ -168,7 +160,7 @@ def test_any_value_at_any_key(statements: list[str]) -> None:
             "journal",
             "launchers",
             "elko.listeners",
-            "mc0.rules",
+            "mtl.queues",
             "journal.full_load",
             "launchers.table",
         ]

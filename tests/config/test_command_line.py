@@ -54,18 +54,18 @@ def test_the_port_of_the_elko_listener_leaves_the_others_alone() -> None:
 
 def test_the_port_goes_before_the_file_which_keeps_the_rest(tmp_path: Path) -> None:
     file = tmp_path / "x.toml"
-    file.write_text('[mc0]\nendpoint = "tcp://*:1"\nauth = "open"\nsessions = 5\n')
+    file.write_text('[mc0]\nendpoint = "tcp://[::1]:1"\nsessions = 5\n')
     given = configured("--config", str(file), "--mc0-port", "2").mc0
-    assert given == Mc0(endpoint="tcp://127.0.0.1:2", auth="open", sessions=5)
+    assert given == Mc0(endpoint="tcp://127.0.0.1:2", sessions=5)
     file.write_text("[mc0]\nenabled = false\n")
     assert configured("--config", str(file), "--mc0-port", "2").mc0 == Mc0(endpoint="tcp://127.0.0.1:2")
 
 
 def test_the_port_of_dbp_goes_before_both_ports_in_the_file_which_keeps_the_rest(tmp_path: Path) -> None:
     file = tmp_path / "x.toml"
-    file.write_text('[dbp]\nendpoint = "tcp://*:1"\nudp_port = 3\nauth = "open"\nbeacon = []\nservices = 5\n')
+    file.write_text('[dbp]\nendpoint = "tcp://127.0.0.2:1"\nudp_port = 3\nbeacon = []\nservices = 5\n')
     given = configured("--config", str(file), "--dbp-port", "2").dbp
-    assert given == Dbp(endpoint="tcp://127.0.0.1:2", auth="open", beacon=(), services=5)
+    assert given == Dbp(endpoint="tcp://127.0.0.1:2", beacon=(), services=5)
     file.write_text("[dbp]\nenabled = false\n")
     assert configured("--config", str(file), "--dbp-port", "2").dbp == Dbp(endpoint="tcp://127.0.0.1:2")
 
@@ -127,8 +127,8 @@ def test_check_says_what_the_ports_come_to(capsys: pytest.CaptureFixture[str]) -
         configured("--mc0-port", "7000", "--dbp-port", "7001", "--check")
     assert ended.value.code == 0
     told = capsys.readouterr().out
-    assert "mc0: bound to tcp 127.0.0.1:7000, auth open, rules none\n" in told
-    assert "dbp: bound to tcp 127.0.0.1:7001, udp 7001, beacon 127.255.255.255:5245, offer *\n" in told
+    assert "mc0: bound to tcp 127.0.0.1:7000\n" in told
+    assert "dbp: bound to tcp 127.0.0.1:7001, udp 7001, beacon 127.255.255.255:5245\n" in told
 
 
 def test_the_version_is_the_brokers_and_says_what_it_runs_on(capsys: pytest.CaptureFixture[str]) -> None:

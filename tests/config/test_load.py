@@ -13,12 +13,12 @@ import pytest
 
 from broker.app.configuration import Config, parse, read
 from broker.config.checks_settings import FullLoad, Journal
-from broker.config.daemon_settings import Broker, Console, LauncherEntry, Launchers, Log
+from broker.config.daemon_settings import OPEN_FILE, Broker, Console, LauncherEntry, Launchers, Log
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import MAX_SECRET, MAX_SIZE
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko
-from broker.wires.mc0.config import Mc0, Mc0Rule
+from broker.wires.mc0.config import Mc0
 
 
 def errors(text: str) -> list[tuple[int | None, str, str]]:
@@ -47,31 +47,20 @@ def test_every_key_arrives() -> None:
             [console]
             enabled = false
             endpoint = "tcp:9001"
-            password = "p"
             [mc0]
             enabled = false
             endpoint = "ipc:///run/mc0"
-            auth = "curve"
             secret_key = "0000000000000000000000000000000000000000"
-            client_keys = "/"
-            any_key = false
             handshake = 1
             stalled_after = 2
             sessions = 2
             subscriptions = 3
             high_water = 4
             max_message = 5_000
-            [[mc0.rules]]
-            keys = ["operator"]
-            publish = ["*"]
-            [[mc0.rules]]
-            subscribe = ["nodes {key}", "all"]
             [dbp]
             enabled = false
             endpoint = "tcp://*:7000"
             udp_port = 7001
-            auth = "open"
-            offer = ["a-*", "b"]
             beacon = ["192.0.2.255"]
             beacon_port = 7002
             check_address = false
@@ -112,14 +101,11 @@ def test_every_key_arrives() -> None:
             limits = { waits = 3, rate = 2 }
             [[elko.listeners]]
             name = "lan"
-            endpoint = "tcp:9002"
+            endpoint = "unix:/run/lan"
             allow = ["admin"]
-            auth = "password"
-            code = "secret"
             allow_before_auth = true
             publish = "[2001:db8::1]:9002"
             label = "Lan"
-            offer = ["a-*"]
             [elko.listeners.limits]
             connections = 1
             connections_per_address = 4
@@ -140,23 +126,18 @@ def test_every_key_arrives() -> None:
         mc0=Mc0(
             enabled=False,
             endpoint="ipc:///run/mc0",
-            auth="curve",
             secret_key="0" * 40,
-            client_keys="/",
             handshake=1.0,
             stalled_after=2.0,
             sessions=2,
             subscriptions=3,
             high_water=4,
             max_message=5_000,
-            rules=(Mc0Rule(("operator",), publish=("*",)), Mc0Rule(subscribe=("nodes {key}", "all"))),
         ),
         dbp=Dbp(
             enabled=False,
             endpoint="tcp://*:7000",
             udp_port=7001,
-            auth="open",
-            offer=("a-*", "b"),
             beacon=("192.0.2.255",),
             beacon_port=7002,
             check_address=False,
@@ -180,7 +161,7 @@ def test_every_key_arrives() -> None:
             keep_bytes=2_000_000,
             full_load=(FullLoad(("context-*", "chat"), 400.0), FullLoad(("*",), 0.8)),
         ),
-        console=Console(enabled=False, endpoint="tcp:9001", password="p"),
+        console=Console(enabled=False, endpoint="tcp:9001"),
         launchers=Launchers(
             start="recover",
             table=(LauncherEntry("chat", "chat -v"), LauncherEntry("game", "game", initial=True, on=True)),
@@ -190,14 +171,11 @@ def test_every_key_arrives() -> None:
                 BrokerListener(limits=BrokerLimits(waits=3, rate=2.0)),
                 BrokerListener(
                     name="lan",
-                    endpoint="tcp:9002",
+                    endpoint="unix:/run/lan",
                     allow=("admin",),
-                    auth="password",
-                    code="secret",
                     allow_before_auth=True,
                     publish="[2001:db8::1]:9002",
                     label="Lan",
-                    offer=("a-*",),
                     limits=BrokerLimits(
                         connections=1,
                         connections_per_address=4,
@@ -241,15 +219,14 @@ BAD_TYPES = [
     ("[[elko.listeners]]\nlimits.waits = true", 2, "elko.listeners[0].limits.waits", "must be an integer"),
     ('[[elko.listeners]]\nallow = "client"', 2, "elko.listeners[0].allow", "must be an array, not a string"),
     ('[[elko.listeners]]\nallow = ["client",\n"any"]', 2, "elko.listeners[0].allow[1]", 'must be "client" or "admin"'),
-    ('[[elko.listeners]]\noffer = ["a", 5]', 2, "elko.listeners[0].offer[1]", "must be a string, not an integer"),
-    ('[[elko.listeners]]\nauth = "opne"', 2, "elko.listeners[0].auth", 'did you mean "open"?'),
-    ("[[elko.listeners]]\ncode = 1234", 2, "elko.listeners[0].code", "must be a string, not an integer"),
+    ('[[elko.listeners]]\norigins = ["*", 5]', 2, "elko.listeners[0].origins[1]", "must be a string, not an integer"),
+    ('[[elko.listeners]]\ntransport = "tpc"', 2, "elko.listeners[0].transport", 'did you mean "tcp"?'),
+    ("[[elko.listeners]]\nlabel = 1234", 2, "elko.listeners[0].label", "must be a string, not an integer"),
     ('[elko.listeners]\nname = "x"', 1, "elko.listeners", "two brackets"),
     ("[elko]\nlisteners = [5]", 2, "elko.listeners[0]", "must be a table, not an integer"),
-    ('[mc0.rules]\nkeys = ["x"]', 1, "mc0.rules", "two brackets"),
-    ('[[mc0.rules]]\nkeys = "x"', 2, "mc0.rules[0].keys", "must be an array, not a string"),
-    ('[[mc0.rules]]\nkey = ["x"]', 2, "mc0.rules[0].key", "unknown key; did you mean 'keys'?"),
-    ('[dbp]\nauth = "curve"', 2, "dbp.auth", 'must be "open"'),
+    ('[mtl.queues]\nqueues = ["x"]', 1, "mtl.queues", "two brackets"),
+    ('[[mtl.queues]]\nqueues = "x"', 2, "mtl.queues[0].queues", "must be an array, not a string"),
+    ('[[mtl.queues]]\nqueue = ["x"]', 2, "mtl.queues[0].queue", "unknown key; did you mean 'queues'?"),
     ('[dbp]\nudp_port = "5246"', 2, "dbp.udp_port", "must be an integer, not a string"),
     ('[dbp]\nbeacon = "192.0.2.255"', 2, "dbp.beacon", "must be an array, not a string"),
     ("[dbp]\nbeacon = [5245]", 2, "dbp.beacon[0]", "must be a string, not an integer"),
@@ -269,14 +246,13 @@ BAD_TYPES = [
         "journal.full_load[0].services[0]",
         "must be a string, not an integer",
     ),
-    ('[mc0]\nauth = "password"', 2, "mc0.auth", 'must be "open" or "curve"'),
     ("elko.listeners = [{ name = 5 }]", 1, "elko.listeners[0].name", "must be a string"),
     ('[launchers]\n[[launchers.table]]\nname = "x"', 2, "launchers.table[0].script", "is missing"),
     ('[launchers]\n[[launchers.table]]\nscript = "x"', 2, "launchers.table[0].name", "is missing"),
     ('[[launchers.table]]\nscript = "x"\nname = 5', 3, "launchers.table[0].name", "must be a string, not an integer"),
     ("[brokers]\n", 1, "brokers", "unknown key; did you mean 'broker'?"),
     ("zzz = 1\n", 1, "zzz", "unknown key"),
-    ("[console]\npasword = 'x'", 2, "console.pasword", "unknown key; did you mean 'password'?"),
+    ("[console]\nendpont = 'x'", 2, "console.endpont", "unknown key; did you mean 'endpoint'?"),
     ('[console]\n"odd key".deep = 1', 2, 'console."odd key"', "unknown key"),
     ('"" = 1', 1, '""', "unknown key"),
     ("a" * 200 + " = 1", 1, '"' + "a" * 80 + '..."', "unknown key"),
@@ -346,7 +322,7 @@ def test_all_errors_come_at_once_in_order_of_lines() -> None:
         (8, "elko.listeners[1].limits.burst"),
         (8, "elko.listeners[1].limits.waits"),
         (9, "elko.listeners[1].alow"),
-        (10, "console.password"),
+        (11, "console.endpoint"),
         (12, "launchers.table[0].script"),
         (16, "launchers.table[1].script"),
     ]
@@ -358,17 +334,16 @@ def test_no_error_follows_from_another() -> None:
         [[elko.listeners]]
         name = 5
         endpoint = "tcp:9000"
-        auth = "opne"
+        transport = "tpc"
         [[elko.listeners]]
         name = "main"
         endpoint = "tcp:9000"
-        auth = "password"
-        cod = "x"
+        labl = "x"
         """
     assert [(line, key) for line, key, _ in errors(text)] == [
         (2, "elko.listeners[0].name"),
-        (4, "elko.listeners[0].auth"),
-        (9, "elko.listeners[1].cod"),
+        (4, "elko.listeners[0].transport"),
+        (8, "elko.listeners[1].labl"),
     ]
 
 
@@ -384,39 +359,42 @@ def test_no_error_shows_a_secret() -> None:
     assert "hunter2" not in str(caught.value)
     curve = f'[mc0]\nsecret_key = "{"0" * 40}"\n'
     with pytest.raises(BadConfig) as caught:
-        parse(curve, "broker.toml")
+        parse(f"{curve}sessions = 0\n", "broker.toml")
     assert "0" * 40 not in str(caught.value)
-    assert "0" * 40 not in repr(parse(f"{curve}any_key = true\n", "broker.toml"))
-    assert "hunter2" not in repr(parse('[[elko.listeners]]\nauth = "password"\ncode = "hunter2"\n', "broker.toml"))
+    assert "0" * 40 not in repr(parse(curve, "broker.toml"))
+    store = '[mtl]\nqueue_store = "postgresql://u@h/d"\nqueue_store_password = "hunter2"\n'
+    assert "hunter2" not in repr(parse(store, "broker.toml"))
 
 
 # Secrets in files
 
 SECRETS = """\
-[[elko.listeners]]
-auth = "password"
-code_file = "main.code"
+[mtl]
+queue_store = "postgresql://u@h/d"
+queue_store_password_file = "main.code"
 
-[console]
-password_file = "console.password"
+[[notify.rules]]
+name = "pager"
+url = "https://pager.example/hook"
+secret_file = "pager.secret"
 """
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 def test_secrets_come_from_files_beside_the_configuration(tmp_path: Path, end: str) -> None:
     (tmp_path / "main.code").write_bytes(f" sécret {end}".encode())
-    (tmp_path / "console.password").write_bytes(f"other{end}".encode())
+    (tmp_path / "pager.secret").write_bytes(f"other{end}".encode())
     (tmp_path / "broker.toml").write_text(SECRETS)
     config = read(tmp_path / "broker.toml")
-    assert config.elko.listeners[0].code == " sécret "
-    assert config.elko.listeners[0].code_file == "main.code"
-    assert config.console.password == "other"
+    assert config.mtl.queue_store_password == " sécret "
+    assert config.mtl.queue_store_password_file == "main.code"
+    assert config.notify.rules[0].secret == "other"
 
 
 def test_a_secret_may_have_an_absolute_path(tmp_path: Path) -> None:
     (tmp_path / "code").write_text("x\n")
-    config = parse(f'[[elko.listeners]]\nauth = "password"\ncode_file = "{tmp_path}/code"\n', "elsewhere/broker.toml")
-    assert config.elko.listeners[0].code == "x"
+    text = SECRETS.partition("\n\n")[0].replace("main.code", f"{tmp_path}/code")
+    assert parse(text, "elsewhere/broker.toml").mtl.queue_store_password == "x"
 
 
 @pytest.mark.parametrize(
@@ -431,43 +409,43 @@ def test_a_secret_may_have_an_absolute_path(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_secret_file(tmp_path: Path, content: bytes | None, why: str) -> None:
-    (tmp_path / "console.password").write_text("x")
+    (tmp_path / "pager.secret").write_text("x")
     (tmp_path / "broker.toml").write_text(SECRETS)
     if content is not None:
         (tmp_path / "main.code").write_bytes(content)
     with pytest.raises(BadConfig) as caught:
         read(tmp_path / "broker.toml")
     (error,) = caught.value.errors
-    assert (error.line, error.key) == (3, "elko.listeners[0].code_file")
+    assert (error.line, error.key) == (3, "mtl.queue_store_password_file")
     assert error.text.startswith(f"{tmp_path}/main.code ")
     assert why in error.text
 
 
 def test_a_secret_is_given_once() -> None:
-    console = '[console]\npassword = "a"\npassword_file = "b"\n'
-    listener = '[[elko.listeners]]\nauth = "password"\ncode = "a"\ncode_file = ""\n'
-    assert errors(console + listener) == [
-        (3, "console.password_file", "password is given too; give one of them"),
-        (7, "elko.listeners[0].code_file", "code is given too; give one of them"),
+    store = '[mtl]\nqueue_store = "postgresql://u@h/d"\nqueue_store_password = "a"\nqueue_store_password_file = ""\n'
+    rule = '[[notify.rules]]\nname = "a"\nurl = "https://a.b"\nsecret = "a"\nsecret_file = "b"\n'
+    assert errors(store + rule) == [
+        (4, "mtl.queue_store_password_file", "queue_store_password is given too; give one of them"),
+        (9, "notify.rules[0].secret_file", "secret is given too; give one of them"),
     ]
 
 
 def test_an_odd_path_of_a_secret() -> None:
-    assert errors('[console]\npassword_file = "a\\u0000b"')[0][:2] == (2, "console.password_file")
-    assert "is no regular file" in errors('[console]\npassword_file = "."')[0][2]
+    store = '[mtl]\nqueue_store = "postgresql://u@h/d"\nqueue_store_password_file = "{}"'
+    assert errors(store.format("a\\u0000b"))[0][:2] == (3, "mtl.queue_store_password_file")
+    assert "is no regular file" in errors(store.format("."))[0][2]
 
 
 KEY = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
 MC0 = """\
 [mc0]
 secret_key_file = "keys/broker.private"
-client_keys = "keys/clients"
 """
 
 
 @pytest.mark.parametrize("content", [KEY, KEY + "\n", f"\ufeff  {KEY}\r\n", f"{KEY} made in May\nfor the farm\n"])
 def test_the_secret_key_is_the_first_word_of_its_file(tmp_path: Path, content: str) -> None:
-    (tmp_path / "keys" / "clients").mkdir(parents=True)
+    (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "broker.private").write_text(content)
     (tmp_path / "broker.toml").write_text(MC0)
     mc0 = read(tmp_path / "broker.toml").mc0
@@ -487,7 +465,7 @@ def test_the_secret_key_is_the_first_word_of_its_file(tmp_path: Path, content: s
     ],
 )
 def test_a_bad_secret_key_file(tmp_path: Path, content: bytes | None, why: str) -> None:
-    (tmp_path / "keys" / "clients").mkdir(parents=True)
+    (tmp_path / "keys").mkdir()
     (tmp_path / "broker.toml").write_text(MC0)
     if content is not None:
         (tmp_path / "keys" / "broker.private").write_bytes(content)
@@ -501,42 +479,84 @@ def test_a_bad_secret_key_file(tmp_path: Path, content: bytes | None, why: str) 
 
 
 def test_a_secret_key_is_given_once() -> None:
-    assert errors(f'[mc0]\nany_key = true\nsecret_key = "{KEY}"\nsecret_key_file = "x"\n') == [
-        (4, "mc0.secret_key_file", "secret_key is given too; give one of them")
+    assert errors(f'[mc0]\nsecret_key = "{KEY}"\nsecret_key_file = "x"\n') == [
+        (3, "mc0.secret_key_file", "secret_key is given too; give one of them")
     ]
 
 
-def test_a_secret_key_file_that_has_no_effect_is_named(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text(KEY)
+OLD = """\
+[[elko.listeners]]
+auth = "password"
+code = "figleaf"
+offer = ["a"]
+[director]
+[[director.listeners]]
+code_file = "x"
+[mc0]
+any_key = true
+[[mc0.rules]]
+keys = ["a"]
+publish = [5]
+[[mc0.rules]]
+[mtl]
+users = "u"
+anonymous = true
+client_keys = "d"
+[[mtl.rules]]
+[dbp]
+auth = "open"
+offer = []
+[dns]
+auth = "open"
+[http]
+auth = "users"
+[console]
+password = "x"
+"""
+
+
+def test_each_key_that_is_gone_is_one_error_with_its_line_and_what_to_do() -> None:
+    found = errors(OLD)
+    assert [(line, key) for line, key, _ in found] == [
+        (2, "elko.listeners[0].auth"),
+        (3, "elko.listeners[0].code"),
+        (4, "elko.listeners[0].offer"),
+        (7, "director.listeners[0].code_file"),
+        (9, "mc0.any_key"),
+        (10, "mc0.rules"),
+        (15, "mtl.users"),
+        (16, "mtl.anonymous"),
+        (17, "mtl.client_keys"),
+        (18, "mtl.rules"),
+        (20, "dbp.auth"),
+        (21, "dbp.offer"),
+        (23, "dns.auth"),
+        (25, "http.auth"),
+        (27, "console.password"),
+    ]
+    assert {text for _, _, text in found} == {
+        "is no key any more: users and rights are in the users file (access.file). "
+        "'brokerctl user import FILE' writes it from this file"
+    }
+
+
+def test_a_listener_that_other_machines_reach_needs_a_users_file_and_the_lines_are_printed(tmp_path: Path) -> None:
+    open_file = Path(OPEN_FILE)
+    (tmp_path / "x.toml").write_text('[[elko.listeners]]\nendpoint = "tcp:9000"\n')
     with pytest.raises(BadConfig) as caught:
-        parse('[mc0]\nauth = "open"\nsecret_key_file = "key"\n', str(tmp_path / "x"))
-    assert str(caught.value) == f'{tmp_path}/x:3: mc0.secret_key_file: has no effect with auth = "open"'
-
-
-@pytest.mark.parametrize("config", ["broker.toml", "./sub/../broker.toml"])
-def test_the_directory_of_client_keys_is_relative_to_the_file_and_comes_out_absolute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str
-) -> None:
-    (tmp_path / "keys" / "clients").mkdir(parents=True)
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "keys" / "broker.private").write_text(KEY)
-    (tmp_path / "broker.toml").write_text(MC0)
-    monkeypatch.chdir(tmp_path)
-    found = read(config).mc0.client_keys
-    assert found is not None
-    assert Path(found).is_absolute()
-    assert Path(found).samefile(tmp_path / "keys" / "clients")
-
-
-def test_a_directory_of_client_keys_that_is_none(tmp_path: Path) -> None:
-    (tmp_path / "keys").mkdir()
-    (tmp_path / "keys" / "broker.private").write_text(KEY)
-    (tmp_path / "broker.toml").write_text(MC0)
-    with pytest.raises(BadConfig) as caught:
-        read(tmp_path / "broker.toml")
-    (error,) = caught.value.errors
-    assert (error.line, error.key) == (3, "mc0.client_keys")
-    assert error.text == f"{tmp_path}/keys/clients cannot be read: No such file or directory"
+        read(tmp_path / "x.toml")
+    first, *lines = str(caught.value).split("\n")
+    assert first.startswith(f"{tmp_path}/x.toml:2: elko.listeners[0].endpoint: 0.0.0.0:9000 can be reached from other")
+    assert [line.strip().partition("  #")[0] for line in lines] == [
+        "[access]",
+        'file = "users.toml"',
+        "or, where everybody may do everything,",
+        "[access]",
+        f'file = "{open_file}"',
+    ]
+    with (tmp_path / "x.toml").open("a") as file:
+        file.write("\n".join(lines[3:]))
+    assert read(tmp_path / "x.toml").access.file == str(open_file)
 
 
 @pytest.mark.parametrize("config", ["broker.toml", "./sub/../broker.toml"])

@@ -24,7 +24,7 @@ from broker.config.daemon_settings import (
 )
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko, ElkoListener
-from broker.wires.mc0.config import Mc0, Mc0Rule
+from broker.wires.mc0.config import Mc0
 
 NOW = {
     "broker.version",
@@ -70,11 +70,7 @@ NOW = {
     "notify.rules[pager].attempts",
     "notify.rules[pager].per_minute",
     "elko.listeners[main].allow",
-    "elko.listeners[main].auth",
-    "elko.listeners[main].code",
-    "elko.listeners[main].code_file",
     "elko.listeners[main].allow_before_auth",
-    "elko.listeners[main].offer",
     "elko.listeners[main].limits.connections",
     "elko.listeners[main].limits.connections_per_address",
     "elko.listeners[main].limits.rate",
@@ -94,9 +90,6 @@ NOW = {
     "director.reservation",
     "director.user_reservations",
     "director.listeners[main].allow",
-    "director.listeners[main].auth",
-    "director.listeners[main].code",
-    "director.listeners[main].code_file",
     "director.listeners[main].allow_before_auth",
     "director.listeners[main].limits.connections",
     "director.listeners[main].limits.connections_per_address",
@@ -117,8 +110,6 @@ NOW = {
     "mc0.connections_per_address",
     "mc0.sessions",
     "mc0.subscriptions",
-    "mc0.rules",
-    "dbp.offer",
     "dbp.check_address",
     "dbp.interval",
     "dbp.least_interval",
@@ -139,7 +130,6 @@ NOW = {
     "dns.connections_per_address",
     "dns.idle",
     "http.hosts",
-    "http.offer",
     "http.services",
     "http.services_per_user",
     "http.connections",
@@ -158,7 +148,6 @@ NOW = {
     "mtl.most_window",
     "mtl.window_bytes",
     "mtl.hosts",
-    "mtl.rules",
     "mtl.queues",
     "access.audit",
     "access.audit_bytes",
@@ -175,8 +164,6 @@ NOW = {
     "journal.keep_seconds",
     "journal.keep_bytes",
     "journal.full_load",
-    "console.password",
-    "console.password_file",
     "launchers.start",
     "launchers.table[chat].script",
     "launchers.table[chat].initial",
@@ -184,7 +171,6 @@ NOW = {
 }
 AT_RESTART = {
     "access.file",
-    "console.auth",
     "broker.state",
     "broker.strict_listeners",
     "elko.listeners[main].endpoint",
@@ -196,23 +182,17 @@ AT_RESTART = {
     "director.listeners[main].path",
     "mc0.enabled",
     "mc0.endpoint",
-    "mc0.auth",
     "mc0.secret_key",
     "mc0.secret_key_file",
-    "mc0.client_keys",
-    "mc0.any_key",
     "dbp.enabled",
     "dbp.endpoint",
     "dbp.udp_port",
-    "dbp.auth",
     "dbp.beacon",
     "dbp.beacon_port",
     "dns.enabled",
     "dns.endpoint",
-    "dns.auth",
     "http.enabled",
     "http.endpoint",
-    "http.auth",
     "mtl.enabled",
     "mtl.endpoint",
     "mtl.data_port",
@@ -220,13 +200,8 @@ AT_RESTART = {
     "mtl.queue_store_password",
     "mtl.queue_store_password_file",
     "mtl.data_endpoint",
-    "mtl.auth",
-    "mtl.users",
-    "mtl.anonymous",
     "mtl.secret_key",
     "mtl.secret_key_file",
-    "mtl.client_keys",
-    "mtl.any_key",
     "journal.enabled",
     "journal.directory",
     "journal.name",
@@ -315,13 +290,6 @@ def test_launchers_are_compared_by_name_and_may_come_and_go() -> None:
     assert refused(old, new) == []
 
 
-def test_rules_are_compared_as_a_whole_since_their_order_counts() -> None:
-    one, two = Mc0Rule(("a",)), Mc0Rule(("b",))
-    old, new = Config(mc0=Mc0(rules=(one, two))), Config(mc0=Mc0(rules=(two, one)))
-    assert changes(old, new) == ["mc0.rules"]
-    assert refused(old, new) == []
-
-
 def test_full_loads_are_compared_as_a_whole_since_their_order_counts() -> None:
     one, two = FullLoad(("a",), 1.0), FullLoad(("b",), 2.0)
     old, new = Config(journal=Journal(full_load=(one, two))), Config(journal=Journal(full_load=(two, one)))
@@ -335,9 +303,9 @@ def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
         log=Log(level="debug"),
         elko=Elko((BrokerListener(endpoint="tcp:1:interface=127.0.0.1", limits=BrokerLimits(waits=1)),)),
         mc0=Mc0(enabled=False, sessions=5),
-        dbp=Dbp(auth="open", offer=("a",)),
+        dbp=Dbp(beacon=(), probe=5.0),
         journal=Journal(name="east", keep_bytes=10**9),
-        console=Console(password="secret"),
+        console=Console(enabled=False),
     )
     assert changes(Config(), new) == [
         "broker.service",
@@ -347,15 +315,16 @@ def test_several_changes_are_listed_in_order_and_only_some_refused() -> None:
         "elko.listeners[main].limits.waits",
         "mc0.enabled",
         "mc0.sessions",
-        "dbp.auth",
-        "dbp.offer",
+        "dbp.beacon",
+        "dbp.probe",
         "journal.name",
         "journal.keep_bytes",
-        "console.password",
+        "console.enabled",
     ]
     assert refused(Config(), new) == [
         "elko.listeners[main].endpoint",
         "mc0.enabled",
-        "dbp.auth",
+        "dbp.beacon",
         "journal.name",
+        "console.enabled",
     ]

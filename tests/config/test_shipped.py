@@ -115,7 +115,6 @@ def test_each_default_is_the_real_one() -> None:
 def test_the_examples_are_good(tmp_path: Path) -> None:
     # a path is for the other transports than the default one
     text = uncommented(examples=True).replace('transport = "tcp"', 'transport = "websocket"')
-    (tmp_path / "clients").mkdir()
     (tmp_path / "users.toml").touch(0o600)
     made, key = certificate(tmp_path, "broker")
     (tmp_path / "broker.pem").write_bytes(made.read_bytes())
@@ -126,23 +125,17 @@ def test_the_examples_are_good(tmp_path: Path) -> None:
     text = "\n".join(line for line in text.split("\n") if not line.startswith("command = "))
     inline = "\n".join(line for line in text.split("\n") if "_file = " not in line)
     config = parse(inline, str(tmp_path / "x.toml"))
-    assert (config.elko.listeners[0].code, config.console.password) == ("change me", "change me")
+    assert config.mtl.queue_store_password == "change me"
     secret = config.mc0.secret_key
     assert secret is not None
 
-    (tmp_path / "console.password").write_text("change me\n")
-    (tmp_path / "main.code").write_text("change me\n")
     (tmp_path / "pager.secret").write_text("change me\n")
     (tmp_path / "etcd.password").write_text("change me\n")
     (tmp_path / "postgresql.password").write_text("change me\n")
-    (tmp_path / "director.code").write_text("change me\n")
     (tmp_path / "broker.private").write_text(secret + "\n")
     filed = (line for line in text.split("\n") if '"change me"' not in line and not line.startswith("secret_key = "))
     (tmp_path / "x.toml").write_text("\n".join(filed))
     from_files = read(tmp_path / "x.toml")
-    assert from_files.elko.listeners[0].code == "change me"
-    assert from_files.director.listeners[0].code == "change me"
-    assert from_files.console.password == "change me"
     assert from_files.cluster.password == "change me"
     assert from_files.mtl.queue_store_password == "change me"
     assert from_files.mc0.secret_key == secret
@@ -229,11 +222,9 @@ def blocks(kind: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("text", "output"), blocks("toml"))
 def test_the_documented_examples_and_what_is_shown_for_them(tmp_path: Path, text: str, output: str) -> None:
     cert, key = certificate(tmp_path, "x", days=90)
-    (tmp_path / "clients").mkdir()
     (tmp_path / "users.toml").touch(0o600)
-    (tmp_path / "clients" / "web1.example.org.public").touch()
     (tmp_path / "broker.private").write_text("0" * 40)
-    named = {"cert.pem": cert, "key.pem": key, **{name: tmp_path / name for name in ("clients", "broker.private")}}
+    named = {"cert.pem": cert, "key.pem": key, **{name: tmp_path / name for name in ("users.toml", "broker.private")}}
     for name, path in named.items():
         text = text.replace(f"/etc/elkobroker/{name}", str(path))
     config = parse(text, "elkobroker.toml")

@@ -12,22 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.app.configuration import Config, problems
-from broker.config import zmq_endpoint
+from broker.config import endpoint, zmq_endpoint
 from broker.config.checks import hostport
 from broker.config.daemon_settings import Console, LauncherEntry, Launchers
-from broker.core.model import OWN_PREFIX
 from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko
-from broker.wires.elko.validation import RANGES, effective_auth, effective_offer
-from broker.wires.mc0.config import Mc0, Mc0Rule
-from broker.wires.mc0.validation import MC0_RANGES, OWN_TOPICS, effective_mc0_auth
+from broker.wires.elko.validation import RANGES
+from broker.wires.mc0.config import Mc0
+from broker.wires.mc0.validation import MC0_RANGES
 from tests.config.bad_values import assert_one_problem
 from tests.config.certificates import certificate
 
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
-CURVE = f"[mc0]\nsecret_key = '{SECRET}'\n"
-RULE = "[[mc0.rules]]\n"
 
-OPEN = '[[elko.listeners]]\nauth = "open"\n'
+LISTENER = "[[elko.listeners]]\n\n"
 
 BAD = [
     ("[broker]\ngrace = -1", 2, "broker.grace", "must be between 0 and 86400, not -1"),
@@ -61,93 +58,35 @@ BAD = [
     ('[[elko.listeners]]\nendpoint = "tcp:x"', 2, "elko.listeners[0].endpoint", "port must be a number"),
     ('[console]\nendpoint = "tpc:9001"', 2, "console.endpoint", "'tpc' is no kind of endpoint"),
     ("[[elko.listeners]]\nallow = []", 2, "elko.listeners[0].allow", "allows no role"),
-    ('[[elko.listeners]]\n\nauth = "password"', 3, "elko.listeners[0].auth", "needs a code, or a code_file"),
-    ('[[elko.listeners]]\ncode = "x"', 2, "elko.listeners[0].code", 'has no effect without auth = "password"'),
-    ('[[elko.listeners]]\nauth = "open"\ncode = "x"', 3, "elko.listeners[0].code", 'without auth = "password"'),
-    ('[[elko.listeners]]\nauth = "password"\ncode = ""', 3, "elko.listeners[0].code", "is empty"),
-    (f'[[elko.listeners]]\nauth = "password"\ncode = "{"é" * 513}"', 3, "elko.listeners[0].code", "than 1024 bytes"),
-    ('[[elko.listeners]]\nendpoint = "tcp:9000"', 1, "elko.listeners[0].auth", "admits any peer that reaches it"),
     (
         '[[elko.listeners]]\nendpoint = "systemd:domain=INET:name=elko"',
-        1,
-        "elko.listeners[0].auth",
-        "is required, since systemd socket elko can be reached from elsewhere",
+        2,
+        "elko.listeners[0].endpoint",
+        "systemd socket elko can be reached from other machines: a users file must say who may do what",
     ),
-    (OPEN + 'publish = "host"', 3, "elko.listeners[0].publish", "must be host:port with a port from 1 to 65535"),
-    (OPEN + 'publish = "host:0"', 3, "elko.listeners[0].publish", "a port from 1 to 65535"),
-    (OPEN + 'publish = "host:65536"', 3, "elko.listeners[0].publish", "a port from 1 to 65535"),
-    (OPEN + 'publish = "::1:9000"', 3, "elko.listeners[0].publish", "an IPv6 address goes in brackets"),
-    (OPEN + f'publish = "{"a" * 1024}:1"', 3, "elko.listeners[0].publish", "more than 1024 characters"),
-    (OPEN + 'label = " "', 3, "elko.listeners[0].label", "is empty"),
-    (OPEN + 'offer = ["a", ""]', 3, "elko.listeners[0].offer[1]", 'is empty; "*" is every name'),
+    (LISTENER + 'publish = "host"', 3, "elko.listeners[0].publish", "must be host:port with a port from 1 to 65535"),
+    (LISTENER + 'publish = "host:0"', 3, "elko.listeners[0].publish", "a port from 1 to 65535"),
+    (LISTENER + 'publish = "host:65536"', 3, "elko.listeners[0].publish", "a port from 1 to 65535"),
+    (LISTENER + 'publish = "::1:9000"', 3, "elko.listeners[0].publish", "an IPv6 address goes in brackets"),
+    (LISTENER + f'publish = "{"a" * 1024}:1"', 3, "elko.listeners[0].publish", "more than 1024 characters"),
+    (LISTENER + 'label = " "', 3, "elko.listeners[0].label", "is empty"),
     ('[mc0]\nendpoint = "tcp:61616"', 2, "mc0.endpoint", "'tcp:61616' is no ZeroMQ endpoint"),
     ('[mc0]\nendpoint = "tcp://eth0:61616"', 2, "mc0.endpoint", "names of hosts and of network interfaces"),
     ('[mc0]\nendpoint = "tcp://127.0.0.1:9000"', 2, "mc0.endpoint", "is taken by elko.listeners[0].endpoint"),
-    (
-        '[mc0]\nendpoint = "tcp://*:9001"\nauth = "open"',
-        2,
-        "console.endpoint",
-        "127.0.0.1:9001 is taken by mc0.endpoint",
-    ),
     (
         '[[elko.listeners]]\nendpoint = "tcp:61616:interface=127.0.0.1"',
         2,
         "mc0.endpoint",
         "127.0.0.1:61616 is taken by elko.listeners[0].endpoint",
     ),
-    (
-        '[mc0]\nendpoint = "tcp://*:61616"',
-        1,
-        "mc0.auth",
-        "is required, since 0.0.0.0:61616 can be reached from elsewhere",
-    ),
-    ('[mc0]\nauth = "curve"\nany_key = true', 2, "mc0.auth", "needs a secret_key, or a secret_key_file"),
-    (CURVE, 1, "mc0.client_keys", 'is needed for "curve"'),
-    (CURVE + 'auth = "curve"', 1, "mc0.client_keys", "or any_key = true, which admits any client with a key"),
-    (CURVE + 'client_keys = ""', 3, "mc0.client_keys", "is empty"),
-    (CURVE + 'client_keys = "none"', 3, "mc0.client_keys", "/none cannot be read: No such file or directory"),
-    (CURVE + 'client_keys = "/dev/null"', 3, "mc0.client_keys", "/dev/null cannot be read: Not a directory"),
-    (CURVE + 'client_keys = "a\\u0000b"', 3, "mc0.client_keys", "cannot be read: a zero byte in its name"),
-    (
-        CURVE + 'client_keys = "/"\nany_key = true',
-        4,
-        "mc0.any_key",
-        "lets in more than client_keys does; give one of them",
-    ),
-    (CURVE + 'auth = "open"', 2, "mc0.secret_key", 'has no effect with auth = "open"'),
-    ("[mc0]\nany_key = true", 2, "mc0.any_key", "has no effect without a secret_key_file"),
-    ('[mc0]\nany_key = true\nendpoint = "tcp://*:1"', 2, "mc0.any_key", "has no effect without a secret_key_file"),
-    ('[mc0]\nauth = "open"\nclient_keys = "/"', 3, "mc0.client_keys", 'has no effect with auth = "open"'),
-    ("[mc0]\nany_key = true\nsecret_key = ''", 3, "mc0.secret_key", "is no CURVE key, which has 40 Z85 characters"),
-    (f"[mc0]\nany_key = true\nsecret_key = '{SECRET}0'", 3, "mc0.secret_key", "is no CURVE key"),
-    (f"[mc0]\nany_key = true\nsecret_key = '{SECRET[1:]} '", 3, "mc0.secret_key", "is no CURVE key"),
-    (f"[mc0]\nany_key = true\nsecret_key = '{SECRET[1:]}é'", 3, "mc0.secret_key", "is no CURVE key"),
-    (f"[mc0]\nany_key = true\nsecret_key = '{SECRET[5:]}#####'", 3, "mc0.secret_key", "is no CURVE key"),
-    (RULE + "keys = []", 2, "mc0.rules[0].keys", 'matches no client; "*" matches every client'),
-    (RULE + 'keys = ["a", ""]', 2, "mc0.rules[0].keys[1]", "is empty"),
-    (RULE + RULE + 'publish = [""]', 3, "mc0.rules[1].publish[0]", 'is empty; "*" is every topic'),
-    (RULE + 'subscribe = ["a", ""]', 2, "mc0.rules[0].subscribe[1]", 'is empty; "*" is every topic'),
-    (
-        RULE + 'subscribe = ["a*b"]',
-        2,
-        "mc0.rules[0].subscribe[0]",
-        '"*" is any rest, and may only be the last character',
-    ),
-    (RULE + 'publish = ["**"]', 2, "mc0.rules[0].publish[0]", "nothing else but {key} is special"),
-    (
-        RULE + 'publish = ["elkobroker.x"]',
-        2,
-        "mc0.rules[0].publish[0]",
-        "topics that begin with elkobroker. are the broker's",
-    ),
-    (
-        RULE + 'publish = ["elkobroker.*"]',
-        2,
-        "mc0.rules[0].publish[0]",
-        "topics that begin with elkobroker. are the broker's",
-    ),
-    ('[console]\nendpoint = "tcp:9001"', 1, "console.password", "since 0.0.0.0:9001 can be reached from elsewhere"),
-    ('[console]\npassword = ""', 2, "console.password", "is empty"),
+    ('[mc0]\nendpoint = "tcp://*:61616"', 2, "mc0.endpoint", "0.0.0.0:61616 can be reached from other machines"),
+    ('[mc0]\nendpoint = "systemd:domain=INET:index=0"', 2, "mc0.endpoint", "socket 0 can be reached from other"),
+    ('[mtl]\nendpoint = "tcp://[::1]:1"\ndata_port = 70000', 3, "mtl.data_port", "must be between"),
+    ("[mc0]\nsecret_key = ''", 2, "mc0.secret_key", "is no CURVE key, which has 40 Z85 characters"),
+    (f"[mc0]\nsecret_key = '{SECRET}0'", 2, "mc0.secret_key", "is no CURVE key"),
+    (f"[mc0]\nsecret_key = '{SECRET[1:]} '", 2, "mc0.secret_key", "is no CURVE key"),
+    (f"[mc0]\nsecret_key = '{SECRET[1:]}é'", 2, "mc0.secret_key", "is no CURVE key"),
+    (f"[mc0]\nsecret_key = '{SECRET[5:]}#####'", 2, "mc0.secret_key", "is no CURVE key"),
     ('[[launchers.table]]\nname = ""\nscript = "x"', 2, "launchers.table[0].name", "is empty"),
     ('[[launchers.table]]\nname = "x"\nscript = " "', 3, "launchers.table[0].script", "is empty"),
     ('[[launchers.table]]\nname = "x"\nscript = "\'\'"', 3, "launchers.table[0].script", "names no program"),
@@ -170,7 +109,6 @@ def test_the_defaults_are_good() -> None:
     assert problems(Config()) == []
     assert RANGES.keys() == {field.name for field in attrs.fields(BrokerLimits)}
     assert MC0_RANGES.keys() == {field.name for field in attrs.fields(Mc0) if type(field.default) in (int, float)}
-    assert OWN_TOPICS == OWN_PREFIX
 
 
 @pytest.mark.parametrize("name", RANGES)
@@ -205,65 +143,15 @@ def test_the_ends_of_each_limit_of_mc0(name: str) -> None:
     "config",
     [
         Config(mc0=Mc0(enabled=False, endpoint="tcp://*:9000")),
-        Config(mc0=Mc0(endpoint="tcp://*:61616", auth="open")),
-        Config(mc0=Mc0(endpoint="ipc://@mc0", auth="open")),
-        Config(mc0=Mc0(endpoint="tcp://*:0", secret_key=SECRET, any_key=True)),
-        Config(mc0=Mc0(auth="curve", secret_key=SECRET, secret_key_file="x", client_keys="/")),
-        Config(
-            mc0=Mc0(
-                rules=(Mc0Rule(), Mc0Rule(("a-?", "[b]"), ("*", "{key} {x}?[a]*", "elkobroker*"), ("elkobroker.*",)))
-            )
-        ),
+        Config(mc0=Mc0(endpoint="ipc://@mc0", secret_key=SECRET)),
         Config(elko=Elko(())),
         Config(console=Console(enabled=False, endpoint="tcp:9000")),
-        Config(console=Console(endpoint="tcp:9001", password="x")),
-        Config(elko=Elko((BrokerListener(endpoint="tcp:9000", auth="open"),))),
-        Config(elko=Elko((BrokerListener(endpoint="tcp:9000", auth="password", code="x"),))),
-        Config(elko=Elko((BrokerListener(offer=()), BrokerListener("b", "unix:/tmp/elko", publish="[::1]:1")))),
+        Config(elko=Elko((BrokerListener(), BrokerListener("b", "unix:/tmp/elko", publish="[::1]:1")))),
         Config(launchers=Launchers(table=(LauncherEntry("a b", "sh -c 'x y'"),))),
     ],
 )
 def test_good_values(config: Config) -> None:
     assert problems(config) == []
-
-
-@pytest.mark.parametrize(
-    ("listener", "auth", "offer"),
-    [
-        (BrokerListener(), "open", ("*",)),
-        (BrokerListener(endpoint="unix:/x"), "open", ("*",)),
-        (BrokerListener(auth="password", code="x"), "password", ("*",)),
-        (BrokerListener(endpoint="tcp:9000", auth="open"), "open", ()),
-        (BrokerListener(endpoint="tcp:9000", auth="open", offer=("a",)), "open", ("a",)),
-        (BrokerListener(endpoint="tcp:9000", auth="password", code="x"), "password", ("*",)),
-        (BrokerListener(endpoint="tcp:9000", auth="password", code="x", offer=()), "password", ()),
-        (BrokerListener(endpoint="systemd:domain=UNIX:index=0", auth="open"), "open", ()),
-        (BrokerListener(endpoint="tcp:9000"), "password", ("*",)),
-    ],
-)
-def test_what_a_listener_comes_to(listener: BrokerListener, auth: str, offer: tuple[str, ...]) -> None:
-    assert effective_auth(listener) == auth
-    assert effective_offer(listener) == offer
-
-
-@pytest.mark.parametrize(
-    ("mc0", "auth"),
-    [
-        (Mc0(), "open"),
-        (Mc0(auth="curve"), "curve"),
-        (Mc0(auth="open", secret_key=SECRET), "open"),
-        (Mc0(secret_key=SECRET), "curve"),
-        (Mc0(secret_key_file="x"), "curve"),
-    ],
-)
-def test_what_mc0_comes_to(mc0: Mc0, auth: str) -> None:
-    assert effective_mc0_auth(mc0) == auth
-
-
-def test_a_secret_key_file_that_was_not_read_is_no_secret_key() -> None:
-    assert problems(Config(mc0=Mc0(secret_key_file="x", any_key=True))) == [
-        ("mc0.auth", '"curve" needs a secret_key, or a secret_key_file')
-    ]
 
 
 @pytest.mark.parametrize(
@@ -289,7 +177,7 @@ def test_hostport(text: str, parts: tuple[str, int] | None) -> None:
 def tls(*files: Path) -> list[tuple[str, str]]:
     """The problems of a TLS listener with these files: a certificate, its key, and perhaps a CA."""
     named = ":".join(f"{name}={path}" for name, path in zip(("certificate", "key", "ca"), files, strict=False))
-    listener = BrokerListener(endpoint=f"tls:9000:{named}", auth="open")
+    listener = BrokerListener(endpoint=f"tls:9000:{named}:interface=127.0.0.1")
     return problems(Config(elko=Elko((listener,))))
 
 
@@ -324,19 +212,15 @@ def test_tls_files(tmp_path: Path) -> None:
         BrokerListener,
         name=st.text(max_size=4),
         endpoint=st.one_of(st.text(max_size=20), st.sampled_from(["tcp:1", "unix:x", "systemd:domain=INET:index=1"])),
-        auth=st.sampled_from(["open", "password", None]),
-        code=st.one_of(st.none(), st.text(max_size=4)),
         publish=st.one_of(st.none(), st.text(max_size=10)),
         label=st.one_of(st.none(), st.text(max_size=4)),
-        offer=st.one_of(st.none(), st.lists(st.text(max_size=3), max_size=2).map(tuple)),
     ),
     st.builds(LauncherEntry, st.text(max_size=4), st.text(max_size=10)),
 )
 def test_any_values_are_judged(listener: BrokerListener, entry: LauncherEntry) -> None:
     config = Config(elko=Elko((listener,)), launchers=Launchers(table=(entry,)))
     if not problems(config):
-        assert effective_auth(listener) == "password" or listener.code is None
-        assert effective_offer(listener) is not None
+        assert endpoint.parse(listener.endpoint).loopback
 
 
 @given(
@@ -344,19 +228,10 @@ def test_any_values_are_judged(listener: BrokerListener, entry: LauncherEntry) -
         Mc0,
         enabled=st.booleans(),
         endpoint=st.one_of(st.text(max_size=20), st.sampled_from(["tcp://*:1", "ipc://x", "tcp://[::1]:0"])),
-        auth=st.sampled_from(["open", "curve", None]),
         secret_key=st.one_of(st.none(), st.text(max_size=41), st.just(SECRET)),
-        client_keys=st.one_of(st.none(), st.text(max_size=4), st.just("/")),
-        any_key=st.booleans(),
-        rules=st.lists(
-            st.builds(Mc0Rule, *[st.lists(st.text(st.sampled_from("a*.{"), max_size=3), max_size=2).map(tuple)] * 3),
-            max_size=2,
-        ).map(tuple),
     )
 )
 def test_any_values_of_mc0_are_judged(mc0: Mc0) -> None:
     if not problems(Config(mc0=mc0)):
-        curve = effective_mc0_auth(mc0) == "curve"
-        assert (mc0.secret_key is not None) is curve
-        assert (mc0.client_keys is not None) + mc0.any_key == curve
-        assert curve or mc0.auth == "open" or not mc0.enabled or zmq_endpoint.parse(mc0.endpoint).loopback
+        assert not mc0.enabled or zmq_endpoint.parse(mc0.endpoint).loopback
+        assert mc0.secret_key in (None, SECRET)

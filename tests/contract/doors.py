@@ -34,7 +34,7 @@ IN = "in"
 TOKEN = tokens.new()
 
 CODE = "figleaf"
-"""Password of the listener that has one of its own."""
+"""A token that a person chose: the code of a server."""
 
 USERS = f"""\
 [[users]]
@@ -49,33 +49,36 @@ hash = "{tokens.hashed(TOKEN)}"
 [[users]]
 name = "cyd"
 passwords = ["{of("eraser", MIN_ITERATIONS).text()}"]
+[[users]]
+name = "server"
+[[users.tokens]]
+label = "code"
+hash = "{tokens.hashed(CODE)}"
 [[rights]]
 users = ["ann", "bob", "cyd"]
 operations = ["*"]
 [[rights]]
-users = [""]
+users = ["anonymous", "server"]
 operations = ["find"]
 listeners = ["elko listener 'coded'", "elko listener 'open'", "http"]
 names = ["x", "secretive"]
 """
 
 CONFIG = (
-    listener("main", 'auth = "users"')
-    + listener("web", 'auth = "users"', 'transport = "websocket"')
-    + listener("poll", 'auth = "users"', 'transport = "http"', "limits = { http_select_wait = 1 }")
-    + listener("rtcp", 'auth = "users"', 'transport = "rtcp"')
-    + listener("coded", 'auth = "password"', f'code = "{CODE}"')
-    + listener("open", 'auth = "open"')
-    + listener("main", 'auth = "users"', of="director")
+    listener("main")
+    + listener("web", 'transport = "websocket"')
+    + listener("poll", 'transport = "http"', "limits = { http_select_wait = 1 }")
+    + listener("rtcp", 'transport = "rtcp"')
+    + listener("coded")
+    + listener("open")
+    + listener("main", of="director")
     + f"""\
 [director]
 enabled = true
 [http]
 endpoint = "{TCP}"
-auth = "users"
 [mtl]
 endpoint = "tcp://127.0.0.1:0"
-auth = "users"
 plain = true
 [access]
 file = "users.toml"
@@ -142,7 +145,7 @@ def elko(house: House, user: str, secret: str, source: str) -> str:
 
 
 def coded(house: House, user: str, secret: str, source: str) -> str:
-    """An Elko listener with a password of its own."""
+    """Elko, by a token that a person chose."""
     return _tcp(house.daemon.port("coded"), "client", "", CODE if secret in ("pencil", "crayon") else secret, source)
 
 
@@ -245,7 +248,7 @@ NAMED: dict[str, Door] = {
 """The doors with users, by name."""
 
 DOORS: dict[str, Door] = {**NAMED, "coded": coded}
-"""All doors with a password."""
+"""All doors with a secret that can be guessed."""
 
 TOKENS = ("elko", "websocket", "long_poll", "rtcp", "director", "console", "basic")
 """Those that take a token, too."""

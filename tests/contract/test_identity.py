@@ -147,12 +147,12 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("both")
     (folder / "elkobroker.toml").write_text(
         "[[elko.listeners]]\nendpoint = 'tcp:0:interface=127.0.0.1'\n"
-        "[http]\nendpoint = 'tcp:0:interface=\\:\\:'\nauth = 'open'\noffer = ['*']\n"
-        "[mc0]\nendpoint = 'tcp://[::]:0'\nauth = 'open'\n"
-        "[mtl]\nendpoint = 'tcp://[::]:0'\nauth = 'open'\n"
+        "[http]\nendpoint = 'tcp:0:interface=\\:\\:'\n"
+        "[mc0]\nendpoint = 'tcp://[::]:0'\n"
+        "[mtl]\nendpoint = 'tcp://[::]:0'\n"
         "[dbp]\nendpoint = 'tcp://127.0.0.1:0'\n"
     )
-    with Daemon(folder, "--config", str(folder / "elkobroker.toml")) as daemon:
+    with Daemon(folder, "--open", "--config", str(folder / "elkobroker.toml")) as daemon:
         yield daemon
 
 

@@ -97,12 +97,11 @@ class Desk:
             "1.2.3",
             {each.name: each for each in views(self.farm.wiring)},
         )
-        guesses = self.farm.gate
         dialects = [broker_dialect(self.farm.wiring), director_dialect(self.director.wiring)]
         return Client(
             lambda to: (
                 ConsoleReader(),
-                ConsoleSession(dialects, shown, password, guesses, to),
+                ConsoleSession(dialects, shown, to),
             ),
             RecordingPeer(True, "127.0.0.1:7"),
         )

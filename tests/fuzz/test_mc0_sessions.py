@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from broker.core.liveness import SLACK
 from broker.net.interfaces.envelopes import size
-from broker.wires.common.topic_rules import TopicRights, TopicRule, rights_of
+from broker.wires.common.topic_rights import TopicRights, rights_of
 from broker.wires.mc0.codec import messages as wire
 from broker.wires.mc0.sessions.conversation import CONNECTOR
 from broker.wires.mc0.sessions.session import EXPIRES
@@ -34,7 +34,8 @@ from tests.fuzz.test_mc0 import frame_lists
 from tests.recording.farm import STEP
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.codec.examples import read_as_the_connector
-from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, Rule
+from tests.wires.mc0.recording import rule as topic_rule
 
 KEYS = {"K0": "web1", "K1": "web2", "K2": "operator"}
 
@@ -43,11 +44,11 @@ OWNERS = ["K0", "K0", "K1", "K2", ""]
 
 TOPICS = [b"t", b"mcollective nodes web1", b"for operator", b"\0\xff", b"elkobroker.load"]
 
-TABLES: list[tuple[TopicRule, ...]] = [
+TABLES: list[tuple[Rule, ...]] = [
     (),
-    (TopicRule(("*",), ("*",), ("*",)),),
-    (TopicRule(("operator", ""), ("*",), ("for {key}", "t*")), TopicRule(("web*",), ("t",), ("* nodes {key}", "*"))),
-    (TopicRule(("web1",), (), ()), TopicRule(("*",), ("mco*", "t"), ("t", "elkobroker.*"))),
+    (topic_rule("*", "*", "*"),),
+    (topic_rule("operator anonymous", "*", "t*"), topic_rule("web*", "t", "*")),
+    (topic_rule("web1"), topic_rule("*", "mco* t", "t elkobroker.*")),
 ]
 
 MARK = b"\0numbered"
@@ -104,7 +105,7 @@ class Conversations(RuleBasedStateMachine):
         self.stack = ExitStack()
         self.stack.enter_context(nothing_fails())
         self.farm = Mc0Farm(keys=KEYS, subscriptions=1_000)
-        self.table: tuple[TopicRule, ...] = ()
+        self.table: tuple[Rule, ...] = ()
         self.step = 0
         self.models: list[Model] = []
 
@@ -185,7 +186,7 @@ class Conversations(RuleBasedStateMachine):
         return None, None
 
     def rights(self, model: Model) -> TopicRights:
-        return rights_of(self.farm.keys.get(model.peer.sender.key, ""), self.table)
+        return rights_of(self.farm.grants(self.farm.keys.get(model.peer.sender.key, "")))
 
     # what peers are sent
 
@@ -331,7 +332,7 @@ class Conversations(RuleBasedStateMachine):
             model.end()
 
     @rule(table=st.sampled_from(TABLES))
-    def change_the_rules(self, table: tuple[TopicRule, ...]) -> None:
+    def change_the_rules(self, table: tuple[Rule, ...]) -> None:
         self.table = table
         self.farm.use(*table)
         for model in self.models:

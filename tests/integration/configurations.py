@@ -44,9 +44,9 @@ def curve_listeners(directory: Path) -> tuple[str, str]:
     """Write a configuration in which mc0 and MTL have CURVE and let any key in, and return the options of a daemon that
     has it."""
     brokerkeys("new", "broker", "--dir", directory / "keys")
-    curve = 'secret_key_file = "keys/broker.private"\nany_key = true\n'
+    curve = 'secret_key_file = "keys/broker.private"\n'
     config = directory / "elkobroker.toml"
-    wires = _WIRES.replace("[mc0]\n", f"[mc0]\n{curve}").replace("[mtl]\n", f"[mtl]\n{curve}anonymous = true\n")
+    wires = _WIRES.replace("[mc0]\n", f"[mc0]\n{curve}").replace("[mtl]\n", f"[mtl]\n{curve}")
     config.write_text(wires + listener("main"))
     return "--config", str(config)
 

@@ -15,8 +15,6 @@ import re
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -30,7 +28,7 @@ import pamqp.encode
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from tests.integration.daemon import Daemon, environment
+from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import ELKO, Keys, whole_log
 from tests.patience import PATIENCE
 
@@ -470,19 +468,6 @@ class Scram:
     def proved_by(self, challenge: bytes) -> None:
         """Assert that the broker knows the user too."""
         assert challenge == b"v=" + b64encode(self._signature)
-
-
-def brokerusers(*arguments: str | Path, password: str = "") -> str:
-    """Run the command ``brokerusers``, which must succeed. Returns what it printed."""
-    command = [sys.executable, "-m", "broker.brokerusers", *map(str, arguments)]
-    ended = subprocess.run(
-        command, input=f"{password}\n", capture_output=True, text=True, timeout=PATIENCE, env=environment()
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
-
-
-# the daemon
 
 
 def peers_of(daemon: Daemon) -> Peers:

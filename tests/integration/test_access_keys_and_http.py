@@ -25,7 +25,6 @@ from tests.patience import PATIENCE, until, written
 HTTP = f"""\
 [http]
 endpoint = "tcp:0:interface=127.0.0.1"
-auth = "users"
 [access]
 file = "users.toml"
 {OFF}[[elko.listeners]]
@@ -138,7 +137,6 @@ STRANGER = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
 MC0 = """\
 [mc0]
 endpoint = "tcp://127.0.0.1:0"
-auth = "users"
 secret_key_file = "keys/broker.private"
 handshake = 0.3
 [http]
@@ -173,7 +171,7 @@ users = ["web1"]
 operations = ["find"]
 names = ["web1-*"]
 [[rights]]
-users = [""]
+users = ["anonymous"]
 operations = ["find", "offer"]
 listeners = ["elko*"]
 """
@@ -218,13 +216,12 @@ def test_the_topics_of_the_registry_show_what_a_key_may_find(tmp_path: Path) -> 
 
 
 def _mc0_port(daemon: Daemon) -> int:
-    return int(daemon.wait_for(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(users\)").group(1))
+    return int(daemon.wait_for(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(curve\)").group(1))
 
 
 MTL = """\
 [mtl]
 endpoint = "tcp://127.0.0.1:0"
-auth = "users"
 plain = true
 [http]
 enabled = false
@@ -251,7 +248,7 @@ def test_a_user_logs_in_over_mtl_with_rights_and_out_when_the_password_changes(t
         assert bob.lease("Writer", "weather").code == "403"
         assert bob.lease("Reader", "news").code == "403"
         assert ann.lease("Reader", "weather").code == "202"
-        put(tmp_path / "users.toml", (USERS + rights).replace('name = "bob"', 'name = "rob"'))
+        put(tmp_path / "users.toml", (USERS + rights).replace('"bob"', '"rob"'))
         daemon.wait_for("the users file changed")
         assert bob.lease("Writer", "news").code == "401"
         assert ann.lease("Reader", "weather").code == "202"

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from broker.net.admission import STOP_WITHIN
+from tests.access.users import OPEN
 from tests.config.certificates import certificate
 from tests.integration.daemon import Daemon, Peer, environment, twistd
 from tests.patience import PATIENCE, takes_less_than, until
@@ -293,13 +294,12 @@ def test_a_bad_configuration_is_refused_with_line_and_key(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--bind", "0.0.0.0"), "--bind: 0.0.0.0 can be reached from elsewhere: say --password-file FILE, or --open"),
+        (("--bind", "0.0.0.0"), "elko.listeners[0].endpoint: 0.0.0.0:9000 can be reached from other machines"),
         (("--bind", "nowhere"), "elko.listeners[0].endpoint: "),
         (("--port", "99999"), "elko.listeners[0].endpoint: port must be a number between 0 and 65535"),
         (("--console-port", "x"), "--console-port: 'x' is no port, nor 'off'"),
         (("--mc0-port", "x"), "--mc0-port: 'x' is no port, nor 'off'"),
         (("--mc0-port", "65536"), "mc0.endpoint: port must be a number between 0 and 65535"),
-        (("--password-file", "missing"), "--password-file: "),
     ],
 )
 def test_a_bad_command_line_is_refused(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
@@ -323,8 +323,7 @@ diagnostics = true
 [[elko.listeners]]
 name = "main"
 endpoint = "tcp:0:interface=127.0.0.1"
-auth = "password"
-code = "{code}"
+allow = ["{role}"]
 {more}
 [console]
 enabled = false
@@ -337,27 +336,24 @@ enabled = false
 
 def test_reload_takes_good_files_and_leaves_bad_ones(tmp_path: Path) -> None:
     config = tmp_path / "elkobroker.toml"
-    config.write_text(CONFIG.format(code="first", more=""))
+    config.write_text(CONFIG.format(role="client", more=""))
     with Daemon(tmp_path, "--config", str(config), console="off") as daemon:
-        with daemon.connect(auth={"mode": "password", "code": "first"}) as peer:
+        with daemon.connect() as peer:
             peer.done()
-        config.write_text(CONFIG.format(code="second", more=""))
+        config.write_text(CONFIG.format(role="admin", more=""))
         daemon.signal(signal.SIGHUP)
         daemon.wait_for("the configuration was reloaded")
-        with daemon.connect(auth={"mode": "password", "code": "first"}) as refused:
-            assert refused.receive()["msg"] == "auth: wrong password"
+        with daemon.connect() as refused:
+            assert refused.receive()["msg"] == "auth: the role 'client' is not served on this listener"
             refused.closed()
-        with daemon.connect(auth={"mode": "password", "code": "second"}) as peer:
-            [own] = peer.ask(to="client", op="find", service="broker-client")["desc"]
-            assert own["auth"]["code"] == "second"
-        config.write_text(CONFIG.format(code="third", more="nonsense = 1"))
+        config.write_text(CONFIG.format(role="client", more="nonsense = 1"))
         daemon.signal(signal.SIGHUP)
-        daemon.wait_for(r"not reloaded: .*elkobroker.toml:9: elko.listeners\[0\].nonsense")
-        config.write_text(CONFIG.format(code="third", more='path = "/x"\ntransport = "websocket"'))
+        daemon.wait_for(r"not reloaded: .*elkobroker.toml:8: elko.listeners\[0\].nonsense")
+        config.write_text(CONFIG.format(role="client", more='path = "/x"\ntransport = "websocket"'))
         daemon.signal(signal.SIGHUP)
-        daemon.wait_for(r"reload: changed: elko.listeners\[main\].code: \(hidden\) -> \(hidden\)")
+        daemon.wait_for(r'reload: changed: elko.listeners\[main\].allow: \["admin"\] -> \["client"\]')
         daemon.wait_for(r'reload: restart needed: elko.listeners\[main\].transport: "tcp" -> "websocket"')
-        with daemon.connect(auth={"mode": "password", "code": "third"}) as peer:
+        with daemon.connect() as peer:
             peer.done()
 
 
@@ -438,7 +434,8 @@ def test_systemd_hears_of_start_reload_and_stop(tmp_path: Path) -> None:
 def test_sockets_that_systemd_passes(tmp_path: Path) -> None:
     config = tmp_path / "elkobroker.toml"
     config.write_text(
-        '[[elko.listeners]]\nname = "main"\nendpoint = "systemd:domain=INET:index=0"\nauth = "open"\noffer = ["*"]\n'
+        '[[elko.listeners]]\nname = "main"\nendpoint = "systemd:domain=INET:index=0"\n'
+        f"{OPEN}"
         "[mc0]\nenabled = false\n[dbp]\nenabled = false\n"
     )
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -464,7 +461,8 @@ def test_sockets_that_systemd_passes(tmp_path: Path) -> None:
 def test_a_socket_that_systemd_did_not_pass_is_named(tmp_path: Path) -> None:
     config = tmp_path / "elkobroker.toml"
     config.write_text(
-        '[[elko.listeners]]\nname = "main"\nendpoint = "systemd:domain=INET:index=0"\nauth = "open"\n'
+        '[[elko.listeners]]\nname = "main"\nendpoint = "systemd:domain=INET:index=0"\n'
+        f"{OPEN}"
         "[mc0]\nenabled = false\n[dbp]\nenabled = false\n"
     )
     ended = run(tmp_path, "--config", str(config), "--console-port", "off", "--state", str(tmp_path / "state"))

@@ -206,7 +206,7 @@ def test_a_listener_over_tls_opens_with_the_certificate_that_is_there_by_then(tm
         options = configured(
             tmp_path,
             '[[elko.listeners]]\nname = "main"\nendpoint = "tcp:0:interface=127.0.0.1"\n'
-            f'[[elko.listeners]]\nname = "safe"\nauth = "password"\ncode = "sesame"\n'
+            f'[[elko.listeners]]\nname = "safe"\n'
             f'endpoint = "tls:{port}:certificate={cert}:key={key}:interface=127.0.0.1"\n{OFF}',
         )
         with Daemon(tmp_path, *options) as daemon:
@@ -214,7 +214,7 @@ def test_a_listener_over_tls_opens_with_the_certificate_that_is_there_by_then(tm
             for old, new in zip((cert, key), certificate(tmp_path, "second"), strict=True):
                 new.replace(old)
             config = tmp_path / "elkobroker.toml"
-            config.write_text(config.read_text().replace("sesame", "open sesame"))
+            config.write_text(config.read_text().replace('name = "safe"', 'name = "safe"\nallow = ["admin"]'))
             daemon.signal(signal.SIGHUP)
             daemon.wait_for("the configuration was reloaded")
             foreign.close()
@@ -223,8 +223,8 @@ def test_a_listener_over_tls_opens_with_the_certificate_that_is_there_by_then(tm
             trusting.check_hostname = False
             plain = socket.create_connection(("127.0.0.1", port), PATIENCE)
             with Peer(trusting.wrap_socket(plain)) as peer:
-                peer.send(to="client", op="auth", auth={"mode": "password", "code": "sesame"})
-                assert peer.receive()["msg"] == "auth: wrong password"
+                peer.send(to="client", op="auth")
+                assert peer.receive()["msg"] == "auth: the role 'client' is not served on this listener"
             daemon.signal(signal.SIGTERM)
             daemon.ended()
 

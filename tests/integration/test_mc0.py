@@ -25,6 +25,7 @@ import zmq
 from broker.app.descriptors import SPARE
 from broker.core.store import DATABASE
 from broker.wires.mc0.validation import MC0_RANGES
+from tests.access.users import ACCESS, ELSEWHERE, put, right
 from tests.integration.daemon import ROOT, Daemon, environment, twistd
 from tests.integration.mc0_clients import (
     Client,
@@ -251,13 +252,20 @@ def test_without_the_record_a_client_receives_nothing_after_a_restart_until_it_c
 # reload
 
 
-def rule(subscribe: str) -> str:
-    """The configuration of one rule for everybody."""
-    return f'[[mc0.rules]]\npublish = ["*"]\nsubscribe = {subscribe}'
+def rights(subscribe: str, operations: str = "publish") -> str:
+    """A users file by which everybody may subscribe to some topics."""
+    return (
+        "nobody = true\n"
+        + ELSEWHERE
+        + right("anonymous", operations, "mc0")
+        + right("anonymous", "subscribe", "mc0", f"topic:{subscribe}")
+    )
 
 
-def test_a_reload_changes_what_live_sessions_may_do(tmp_path: Path) -> None:
-    options = configured(tmp_path, rule('["first", "peace"]'))
+def test_a_change_of_rights_changes_what_live_sessions_may_do(tmp_path: Path) -> None:
+    users = tmp_path / "users.toml"
+    put(users, rights("first"))
+    options = configured(tmp_path, ACCESS)
     with Daemon(tmp_path, *options) as daemon, clients_of(daemon) as clients:
         connector = clients.new(b"connector")
         assert connector.ask("CONNECT|VERSION|0.2|TTL|30000|ID|c") == "OK|ID|c"
@@ -272,14 +280,12 @@ def test_a_reload_changes_what_live_sessions_may_do(tmp_path: Path) -> None:
             return connector.heard()
 
         assert published() == ["MESSAGE|TOPIC|first||x"]
-        configured(tmp_path, rule('["sec*"]'))
-        daemon.signal(signal.SIGHUP)
-        daemon.wait_for("the configuration was reloaded")
+        put(users, rights("sec*"))
+        daemon.wait_for("the users file changed")
         assert published() == ["MESSAGE|TOPIC|second||x"]
         assert plain.ask("SUB|ID|s||second") == "OK|ID|s"
-        configured(tmp_path, rule('"first"'))
-        daemon.signal(signal.SIGHUP)
-        daemon.wait_for(r"not reloaded: .*toml:\d+: mc0.rules\[0\].subscribe: must be")
+        put(users, rights("first", "pubish"))
+        daemon.wait_for(r"users.toml, line \d+: rights\[1\].operations\[0\] matches no operation")
         assert published() == ["MESSAGE|TOPIC|second||x"]
 
 
@@ -572,7 +578,7 @@ def test_a_unix_socket_serves_too_also_over_what_a_kill_left(tmp_path: Path) -> 
     options = configured(tmp_path, f'endpoint = "{endpoint}"')
     for _ in range(2):
         with Daemon(tmp_path, *options) as daemon, Clients(endpoint) as clients:
-            daemon.wait_for(re.escape(f"mc0 on {endpoint} (open)"))
+            daemon.wait_for(re.escape(f"mc0 on {endpoint} (null)"))
             is_served(clients.subscribed(b"node", "peace"))
             [session] = shown(daemon, "mc0 sessions")
             assert session["address"] == f"uid {os.getuid()} here"

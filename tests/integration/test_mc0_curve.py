@@ -13,6 +13,8 @@ import attrs
 import pytest
 import zmq
 
+from broker.access import editing
+from tests.access.users import ACCESS, ELSEWHERE, put, right
 from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import (
     Client,
@@ -37,14 +39,13 @@ WEB = ("web1", "web2")
 
 MC0 = f"""
 secret_key_file = "keys/broker.private"
-client_keys = "clients"
 handshake = {HANDSHAKE}
+{ACCESS}"""
 
-[[mc0.rules]]
-keys = ["web*"]
-publish = ["*"]
-subscribe = ["nodes {{key}}", "peace"]
-"""
+RIGHTS = (
+    ELSEWHERE + right("web*", "publish", "mc0") + right("web*", "subscribe", "mc0", "topic:nodes {user}", "topic:peace")
+)
+"""Peers without a user have none at mc0."""
 
 
 @attrs.frozen
@@ -62,11 +63,11 @@ class Farm:
 
     def allow(self, name: str) -> None:
         """Let that key in."""
-        brokerkeys("allow", self.directory / "clients", self.directory / "keys" / f"{name}.public")
+        allow(self.directory, name)
 
     def disallow(self, name: str) -> None:
         """Let that key in no more."""
-        (self.directory / "clients" / f"{name}.public").unlink()
+        editing.remove_user(str(self.directory / "users.toml"), name)
 
 
 def keys_in(directory: Path, name: str) -> Keys:
@@ -77,13 +78,22 @@ def keys_in(directory: Path, name: str) -> Keys:
     return Keys(*map(bytes.strip, words))
 
 
+def allow(directory: Path, name: str) -> None:
+    """Make a user with the key of that name."""
+    path = str(directory / "users.toml")
+    editing.add_user(path, name)
+    editing.add_key(path, name, keys_in(directory, name).public.decode())
+
+
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """A farm that knows web1 and web2. In the end its daemon must have had no defect."""
     directory = tmp_path_factory.mktemp("curve")
     for name in ("broker", "web1", "web2"):
         brokerkeys("new", name, "--dir", directory / "keys")
-    brokerkeys("allow", directory / "clients", *(directory / "keys" / f"{name}.public" for name in ("web1", "web2")))
+    put(directory / "users.toml", RIGHTS)
+    for name in WEB:
+        allow(directory, name)
     with Daemon(directory, *configured(directory, MC0)) as daemon:
         daemon.wait_for(r"mc0 on \S+ \(curve\)")
         yield Farm(directory, daemon)
@@ -114,12 +124,12 @@ def refused(farm: Farm, reason: str) -> int:
 
 def test_an_allowed_client_is_served_and_shown_with_its_key(farm: Farm, bystander: Client) -> None:
     is_served(bystander)
-    [session] = shown(farm.daemon, "mc0 sessions web1")  # by the name of the key
+    [session] = shown(farm.daemon, "mc0 sessions web1")  # by the user
     assert session["identity"] == "bystander"
     assert (session["name"], session["key"]) == ("web1", farm.keys("web1").public.decode())
 
 
-def test_rules_are_by_the_name_of_the_key(farm: Farm, clients: Clients) -> None:
+def test_rights_are_those_of_the_user_of_the_key(farm: Farm, clients: Clients) -> None:
     web2 = clients.subscribed(b"node", "nodes web2", keys=farm.keys("web2"))
     assert web2.ask("SUB|ID|s||nodes web1") == "ERROR|MESSAGE|may not subscribe to 'nodes web1'|ID|s"
 
@@ -172,6 +182,21 @@ def test_the_connection_of_a_key_that_is_taken_away_is_closed(farm: Farm, client
 
 
 # who does not
+
+
+def test_keys_of_others_are_let_in_while_the_anonymous_user_has_a_right(tmp_path: Path) -> None:
+    brokerkeys("new", "broker", "--dir", tmp_path / "keys")
+    server = (tmp_path / "keys" / "broker.public").read_bytes().strip()
+    users = tmp_path / "users.toml"
+    put(users, "nobody = true\n" + ELSEWHERE + right("anonymous", "publish subscribe", "mc0", "topic:p*"))
+    with Daemon(tmp_path, *configured(tmp_path, MC0)) as daemon, clients_of(daemon) as clients:
+        guest = clients.subscribed(b"guest", "p1", keys=Keys(*zmq.curve_keypair(), server))
+        assert guest.ask("PUT|TOPIC|other|ID|1||x") == "ERROR|MESSAGE|may not publish on 'other'|ID|1"
+        assert guest.ask("PUT|TOPIC|p1|ID|2||x") == "MESSAGE|TOPIC|p1||x"
+        assert guest.hear() == "OK|ID|2"
+        put(users, "nobody = true\n" + ELSEWHERE)
+        guest.cut_off()
+        assert counters(daemon)["mc0_sessions.revoked"] == 1
 
 
 def test_a_client_with_another_key_of_the_broker_stays_out(farm: Farm, clients: Clients, bystander: Client) -> None:
@@ -237,7 +262,9 @@ def test_another_key_does_not_get_what_is_meant_for_an_identity(
 def test_after_a_stop_sessions_go_on_but_those_whose_key_was_taken_away(tmp_path: Path) -> None:
     for name in ("broker", "web1", "web2"):
         brokerkeys("new", name, "--dir", tmp_path / "keys")
-    brokerkeys("allow", tmp_path / "clients", *(tmp_path / "keys" / f"{name}.public" for name in ("web1", "web2")))
+    put(tmp_path / "users.toml", RIGHTS)
+    for name in WEB:
+        allow(tmp_path, name)
     options = configured(tmp_path, MC0)
     with Daemon(tmp_path, *options) as daemon:
         port = daemon.mc0_port()
@@ -245,7 +272,7 @@ def test_after_a_stop_sessions_go_on_but_those_whose_key_was_taken_away(tmp_path
         stays, leaves = (clients.subscribed(name.encode(), "peace", keys=keys_in(tmp_path, name)) for name in WEB)
         daemon.signal(signal.SIGTERM)
         daemon.ended()
-    (tmp_path / "clients" / "web2.public").unlink()
+    editing.remove_user(str(tmp_path / "users.toml"), "web2")
     stays.cut_off()
     leaves.cut_off()
     options = configured(tmp_path, f'endpoint = "tcp://127.0.0.1:{port}"\n{MC0}')
@@ -257,10 +284,10 @@ def test_after_a_stop_sessions_go_on_but_those_whose_key_was_taken_away(tmp_path
         assert stays.hear() == "MESSAGE|TOPIC|peace||x"
 
 
-def test_with_any_key_a_client_that_makes_a_key_for_each_run_is_answered_every_time(tmp_path: Path) -> None:
+def test_without_a_users_file_a_client_that_makes_a_key_for_each_run_is_answered_every_time(tmp_path: Path) -> None:
     brokerkeys("new", "broker", "--dir", tmp_path / "keys")
     server = (tmp_path / "keys" / "broker.public").read_bytes().strip()
-    options = configured(tmp_path, 'secret_key_file = "keys/broker.private"\nany_key = true')
+    options = configured(tmp_path, 'secret_key_file = "keys/broker.private"')
     with Daemon(tmp_path, *options) as daemon, clients_of(daemon) as clients:
 
         def run(number: int) -> None:
@@ -276,7 +303,7 @@ def test_with_any_key_a_client_that_makes_a_key_for_each_run_is_answered_every_t
 
 def test_strangers_who_say_nothing_keep_nobody_out(tmp_path: Path) -> None:
     brokerkeys("new", "broker", "--dir", tmp_path / "keys")
-    mc0 = 'secret_key_file = "keys/broker.private"\nany_key = true\nsessions = 3\nhandshake = 20'
+    mc0 = 'secret_key_file = "keys/broker.private"\nsessions = 3\nhandshake = 20'
     server = (tmp_path / "keys" / "broker.public").read_bytes().strip()
     with Daemon(tmp_path, *configured(tmp_path, mc0)) as daemon, clients_of(daemon) as clients, ExitStack() as stack:
         for _ in range(5):

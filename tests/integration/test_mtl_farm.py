@@ -13,6 +13,8 @@ from uuid import uuid4
 import pytest
 import zmq
 
+from broker.access import editing
+from tests.access.users import ACCESS, ELSEWHERE, put, right
 from tests.integration.daemon import Daemon
 from tests.integration.dbp_nodes import Nodes
 from tests.integration.mc0_clients import clients_of, console, counters, shown
@@ -24,7 +26,6 @@ from tests.integration.mtl_peers import (
     Peers,
     Reject,
     Response,
-    brokerusers,
     configured,
     ends_in_order,
     peers_of,
@@ -328,10 +329,12 @@ def test_the_registry_and_the_topics_of_other_wires_stay_in_their_virtual_host(t
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[[], AbstractContextManager[Daemon]]:
     """Starts a daemon at a unix socket that requires authentication; several times if needed."""
-    users = tmp_path / "users"
-    brokerusers("add", users, "alice", password="secret")
-    keys = f'endpoint = "ipc://@elkobroker-{uuid4()}"\nusers = "users"'
-    config = configured(tmp_path, keys + '\n[[mtl.queues]]\nqueues = ["durable"]\ndurable = true')
+    users = tmp_path / "users.toml"
+    put(users, ELSEWHERE + right("alice", "*", "mtl"))
+    editing.add_user(str(users), "alice")
+    editing.set_password(str(users), "alice", "secret")
+    keys = f'endpoint = "ipc://@elkobroker-{uuid4()}"'
+    config = configured(tmp_path, keys + ACCESS + '\n[[mtl.queues]]\nqueues = ["durable"]\ndurable = true')
     return lambda: Daemon(tmp_path, "--config", config)
 
 

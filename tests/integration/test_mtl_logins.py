@@ -19,7 +19,8 @@ import attrs
 import pytest
 import zmq
 
-from broker.brokerusers import add
+from broker.access import editing
+from tests.access.users import ELSEWHERE, put, right
 from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import Keys, brokerkeys, counters, shown
 from tests.integration.mtl_peers import (
@@ -34,7 +35,6 @@ from tests.integration.mtl_peers import (
     Reply,
     Response,
     Scram,
-    brokerusers,
     challenge,
     configured,
     ends_in_order,
@@ -56,31 +56,24 @@ FLOWS = 20
 
 PASSWORD = "correct horse"
 
-RULES = """
-[[mtl.rules]]
-users = ["alice", "carol", "dave", "erin"]
-read = ["*"]
-write = ["*"]
-offer = ["*"]
-
-[[mtl.rules]]
-users = ["bob"]
-hosts = ["/"]
-read = ["topic:news *", "queue:{user}"]
-write = ["topic:news {user}", "queue:*", "registry:*"]
-offer = ["bob-*"]
-"""
+RIGHTS = (
+    ELSEWHERE
+    + right("alice carol dave erin", "*", "mtl mtl?private")
+    + right("bob", "subscribe", "mtl", "topic:news *", "queue:{user}")
+    + right("bob", "publish", "mtl", "topic:news {user}", "queue:*")
+    + right("bob", "offer", "mtl", "bob-*")
+)
 
 SASL = """
 endpoint = "tcp://127.0.0.1:{port}"
 data_port = {port}
-users = "users"
 heartbeat = {heartbeat}
 lease = {lease}
 window = 3
 flows = {flows}
 hosts = ["/", "private"]
-{rules}
+[access]
+file = "users.toml"
 """
 
 
@@ -96,28 +89,39 @@ class House:
     @property
     def users(self) -> Path:
         """The file of users."""
-        return self.directory / "users"
+        return self.directory / "users.toml"
 
     def source(self) -> str:
         """An address that nobody has failed from."""
         return f"127.0.0.{next(self._sources)}"
 
-    def configure(self, rules: str) -> str:
+    def configure(self) -> str:
         """Write the configuration."""
-        text = SASL.format(port=self.port, heartbeat=HEARTBEAT, lease=LEASE, flows=FLOWS, rules=rules)
-        return configured(self.directory, text)
+        return configured(self.directory, SASL.format(port=self.port, heartbeat=HEARTBEAT, lease=LEASE, flows=FLOWS))
+
+    def permit(self, before: str, after: str) -> None:
+        """Change the users file."""
+        put(self.users, self.users.read_text().replace(before, after))
+
+
+def add(directory: Path, name: str, password: str = PASSWORD) -> None:
+    """Make a user with a password, or give them another one."""
+    path = str(directory / "users.toml")
+    if name not in {each.name for each in editing.users(path)}:
+        editing.add_user(path, name)
+    editing.set_password(path, name, password)
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """One for many tests; in the end its daemon must have had no defect."""
     directory = tmp_path_factory.mktemp("sasl")
-    brokerusers("add", directory / "users", "alice", password=PASSWORD)
-    for name in ("bob", "carol", "dave", "erin", "stranger"):
-        add(str(directory / "users"), name, lambda: PASSWORD, force=False)
+    put(directory / "users.toml", RIGHTS)
+    for name in ("alice", "bob", "carol", "dave", "erin", "stranger"):
+        add(directory, name)
     house = House(directory, None, free_port())  # type: ignore[arg-type]
-    with Daemon(directory, "--config", house.configure(RULES)) as house.daemon:
-        house.daemon.wait_for(r"mtl on \S+ \(data \S+; sasl\)")
+    with Daemon(directory, "--config", house.configure()) as house.daemon:
+        house.daemon.wait_for(r"mtl on \S+ \(data \S+; null\)")
         yield house
         assert PASSWORD not in ends_in_order(house.daemon)
 
@@ -327,7 +331,7 @@ def test_A21_who_is_removed_is_out(house: House, peers: Peers) -> None:
     control = let_in(house, peers, "carol")
     reader = leased(peers, control, "Reader", "resource")
     alice = leased(peers, let_in(house, peers, "alice"), "Reader", "resource")
-    removing = Thread(target=brokerusers, args=("remove", house.users, "carol"))
+    removing = Thread(target=editing.remove_user, args=(str(house.users), "carol"))
     removing.start()  # which takes longer than somebody may be silent here
 
     def is_out() -> bool:
@@ -345,7 +349,7 @@ def test_A21_who_is_removed_is_out(house: House, peers: Peers) -> None:
 def test_A21_so_is_who_gets_another_password(house: House, peers: Peers) -> None:
     control = let_in(house, peers, "dave")
     lease = control.token("Writer", "resource")
-    add(str(house.users), "dave", lambda: "another", force=True)
+    add(house.directory, "dave", "another")
     house.daemon.signal(signal.SIGHUP)  # or it would take up to two seconds
     until(lambda: control.profile("test").code == "401")
     assert peers.flow().lease(lease) == "403", "though it was given before"
@@ -353,24 +357,22 @@ def test_A21_so_is_who_gets_another_password(house: House, peers: Peers) -> None
     assert control.scram("dave", "another").code == "201"
 
 
-def test_A21_rules_that_change_at_a_reload_take_rights_away(house: House, peers: Peers) -> None:
+def test_A21_rights_that_change_are_taken_away(house: House, peers: Peers) -> None:
     control = let_in(house, peers, "bob", "topic")
     flow = leased(peers, control, "Reader", "news today")
     alice = let_in(house, peers, "alice")
-    house.configure(RULES.replace("news *", "news"))
-    house.daemon.signal(signal.SIGHUP)
+    house.permit('"topic:news *"', '"topic:news"')
     until(lambda: control.profile("topic").code == "401")
     assert flow.dismiss("news today") == "403"
     assert alice.profile("topic").code == "200", "whose rights are the same"
     assert control.plain("bob", PASSWORD).code == "201"
     assert control.profile("topic").code == "200"
     assert control.lease("Reader", "news today").code == "403"
-    house.configure(RULES)
-    house.daemon.signal(signal.SIGHUP)
+    house.permit('"topic:news"', '"topic:news *"')
     until(lambda: control.profile("topic").code == "401")
 
 
-# rules
+# rights
 
 
 @pytest.mark.parametrize(
@@ -390,7 +392,7 @@ def test_A21_rules_that_change_at_a_reload_take_rights_away(house: House, peers:
         ("registry", "Writer", "load", "202"),
     ],
 )
-def test_rules_say_what_a_user_may_do(
+def test_rights_are_those_to_a_resource(
     house: House, peers: Peers, profile: str, side: str, resource: str, code: str
 ) -> None:
     assert let_in(house, peers, "bob", profile).lease(side, resource).code == code
@@ -417,7 +419,7 @@ def test_the_broker_says_who_wrote(house: House, peers: Peers) -> None:
     assert properties == {"user-id": "bob", "redelivered": False, "delivery-count": 1}
 
 
-def test_who_has_no_rule_has_no_virtual_host(house: House, peers: Peers) -> None:
+def test_a_user_without_rights_has_no_virtual_host(house: House, peers: Peers) -> None:
     control = opened(house, peers)
     assert control.plain("stranger", PASSWORD).code == "403"
     assert control.profile("test").code == "401"
@@ -533,11 +535,16 @@ def vault(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
     directory = tmp_path_factory.mktemp("vault")
     for name in ("broker", *CLIENTS):
         brokerkeys("new", name, "--dir", directory / "keys")
-    brokerkeys("allow", directory / "clients", *(directory / "keys" / f"{name}.public" for name in CLIENTS))
-    add(str(directory / "users"), "alice", lambda: PASSWORD, force=False)
-    mtl = 'secret_key_file = "keys/broker.private"\nclient_keys = "clients"\nusers = "users"\nanonymous = true\n'
+    vault = Vault(directory, None)  # type: ignore[arg-type]
+    put(directory / "users.toml", ELSEWHERE + right("* anonymous", "*", "mtl"))
+    add(directory, "alice")
+    for name in CLIENTS:
+        if name != "alice":
+            editing.add_user(str(directory / "users.toml"), name)
+        editing.add_key(str(directory / "users.toml"), name, vault.keys(name).public.decode())
+    mtl = 'secret_key_file = "keys/broker.private"\n[access]\nfile = "users.toml"\n'
     with Daemon(directory, "--config", configured(directory, mtl)) as daemon:
-        daemon.wait_for(r"mtl on \S+ \(data \S+; sasl, curve\)")
+        daemon.wait_for(r"mtl on \S+ \(data \S+; curve\)")
         yield Vault(directory, daemon)
         ends_in_order(daemon)
 
@@ -601,7 +608,9 @@ def test_A21_a_key_that_is_taken_away_is_out(vault: Vault, keyed: Peers) -> None
     assert flow.lease(control.token("Reader")) == flow.summon("resource") == "200"
     for view in ("mtl sessions eve", "mtl flows eve"):
         assert len(shown(vault.daemon, view)) == 1
-    (vault.directory / "clients" / "eve.public").unlink()
+    path = vault.directory / "users.toml"
+    editing.remove_user(str(path), "eve")
+    put(path, path.read_text().replace('"*", "anonymous"', '"*"'))
     vault.daemon.signal(signal.SIGHUP)  # or it would take a second
     # Its connections are closed. libzmq connects again, and is not let in.
     until(lambda: not shown(vault.daemon, "mtl sessions eve"))

@@ -18,6 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.access.users import ACCESS, put, right, token, user
 from tests.config.certificates import certificate
 from tests.integration.daemon import ROOT, Daemon, Peer, environment, twistd
 from tests.integration.mc0_clients import console
@@ -179,7 +180,6 @@ def test_help_explains_every_option(tmp_path: Path) -> None:
         "http-port",
         "console-port",
         "open",
-        "offer",
         "log-format",
     ]
     for option in options:
@@ -218,15 +218,16 @@ def test_peers_over_tls_whose_certificate_is_exchanged_by_a_reload(tmp_path: Pat
     shown, key = certificate(tmp_path, "first")
     config = tmp_path / "elkobroker.toml"
     config.write_text(
-        f'[[elko.listeners]]\nname = "main"\nauth = "password"\ncode = "sesame"\n'
+        f'{ACCESS}[[elko.listeners]]\nname = "main"\n'
         f'endpoint = "tls:0:certificate={shown}:key={key}:interface=127.0.0.1"\n'
         "[mc0]\nenabled = false\n[dbp]\nenabled = false\n"
     )
+    put(tmp_path / "users.toml", user("server") + token("sesame") + right("server", "find"))
     with Daemon(tmp_path, "--config", str(config)) as running:
         with over_tls(running, shown) as peer:
             peer.send(to="client", op="auth", auth={"mode": "password", "code": "sesame"})
             [own] = peer.ask(to="client", op="find", service="broker-client", protocol="tls")["desc"]
-            assert own["auth"]["code"] == "sesame"
+            assert own["protocol"] == "tls"
             peer.send(to="client", op="disconnect")
             peer.closed()
         for old, new in zip((shown, key), certificate(tmp_path, "second"), strict=True):
@@ -235,16 +236,18 @@ def test_peers_over_tls_whose_certificate_is_exchanged_by_a_reload(tmp_path: Pat
         running.wait_for("the configuration was reloaded")
         with over_tls(running, shown) as peer:
             peer.send(to="client", op="auth", auth={"mode": "password", "code": "wrong"})
-            assert peer.receive()["msg"] == "auth: wrong password"
+            assert peer.receive()["msg"] == "the token is wrong, or revoked"
 
 
 def test_an_address_that_guesses_passwords_is_held_up_and_no_other(tmp_path: Path) -> None:
     config = tmp_path / "elkobroker.toml"
     config.write_text(
         '[[elko.listeners]]\nname = "main"\nendpoint = "tcp:0:interface=127.0.0.1"\n'
-        'auth = "password"\ncode = "sesame"\n[console]\nendpoint = "tcp:0:interface=127.0.0.1"\npassword = "figleaf"\n'
+        f'[console]\nendpoint = "tcp:0:interface=127.0.0.1"\n{ACCESS}'
         "[mc0]\nenabled = false\n[dbp]\nenabled = false\n"
     )
+
+    put(tmp_path / "users.toml", user("operator") + token("sesame") + right("operator"))
 
     def on_the_wire(code: str, host: str) -> str:
         with Peer(socket.create_connection(("127.0.0.1", running.port()), PATIENCE, (host, 0))) as peer:
@@ -255,18 +258,18 @@ def test_an_address_that_guesses_passwords_is_held_up_and_no_other(tmp_path: Pat
 
     def in_the_console(code: str, host: str) -> str:
         with socket.create_connection(("127.0.0.1", running.console_port()), PATIENCE, (host, 0)) as operator:
-            operator.sendall(f"{code}\r\nquit\r\n".encode())
+            operator.sendall(f"token {code}\r\nhelp\r\nquit\r\n".encode())
             return b"".join(iter(lambda: operator.recv(65536), b"")).decode()
 
     with Daemon(tmp_path, "--config", str(config)) as running:
         for attempt, let_in in ((on_the_wire, "pong"), (in_the_console, "help")):
-            right = "sesame" if attempt is on_the_wire else "figleaf"
             # On a slow machine some of the first ones come when the back-off is over already.
-            said = [attempt("wrong", "127.0.0.1") for _ in range(10)]
-            assert "wrong password" in said[0]
+            host = "127.0.0.1" if attempt is on_the_wire else "127.0.0.3"
+            said = [attempt("wrong", host) for _ in range(10)]
+            assert "the token is wrong" in said[0]
             assert any("too many wrong passwords" in text for text in said)
-            assert let_in in attempt(right, "127.0.0.2")
-        running.wait_for("elko peer 127.0.0.1: too-many-guesses: auth: too many wrong passwords")
+            assert let_in in attempt("sesame", "127.0.0.2")
+        running.wait_for("elko peer 127.0.0.1: too-many-guesses: too many wrong passwords")
 
 
 def over_tls(daemon: Daemon, trusted: Path) -> Peer:

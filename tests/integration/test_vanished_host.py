@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from broker.net.silent_hosts import GONE_WITHIN
+from tests.access.users import OPEN
 from tests.cluster.farm.network import Host, Network
 from tests.integration.configurations import OFF, listener
 from tests.integration.daemon import Daemon
@@ -26,9 +27,8 @@ ANY = "tcp:0:interface=0.0.0.0"
 CONFIG = f"""{OFF}
 [http]
 endpoint = "{ANY}"
-auth = "open"
-""" + "".join(
-    listener(name, 'auth = "open"', 'offer = ["*"]', f'transport = "{transport}"', endpoint=ANY)
+{OPEN}""" + "".join(
+    listener(name, f'transport = "{transport}"', endpoint=ANY)
     for name, transport in (("main", "tcp"), ("rtcp", "rtcp"), ("poll", "http"))
 )
 

@@ -32,7 +32,7 @@ class Listener:
         self.counters = Counters()
         turns = Scheduler(self.clock)
         complaints = Complaints(self.counters, self.clock)
-        access = AccessControl(Policy(), self.farm.gate)
+        access = AccessControl(Policy())
         self.factory = LineFactory(
             "elko",
             lambda peer: (BlockReader(VOCABULARY), BrokerSession(self.farm.wiring, access, peer)),

@@ -281,7 +281,7 @@ def broker(farm: ElkoFarm) -> Iterator[Server]:
     hub = Hub(
         converse=lambda peer: (
             BlockReader(VOCABULARY),
-            BrokerSession(farm.wiring, AccessControl(Policy(), farm.gate), peer),
+            BrokerSession(farm.wiring, AccessControl(Policy()), peer),
         ),
         clock=farm.clock,
     )

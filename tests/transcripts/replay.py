@@ -18,7 +18,8 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 from zope.interface import implementer
 
-from broker.access.login_gate import LoginGate
+from broker.access.everyone import Everyone
+from broker.access.principal import Access
 from broker.config import daemon_settings
 from broker.core.counters import Counters
 from broker.core.director import director as core
@@ -42,6 +43,7 @@ from broker.wires.elko.sessions import director_session as elko_director
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring
 from broker.wires.elko.sessions.descriptor_cache import ChangeNotices
+from tests.access.memory import MemoryAccess
 from tests.transcripts.recordings import BEFORE_AUTH, OF_BROKER, Event, Recording
 
 CLOSED = "closed"
@@ -137,15 +139,15 @@ class Broker:
         self._wiring = BrokerWiring(registry, ChangeNotices(registry), launchers, NoControl())
         self.listeners = {
             "open": self._listener(setting.policy),
-            "password": self._listener(Policy(code=PASSWORD)),
+            "password": self._listener(Policy(), MemoryAccess(tokens={PASSWORD: "server"})),
         }
         registry.offer_own(_own_services())
 
-    def _listener(self, policy: Policy) -> LineFactory:
+    def _listener(self, policy: Policy, access: Access | None = None) -> LineFactory:
         within = 0.0 if policy.allow_before_auth else BrokerLimits().authenticate_within
         return LineFactory(
             "elko",
-            partial(self._converse, AccessControl(policy, LoginGate(self.clock.seconds))),
+            partial(self._converse, AccessControl(policy, access or Everyone())),
             ConnectionLimits(authenticate_within=within),
             self._turns,
             self._complaints,
@@ -163,7 +165,7 @@ class Director:
         self.clock = Clock()
         director = core.Director(self.clock)
         wiring = elko_director.DirectorWiring.of(director, NoControl(), self.clock)
-        door = AccessControl(Policy(roles=frozenset(("user", "provider", "admin"))), LoginGate(self.clock.seconds))
+        door = AccessControl(Policy(roles=frozenset(("user", "provider", "admin"))))
 
         def converse(peer: Peer) -> tuple[MessageReader, PeerSession]:
             return blocks.BlockReader(DIRECTOR_VOCABULARY), elko_director.DirectorSession(wiring, door, peer)

@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
-from broker.access.login_gate import LoginGate
+from broker.access.everyone import Everyone
 from broker.core.errors import Malformed, Refusal
 from broker.core.interfaces import IControl
 from broker.core.launchers import Launchers
@@ -173,13 +173,13 @@ class ElkoFarm(CoreFarm):
         self._missing = set(missing)
         self.launchers = Launchers(list(launchers), {}, self._spawn, lambda *switch: self.switched.append(switch))
         self.control = Control()
-        self.gate = LoginGate(self.clock.seconds)
+        self.access = Everyone()
         self.notices = ChangeNotices(self.registry)
         self.wiring = BrokerWiring(self.registry, self.notices, self.launchers, self.control)
 
     def connect(self, policy: Policy | None = None, local: bool = True, **peer: Any) -> Client:
         """A peer connects to a listener with that policy, by default an open one."""
-        door = AccessControl(Policy() if policy is None else policy, self.gate)
+        door = AccessControl(Policy() if policy is None else policy, self.access)
         return Client(
             lambda to: (BlockReader(VOCABULARY), BrokerSession(self.wiring, door, to)), RecordingPeer(local, **peer)
         )

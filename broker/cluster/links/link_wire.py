@@ -13,7 +13,7 @@ published as `broker.core.cluster.cluster_interfaces.Member.key`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -233,7 +233,7 @@ class MemberKeys:
     """The allowed keys: those of the other members that are present."""
 
     def __init__(self) -> None:
-        self.changed: list[Callable[[frozenset[str]], object]] = []
+        self.changed: list[Callable[[Collection[str]], object]] = []
         """Callbacks for keys (Z85) that are not allowed any more."""
         self._names: dict[str, set[str]] = {}
         """Names of members by key: members may share a key."""

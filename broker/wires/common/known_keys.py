@@ -1,72 +1,77 @@
-"""Client keys that are allowed at a ROUTER: those of its key directory, and those of the users file."""
+"""Client keys that a ROUTER admits, by the users file.
+
+Rules:
+- The key of a user is admitted, with the user's name.
+- Any other key is that of the anonymous user, and admitted while that user has any right there. Without a users file
+  these are all keys.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping
 
-from twisted.internet.defer import Deferred
+import attrs
 
-from broker.access.principal import Access
+from broker.access.principal import Access, Principal
 
-Changed = Callable[[frozenset[str]], object]
-"""Is called with the keys (Z85) that are no longer allowed or have another name."""
+Changed = Callable[[Collection[str]], object]
+"""Is called with the keys (Z85) that are no longer admitted, or have another name."""
 
 
-class KeyDirectory(Protocol):
-    """The allow-list in a directory; `broker.net.allowed_keys.AllowedKeys` implements it."""
+@attrs.frozen
+class _Admitted:
+    """The keys that are admitted at one moment."""
 
-    changed: list[Changed]
+    users: Mapping[str, str]
+    others: bool
+    """True if keys without a user are admitted too."""
 
     def name_of(self, key: str) -> str | None:
-        """Return the name of a key, or None if it is not allowed."""
+        return self.users.get(key, "" if self.others else None)
 
-    def refresh(self) -> Deferred[None]:
-        """Read the directory now."""
 
-    def stop(self) -> None:
-        """Stop watching the directory."""
+@attrs.frozen
+class _Gone(Collection[str]):
+    """The keys with a name before, and another one or none now. There are endless ones without a user, which only
+    membership shows."""
+
+    before: _Admitted
+    now: _Admitted
+
+    def __contains__(self, key: object) -> bool:
+        assert isinstance(key, str)
+        name = self.before.name_of(key)
+        return name is not None and self.now.name_of(key) != name
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key in {**self.before.users, **self.now.users} if key in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class KnownKeys:
-    """The keys of both; each may be absent. A key in both has its name in the users file."""
+    """The admitted keys of a ROUTER, which is the listener, or listeners, with these titles in the users file."""
 
-    def __init__(self, directory: KeyDirectory | None, access: Access | None) -> None:
+    def __init__(self, access: Access, *titles: str) -> None:
         self.changed: list[Changed] = []
         """Callbacks for changes."""
-        self._directory = directory
         self._access = access
-        self._users = {} if access is None else dict(access.keys)
-        if directory is not None:
-            directory.changed.append(self._directory_changed)
-        if access is not None:
-            access.changed.append(self._users_changed)
+        self._titles = titles
+        self._admitted = self._look()
+        access.changed.append(self._users_changed)
 
     def name_of(self, key: str) -> str | None:
-        """Return the name of a key (Z85), that of its user or of its file; None if it is not allowed."""
-        user = self._users.get(key)
-        if user is not None or self._directory is None:
-            return user
-        return self._directory.name_of(key)
+        """Return the user of a key (Z85), empty for the anonymous one; None if the key is not admitted."""
+        return self._admitted.name_of(key)
 
-    def refresh(self) -> Deferred[Any] | None:
-        """Read the directory now. The users file is refreshed by its owner."""
-        return None if self._directory is None else self._directory.refresh()
-
-    def stop(self) -> None:
-        """Stop watching the directory."""
-        if self._directory is not None:
-            self._directory.stop()
-
-    def _directory_changed(self, gone: frozenset[str]) -> None:
-        self._tell(frozenset(key for key in gone if key not in self._users))
+    def _look(self) -> _Admitted:
+        others = any(self._access.grants(Principal(), title).some for title in self._titles)
+        return _Admitted(dict(self._access.keys), others)
 
     def _users_changed(self) -> None:
-        assert self._access is not None
-        before = {key: self.name_of(key) for key in {**self._users, **self._access.keys}}
-        self._users = dict(self._access.keys)
-        self._tell(frozenset(key for key, name in before.items() if name is not None and self.name_of(key) != name))
-
-    def _tell(self, gone: frozenset[str]) -> None:
-        for call in tuple(self.changed):
-            call(gone)
+        before, self._admitted = self._admitted, self._look()
+        if before != self._admitted:
+            gone = _Gone(before, self._admitted)
+            for call in tuple(self.changed):
+                call(gone)

@@ -6,7 +6,7 @@ The ROUTER itself is in `broker.net.router`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache, partial
 from time import monotonic
 from typing import Any, Protocol, TypeVar
@@ -40,9 +40,9 @@ R = TypeVar("R", bound=Router)
 
 
 class ClientKeys(Protocol):
-    """The allowed client keys, which change. ``changed`` has callbacks for keys (Z85) that are not allowed any more."""
+    """The admitted client keys, which change. ``changed`` has callbacks for keys (Z85) that are admitted no more."""
 
-    changed: list[Callable[[frozenset[str]], object]]
+    changed: list[Callable[[Collection[str]], object]]
 
     def name_of(self, key: str) -> str | None:
         """Return the name of a key (Z85), or None if it is not allowed."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from ipaddress import AddressValueError, IPv4Address
-from typing import Literal
 
 import attrs
 
 from broker.config import zmq_endpoint
-from broker.config.checks import patterns, unless_said
 from broker.config.endpoint import BadEndpoint, Endpoint
 from broker.config.key import key
 from broker.config.problem import Problem
@@ -74,23 +72,6 @@ class Dbp(RouterLimits):
         "UDP port of heartbeats at the same address, but not 5245. By default the number of the endpoint's port.",
         within=(0, 65_535),
         example=5246,
-    )
-    auth: Literal["open"] | None = key(
-        None,
-        '"open", the only value: DBP has no authentication. By default open on loopback; elsewhere the key is '
-        "required.",
-        example="open",
-    )
-    offer: tuple[str, ...] | None = key(
-        None,
-        "Names of services that may be registered, as patterns (*, ?, [...]). By default all on loopback, and none "
-        "elsewhere.",
-        check=patterns,
-        reload=True,
-        example=(
-            "sensor-*",
-            "logger",
-        ),
     )
     beacon: tuple[str, ...] | None = key(
         None,
@@ -169,13 +150,6 @@ class Dbp(RouterLimits):
         return where
 
     @property
-    def offered(self) -> tuple[str, ...]:
-        """The patterns of service names that may be registered: all on loopback by default, and none elsewhere."""
-        if self.offer is not None:
-            return self.offer
-        return ("*",) if self.place.loopback else ()
-
-    @property
     def beacons(self) -> tuple[str, ...]:
         """The destinations of the beacon: by default a broadcast to the network of the endpoint."""
         if self.beacon is not None:
@@ -205,9 +179,6 @@ class Dbp(RouterLimits):
                 if ip is not None and not ip.is_loopback:
                     text = f"is not reached from {where.where}, which is loopback; leave it out, or change endpoint"
                     yield Problem(f"{here}.beacon[{number}]", text, f"{here}.endpoint")
-        elif self.enabled and self.auth is None:
-            why = ' and DBP has no authentication: "open", which admits any client that reaches it'
-            yield from unless_said(f"{here}.auth", where, why)
 
     def _udp_port(self, here: str, where: ZEndpoint) -> Iterator[Problem]:
         given, port = ("endpoint", where.port) if self.udp_port is None else ("udp_port", self.udp_port)
@@ -249,26 +220,18 @@ class Dbp(RouterLimits):
             f"bound to tcp {self.place.where}",
             f"udp {self.heartbeat_port}",
             f"beacon {' '.join(f'{address}:{self.beacon_port}' for address in self.beacons) or 'none'}",
-            f"offer {' '.join(self.offered) or 'nothing'}",
         )
         yield f"dbp: {', '.join(parts)}"
 
     def warnings(self, resolves: Resolves) -> Iterator[str]:
-        """Yield the risks of an endpoint that other machines reach, and of one at which nothing may be registered."""
+        """Yield the risks of an endpoint that other machines reach."""
         if not self.enabled:
             return
-        where, offered = self.place, self.offered
+        where = self.place
         if not where.loopback:
-            yield f"dbp: open: any client that reaches {where.where} may find every service"
-            if any(pattern.startswith("*") for pattern in offered):
-                yield "dbp: open: any peer may register a service of any name, and receive the data of its clients"
-            elif offered:
-                yield "dbp: open: any peer may register what dbp.offer allows, and receive the data of its clients"
+            yield f"dbp: no authentication: every peer that reaches {where.where} is the user anonymous"
             if not self.check_address:
                 yield "dbp.check_address: any peer may end any service, or keep a dead one registered"
-        if not offered:
-            why = "" if self.offer is not None else f"; by default, since {where.where} can be reached from elsewhere"
-            yield f"dbp.offer: nothing may be registered{why}"
 
 
 SECTION = section(

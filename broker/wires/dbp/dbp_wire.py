@@ -193,7 +193,7 @@ class OpenDbp(PlainWire):
     def review(self) -> None:
         """Apply the settings with the present grants of the users file."""
         grants = self.grants()
-        self.catalogue.use(self.terms, _rights(self.terms, grants))
+        self.catalogue.use(self.terms, _rights(grants))
         self.listing.use(RegistryReading.of(grants))
 
     def connection_factories(self) -> Sequence[ConnectionFactory]:
@@ -286,7 +286,7 @@ def open_dbp(config: Dbp, context: WireContext) -> OpenDbp:
         outbound,
         complaints,
         config,
-        _rights(config, grants()),
+        _rights(grants()),
         context.silence,
         context.scheduler.memory,
     )
@@ -325,5 +325,5 @@ def _name(broker: Broker) -> str:
     return BROKER if broker.service is None else f"{BROKER}-{broker.service}"
 
 
-def _rights(dbp: Dbp, grants: Grants) -> Rights:
-    return Rights(dbp.offered, granted=grants.patterns("offer"))
+def _rights(grants: Grants) -> Rights:
+    return Rights(grants.patterns("offer"))

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Literal
 
 import attrs
 
-from broker.config.checks import unless_said
 from broker.config.endpoint import BadEndpoint, Endpoint, parse
 from broker.config.key import key
 from broker.config.problem import Problem
@@ -39,12 +37,6 @@ class Dns(Settings):
     endpoint: str = key(
         "tcp:9053:interface=127.0.0.1",
         'Endpoint of both UDP and TCP: "tcp:PORT:interface=ADDRESS". Port 0 is any free one.',
-    )
-    auth: Literal["open"] | None = key(
-        None,
-        '"open", the only value: DNS has no authentication. By default open on loopback; elsewhere the key is '
-        "required.",
-        example="open",
     )
     domain: str = key("elkobroker.", "Parent domain of all names.", check=_domain, reload=True)
     # 0 keeps resolvers from caching; after an hour nothing is current.
@@ -109,15 +101,11 @@ class Dns(Settings):
         return None if self.place.wildcard else ip_address(self.host)
 
     def problems(self, here: str) -> Iterator[Problem]:
-        """Yield an endpoint that is none, or that other machines reach without a word about it."""
+        """Yield an endpoint that is none."""
         try:
-            where = self.place
+            _ = self.place
         except BadEndpoint as error:
             yield Problem(f"{here}.endpoint", str(error))
-            return
-        if self.enabled and self.auth is None:
-            why = ' and DNS has no authentication: "open", which answers every program that reaches it'
-            yield from unless_said(f"{here}.auth", where, why)
 
     def bindings(self) -> Iterator[Binding]:
         """Yield both sockets."""
@@ -137,7 +125,7 @@ class Dns(Settings):
         """Yield the risks of an endpoint that other machines reach."""
         if not self.enabled or self.place.loopback:
             return
-        yield f"dns: open: every program that reaches {self.place.where} may find every service that has no secret"
+        yield f"dns: no authentication: every program that reaches {self.place.where} is the user anonymous"
         if not self.response_rate:
             why = "with a forged address they can be made to flood a victim"
             yield f"dns.response_rate: responses are not limited: {why}"

@@ -29,7 +29,6 @@ from broker.wires.elko.elko_listeners import ElkoListeners, base_policy
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring, PeerInfo
 from broker.wires.elko.sessions.descriptor_cache import ChangeNotices
-from broker.wires.elko.validation import effective_offer
 from broker.wires.interface import PlainWire, WireContext
 from broker.wires.views import AnyView, Column, Row, View
 
@@ -164,7 +163,7 @@ class OpenElko(PlainWire):
         self.listeners.stop_listening()
 
     def _policy(self, listener: BrokerListener) -> Policy:
-        rights = Rights(effective_offer(listener), listener.limits.services)
+        rights = Rights(services=listener.limits.services)
         policy = base_policy(listener, self._broker.diagnostics)
         return attrs.evolve(policy, rights=rights, waits=listener.limits.waits)
 

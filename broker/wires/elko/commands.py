@@ -16,7 +16,6 @@ from msgspec.structs import FieldInfo
 
 from broker.access.acts import Audit, NoAudit
 from broker.access.everyone import Everyone
-from broker.access.login_gate import LoginGate
 from broker.access.principal import Access, Principal
 from broker.core.errors import Malformed, Reason
 from broker.net.interfaces.peer import Peer
@@ -315,8 +314,7 @@ class ElkoDialect:
         """Create the session of an operator."""
         control = self._controls.get(listener)
         if control is None:
-            # The console has authenticated the operator: no password is compared here, so the clock is not used.
-            control = AccessControl(POLICY, LoginGate(lambda: 0.0), self.access, listener, self.audit)
+            control = AccessControl(POLICY, self.access, listener, self.audit)
             self._controls[listener] = control
         session = self.session(control, peer)
         session.become(principal)

@@ -53,13 +53,6 @@ class ElkoListener:
     origins: tuple[str, ...] = ()
     """Origins of web pages that may connect (``https://HOST[:PORT]``) over a transport for browsers; ``*`` permits
     all."""
-    auth: Literal["open", "password", "users"] | None = None
-    """Mode of authentication; "users" takes the users file. None is open on loopback and unix sockets, and an error
-    elsewhere."""
-    code: str | None = attrs.field(default=None, repr=False)
-    """The password of a ``password`` listener."""
-    code_file: str | None = None
-    """File that holds ``code`` instead, relative to the configuration file; `section` reads it into ``code``."""
     allow_before_auth: bool = False
     """Serve ping, debug and find before `auth`, as the original does."""
     publish: str | None = None
@@ -73,9 +66,6 @@ class BrokerListener(ElkoListener):
     """One listener of the broker."""
 
     allow: tuple[Role, ...] = ("client", "admin")
-    offer: tuple[str, ...] | None = None
-    """Patterns of the service names that may be offered; None permits all on a password, loopback or unix listener,
-    else none."""
     limits: BrokerLimits = BrokerLimits()
 
 

@@ -12,7 +12,7 @@ from twisted.logger import Logger
 
 from broker.config import endpoint as endpoints
 from broker.config.endpoint import Endpoint
-from broker.core.model import BROKER, Auth, Service
+from broker.core.model import BROKER, Service
 from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineFactory, LineProtocol
@@ -28,7 +28,6 @@ from broker.wires.elko.transports.elko_websocket import WebSockets
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
-from broker.wires.elko.validation import effective_auth
 from broker.wires.interface import WireContext
 
 L = TypeVar("L", BrokerListener, DirectorListener)
@@ -97,7 +96,6 @@ class ElkoListeners(Generic[L]):
         for listener in self.configured:
             access = AccessControl(
                 self.policy(listener),
-                self.context.logins.gate,
                 self.context.access,
                 title(self.wire, listener),
                 self.context.audit,
@@ -114,12 +112,11 @@ class ElkoListeners(Generic[L]):
         [listener] = (each for each in self.configured if each.name == opening.name)
         where = opening.open()
         self.log.info(
-            "{wire} listener {name!r} on {where} ({transport}{auth}; {roles})",
+            "{wire} listener {name!r} on {where} ({transport}{roles})",
             wire=self.wire,
             name=listener.name,
             where=where,
             transport="" if listener.transport == "tcp" else f"{listener.transport}; ",
-            auth=effective_auth(listener),
             roles=", ".join(listener.allow),
         )
         return where
@@ -143,7 +140,6 @@ class ElkoListeners(Generic[L]):
                     provider=BROKER,
                     protocol=each.protocol,
                     label=listener.label,
-                    auth=None if listener.code is None else Auth("password", listener.code),
                 )
 
     def certificates(self) -> list[Certificates]:
@@ -179,8 +175,6 @@ def base_policy(listener: BrokerListener | DirectorListener, diagnostics: bool) 
     """Return the part of a policy that both protocols share."""
     return Policy(
         roles=frozenset(listener.allow),
-        code=listener.code if effective_auth(listener) == "password" else None,
-        users=effective_auth(listener) == "users",
         allow_before_auth=listener.allow_before_auth,
         diagnostics=diagnostics,
     )

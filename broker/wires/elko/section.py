@@ -6,23 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import attrs
 
 from broker.config import endpoint
 from broker.config.checks import hostport, parsed
 from broker.config.endpoint import Endpoint
-from broker.config.files import Named as Files
 from broker.config.section import Binding, PortOption, Resolves, Section
 from broker.config.summary import bound
 from broker.wires.elko.config import BrokerListener, Director, DirectorListener, Elko, ElkoListener
 from broker.wires.elko.validate_transport import FOR_BROWSERS
-from broker.wires.elko.validation import director_problems, effective_auth, effective_offer, elko_problems
+from broker.wires.elko.validation import director_problems, elko_problems
 
-L = TypeVar("L", bound=ElkoListener)
+CLEAR = "passwords and tokens cross the network in the clear; tls: would hide them"
+"""The warning about a listener that other machines reach without TLS."""
 
 
 def title(wire: str, listener: ElkoListener) -> str:
@@ -45,16 +43,9 @@ def _director_bindings(director: Director) -> Iterator[Binding]:
             yield Binding(f"director.listeners[{index}].endpoint", title("director", listener), where)
 
 
-def _wants_users(section: str, values: Elko | Director) -> Iterator[str]:
-    for index, listener in enumerate(values.listeners):
-        if listener.auth == "users":
-            yield f"{section}.listeners[{index}].auth"
-
-
 def _summary(elko: Elko) -> Iterator[str]:
     for listener in elko.listeners:
-        offer = " ".join(effective_offer(listener)) or "nothing"
-        yield f"listener {listener.name}: {_listener(listener, listener.allow)}, offer {offer}"
+        yield f"listener {listener.name}: {_listener(listener, listener.allow)}"
 
 
 def _director_summary(director: Director) -> Iterator[str]:
@@ -68,7 +59,6 @@ def _listener(listener: ElkoListener, allow: tuple[str, ...]) -> str:
         f"{_carried(listener)}bound to {bound(where)}",
         f"published as {listener.publish or bound(where)}",
         f"allow {' '.join(allow)}",
-        f"auth {effective_auth(listener)}",
     )
     return ", ".join(parts)
 
@@ -98,37 +88,21 @@ def _director_warnings(director: Director, resolves: Resolves) -> Iterator[str]:
         where = endpoint.parse(listener.endpoint)
         for text in (*_published(listener, where, resolves), *_pages(listener)):
             yield f"{here}: {text}"
-        if where.loopback:
-            continue
-        if effective_auth(listener) != "open":
-            if where.kind == "tcp":
-                yield f"{here}: the password crosses the network in the clear; tls: would hide it"
-            continue
-        if "provider" in listener.allow:
-            yield f"{here}: open: any peer that reaches {where.where} may serve contexts, and receives users"
-        if "admin" in listener.allow:
-            yield f"{here}: open: any peer that reaches {where.where} may steer and shut down all Context Servers"
+        if where.kind == "tcp" and not where.loopback:
+            yield f"{here}: {CLEAR}"
 
 
 def _listener_warnings(listener: BrokerListener, resolves: Resolves) -> Iterator[str]:
     where = endpoint.parse(listener.endpoint)
     yield from _published(listener, where, resolves)
     yield from _pages(listener)
-    if where.loopback:
-        return
-    if effective_auth(listener) == "open":
-        yield from _open(listener, where)
-    elif where.kind == "tcp":
-        yield "the password crosses the network in the clear; tls: would hide it"
-    if effective_auth(listener) == "password" and listener.allow_before_auth:
-        yield "allow_before_auth: any peer that reaches it may find services without the password"
+    if where.kind == "tcp" and not where.loopback:
+        yield CLEAR
 
 
 def _pages(listener: ElkoListener) -> Iterator[str]:
-    if effective_auth(listener) != "open":
-        return
     if "*" in listener.origins:
-        yield "origins: open to every page: a page has the access of the machine whose browser shows it"
+        yield "origins: open to every page: without a credential, a page has the rights of the anonymous user"
     elif "null" in listener.origins:
         yield "origins: null is the origin of many pages, such as local files"
 
@@ -145,30 +119,6 @@ def _published(listener: ElkoListener, where: Endpoint, resolves: Callable[[str]
         yield f"{host} is published, but does not resolve on this machine"
 
 
-def _open(listener: BrokerListener, where: Endpoint) -> Iterator[str]:
-    steer = (
-        ", and may watch, steer and shut down all of them, since admin is allowed" if "admin" in listener.allow else ""
-    )
-    yield f"open: any peer that reaches {where.where} may find every service{steer}"
-    if any(pattern.startswith("*") for pattern in effective_offer(listener)):
-        yield "open: any peer may offer a service of any name, and receive the messages of its clients"
-
-
-def _read(elko: Elko, files: Files) -> Elko:
-    return attrs.evolve(elko, listeners=_with_codes("elko.listeners", elko.listeners, files))
-
-
-def _read_director(director: Director, files: Files) -> Director:
-    return attrs.evolve(director, listeners=_with_codes("director.listeners", director.listeners, files))
-
-
-def _with_codes(key: str, listeners: tuple[L, ...], files: Files) -> tuple[L, ...]:
-    return tuple(
-        attrs.evolve(each, code=files.secret(f"{key}[{index}].code_file", each.code, each.code_file))
-        for index, each in enumerate(listeners)
-    )
-
-
 def _director_port(director: Director, port: int | None) -> Director:
     if port is None:
         return attrs.evolve(director, enabled=False)
@@ -181,9 +131,6 @@ def _director_port(director: Director, port: int | None) -> Director:
 _LISTENER_KEYS = (
     "origins",
     "allow",
-    "auth",
-    "code",
-    "code_file",
     "allow_before_auth",
     "publish",
     "label",
@@ -198,10 +145,8 @@ BROKER = Section(
     _bindings,
     _summary,
     _warnings,
-    reloadable=tuple(f"listeners[*].{key}" for key in (*_LISTENER_KEYS, "offer")),
+    reloadable=tuple(f"listeners[*].{key}" for key in _LISTENER_KEYS),
     named=("listeners",),
-    read=_read,
-    wants_users=partial(_wants_users, "elko"),
     example=(Path(__file__).with_name("broker.toml")).read_text,
 )
 """The section ``[elko]``."""
@@ -223,8 +168,6 @@ DIRECTOR = Section(
         *(f"listeners[*].{key}" for key in _LISTENER_KEYS),
     ),
     named=("listeners",),
-    wants_users=partial(_wants_users, "director"),
-    read=_read_director,
     option=PortOption(
         "director-port",
         "Port of the Elko Director on 127.0.0.1, usually 9010, or 'off'; 0 takes a free one [default: no director]",

@@ -1,15 +1,13 @@
-"""Checks of the sections ``[elko]`` and ``[director]``, and the effective values of keys that are absent."""
+"""Checks of the sections ``[elko]`` and ``[director]``."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
-from broker.config import endpoint
-from broker.config.checks import MAX_LABEL, MAX_SUFFIX, hostport, listens, parsed, printable, secret, unless_said
+from broker.config.checks import MAX_LABEL, MAX_SUFFIX, hostport, listens, printable
 from broker.config.problem import Problem, in_ranges
-from broker.wires.elko.config import BrokerListener, Director, DirectorListener, Elko, ElkoListener
+from broker.wires.elko.config import BrokerListener, Director, DirectorListener, Elko
 from broker.wires.elko.validate_transport import transport_problems
 
 CONNECTION_RANGES: dict[str, tuple[float, float]] = {
@@ -66,29 +64,6 @@ def director_problems(director: Director) -> Iterator[Problem]:
     yield from _listeners("director.listeners", director.listeners)
 
 
-def effective_auth(listener: ElkoListener) -> Literal["open", "password", "users"]:
-    """Return the mode of authentication of a listener.
-
-    By default it is open if only the local machine can connect; elsewhere `problems` requires the key. Raises
-    `BadEndpoint`.
-    """
-    if listener.auth is not None:
-        return listener.auth
-    return "open" if endpoint.parse(listener.endpoint).loopback else "password"
-
-
-def effective_offer(listener: BrokerListener) -> tuple[str, ...]:
-    """Return the patterns of the service names that may be offered on a listener.
-
-    The default is all names if peers are known: by a password or as users, or since only the local machine can connect;
-    else none. Raises `BadEndpoint`.
-    """
-    if listener.offer is not None:
-        return listener.offer
-    known = effective_auth(listener) != "open" or endpoint.parse(listener.endpoint).loopback
-    return ("*",) if known else ()
-
-
 def _listeners(key: str, listeners: Sequence[BrokerListener | DirectorListener]) -> Iterator[Problem]:
     names: dict[str, str] = {}
     for index, listener in enumerate(listeners):
@@ -104,7 +79,6 @@ def _listeners(key: str, listeners: Sequence[BrokerListener | DirectorListener])
             names[listener.name] = here
         yield from _listener(here, listener)
         if isinstance(listener, BrokerListener):
-            yield from _offer(f"{here}.offer", listener.offer)
             yield from in_ranges(f"{here}.limits", listener.limits, RANGES)
         else:
             yield from in_ranges(f"{here}.limits", listener.limits, DIRECTOR_LIMITS)
@@ -116,31 +90,9 @@ def _listener(here: str, listener: BrokerListener | DirectorListener) -> Iterato
         roles = "client, admin or both" if isinstance(listener, BrokerListener) else "user, provider or admin"
         yield Problem(f"{here}.allow", f"allows no role; name {roles}")
     yield from transport_problems(here, listener)
-    yield from _listener_auth(here, listener)
     if listener.publish is not None and hostport(listener.publish) is None:
         hint = "; an IPv6 address goes in brackets" if listener.publish.count(":") > 1 else ""
         yield Problem(f"{here}.publish", f"must be host:port with a port from 1 to 65535{hint}")
     elif listener.publish is not None and len(listener.publish) > MAX_LABEL:
         yield Problem(f"{here}.publish", f"has more than {MAX_LABEL} characters")
     yield from printable(f"{here}.label", listener.label, MAX_LABEL)
-
-
-def _offer(here: str, offer: Sequence[str] | None) -> Iterator[Problem]:
-    for number, pattern in enumerate(offer or ()):
-        if not pattern:
-            yield Problem(f"{here}[{number}]", 'is empty; "*" is every name')
-
-
-def _listener_auth(here: str, listener: ElkoListener) -> Iterator[Problem]:
-    if listener.code is not None:
-        yield from secret(f"{here}.code", listener.code)
-    if listener.auth == "password" and listener.code is None:
-        yield Problem(f"{here}.auth", '"password" needs a code, or a code_file')
-    if listener.auth != "password" and listener.code is not None:
-        yield Problem(f"{here}.code", 'has no effect without auth = "password"')
-    if listener.auth is None and listener.code is None:
-        yield from unless_said(
-            f"{here}.auth",
-            parsed(listener.endpoint),
-            ': "password" with a code, "users" with access.file, or "open", which admits any peer that reaches it',
-        )

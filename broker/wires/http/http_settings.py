@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Literal
 
 import attrs
 
-from broker.config.checks import unless_said
 from broker.config.endpoint import BadEndpoint, Endpoint, parse
 from broker.config.key import key
 from broker.config.problem import Problem
@@ -33,25 +31,12 @@ class Http(Settings):
     endpoint: str = key(
         "tcp:9080:interface=127.0.0.1", "Endpoint, as for an Elko listener: tcp:, tls:, unix: or systemd:."
     )
-    auth: Literal["open", "users"] | None = key(
-        None,
-        '"open": peers without credentials have the rights of the anonymous user, which are all rights where there '
-        'is no users file. "users": the listener opens with a users file only. By default open on loopback; '
-        "elsewhere the key is required.",
-        example="open",
-    )
     hosts: tuple[str, ...] = key(
         (),
         "Host names by which the listener is addressed, besides IP addresses and localhost: others are refused, so "
         'that no web page reaches it by a name that resolves to its address (DNS rebinding). "*" allows all.',
         check=_hosts,
         reload=True,
-    )
-    offer: tuple[str, ...] | None = key(
-        None,
-        "Patterns of service names that may be registered. By default all on loopback, none elsewhere.",
-        reload=True,
-        example=("*",),
     )
     services: int = key(10_000, "Registered instances.", within=(0, 100_000), reload=True)
     services_per_user: int = key(
@@ -97,23 +82,12 @@ class Http(Settings):
         """The address of the listener. Raises `BadEndpoint`."""
         return parse(self.endpoint)
 
-    @property
-    def offered(self) -> tuple[str, ...]:
-        """The patterns of service names that may be registered: all on loopback by default, and none elsewhere."""
-        if self.offer is not None:
-            return self.offer
-        return ("*",) if self.place.loopback else ()
-
     def problems(self, here: str) -> Iterator[Problem]:
-        """Yield an endpoint that is none, or that other machines reach without ``auth``."""
+        """Yield an endpoint that is none."""
         try:
-            where = self.place
+            parse(self.endpoint)
         except BadEndpoint as error:
             yield Problem(f"{here}.endpoint", str(error))
-            return
-        if self.enabled and self.auth is None:
-            choices = ': "users", which needs a users file, or "open", which serves every program that reaches it'
-            yield from unless_said(f"{here}.auth", where, choices)
 
     def bindings(self) -> Iterator[Binding]:
         """Yield the socket."""
@@ -127,9 +101,7 @@ class Http(Settings):
             return
         parts = (
             f"bound to {self.place.where}",
-            f"auth {self.auth or 'open'}",
             *([f"hosts {' '.join(self.hosts)}"] if self.hosts else []),
-            f"offer {' '.join(self.offered) or 'nothing'}",
         )
         yield f"http: {', '.join(parts)}"
 
@@ -140,15 +112,8 @@ class Http(Settings):
         if "*" in self.hosts:
             yield "http.hosts: every name is accepted, so a web page can reach the listener by DNS rebinding"
         where = self.place
-        if where.loopback:
-            return
-        if self.auth == "open":
-            yield f"http: open: every program that reaches {where.where} has the rights of the anonymous user"
-        if where.kind != "tls":
+        if where.kind != "tls" and not where.loopback:
             yield f"http: tokens and passwords travel unencrypted to {where.where}"
-        if self.offer is None:
-            why = f"by default, since {where.where} can be reached from elsewhere"
-            yield f"http.offer: nothing may be registered; {why}"
 
 
 SECTION = section(

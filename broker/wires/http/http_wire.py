@@ -15,7 +15,7 @@ from broker.net.http.bounds import RequestBounds
 from broker.net.http.limits import HttpLimits
 from broker.net.http.listener import HttpFactory
 from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.listeners import CannotListen, StreamListener
+from broker.net.listeners import StreamListener
 from broker.net.tls import Certificates
 from broker.web.http_endpoint import Endpoint, Routes
 from broker.web.messages import RequestIds
@@ -112,11 +112,9 @@ class OpenHttp(PlainWire):
 
     def bind(self, title: str) -> str:
         """Open the listener."""
-        if self.config.auth == "users" and not self.context.access.users:
-            raise CannotListen('cannot open http: http.auth is "users", and there is no users file')
         where = self.listener.open()
         scheme = "https" if self.listener.certificates is not None else "http"
-        self.log.info("http on {where} ({scheme}; {auth})", where=where, scheme=scheme, auth=self.config.auth or "open")
+        self.log.info("http on {where} ({scheme})", where=where, scheme=scheme)
         return where
 
     def places(self) -> Sequence[Mapping[str, object]]:
@@ -169,7 +167,7 @@ class OpenHttp(PlainWire):
 
     def reload(self, config: Http, broker: Broker) -> None:
         """Apply other names and limits."""
-        self.config = attrs.evolve(config, endpoint=self.config.endpoint, auth=self.config.auth)
+        self.config = attrs.evolve(config, endpoint=self.config.endpoint)
         self.instances.http = self.config
         self.dispatch.hosts = frozenset(config.hosts)
         self.factory.use(_limits(config))

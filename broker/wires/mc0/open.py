@@ -16,19 +16,16 @@ from broker.config.daemon_settings import Broker
 from broker.config.zmq_endpoint import parse
 from broker.core.interfaces import ILeases, ITopics
 from broker.net.admission import ConnectionFactory
-from broker.net.allowed_keys import AllowedKeys
 from broker.net.listeners import CannotListen
 from broker.wires.common.known_keys import KnownKeys
 from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.common.routes import Routes
-from broker.wires.common.topic_rules import TopicRule
 from broker.wires.interface import PlainWire, WireContext
 from broker.wires.mc0 import views
 from broker.wires.mc0.codec.messages import begins
 from broker.wires.mc0.config import Mc0
 from broker.wires.mc0.sessions.admission import Admission
 from broker.wires.mc0.sessions.conversation import Mc0Conversation
-from broker.wires.mc0.validation import effective_mc0_auth
 from broker.wires.views import AnyView
 
 WIRE = "mc0"
@@ -43,9 +40,7 @@ class OpenMc0(PlainWire):
 
     config: Mc0
     listener: RouterListener
-    keys: KnownKeys | None
     sessions: Mc0Conversation
-    admission: Admission
     topics: ITopics
     leases: ILeases
 
@@ -57,7 +52,7 @@ class OpenMc0(PlainWire):
     def bind(self, title: str) -> str:
         """Listen. Returns the address. Raises `CannotListen`."""
         where = self.listener.bind(parse(self.config.endpoint))
-        self.log.info("mc0 on {where} ({auth})", where=where, auth=effective_mc0_auth(self.config))
+        self.log.info("mc0 on {where} ({kind})", where=where, kind="curve" if self.config.secret_key else "null")
         return where
 
     def places(self) -> Sequence[Mapping[str, object]]:
@@ -88,12 +83,9 @@ class OpenMc0(PlainWire):
         return True
 
     def reload(self, config: Mc0, broker: Broker) -> None:
-        """Apply new rules and limits, and read the directory of client keys."""
-        self.admission.use(_rules(config))
+        """Apply new limits."""
         self.sessions.use(config.sessions, config.subscriptions)
         self.listener.router.use(config)
-        if self.keys is not None:
-            self.keys.refresh()
 
     def stop_listening(self) -> Deferred[None]:
         """Do nothing: the ROUTER stops listening in `close`, so that no connection is accepted only to be dropped."""
@@ -101,8 +93,6 @@ class OpenMc0(PlainWire):
 
     def close(self) -> Deferred[None]:
         """Close the wire. Fires when all connections are closed."""
-        if self.keys is not None:
-            self.keys.stop()
         return self.listener.close()
 
     def abandon(self) -> None:
@@ -119,21 +109,12 @@ def open_mc0(config: Mc0, context: WireContext) -> OpenMc0:
 
 
 def _make(config: Mc0, context: WireContext) -> OpenMc0:
-    auth = effective_mc0_auth(config)
-    curve = auth != "open"
-    directory = None
-    if curve and config.client_keys is not None:
-        directory = AllowedKeys(config.client_keys, context.clock, context.in_thread)
-    keys = None
-    if directory is not None or auth == "users":
-        keys = KnownKeys(directory, context.access if auth == "users" else None)
     access = context.access
+    keys = None if config.secret_key is None else KnownKeys(access, WIRE)
     admission = Admission(
-        None if keys is None else keys.name_of,
-        _rules(config),
-        grants=(lambda name: access.grants(Principal(name), WIRE)) if access.users else None,
+        (lambda key: None) if keys is None else keys.name_of, lambda user: access.grants(Principal(user), WIRE)
     )
-    router = make_router(WIRE, config, config.secret_key if curve else None, keys, context)
+    router = make_router(WIRE, config, config.secret_key, keys, context)
     routes = Routes(router, WIRE, begins, context.complaints)
     sessions = Mc0Conversation(
         routes,
@@ -150,10 +131,6 @@ def _make(config: Mc0, context: WireContext) -> OpenMc0:
     if keys is not None:
         keys.changed.append(sessions.revoke)
     access.changed.append(sessions.review)
-    sessions.restore(context.known.sessions, curve)
+    sessions.restore(context.known.sessions, keyed=keys is not None)
     listener = RouterListener(router, context.clock)
-    return OpenMc0(config, listener, keys, sessions, admission, context.topics, context.leases)
-
-
-def _rules(config: Mc0) -> list[TopicRule]:
-    return [TopicRule(rule.keys, rule.publish, rule.subscribe) for rule in config.rules]
+    return OpenMc0(config, listener, sessions, context.topics, context.leases)

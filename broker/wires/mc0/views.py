@@ -19,7 +19,7 @@ SESSION_COLUMNS = (
     Column("identity", "Routing id of the peer, chosen by the peer"),
     Column("address", "Address of the connection; empty while the session has none"),
     Column("key", "CURVE public key of the peer, Z85"),
-    Column("name", "Name of that key in the directory of client keys"),
+    Column("name", "User of that key"),
     Column("ttl", "Silence after which the session ends; 0 for never", "milliseconds"),
     Column("heard", "Time since the last message of the peer", "seconds"),
     Column("doubtful", "True while it is silent for longer than its TTL; absent otherwise"),

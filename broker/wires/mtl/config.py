@@ -10,23 +10,6 @@ from broker.net.interfaces.limits import RouterLimits
 
 
 @attrs.frozen
-class MtlRule:
-    """Permissions of some users in some virtual hosts. The first rule whose ``users`` match applies."""
-
-    users: tuple[str, ...] = ("*",)
-    """Shell patterns of user names; an anonymous user has the empty one."""
-    hosts: tuple[str, ...] = ("*",)
-    """Virtual hosts that they may open, as shell patterns."""
-    read: tuple[str, ...] = ()
-    """Resources that they may read, as PROFILE:RESOURCE: exact, or a prefix that ends with ``*``. ``{user}`` is
-    replaced by the name of the user."""
-    write: tuple[str, ...] = ()
-    """Resources that they may write to; as ``read``."""
-    offer: tuple[str, ...] = ()
-    """Names of services that they may offer, as shell patterns."""
-
-
-@attrs.frozen
 class MtlQueue:
     """Settings of some queues; the first entry that matches applies. Sizes in bytes, times in seconds."""
 
@@ -67,27 +50,15 @@ class Mtl(RouterLimits):
     free one. The port of the endpoint itself, and any ipc or systemd endpoint: one socket carries both flows."""
     data_endpoint: str | None = None
     """Endpoint of the data flow for clients, if it is not the host that they are connected to with that port."""
-    auth: Literal["open", "sasl", "users"] | None = None
-    """With "users", sasl with the passwords and keys of the users file, besides those of ``users``. None:
-    sasl where there are users or a secret key, else open on loopback and ipc; elsewhere it must be configured."""
-    users: str | None = None
-    """File with users and password verifiers. Relative to the configuration file, whose reading makes it absolute."""
     plain: bool = False
     """Offer PLAIN on connections that third parties can read, too."""
-    anonymous: bool = False
-    """Offer ANONYMOUS: every client is admitted, as a user with the empty name."""
     secret_key: str | None = attrs.field(default=None, repr=False)
-    """The broker's CURVE secret key, as for mc0. With it, only CURVE clients are let in, and the name of a key is a
-    user's."""
+    """The broker's CURVE secret key, as for mc0. With it, only CURVE clients are let in."""
     secret_key_file: str | None = None
     """A file whose first word is ``secret_key`` instead."""
-    client_keys: str | None = None
-    """A directory with the public keys of clients, one NAME.public each. Relative to the configuration file; reading
-    that makes it absolute."""
-    any_key: bool = False
-    """Admit any client key, to authenticate by SASL. Required where there are no ``client_keys``."""
     hosts: tuple[str, ...] = ("/",)
-    """The virtual hosts. The first one has the registry and the topics of the other wires."""
+    """The virtual hosts. The first one has the registry and the topics of the other wires, and is the listener ``mtl``
+    of the users file; each other one is ``mtl HOST``."""
     heartbeat: float = 5.0
     """Silence of a data flow after which it is sent a Ping; after three times that, it ends."""
     lease: float = 30.0
@@ -112,7 +83,5 @@ class Mtl(RouterLimits):
     """Password of that database. None: that of libpq's password file (PGPASSFILE), if any."""
     queue_store_password_file: str | None = None
     """A file that has ``queue_store_password`` on its only line instead."""
-    rules: tuple[MtlRule, ...] = ()
-    """None: every admitted user may do everything in all hosts, except use the names of the broker itself."""
     queues: tuple[MtlQueue, ...] = ()
     """None: every queue is in memory, with the defaults of `MtlQueue`."""

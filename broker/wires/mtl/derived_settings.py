@@ -1,4 +1,4 @@
-"""Values that the configuration is translated to: settings of the flows, access rules, rules of queues."""
+"""Values that the configuration is translated to: settings of the flows, rules of queues."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 
 from broker.core.queues.queue_messages import MAX_BYTES, Death, QueueRule, QueueSettings
 from broker.wires.mtl.config import Mtl
-from broker.wires.mtl.sessions.access_rules import AccessRule
 from broker.wires.mtl.sessions.settings import MtlSettings
-from broker.wires.mtl.validation import effective_mtl_auth, mtl_data_place
+from broker.wires.mtl.validation import mtl_data_place
 
 
 def mtl_settings(config: Mtl) -> MtlSettings:
@@ -25,13 +24,8 @@ def mtl_settings(config: Mtl) -> MtlSettings:
         shared=mtl_data_place(config) is None,
         max_message=config.max_message,
         endpoint=config.data_endpoint,
-        open=effective_mtl_auth(config) == "open",
         plain=config.plain,
     )
-
-
-def access_rules(config: Mtl) -> list[AccessRule]:
-    return [AccessRule(rule.users, rule.hosts, rule.read, rule.write, rule.offer) for rule in config.rules]
 
 
 def queue_rules(config: Mtl) -> list[QueueRule]:

@@ -18,8 +18,11 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.task import Clock
 
+from broker.access.everyone import Everyone
+from broker.access.grants import EVERYTHING, Grants
 from broker.access.logins import Logins
 from broker.access.password_verifiers import MIN_ITERATIONS, PasswordVerifier, of
+from broker.access.principal import Principal
 from broker.core.counters import Counters
 from broker.core.errors import Elsewhere
 from broker.core.liveness import Leases
@@ -37,7 +40,7 @@ from broker.wires.mtl.profiles.queue_profile import QueueProfile, identity_of
 from broker.wires.mtl.profiles.registry_profile import RegistryProfile
 from broker.wires.mtl.profiles.service_profile import ServiceProfile
 from broker.wires.mtl.profiles.topic_profile import FanOutProfile, TopicProfile
-from broker.wires.mtl.sessions.access_rules import AccessPolicy
+from broker.wires.mtl.sessions.access_policy import AccessPolicy
 from broker.wires.mtl.sessions.authentication import AuthenticationContext
 from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
@@ -164,22 +167,28 @@ class MemoryRouter:
         return HERE.key
 
 
-class Passwords:
-    """Users with a password: `broker.wires.mtl.sessions.sasl.Users`."""
+class Passwords(Everyone):
+    """Users with passwords, who may do everything; the anonymous user may do nothing."""
 
-    work = MIN_ITERATIONS
+    users = True
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
-        self._verifiers = {name: of(password, MIN_ITERATIONS) for name, password in passwords.items()}
+        super().__init__()
+        self.verifiers = {name: of(password, MIN_ITERATIONS) for name, password in passwords.items()}
+        self.shapes = tuple((each.iterations, len(each.salt)) for each in self.verifiers.values())
+        self.work = MIN_ITERATIONS
 
-    def find(self, name: str) -> PasswordVerifier | None:
+    def verifier(self, user: str) -> PasswordVerifier | None:
         """Return the verifier of that user, None if unknown."""
-        return self._verifiers.get(name)
+        return self.verifiers.get(user)
 
-    @property
-    def shapes(self) -> Sequence[tuple[int, int]]:
-        """Iterations and length of the salt of each user."""
-        return [(each.iterations, len(each.salt)) for each in self._verifiers.values()]
+    def logs_in(self, listener: str) -> bool:
+        """Return True."""
+        return True
+
+    def grants(self, principal: Principal, listener: str) -> Grants:
+        """Return the grants of everything for a user."""
+        return EVERYTHING if principal.name else Grants()
 
 
 class MovedQueues:
@@ -240,7 +249,7 @@ class InMemoryMtl:
         self.leases = leases = Leases(clock)
         self.router = MemoryRouter()
         complaints, memory = Complaints(Counters(), clock), MemoryBudget()
-        settings = MtlSettings(shared=True, open=users is None)
+        settings = MtlSettings(shared=True)
         flows = FlowContext(leases, DataLeases(leases, settings), complaints, settings)
         self.data = data = DataFlow(self.router, flows)
         registry = Registry(clock, count(1).__next__, Restored((), 0, clock, lambda ids: None))
@@ -256,8 +265,10 @@ class InMemoryMtl:
             ServiceProfile(data, registry, leases, complaints, settings.bridge, settings.window_bytes, memory),
         )
         logins = Logins.open(clock.seconds, maybeDeferred)
-        mechanisms = Mechanisms(None if users is None else Passwords(users), logins, SALT_KEY)
-        access = ProfileAccess(AccessPolicy(settings.hosts, []), {each.name: each for each in profiles}, lambda: 0)
+        known = Everyone() if users is None else Passwords(users)
+        mechanisms = Mechanisms(known, logins, SALT_KEY)
+        policy = AccessPolicy(settings.hosts, settings.bridge, known)
+        access = ProfileAccess(policy, {each.name: each for each in profiles}, lambda: 0)
         self.control = ControlFlow(self.router, flows, AuthenticationContext(mechanisms), access)
         self.router.serve(SharedSocket(self.control, data))
         self.queues.restore(rows)

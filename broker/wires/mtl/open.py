@@ -1,6 +1,6 @@
 """Wiring of MTL: listeners, identities of clients, both flows, the profiles, and the durable queues.
 
-Order of the start: users, keys and queues from the disk; the flows; the profiles. Sockets are bound last.
+Order of the start: queues from the disk; the flows; the profiles. Sockets are bound last.
 Order of the stop: the data flow accepts nothing more; messages that queues have accepted are written and confirmed to
 their writers; sockets are closed then, or after `STOP_SECONDS`.
 """
@@ -8,7 +8,6 @@ their writers; sockets are closed then, or after `STOP_SECONDS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,6 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredList, succeed
 from twisted.logger import Logger
 
-from broker.access.principal import Principal
 from broker.config.daemon_settings import Broker
 from broker.core.cluster.cluster_interfaces import IMembers
 from broker.core.database import StateError
@@ -29,20 +27,20 @@ from broker.wires.interface import PlainWire, WireContext
 from broker.wires.mtl import views
 from broker.wires.mtl.client_identities import ClientIdentities
 from broker.wires.mtl.config import Mtl
-from broker.wires.mtl.derived_settings import access_rules, mtl_settings, queue_rules
+from broker.wires.mtl.derived_settings import mtl_settings, queue_rules
 from broker.wires.mtl.durable_queues import DurableQueues
 from broker.wires.mtl.listeners import MtlListeners
 from broker.wires.mtl.profiles.queue_profile import QueueProfile
 from broker.wires.mtl.profiles.registry_profile import RegistryProfile
 from broker.wires.mtl.profiles.service_profile import ServiceProfile
 from broker.wires.mtl.profiles.topic_profile import FanOutProfile, TopicProfile
-from broker.wires.mtl.sessions.access_rules import AccessPolicy
+from broker.wires.mtl.sessions.access_policy import AccessPolicy
 from broker.wires.mtl.sessions.control_flow import WIRE, ControlFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
 from broker.wires.mtl.sessions.data_leases import DataLeases
 from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
 from broker.wires.mtl.sessions.profile_interface import Profile
-from broker.wires.mtl.validation import effective_mtl_auth, mtl_curve
+from broker.wires.mtl.validation import mtl_curve
 from broker.wires.views import AnyView
 
 STOP_SECONDS = 2.0
@@ -110,11 +108,10 @@ class OpenMtl(PlainWire):
         """
         where = self.listeners.bind(self.config)
         self.log.info(
-            "mtl on {where} (data {data}; {auth}{curve})",
+            "mtl on {where} (data {data}; {kind})",
             where=where,
             data=self.listeners.data.address,
-            auth=effective_mtl_auth(self.config),
-            curve=", curve" if mtl_curve(self.config) else "",
+            kind="curve" if mtl_curve(self.config) else "null",
         )
         return where
 
@@ -127,18 +124,17 @@ class OpenMtl(PlainWire):
         return views.views(self.control, self.data, self.queues.queues.describe, self.flows.leases)
 
     def reload(self, config: Mtl, broker: Broker) -> None:
-        """Apply other rules, hosts, queues and limits, and read client keys and users again."""
-        self.policy.use(config.hosts, access_rules(config))
+        """Apply other hosts, queues and limits."""
+        self.policy.use(config.hosts)
         # The host of the other wires stays as it was at the start: their topics cannot move while they run.
         settings = attrs.evolve(mtl_settings(config), bridge=self.config.hosts[0])
         self.control.use(settings)
         self.data.use(settings)
-        # After the policy and the settings: it compares the permissions of sessions with the present rules.
+        # After the policy and the settings: it compares the permissions of sessions with the present ones.
         self.control.review()
         self.queues.queues.use(queue_rules(config))
         self.listeners.limit(config)
         self.profiles.queue.window_bytes = self.profiles.service.window_bytes = config.window_bytes
-        self.identities.refresh()
 
     def degradations(self) -> Iterable[NotReady]:
         """Return the reason for which messages of durable queues cannot be written, if there is one."""
@@ -224,7 +220,6 @@ class OpenMtl(PlainWire):
         self._end_threads()
 
     def _shut(self) -> Deferred[Any]:
-        self.identities.stop()
         return self.listeners.close()
 
     def _end_threads(self) -> None:
@@ -240,24 +235,19 @@ def open_mtl(config: Mtl, context: WireContext) -> OpenMtl:
 
 
 def _make(config: Mtl, context: WireContext) -> OpenMtl:
-    with ExitStack() as undo:
-        identities = ClientIdentities.open(config, context)
-        undo.callback(identities.stop)
-        listeners = MtlListeners.make(config, identities.keys, context)
-        # Last of what can fail: an open store cannot be closed without the reactor.
-        queues = DurableQueues.open(config, context)
-        undo.pop_all()
+    identities = ClientIdentities.open(config, context)
+    listeners = MtlListeners.make(config, identities.keys, context)
+    # Last of what can fail: an open store cannot be closed without the reactor.
+    queues = DurableQueues.open(config, context)
     settings = mtl_settings(config)
     flows = FlowContext(
         context.leases, DataLeases(context.leases, settings), context.complaints, settings, context.silence
     )
     data = DataFlow(listeners.data.router, flows)
     profiles = MtlProfiles.make(config, context, data, queues)
-    rights = context.access
-    grants = (lambda user: rights.grants(Principal(user), WIRE)) if rights.users else None
-    policy = AccessPolicy(config.hosts, access_rules(config), grants)
+    policy = AccessPolicy(config.hosts, config.hosts[0], context.access)
     access = ProfileAccess(policy, profiles.by_name, listeners.data_port)
-    control = ControlFlow(listeners.control.router, flows, identities.authentication(config, context), access)
+    control = ControlFlow(listeners.control.router, flows, identities.authentication(context, policy), access)
     identities.revoke_from(control)
     listeners.serve(control, data)
     return OpenMtl(config, context, identities, listeners, flows, policy, control, data, queues, profiles)

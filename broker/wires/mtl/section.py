@@ -13,7 +13,6 @@ from broker.config.section import Binding, PortOption, Resolves, Section
 from broker.config.summary import zmq_bound
 from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.validation import (
-    effective_mtl_auth,
     mtl_curve,
     mtl_data_place,
     mtl_place,
@@ -41,13 +40,12 @@ def _summary(mtl: Mtl) -> Iterator[str]:
     parts = [f"bound to {zmq_bound(where)}", f"data {'there too' if data is None else data.where}"]
     if mtl.data_endpoint is not None:
         parts.append(f"told as {mtl.data_endpoint}")
-    parts.append(f"auth {effective_mtl_auth(mtl)}{' over curve' if mtl_curve(mtl) else ''}")
-    if mtl.users is not None:
-        parts.append(f"users {mtl.users}")
+    if mtl_curve(mtl):
+        parts.append("curve")
     parts.append(f"hosts {' '.join(mtl.hosts)}")
     if mtl.queue_store is not None:
         parts.append(f"durable queues in {mtl.queue_store}")
-    yield f"mtl: {', '.join(parts)}; rules {len(mtl.rules) or 'none'}; queues {len(mtl.queues) or 'none'}"
+    yield f"mtl: {', '.join(parts)}; queues {len(mtl.queues) or 'none'}"
 
 
 def _warnings(mtl: Mtl, resolves: Resolves) -> Iterator[str]:
@@ -55,26 +53,19 @@ def _warnings(mtl: Mtl, resolves: Resolves) -> Iterator[str]:
         return
     where = zmq_endpoint.parse(mtl.endpoint)
     if not where.loopback:
-        if effective_mtl_auth(mtl) == "open" or mtl.anonymous:
-            what = "do what mtl.rules allow to users without a name" if mtl.rules else "read and write everything"
-            yield f"mtl: open: anybody who reaches {where.where} may {what}"
         if mtl.plain and not mtl_curve(mtl):
             yield "mtl.plain: passwords cross the network in the clear"
-        elif (mtl.users is not None or mtl.auth == "users") and not mtl_curve(mtl):
+        elif not mtl_curve(mtl):
             yield "mtl: what is read and written crosses the network in the clear; a secret_key_file would hide it"
         if where.wildcard and mtl.data_endpoint is not None:
             yield f"mtl.data_endpoint: every client is sent to {mtl.data_endpoint}, whichever way it came"
-    for name, entries in (
-        ("rules", [rule.users for rule in mtl.rules]),
-        ("queues", [each.queues for each in mtl.queues]),
-    ):
-        for_all: str | None = None
-        for index, patterns in enumerate(entries):
-            here = f"mtl.{name}[{index}]"
-            if for_all is not None:
-                yield f"{here}: never counts, since {for_all} is for all"
-            elif not all(pattern.strip("*") for pattern in patterns):
-                for_all = here
+    for_all: str | None = None
+    for index, queue in enumerate(mtl.queues):
+        here = f"mtl.queues[{index}]"
+        if for_all is not None:
+            yield f"{here}: never counts, since {for_all} is for all"
+        elif not all(pattern.strip("*") for pattern in queue.queues):
+            for_all = here
 
 
 def _read(mtl: Mtl, named: Files) -> Mtl:
@@ -88,8 +79,6 @@ def _read(mtl: Mtl, named: Files) -> Mtl:
     return attrs.evolve(
         mtl,
         secret_key=key,
-        users=named.absolute(mtl.users),
-        client_keys=named.absolute(mtl.client_keys),
         queue_store=store,
         queue_store_password=password,
     )
@@ -125,11 +114,9 @@ SECTION = Section(
         "most_window",
         "window_bytes",
         "hosts",
-        "rules",
         "queues",
     ),
     read=_read,
-    wants_users=lambda mtl: ["mtl.auth"] if mtl.enabled and mtl.auth == "users" else [],
     option=PortOption(
         "mtl-port",
         "Port of MTL on 127.0.0.1, with its data flows on the next, or 'off'; 0 takes free ones [default: 5975]",

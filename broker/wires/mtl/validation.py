@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import attrs
 
 from broker.config import zmq_endpoint
-from broker.config.checks import unless_said
 from broker.config.endpoint import BadEndpoint
-from broker.config.files import KEY_LENGTH, BadFile, has_public_keys, is_curve_key
+from broker.config.files import KEY_LENGTH, is_curve_key
 from broker.config.problem import Problem, in_range, in_ranges
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.net.interfaces.limits import ROUTER_RANGES
-from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
+from broker.wires.mtl.config import Mtl, MtlQueue
 
 MTL_RANGES: dict[str, tuple[float, float]] = {
     **ROUTER_RANGES,
@@ -51,19 +49,6 @@ MAX_HOSTS = 1_000
 MAX_HOST = 255
 """Characters of the name of a virtual host."""
 
-PROFILES = ("queue", "registry", "service", "test", "topic")
-"""Profiles, with which patterns of rules begin."""
-
-
-def effective_mtl_auth(mtl: Mtl) -> Literal["open", "sasl", "users"]:
-    """Return the mode of authentication: the configured one, else "sasl" if there are users or keys.
-
-    `mtl_problems` refuses a configuration that is open to other machines without saying so.
-    """
-    if mtl.auth is not None:
-        return mtl.auth
-    return "sasl" if mtl.users is not None or mtl_curve(mtl) else "open"
-
 
 def mtl_curve(mtl: Mtl) -> bool:
     """Return True if connections use CURVE."""
@@ -93,7 +78,6 @@ def mtl_data_place(mtl: Mtl) -> ZEndpoint | None:
 
 def mtl_problems(mtl: Mtl) -> Iterator[Problem]:
     """Yield the mistakes in the configuration. Reads no file, except the names in the directory of client keys."""
-    where = None
     try:
         where = zmq_endpoint.parse(mtl.endpoint)
     except BadEndpoint as error:
@@ -103,12 +87,10 @@ def mtl_problems(mtl: Mtl) -> Iterator[Problem]:
     yield from in_ranges("mtl", mtl, MTL_RANGES)
     if mtl.window > mtl.most_window:
         yield Problem("mtl.window", f"{mtl.window} is more than most_window, {mtl.most_window}", "mtl.most_window")
-    yield from _keys(mtl)
-    yield from _auth(mtl, where)
+    if mtl.secret_key is not None and not is_curve_key(mtl.secret_key):
+        yield Problem("mtl.secret_key", f"is no CURVE key, which has {KEY_LENGTH} Z85 characters")
     yield from _hosts(mtl)
     yield from _queue_store(mtl)
-    for index, rule in enumerate(mtl.rules):
-        yield from _rule(f"mtl.rules[{index}]", rule)
     for index, queue in enumerate(mtl.queues):
         yield from _queue(f"mtl.queues[{index}]", queue)
 
@@ -134,54 +116,6 @@ def _data(mtl: Mtl, where: ZEndpoint) -> Iterator[Problem]:
                 yield Problem("mtl.data_endpoint", "is told to clients: it must begin with tcp:// or ipc://")
             elif told.wildcard or told.port == 0:
                 yield Problem("mtl.data_endpoint", f"{told.where} is an address for nobody")
-
-
-def _keys(mtl: Mtl) -> Iterator[Problem]:
-    if mtl.secret_key is not None and not is_curve_key(mtl.secret_key):
-        yield Problem("mtl.secret_key", f"is no CURVE key, which has {KEY_LENGTH} Z85 characters")
-    if mtl.client_keys is not None:
-        try:
-            has_public_keys(mtl.client_keys)
-        except BadFile as error:
-            yield Problem("mtl.client_keys", str(error))
-    if mtl_curve(mtl):
-        if mtl.client_keys is None and not mtl.any_key and mtl.auth != "users":
-            yield Problem(
-                "mtl.client_keys",
-                "is needed with a secret_key: the directory with the public keys of clients; "
-                "or any_key = true, which admits any key, to authenticate as a user by SASL",
-            )
-        if mtl.client_keys is not None and mtl.any_key:
-            yield Problem("mtl.any_key", "lets in more than client_keys does; give one of them", "mtl.client_keys")
-        return
-    for name, given in (("client_keys", mtl.client_keys is not None), ("any_key", mtl.any_key)):
-        if given:
-            yield Problem(f"mtl.{name}", "has no effect without a secret_key_file")
-
-
-def _auth(mtl: Mtl, where: ZEndpoint | None) -> Iterator[Problem]:
-    auth = effective_mtl_auth(mtl)
-    if auth == "open":
-        for name, given in (("users", mtl.users is not None), ("plain", mtl.plain), ("anonymous", mtl.anonymous)):
-            if given:
-                why = 'with auth = "open"' if mtl.auth is not None else "without users or a secret_key_file"
-                yield Problem(f"mtl.{name}", f"has no effect {why}")
-        if mtl.enabled and mtl.auth is None:
-            yield from unless_said(
-                "mtl.auth",
-                where,
-                ': "users" with access.file, "sasl" with a file of users or a '
-                'secret_key_file, or "open", which admits every client',
-            )
-        return
-    keys = mtl_curve(mtl) and mtl.client_keys is not None
-    known = mtl.users is not None or mtl.auth == "users"
-    if not known and not keys and not mtl.anonymous:
-        yield Problem("mtl.users", "is needed: without users, client_keys or anonymous, no client can authenticate")
-    if mtl.plain and not known:
-        yield Problem("mtl.plain", "has no effect without users")
-    if mtl.users == "":
-        yield Problem("mtl.users", "is empty")
 
 
 def _hosts(mtl: Mtl) -> Iterator[Problem]:
@@ -241,32 +175,6 @@ def _queue_store(mtl: Mtl) -> Iterator[Problem]:
         yield Problem(key, "has a secret among its options, which would be shown; give queue_store_password_file")
     elif not _has_psycopg():
         yield Problem(key, "needs psycopg: pip install 'elkobroker[daemon,postgresql]'")
-
-
-def _rule(here: str, rule: MtlRule) -> Iterator[Problem]:
-    for name, who in (("users", "nobody"), ("hosts", "no virtual host")):
-        patterns: tuple[str, ...] = getattr(rule, name)
-        if not patterns:
-            yield Problem(f"{here}.{name}", f'is for {who}; "*" is for all')
-        for number, pattern in enumerate(patterns):
-            if not pattern:
-                yield Problem(f"{here}.{name}[{number}]", 'is empty; "*" is for all')
-    for name in ("read", "write"):
-        for number, pattern in enumerate(getattr(rule, name)):
-            yield from _resource(f"{here}.{name}[{number}]", pattern)
-    for number, pattern in enumerate(rule.offer):
-        if not pattern:
-            yield Problem(f"{here}.offer[{number}]", 'is empty; "*" is every name')
-
-
-def _resource(key: str, pattern: str) -> Iterator[Problem]:
-    profile, colon, resource = pattern.partition(":")
-    if pattern == "*":
-        return
-    if not colon or profile not in PROFILES or not resource:
-        yield Problem(key, f'must be PROFILE:RESOURCE, with one of {", ".join(PROFILES)}; or "*" for everything')
-    elif "*" in resource[:-1]:
-        yield Problem(key, '"*" is any rest, and may only be the last character; nothing else but {user} is special')
 
 
 def _queue(here: str, queue: MtlQueue) -> Iterator[Problem]:

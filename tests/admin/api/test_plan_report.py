@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
 from broker.access.everyone import Everyone
-from broker.access.grants import Grants, NameSet
+from broker.access.grants import SERVICE, Grants, NameSet
 from broker.access.principal import Principal
 from broker.admin import plan_endpoints
 from broker.admin.broker_tables import REPORT
@@ -29,7 +29,7 @@ def at_once(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
 
 
 def grants(*operations: str, names: str = "*") -> Grants:
-    return Grants({operation: NameSet(frozenset([names])) for operation in operations})
+    return Grants({(operation, SERVICE): NameSet(frozenset([names])) for operation in operations})
 
 
 class Changing(Everyone):

@@ -23,26 +23,18 @@ grace = {grace}
 enabled = false
 [[elko.listeners]]
 endpoint = "tcp:{elko}:interface={address}"
-auth = "open"
-offer = ["*"]
 [elko.listeners.limits]
 rate = 0.0
 [mc0]
 endpoint = "tcp://{address}:{mc0}"
-auth = "open"
 [dbp]
 endpoint = "tcp://{address}:{dbp}"
-auth = "open"
-offer = ["*"]
 beacon = []
 [mtl]
 endpoint = "tcp://{address}:{mtl}"
-auth = "open"
 {queues}
 [http]
 endpoint = "tcp:{http}:interface={address}"
-auth = "open"
-offer = ["*"]
 rate = 0.0
 [journal]
 enabled = false
@@ -74,7 +66,7 @@ class Broker:
         """Start it; it listens once it has joined the cluster."""
         dies_too = [shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL"]
         command = [*self.host.runner, *dies_too, *self._before, twistd(), "-n", "--pidfile=", "elkobroker"]
-        command += ["--config", str(self._config), "--state", str(self.directory / "state")]
+        command += ["--open", "--config", str(self._config), "--state", str(self.directory / "state")]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, cwd=self.directory, env=environment(), stdout=log, stderr=log)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 class TestMemberKeys:
     def test_the_keys_of_present_members_are_allowed(self) -> None:
         keys = MemberKeys()
-        gone: list[frozenset[str]] = []
+        gone: list[Collection[str]] = []
         keys.changed.append(gone.append)
         keys.set("a", Member("a", "1", key="K1"))
         assert (keys.name_of("K1"), keys.name_of("K2"), keys.name_of("")) == ("a", None, None)
@@ -54,7 +55,7 @@ class TestMemberKeys:
 
     def test_a_key_of_two_members_is_allowed_until_both_are_gone(self) -> None:
         keys = MemberKeys()
-        gone: list[frozenset[str]] = []
+        gone: list[Collection[str]] = []
         keys.changed.append(gone.append)
         for name in "ab":
             keys.set(name, Member(name, "1", key="K"))

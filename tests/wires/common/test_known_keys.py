@@ -1,64 +1,92 @@
-"""Client keys of a directory and of the users file together."""
+"""Client keys that a ROUTER admits: those of users, and others while the anonymous user has a right."""
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred, succeed
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.task import Clock
 
 from broker.access.everyone import Everyone
-from broker.wires.common.known_keys import Changed, KnownKeys
+from broker.access.logins import Logins
+from broker.access.users_access import UsersAccess
+from broker.wires.common.known_keys import KnownKeys
+from tests.access.users import put
+
+ANN = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+BOB = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
+STRANGER = "0" * 40
 
 
-class Directory:
-    """A key directory without files."""
-
-    def __init__(self, **names: str) -> None:
-        self.names = names
-        self.changed: list[Changed] = []
-
-    def name_of(self, key: str) -> str | None:
-        return self.names.get(key)
-
-    def refresh(self) -> Deferred[None]:
-        return succeed(None)
-
-    def stop(self) -> None:
-        pass
+def users(**keys: str) -> str:
+    return "nobody = true\n" * (not keys) + "".join(
+        f'[[users]]\nname = "{name}"\nkeys = ["{key}"]\n' for name, key in keys.items()
+    )
 
 
-def known(directory: Directory | None = None, **users: str) -> tuple[KnownKeys, Everyone, list[frozenset[str]]]:
-    access = Everyone()
-    access.keys = users
-    keys = KnownKeys(directory, access)
-    gone: list[frozenset[str]] = []
-    keys.changed.append(gone.append)
-    return keys, access, gone
+def anonymous(operation: str = "find", listener: str = "mc0") -> str:
+    return f'[[rights]]\nusers = ["anonymous"]\noperations = ["{operation}"]\nlisteners = ["{listener}"]\n'
 
 
-def change(access: Everyone, **users: str) -> None:
-    access.keys = users
-    for call in access.changed:
-        call()
+class Rig:
+    """Keys by a users file that changes."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        put(path, text)
+        clock = Clock()
+        logins = Logins.open(clock.seconds, maybeDeferred)
+        self.access = UsersAccess(str(path), clock, maybeDeferred, logins, lambda family, reason: None)
+        self.keys = KnownKeys(self.access, "mc0", "mc0 more")
+        self.gone: list[Collection[str]] = []
+        self.keys.changed.append(self.gone.append)
+
+    def change(self, text: str) -> set[str]:
+        """Change the file. Returns those of three keys that are gone."""
+        self.gone.clear()
+        put(self.path, text)
+        self.access.refresh()
+        return {key for key in (ANN, BOB, STRANGER) for gone in self.gone if key in gone}
 
 
-def test_a_key_has_the_name_of_its_user_before_that_of_its_file() -> None:
-    keys, _, _ = known(Directory(a="file-a", b="file-b"), b="bob")
-    assert [keys.name_of(key) for key in "abc"] == ["file-a", "bob", None]
+@pytest.mark.parametrize(
+    ("rights", "stranger"),
+    [
+        ("", None),
+        (anonymous(), ""),
+        (anonymous("login"), ""),
+        (anonymous(listener="mc0 more"), ""),
+        (anonymous(listener="mtl"), None),
+    ],
+)
+def test_a_key_without_a_user_is_admitted_while_the_anonymous_user_has_a_right(
+    tmp_path: Path, rights: str, stranger: str | None
+) -> None:
+    keys = Rig(tmp_path / "users.toml", users(ann=ANN) + rights).keys
+    assert [keys.name_of(key) for key in (ANN, STRANGER)] == ["ann", stranger]
 
 
-def test_a_key_that_is_removed_or_changes_its_user_is_gone() -> None:
-    _, access, gone = known(None, a="ann", b="bob", c="carl")
-    change(access, b="rob", c="carl", d="dora")
-    assert gone == [frozenset("ab")]
+def test_without_a_users_file_every_key_is_that_of_the_anonymous_user() -> None:
+    assert KnownKeys(Everyone(), "mc0").name_of(STRANGER) == ""
 
 
-def test_a_key_of_a_file_that_gets_another_name_by_a_user_is_gone() -> None:
-    _, access, gone = known(Directory(a="file-a", b="bob"))
-    change(access, a="ann", b="bob")
-    assert gone == [frozenset("a")]
-
-
-def test_a_key_that_leaves_the_directory_stays_with_its_user() -> None:
-    directory = Directory(a="file-a", b="file-b")
-    _, _, gone = known(directory, a="ann")
-    directory.changed[0](frozenset("ab"))
-    assert gone == [frozenset("b")]
+@pytest.mark.parametrize(
+    ("before", "after", "gone"),
+    [
+        (users(ann=ANN, bob=BOB), users(ann=ANN), {BOB}),
+        (users(ann=ANN), users(bob=ANN), {ANN}),
+        (users(ann=ANN), users(ann=ANN, bob=BOB), set()),
+        (users(ann=ANN) + anonymous(), users(ann=ANN), {BOB, STRANGER}),
+        (users(ann=ANN) + anonymous(), users(ann=ANN, bob=BOB) + anonymous(), {BOB}),
+        (users(ann=ANN), users(ann=ANN) + anonymous(), set()),
+        (users(ann=ANN) + anonymous("find"), users(ann=ANN) + anonymous("login"), set()),
+    ],
+)
+def test_keys_are_gone_that_are_no_longer_admitted_or_have_another_user(
+    tmp_path: Path, before: str, after: str, gone: set[str]
+) -> None:
+    rig = Rig(tmp_path / "users.toml", before)
+    assert rig.change(after) == gone
+    assert all(set(each) <= gone for each in rig.gone)

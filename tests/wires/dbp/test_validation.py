@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from broker.app.configuration import Config, problems
 from broker.config import zmq_endpoint
-from broker.config.daemon_settings import Console
+from broker.config.daemon_settings import OPEN_FILE, Access, Console
 from broker.config.endpoint import BadEndpoint
 from broker.config.key import declared
 from broker.wires.dbp.dbp_settings import (
@@ -28,7 +28,7 @@ from tests.config.bad_values import assert_one_problem
 from tests.patience import PATIENCE
 
 HERE = "[dbp]\n"
-ALL = '[dbp]\nendpoint = "tcp://*:5246"\nauth = "open"\n'
+ALL = f'[access]\nfile = "{OPEN_FILE}"\n[dbp]\nendpoint = "tcp://*:5246"\n'
 IPV4 = "must be tcp:// with an IPv4 address, * or localhost, since heartbeats and beacons are IPv4 broadcasts"
 WAITING = "where peers wait for the beacon"
 
@@ -46,15 +46,13 @@ BAD = [
     ),
     (HERE + 'endpoint = "tcp://127.0.0.1:9000"', 2, "dbp.endpoint", "is taken by elko.listeners[0].endpoint"),
     (HERE + 'endpoint = "tcp://127.0.0.1:9001"', 2, "console.endpoint", "is taken by dbp.endpoint"),
-    (HERE + 'endpoint = "tcp://*:61616"\nauth = "open"', 2, "dbp.endpoint", "0.0.0.0:61616 is taken by mc0.endpoint"),
     ('[console]\nendpoint = "tcp:5246:interface=127.0.0.1"', 2, "console.endpoint", "is taken by dbp.endpoint"),
     (
         HERE + 'endpoint = "tcp://192.0.2.1:5246"',
-        1,
-        "dbp.auth",
-        "is required, since 192.0.2.1:5246 can be reached from elsewhere and DBP has no authentication",
+        2,
+        "dbp.endpoint",
+        "192.0.2.1:5246 can be reached from other machines: a users file must say who may do what",
     ),
-    (HERE + 'endpoint = "tcp://*:5246"', 1, "dbp.auth", '"open", which admits any client that reaches it'),
     (HERE + "udp_port = -1", 2, "dbp.udp_port", "must be between 0 and 65535, not -1"),
     (HERE + "udp_port = 65536", 2, "dbp.udp_port", "must be between 0 and 65535, not 65536"),
     (HERE + "udp_port = 5245", 2, "dbp.udp_port", f"heartbeats would arrive on UDP port 5245; but that is {WAITING}"),
@@ -67,13 +65,12 @@ BAD = [
         f"5246 is the UDP port of heartbeats, and cannot be {WAITING}",
     ),
     (HERE + "udp_port = 7\nbeacon_port = 7", 3, "dbp.beacon_port", "7 is the UDP port of heartbeats"),
-    (HERE + 'offer = ["a", ""]', 2, "dbp.offer[1]", 'is empty; "*" is every name'),
-    (ALL + 'beacon = ["192.0.2.255", "lan"]', 4, "dbp.beacon[1]", "'lan' is no IPv4 address; names are not taken"),
-    (ALL + 'beacon = [""]', 4, "dbp.beacon[0]", "'' is no IPv4 address"),
-    (ALL + 'beacon = ["::1"]', 4, "dbp.beacon[0]", "'::1' is no IPv4 address"),
-    (ALL + 'beacon = ["192.0.2.0/24"]', 4, "dbp.beacon[0]", "'192.0.2.0/24' is no IPv4 address"),
-    (ALL + 'beacon = ["0.0.0.0"]', 4, "dbp.beacon[0]", "0.0.0.0 is no destination; 255.255.255.255 is"),
-    (ALL + f"beacon = {['192.0.2.255'] * (MAX_BEACONS + 1)}", 4, "dbp.beacon", "has more than 64 addresses"),
+    (ALL + 'beacon = ["127.0.0.1", "lan"]', 5, "dbp.beacon[1]", "'lan' is no IPv4 address; names are not taken"),
+    (ALL + 'beacon = [""]', 5, "dbp.beacon[0]", "'' is no IPv4 address"),
+    (ALL + 'beacon = ["::1"]', 5, "dbp.beacon[0]", "'::1' is no IPv4 address"),
+    (ALL + 'beacon = ["192.0.2.0/24"]', 5, "dbp.beacon[0]", "'192.0.2.0/24' is no IPv4 address"),
+    (ALL + 'beacon = ["0.0.0.0"]', 5, "dbp.beacon[0]", "0.0.0.0 is no destination; 255.255.255.255 is"),
+    (ALL + f"beacon = {['127.0.0.1'] * (MAX_BEACONS + 1)}", 5, "dbp.beacon", "has more than 64 addresses"),
     (
         HERE + 'beacon = ["127.0.0.1", "192.0.2.255"]',
         2,
@@ -110,13 +107,12 @@ def test_bad_values(text: str, line: int, key: str, why: str) -> None:
     "dbp",
     [
         Dbp(enabled=False, endpoint="tcp://*:9000"),
-        Dbp(endpoint="tcp://localhost:0", auth="open", udp_port=0),
+        Dbp(endpoint="tcp://localhost:0", udp_port=0),
         Dbp(endpoint="tcp://127.0.0.1:5245", udp_port=5246),
         Dbp(endpoint="tcp://[::ffff:127.0.0.1]:5246"),
-        Dbp(endpoint="tcp://*:5246", auth="open", beacon=("127.255.255.255", "192.0.2.255", "255.255.255.255")),
-        Dbp(endpoint="tcp://*:5246", auth="open", beacon=("192.0.2.255",) * MAX_BEACONS),
-        Dbp(beacon=("127.0.0.1", "127.255.255.255"), offer=("a-?", "*")),
-        Dbp(beacon=(), offer=(), services=0),
+        Dbp(beacon=("127.255.255.255",) * MAX_BEACONS),
+        Dbp(beacon=("127.0.0.1", "127.255.255.255")),
+        Dbp(beacon=(), services=0),
         Dbp(interval=0.05, least_interval=0.05, most_interval=0.05),
         Dbp(probe=LEAST_PROBE),
     ],
@@ -157,27 +153,26 @@ def test_the_ends_of_each_range(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dbp", "offer", "beacon"),
+    ("dbp", "beacon"),
     [
-        (Dbp(), ("*",), ("127.255.255.255",)),
-        (Dbp(endpoint="tcp://localhost:1", auth="open"), ("*",), ("127.255.255.255",)),
-        (Dbp(endpoint="tcp://127.1.2.3:1"), ("*",), ("127.255.255.255",)),
-        (Dbp(endpoint="tcp://*:1", auth="open"), (), ("255.255.255.255",)),
-        (Dbp(endpoint="tcp://192.0.2.1:1", auth="open"), (), ("255.255.255.255",)),
-        (Dbp(endpoint="tcp://*:1", auth="open", offer=("a",), beacon=("192.0.2.255",)), ("a",), ("192.0.2.255",)),
-        (Dbp(offer=(), beacon=()), (), ()),
+        (Dbp(), ("127.255.255.255",)),
+        (Dbp(endpoint="tcp://localhost:1"), ("127.255.255.255",)),
+        (Dbp(endpoint="tcp://127.1.2.3:1"), ("127.255.255.255",)),
+        (Dbp(endpoint="tcp://*:1"), ("255.255.255.255",)),
+        (Dbp(endpoint="tcp://192.0.2.1:1"), ("255.255.255.255",)),
+        (Dbp(endpoint="tcp://*:1", beacon=("192.0.2.255",)), ("192.0.2.255",)),
+        (Dbp(beacon=()), ()),
     ],
 )
-def test_what_dbp_comes_to(dbp: Dbp, offer: tuple[str, ...], beacon: tuple[str, ...]) -> None:
-    assert problems(Config(dbp=dbp)) == []
-    assert dbp.offered == offer
+def test_the_destinations_of_the_beacon(dbp: Dbp, beacon: tuple[str, ...]) -> None:
+    users = Access(file=OPEN_FILE)
+    assert problems(Config(dbp=dbp, access=users)) == []
     assert dbp.beacons == beacon
 
 
-def test_what_is_no_endpoint_comes_to_nothing() -> None:
-    for name in ("offered", "beacons"):
-        with pytest.raises(BadEndpoint):
-            getattr(Dbp(endpoint="ipc://x"), name)
+def test_what_is_no_endpoint_has_no_beacon() -> None:
+    with pytest.raises(BadEndpoint):
+        _ = Dbp(endpoint="ipc://x").beacons
 
 
 def test_the_kernel_sends_the_default_beacon_of_loopback_and_none_from_there_to_elsewhere() -> None:
@@ -207,8 +202,6 @@ ADDRESSES = st.one_of(
             st.sampled_from(["tcp://*:1", "tcp://127.0.0.1:5245", "tcp://[::1]:0", "tcp://localhost:*", "ipc://x"]),
         ),
         udp_port=st.one_of(st.none(), st.sampled_from([0, 7, 5245]), st.integers()),
-        auth=st.sampled_from(["open", None]),
-        offer=st.one_of(st.none(), st.lists(st.text(max_size=3), max_size=2).map(tuple)),
         beacon=st.one_of(st.none(), st.lists(ADDRESSES, max_size=3).map(tuple)),
         beacon_port=st.sampled_from([1, 7, 5245, 0]),
         interval=st.one_of(st.just(1.0), st.floats()),
@@ -225,8 +218,7 @@ def test_any_values_are_judged(dbp: Dbp) -> None:
         assert udp_port is not None
         assert 0 <= udp_port <= 65_535
         assert udp_port not in (5245, dbp.beacon_port)
-        assert where.loopback or dbp.auth == "open" or not dbp.enabled
+        assert where.loopback or not dbp.enabled
         assert all(IPv4Address(each) for each in dbp.beacons)
-        assert where.loopback or dbp.offer or dbp.offered == ()
         assert 0.05 <= dbp.least_interval <= dbp.interval <= dbp.most_interval <= 86_400
         assert dbp.probe == 0 or 1 <= dbp.probe <= 86_400

@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from broker.access.login_gate import LoginGate
+from broker.access.everyone import Everyone
 from broker.core.director.director import Director
 from broker.core.director.director_interfaces import DirectorSettings
 from broker.wires.elko.codec.blocks import BlockReader
@@ -55,12 +55,13 @@ class DirectorFarm(CoreFarm):
         self.clock: Turning
         super().__init__(Turning())
         self.director = Director(self.clock, settings)
+        self.access = Everyone()
         self.control = DirectorControl()
         self.wiring = DirectorWiring.of(self.director, self.control, self.clock)
 
     def connect(self, rules: Policy | None = None, local: bool = True, **peer: Any) -> Client:
         """A peer connects to a listener with these rules, by default an open one."""
-        door = AccessControl(policy() if rules is None else rules, LoginGate(self.clock.seconds))
+        door = AccessControl(policy() if rules is None else rules, self.access)
         return Client(
             lambda to: (BlockReader(VOCABULARY), DirectorSession(self.wiring, door, to)), RecordingPeer(local, **peer)
         )

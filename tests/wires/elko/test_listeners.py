@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from broker.access.login_gate import LoginGate
 from broker.net.listeners import CannotListen
 from broker.wires.elko.config import BrokerLimits, BrokerListener
 from broker.wires.elko.elko_listeners import NamedListener, make_listener, net_limits
@@ -30,7 +29,7 @@ def open_one() -> Iterator[Open]:
             raise AssertionError("nobody connects")
 
         listener = BrokerListener(**{"endpoint": "tcp:0:interface=127.0.0.1", **keys})
-        door = AccessControl(Policy(), LoginGate(reactor.seconds))
+        door = AccessControl(Policy())
         made = make_listener("elko", listener, door, converse, TransportLimits(), context(reactor))
         made.open()
         opened.append(made)

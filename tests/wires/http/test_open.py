@@ -9,7 +9,6 @@ from twisted.internet.testing import MemoryReactorClock
 
 from broker.access.principal import Method, Principal
 from broker.config.daemon_settings import Broker
-from broker.net.listeners import CannotListen
 from broker.wires.http.http_settings import Http
 from broker.wires.http.http_wire import OpenHttp, open_http
 from broker.wires.http.sessions.instances import Offer
@@ -23,12 +22,6 @@ def wire() -> OpenHttp:
     made = open_http(Http(), context(MemoryReactorClock()))
     made.instances.put("bank", "a", ANN, Offer("h:1", "tcp", {}, None, 10.0))
     return made
-
-
-def test_a_listener_for_users_needs_a_users_file() -> None:
-    wire = open_http(Http(auth="users"), context(MemoryReactorClock()))
-    with pytest.raises(CannotListen, match="there is no users file"):
-        wire.bind("http")
 
 
 def test_views_and_counters(wire: OpenHttp) -> None:
@@ -55,11 +48,11 @@ def test_the_rest_of_a_ttl_is_known_until_the_lease_ends() -> None:
 
 
 def test_a_reload_applies_names_and_limits(wire: OpenHttp) -> None:
-    wire.reload(Http(hosts=("b.example",), services=5, connections=7, endpoint="tcp:1", auth="open"), Broker())
+    wire.reload(Http(hosts=("b.example",), services=5, connections=7, endpoint="tcp:1"), Broker())
     assert wire.dispatch.hosts == {"b.example"}
     assert wire.instances.http.services == 5
     assert wire.factory.limits.connections == 7
-    assert (wire.config.endpoint, wire.config.auth) == (Http().endpoint, None)
+    assert wire.config.endpoint == Http().endpoint
 
 
 def test_a_drain_does_not_wait_for_instances(wire: OpenHttp) -> None:

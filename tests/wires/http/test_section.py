@@ -13,10 +13,7 @@ OUTSIDE = "tcp:80:interface=0.0.0.0"
     ("http", "keys"),
     [
         (Http(), []),
-        (Http(endpoint=OUTSIDE), ["http.auth"]),
-        (Http(enabled=False, endpoint=OUTSIDE), []),
-        (Http(endpoint=OUTSIDE, auth="open"), []),
-        (Http(endpoint=OUTSIDE, auth="users"), []),
+        (Http(endpoint=OUTSIDE), []),
         (Http(endpoint="unix:/run/http"), []),
         (Http(endpoint="http:80"), ["http.endpoint"]),
         (Http(hosts=("broker.example.com", "*", "localhost")), []),
@@ -29,12 +26,6 @@ def test_problems(http: Http, keys: list[str]) -> None:
     assert [problem.key for problem in SECTION.problems(http)] == keys
 
 
-def test_names_are_offered_by_default_on_loopback_only() -> None:
-    assert Http().offered == ("*",)
-    assert Http(endpoint=OUTSIDE).offered == ()
-    assert Http(endpoint=OUTSIDE, offer=("web-*",)).offered == ("web-*",)
-
-
 def test_warnings() -> None:
     def found(http: Http) -> list[str]:
         return [warning.split(":")[0] for warning in SECTION.warnings(http, lambda host: True)]
@@ -42,8 +33,8 @@ def test_warnings() -> None:
     assert found(Http()) == []
     assert found(Http(enabled=False, endpoint=OUTSIDE, hosts=("*",))) == []
     assert found(Http(hosts=("*",))) == ["http.hosts"]
-    assert found(Http(endpoint=OUTSIDE, auth="open")) == ["http", "http", "http.offer"]
-    assert found(Http(endpoint="tls:443:certificate=/c:key=/k", auth="users", offer=())) == []
+    assert found(Http(endpoint=OUTSIDE)) == ["http"]
+    assert found(Http(endpoint="tls:443:certificate=/c:key=/k")) == []
 
 
 def test_the_option_moves_the_listener_or_switches_it_off() -> None:

@@ -6,16 +6,18 @@ Messages are written as in `tests.wires.mc0.codec.examples`: frames between bars
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from glob import escape
+from itertools import chain
 
 from twisted.internet.task import Clock
 
+from broker.access.grants import EVERYTHING, Grants, Right, grants_of
 from broker.core.model import KnownSession
 from broker.core.registry import Registry
 from broker.core.topics import Topics, TopicsBounds
 from broker.net.interfaces.router import Part, Sender
 from broker.wires.common.registry_topics import RegistryTopics
 from broker.wires.common.routes import Routes
-from broker.wires.common.topic_rules import TopicRule
 from broker.wires.mc0.codec.messages import begins
 from broker.wires.mc0.sessions.admission import Admission
 from broker.wires.mc0.sessions.conversation import Mc0Conversation
@@ -58,15 +60,20 @@ class SessionRecord:
         return list(self._sessions.values())
 
 
+Rule = tuple[Right, ...]
+"""Rights that belong together: see `rule`."""
+
+
 class Mc0Farm(CoreFarm):
     """The wire over its real neighbours.
 
-    ``keys`` has the names of the allowed client keys; with ``any_key`` every key is allowed.
+    ``keys`` has the users of client keys; with ``any_key`` keys without a user are admitted as well. Without ``rules``
+    there is no users file.
     """
 
     def __init__(
         self,
-        *rules: TopicRule,
+        *rules: Rule,
         keys: Mapping[str, str] | None = None,
         any_key: bool = False,
         sessions: int = 100,
@@ -103,7 +110,7 @@ class Mc0Farm(CoreFarm):
         RegistryTopics(registry, self.topics, self.leases)
         self.record = SessionRecord()
         self.silence = self.make_silence(registry, self.leases, self.clock)
-        self.admission = Admission(None if self._any_key else self.keys.get, self._rules)
+        self.admission = Admission(lambda key: self.keys.get(key, "" if self._any_key else None), self.grants)
         self.routes = Routes(self.router, "mc0", begins, self.complaints)
         self.wire = Mc0Conversation(
             self.routes,
@@ -119,12 +126,16 @@ class Mc0Farm(CoreFarm):
 
     # from the operator
 
-    def use(self, *rules: TopicRule, sessions: int | None = None, subscriptions: int | None = None) -> None:
+    def grants(self, user: str) -> Grants:
+        """What the rules give to a user."""
+        return grants_of(user, "mc0", chain(*self._rules)) if self._rules else EVERYTHING
+
+    def use(self, *rules: Rule, sessions: int | None = None, subscriptions: int | None = None) -> None:
         """Take other rules, and other limits if they are given."""
         self._rules = rules
         self._limits = (sessions or self._limits[0], subscriptions or self._limits[1])
-        self.admission.use(rules)
         self.wire.use(*self._limits)
+        self.wire.review()
 
     def revoke(self, key: str) -> None:
         """That key is not allowed any more."""
@@ -224,6 +235,15 @@ class Mc0Peer:
         raise AssertionError(f"nothing came in {seconds} s")
 
 
-def rule(keys: str = "*", publish: str = "", subscribe: str = "") -> TopicRule:
-    """A topic rule, of patterns between spaces."""
-    return TopicRule(tuple(keys.split()), tuple(publish.split()), tuple(subscribe.split()))
+def rule(users: str = "*", publish: str = "", subscribe: str = "") -> Rule:
+    """The rights of some users: their patterns between spaces, and topics, or prefixes with an asterisk."""
+    named = (*users.split(), *(["anonymous"] if users == "*" else []))
+    every = [("find", ("*",)), ("publish", _topics(publish)), ("subscribe", _topics(subscribe))]
+    return tuple(Right(named, (operation,), names=names) for operation, names in every if names)
+
+
+def _topics(patterns: str) -> tuple[str, ...]:
+    return tuple(
+        f"topic:{escape(pattern.removesuffix('*'))}{'*' if pattern.endswith('*') else ''}"
+        for pattern in patterns.split()
+    )

@@ -16,6 +16,8 @@ from typing import Any, cast
 from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.internet.defer import Deferred
 
+from broker.access.everyone import Everyone
+from broker.access.grants import Right
 from broker.access.logins import Logins
 from broker.access.password_verifiers import MIN_ITERATIONS, PasswordVerifier, of
 from broker.core.errors import Reason, Refusal
@@ -23,7 +25,7 @@ from broker.core.liveness import TICK
 from broker.net.interfaces.router import Part, Sender
 from broker.wires.mtl.codec.data_messages import Content
 from broker.wires.mtl.profiles.topic_profile import FanOutProfile
-from broker.wires.mtl.sessions.access_rules import AccessPolicy, AccessRule
+from broker.wires.mtl.sessions.access_policy import AccessPolicy
 from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys
 from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.control_sessions import ControlSession
@@ -33,6 +35,7 @@ from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile, ProfileReader, ProfileWriter
 from broker.wires.mtl.sessions.sasl import PLAIN, SCRAM, Mechanisms
 from broker.wires.mtl.sessions.settings import MtlSettings
+from tests.access.memory import ALL_USERS, MemoryAccess
 from tests.recording.farm import CoreFarm
 from tests.recording.router import Line, RecordingRouter
 from tests.wires.mtl.data_recording import REPLIES
@@ -54,26 +57,21 @@ def kept(password: str) -> PasswordVerifier:
     return of(password, MIN_ITERATIONS)
 
 
-class Users:
+class Users(MemoryAccess):
     """Users and their passwords, which tests change."""
 
     def __init__(self, **passwords: str) -> None:
-        self._stored = {name: kept(password) for name, password in passwords.items()}
-
-    def find(self, name: str) -> PasswordVerifier | None:
-        return self._stored.get(name)
+        super().__init__({name: kept(password) for name, password in passwords.items()})
 
     def set(self, name: str, password: str | None) -> None:
         if password is None:
-            del self._stored[name]
+            del self.passwords[name]
         else:
-            self._stored[name] = kept(password)
+            self.passwords[name] = kept(password)
 
-    @property
-    def shapes(self) -> Sequence[tuple[int, int]]:
-        return [(each.iterations, len(each.salt)) for each in self._stored.values()]
 
-    work = MIN_ITERATIONS
+ANYBODY = Right(("anonymous",), ("*",))
+"""The anonymous user may do everything."""
 
 
 class Threads:
@@ -163,7 +161,9 @@ class Shelf:
 class ControlFarm(CoreFarm):
     """The control flow over its real neighbours.
 
-    Without ``users`` nobody has to say who it is. ``keys`` has the users of CURVE keys, "" for a key of nobody.
+    Without ``users`` and ``keys`` there is no users file. ``keys`` has the users of CURVE keys, "" for a key of nobody.
+    ``rights`` are those of the users file; without any, users may do everything, and so may the anonymous one if
+    ``anonymous``.
     """
 
     step = TICK
@@ -171,7 +171,7 @@ class ControlFarm(CoreFarm):
     def __init__(
         self,
         users: Users | None = None,
-        *rules: AccessRule,
+        *rights: Right,
         keys: Mapping[str, str] | None = None,
         hosts: Sequence[str] = ("/", "other"),
         anonymous: bool = False,
@@ -184,11 +184,15 @@ class ControlFarm(CoreFarm):
         self.keys = dict(keys or {})
         self.hosts = hosts
         self.threads = Threads()
+        self.access: Everyone = users or Users()
+        if users is None and keys is None and not anonymous and not rights:
+            self.access = Everyone()
+        if isinstance(self.access, Users):
+            self.access.rights = rights or (*ALL_USERS, *([ANYBODY] if anonymous else []))
         self.mechanisms = Mechanisms(
-            users, Logins.open(self.clock.seconds, self.threads), b"s" * 32, self._key_user, anonymous
+            self.access, Logins.open(self.clock.seconds, self.threads), b"s" * 32, self._key_user
         )
-        self.rights = AccessPolicy(hosts, rules)
-        settings.setdefault("open", users is None and keys is None and not anonymous)
+        self.policy = AccessPolicy(hosts, hosts[0], self.access)
         self.settings = MtlSettings(**settings)
         self.data = DataLeases(self.leases, self.settings)
         self.ended: list[str] = []
@@ -199,8 +203,10 @@ class ControlFarm(CoreFarm):
         self.control = ControlFlow(
             self.router,
             FlowContext(self.leases, self.data, self.complaints, self.settings),
-            AuthenticationContext(self.mechanisms, CurveKeys(self._key_user, self.keys.__contains__)),
-            ProfileAccess(self.rights, self.profiles, port if callable(port) else lambda: port),
+            AuthenticationContext(
+                self.mechanisms, CurveKeys(self._key_user, self.keys.__contains__), self.policy.serves_anonymous
+            ),
+            ProfileAccess(self.policy, self.profiles, port if callable(port) else lambda: port),
         )
         self.router.serve(self.control)
         self._identities = count(1)
@@ -215,9 +221,10 @@ class ControlFarm(CoreFarm):
         identity = identity or b"\0%04d" % next(self._identities)
         return ControlPeer(self, identity, Sender(address, key, socket_type))
 
-    def set_rules(self, *rules: AccessRule) -> None:
-        """Other rules count from now on."""
-        self.rights.use(self.hosts, rules)
+    def permit(self, *rights: Right) -> None:
+        """Other rights count from now on."""
+        assert isinstance(self.access, Users)
+        self.access.rights = rights
         self.control.review()
 
     def counts(self) -> Mapping[str, int]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import attrs
 
+from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
 from broker.core.interfaces import IRegistry, ITopics
 from broker.core.memory_budget import MemoryBudget
+from broker.core.model import Rights
 from broker.core.topics import Topics
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
@@ -17,8 +20,7 @@ from broker.wires.mtl.profiles.registry_profile import RegistryBounds, RegistryP
 from broker.wires.mtl.profiles.request_dispatch import ServiceBounds
 from broker.wires.mtl.profiles.service_profile import ServiceProfile
 from broker.wires.mtl.profiles.topic_profile import TopicBounds, TopicProfile
-from broker.wires.mtl.sessions.access_rules import UserPermissions
-from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.principals import ConfirmMode, Permissions, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile
 from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.farm import registry_at
@@ -31,6 +33,23 @@ OTHER = "/other"
 
 ENDPOINTS = {"broker-b": "tcp://192.0.2.2:5975"}
 """Control endpoints of other brokers."""
+
+
+@attrs.frozen
+class Permits:
+    """Permissions by shell patterns of PROFILE:RESOURCE."""
+
+    read: tuple[str, ...] = ("*",)
+    write: tuple[str, ...] = ("*",)
+    offers: Rights = attrs.field(factory=Rights)
+    reading: RegistryReading = EVERY_ENTRY
+
+    def may(self, side: Side, profile: str, resource: str) -> bool:
+        if side is Side.WRITER and resource.startswith("elkobroker."):
+            return False
+        return any(
+            fnmatchcase(f"{profile}:{resource}", each) for each in (self.read if side is Side.READER else self.write)
+        )
 
 
 @attrs.frozen
@@ -110,7 +129,7 @@ class ProfilesFarm(MtlFarm):
         """The topics of a virtual host."""
         return self.spaces.setdefault(host, Topics())
 
-    def user(self, name: str, rights: UserPermissions, host: str = HOST) -> Principal:
+    def user(self, name: str, rights: Permissions, host: str = HOST) -> Principal:
         """A principal with these rights."""
         return Principal(name, host, rights)
 

@@ -1,18 +1,16 @@
 """Problems of MTL's values."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
 from broker.app.configuration import Config, problems
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.mc0.config import Mc0
-from broker.wires.mtl.config import Mtl, MtlQueue, MtlRule
-from broker.wires.mtl.validation import MAX_HOSTS, effective_mtl_auth, mtl_data_place, split_password
+from broker.wires.mtl.config import Mtl, MtlQueue
+from broker.wires.mtl.validation import MAX_HOSTS, mtl_data_place, split_password
 
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
-SAID = {"auth": "open"}
 
 
 def wrong(**keys: object) -> list[tuple[str, str]]:
@@ -31,9 +29,8 @@ def test_the_defaults_are_good() -> None:
         ({"data_port": 65_536}, "data_port", "between 0 and 65535"),
         ({"endpoint": "tcp://127.0.0.1:65535"}, "data_port", "no port after 65535"),
         ({"endpoint": "ipc:///run/mtl", "data_port": 1}, "data_port", "has no effect"),
-        ({"endpoint": "systemd:domain=INET:name=mtl"}, "auth", "is required, since systemd socket mtl"),
-        ({"endpoint": "systemd:domain=INET", **SAID}, "endpoint", "either index=N or name=NAME"),
-        ({"endpoint": "systemd:domain=INET:name=mtl", "data_port": 1, **SAID}, "data_port", "since systemd's socket"),
+        ({"endpoint": "systemd:domain=INET:name=mtl"}, "endpoint", "systemd socket mtl can be reached from other"),
+        ({"endpoint": "systemd:domain=INET"}, "endpoint", "either index=N or name=NAME"),
         ({"data_endpoint": "systemd:domain=INET:name=mtl"}, "data_endpoint", "must begin with tcp:// or ipc://"),
         ({"stalled_after": 0.0}, "stalled_after", "must be between 0.1 and 86400, not 0"),
         ({"connections": 0}, "connections", "must be between 1 and 1000000, not 0"),
@@ -41,17 +38,8 @@ def test_the_defaults_are_good() -> None:
         ({"data_endpoint": "here"}, "data_endpoint", "is no ZeroMQ endpoint"),
         ({"data_endpoint": "tcp://*:5976"}, "data_endpoint", "an address for nobody"),
         ({"data_endpoint": "tcp://127.0.0.1:0"}, "data_endpoint", "an address for nobody"),
-        ({"endpoint": "tcp://*:1"}, "auth", "is required"),
-        ({"users": "u", **SAID}, "users", 'has no effect with auth = "open"'),
-        ({"plain": True}, "plain", "has no effect without users"),
-        ({"anonymous": True}, "anonymous", "has no effect without users"),
-        ({"auth": "sasl"}, "users", "is needed"),
-        ({"auth": "sasl", "anonymous": True, "plain": True}, "plain", "has no effect"),
-        ({"users": ""}, "users", "is empty"),
-        ({"secret_key": "short", "any_key": True, "users": "u"}, "secret_key", "is no CURVE key"),
-        ({"secret_key": SECRET, "users": "u"}, "client_keys", "is needed with a secret_key"),
-        ({"secret_key": SECRET, "any_key": True}, "users", "is needed"),
-        ({"any_key": True}, "any_key", "has no effect"),
+        ({"endpoint": "tcp://*:1", "data_port": 1}, "endpoint", "0.0.0.0:1 can be reached from other machines"),
+        ({"secret_key": "short"}, "secret_key", "is no CURVE key"),
         ({"hosts": ()}, "hosts", "is empty"),
         ({"queue_store": "mysql://u@h/d"}, "queue_store", "must be postgresql://"),
         ({"queue_store": "postgresql://u@h:x/d"}, "queue_store", "is no URL"),
@@ -65,13 +53,6 @@ def test_the_defaults_are_good() -> None:
         ({"window": 2_000}, "window", "more than most_window"),
         ({"heartbeat": float("nan")}, "heartbeat", "must be between"),
         ({"max_message": 1}, "max_message", "must be between"),
-        ({"rules": (MtlRule(users=()),)}, "rules[0].users", "is for nobody"),
-        ({"rules": (MtlRule(), MtlRule(hosts=("",)))}, "rules[1].hosts[0]", "is empty"),
-        ({"rules": (MtlRule(read=("news",)),)}, "rules[0].read[0]", "must be PROFILE:RESOURCE"),
-        ({"rules": (MtlRule(read=("gossip:news",)),)}, "rules[0].read[0]", "must be PROFILE:RESOURCE"),
-        ({"rules": (MtlRule(write=("topic:",)),)}, "rules[0].write[0]", "must be PROFILE:RESOURCE"),
-        ({"rules": (MtlRule(write=("topic:a*b",)),)}, "rules[0].write[0]", "only be the last character"),
-        ({"rules": (MtlRule(offer=("",)),)}, "rules[0].offer[0]", "is empty"),
         ({"queues": (MtlQueue(queues=()),)}, "queues[0].queues", "is for no queue"),
         ({"queues": (MtlQueue(queues=("",)),)}, "queues[0].queues[0]", "is empty"),
         ({"queues": (MtlQueue(deliveries=0),)}, "queues[0].deliveries", "must be between"),
@@ -83,23 +64,8 @@ def test_one_thing_is_wrong(keys: dict[str, object], key: str, text: str) -> Non
     assert text in said
 
 
-def test_rules_that_are_good() -> None:
-    rule = MtlRule(("web-*",), ("/",), ("*", "registry:*", "topic:news {user}"), ("queue:jobs *",), ("web-*",))
-    assert wrong(rules=(rule,), queues=(MtlQueue(("a", "b*"), durable=True),)) == []
-
-
-def test_client_keys_must_be_a_directory_and_are_not_for_everybody(tmp_path: Path) -> None:
-    keys = {"secret_key": SECRET, "client_keys": str(tmp_path)}
-    assert wrong(**keys) == []
-    assert [key for key, _ in wrong(**keys, any_key=True)] == ["any_key"]
-    assert [key for key, _ in wrong(**{**keys, "client_keys": str(tmp_path / "none")})] == ["client_keys"]
-
-
-def test_who_has_something_to_authenticate_with_must() -> None:
-    assert effective_mtl_auth(Mtl()) == "open"
-    assert effective_mtl_auth(Mtl(users="u")) == "sasl"
-    assert effective_mtl_auth(Mtl(secret_key_file="k")) == "sasl"
-    assert effective_mtl_auth(Mtl(auth="open", users="u")) == "open"
+def test_queues_that_are_good() -> None:
+    assert wrong(queues=(MtlQueue(("a", "b*"), durable=True),), secret_key=SECRET, plain=True) == []
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from twisted.internet.defer import Deferred
 from broker.access.acts import Audit, NoAudit
 from broker.access.everyone import Everyone
 from broker.access.grants import Grants
-from broker.access.login_gate import LoginGate
 from broker.access.principal import Access, Principal, sees_secrets
 from broker.access.request_limits import RequestLimits, unlimited
 from broker.core.errors import Reason, Refusal
@@ -30,7 +29,7 @@ Role = Literal["client", "user", "provider", "admin"]
 
 
 class Credentials(Protocol):
-    """An AUTHDESC: a mode, and a secret; on a listener with users also the name of the user."""
+    """An AUTHDESC: a mode, a secret, and the name of the user."""
 
     @property
     def mode(self) -> str: ...
@@ -40,21 +39,23 @@ class Credentials(Protocol):
     def id(self) -> str | None: ...
 
 
+MODES = ("open", "password")
+"""Modes of credentials."""
+
+
 @attrs.frozen
 class Policy:
     """The policy of one listener.
 
-    ``roles`` are those that peers may authenticate for. ``code`` is the password, None on an open listener; ``users``
-    authenticates by the users file instead. ``allow_before_auth`` permits ping, debug and find before `auth`, as the
-    original does. ``diagnostics`` sends the reasons of refusals to peers. ``rights`` limits the services that a peer
-    may offer. ``waits`` is the maximum number of waiting finds of one peer; at the director, of its watches.
-    ``orders_must_reach`` refuses an administrator's order if no server matches; by default it then has no answer, as in
-    the original. ``reservations`` is the maximum number of unused reservations of one peer of the director.
+    ``roles`` are those that peers may authenticate for. ``allow_before_auth`` permits ping, debug and find before
+    `auth`, as the original does. ``diagnostics`` sends the reasons of refusals to peers. ``rights`` limits the number
+    of services that a peer may offer. ``waits`` is the maximum number of waiting finds of one peer; at the director, of
+    its watches. ``orders_must_reach`` refuses an administrator's order if no server matches; by default it then has no
+    answer, as in the original. ``reservations`` is the maximum number of unused reservations of one peer of the
+    director.
     """
 
     roles: frozenset[Role] = frozenset(("client", "admin"))
-    code: str | None = attrs.field(default=None, repr=False)
-    users: bool = False
     allow_before_auth: bool = False
     diagnostics: bool = True
     rights: Rights = attrs.field(factory=Rights)
@@ -67,9 +68,9 @@ class Policy:
         if role not in self.roles:
             raise Refusal(Reason.WRONG_CREDENTIALS, f"auth: the role {role!r} is not served on this listener")
         mode = "open" if credentials is None else credentials.mode
-        wanted = "open" if self.code is None else "password"
-        if mode != wanted and not (self.users and mode == "password"):
-            raise Refusal(Reason.WRONG_CREDENTIALS, f"auth: this listener wants mode {wanted!r}, not {mode[:40]!r}")
+        if mode not in MODES:
+            text = f"auth: the mode is one of {', '.join(MODES)}, not {mode[:40]!r}"
+            raise Refusal(Reason.WRONG_CREDENTIALS, text)
 
 
 @attrs.define(eq=False)
@@ -81,32 +82,18 @@ class AccessControl:
     """
 
     policy: Policy
-    gate: LoginGate
     access: Access = attrs.field(factory=Everyone)
     title: str = ""
     audit: Audit = attrs.field(factory=NoAudit)
     requests: RequestLimits = attrs.field(factory=unlimited)
     sessions: WeakSet[ElkoSession] = attrs.field(factory=WeakSet)
 
-    def check(self, role: Role, credentials: Credentials | None, address: str) -> None:
-        """Raise `Refusal` unless the credentials of a peer at that address permit the role."""
-        self.policy.check_mode(role, credentials)
-        # An open listener compares no password, and so counts no wrong ones.
-        if self.policy.code is None:
-            return
-        code = "" if credentials is None or credentials.code is None else credentials.code
-        try:
-            self.gate.check(address, code, self.policy.code)
-        except Refusal as refusal:
-            raise Refusal(refusal.reason, f"auth: {refusal.text}") from None
-
-    def log_in(self, role: Role, credentials: Credentials | None, peer: Peer) -> Principal | Deferred[Principal]:
-        """Return the user of the credentials, for a listener with users. Raises, or fails with, `Refusal`.
+    def log_in(self, credentials: Credentials | None, peer: Peer) -> Principal | Deferred[Principal]:
+        """Return the user of the credentials. Raises, or fails with, `Refusal`.
 
         Mode "password" has a user and a password as ``id`` and ``code``, or a token as ``code`` alone. Mode "open" is
         the user of the client certificate, or else the anonymous user.
         """
-        self.policy.check_mode(role, credentials)
         if credentials is not None and credentials.mode == "password":
             code = credentials.code or ""
             if credentials.id:
@@ -116,7 +103,7 @@ class AccessControl:
 
     def trusts(self, principal: Principal, peer: Peer) -> bool:
         """Return True if an authenticated peer is shown the secrets of services."""
-        return sees_secrets(self.access, principal, peer.local, by_password=self.policy.code is not None)
+        return sees_secrets(self.access, principal, peer.local)
 
     def grants(self, principal: Principal) -> Grants | None:
         """Return what the user may do at this listener; None without a users file, which permits everything."""

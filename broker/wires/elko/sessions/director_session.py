@@ -9,7 +9,7 @@ Rules (the Director document; where real peers differ, see docs/protocols/elko-d
 - A provider is not disconnected for refusals, unless they are fatal: real servers do not reconnect by themselves.
 - A request for a reservation is always answered: an invalid one is denied, with the reason.
 - A message concerns a context or a user: exactly one of them must be present.
-- What a peer without a user or password makes the director keep counts for its address: contexts and users of a
+- What a peer without a user makes the director keep counts for its address: contexts and users of a
   provider, unused reservations, watches.
 - Long answers are written page by page (`director_pages`); later messages to the same peer wait until they are sent.
 """
@@ -452,7 +452,7 @@ class DirectorSession(ElkoSession):
 
     def _count(self, more: int = 0) -> bool:
         """Count what the director keeps for this peer, and ``more`` bytes. Returns False if these are too many."""
-        if self.principal.name or self._access.policy.code is not None:
+        if self.principal.name:
             return True
         reserved = RESERVATION_BYTES * self._wiring.director.reserved(self)
         return self._peer.hold(self._reported + self._watched_bytes + reserved + more)

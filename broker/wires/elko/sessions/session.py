@@ -273,23 +273,19 @@ class ElkoSession:
     # Common to all objects
 
     def _auth(self, message: wire.Auth) -> None:
-        policy = self._access.policy
         role = self._tables.roles.get(message.to)
         if role is None:
             raise Refusal(Reason.WRONG_CREDENTIALS, f"auth: the object {message.to!r} has no role")
         if role in self._roles:
             raise Refusal(Reason.ALREADY_AUTHENTICATED, f"auth: already authenticated to {message.to!r}")
-        if policy.users:
-            self._log_in(role, message)
-            return
-        self._access.check(role, message.auth, self._peer.address)
-        self.trusted = self._access.trusts(self.principal, self._peer)
-        self._enter(role, message)
+        self._log_in(role, message)
 
     def _enter(self, role: Role, message: wire.Auth) -> None:
         """Give the authenticated peer a role. Raises `Refusal` if the peer may not have it."""
         if not self._may_be(role):
-            raise Refusal(Reason.FORBIDDEN, f"auth: this user may not be {role} on this listener")
+            # As the original, which closes the connection of a peer without the password.
+            reason = Reason.FORBIDDEN if self.principal.name else Reason.WRONG_CREDENTIALS
+            raise Refusal(reason, f"auth: {self.principal.name or 'a peer without a user'} may not be {role} here")
         self._label = ANONYMOUS if message.label is None else message.label[:MAX_TEXT]
         # The role counts only once the protocol has accepted the peer.
         self._admit(role, message)
@@ -298,8 +294,10 @@ class ElkoSession:
         self._peer.authenticated()
 
     def _log_in(self, role: Role, message: wire.Auth) -> None:
-        """Authenticate by the users file. Messages wait while a password is checked."""
-        found = self._access.log_in(role, message.auth, self._peer)
+        """Authenticate. Messages wait while a password is checked. Who is a user already needs no credentials."""
+        self._access.policy.check_mode(role, message.auth)
+        known = self.principal.name and (message.auth is None or message.auth.mode == "open")
+        found = self.principal if known else self._access.log_in(message.auth, self._peer)
         if isinstance(found, Principal):
             self._logged_in(role, message, found)
             return

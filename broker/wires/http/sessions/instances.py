@@ -314,7 +314,7 @@ class Instances:
         """Add an instance, in place of that of another owner if there is one. Raises `Refusal`."""
         owner = _claim(name, instance, principal, token)
         self._check_room(owner.name, before)
-        rights = Rights(self.http.offered)
+        rights = Rights()
         self._registry.check(_service(name, 0, offer), rights)
         provider = self._registry.join(offer.label or f"{name}/{instance}", WIRE, principal.address, owner)
         try:
@@ -368,7 +368,7 @@ class Instances:
                 if before != offer:
                     self._registry.amend(service)
             else:
-                rights = Rights(self.http.offered)
+                rights = Rights()
                 self._registry.check(service, rights)
                 self._registry.withdraw(known.provider, [known.name])
                 self._registry.offer([service], rights)

@@ -120,16 +120,15 @@ class Mc0Conversation:
     # administration
 
     def use(self, most_sessions: int, most_subscriptions: int) -> None:
-        """Apply new limits and the current rules of the admission.
+        """Apply new limits."""
+        self._table.most = most_sessions
+        self._subscriptions.most = most_subscriptions
+
+    def review(self) -> None:
+        """Apply the current grants to all sessions.
 
         Subscriptions that are no longer permitted end; refused ones that are permitted now begin.
         """
-        self._table.most = most_sessions
-        self._subscriptions.most = most_subscriptions
-        self.review()
-
-    def review(self) -> None:
-        """Apply the current rules and grants to all sessions."""
         for session in self._table:
             session.rights = self._admission.rights(session.key_name)
             if self._subscriptions.apply_rights(session):

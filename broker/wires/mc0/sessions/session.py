@@ -7,7 +7,7 @@ from typing import Protocol
 from broker.core.interfaces import ILease
 from broker.core.model import KnownSession
 from broker.net.interfaces.router import Sender
-from broker.wires.common.topic_rules import TopicRights
+from broker.wires.common.topic_rights import TopicRights
 
 MAX_SHOWN = 120
 """Characters of an identity that are shown: the real connector's have about 100."""

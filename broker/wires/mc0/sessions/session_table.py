@@ -9,8 +9,8 @@ Rules (docs/protocols/mc0.md, "Life of a session"; `!` marks what the real clien
 - Sessions survive a restart: the state that CONNECT, SUB and UNSUB made is recorded, and restored at the next start for
   one TTL. The peers' sockets reconnect by themselves, and send nothing of their own accord for up to a heartbeat.
 - While a connection has an identity, the ROUTER refuses any other owner that requests it. Afterwards `claim` decides:
-  an identity belongs to its owner (`admission`), without keys as long as its session lasts. If any key is allowed, the
-  identity is free: another key ends the session, which has no connection, and begins its own.
+  an identity belongs to its owner (`admission`), without keys as long as its session lasts. That of a key without a
+  user is free: another key ends the session, which has no connection, and begins its own.
 
 A session has exactly one lease while it has a TTL or no connection, and otherwise none.
 """
@@ -120,7 +120,7 @@ class Mc0SessionTable:
         """
         session, owner = self._sessions.get(identity), self._admission.owner(sender)
         if session is not None and self._admission.owner(session.sender) != owner:
-            if self._admission.binds or not sender.key:
+            if self._admission.keeps(session.sender):
                 return False
             self.end(session, "taken")
         return self._admission.may_use(identity, owner)

@@ -6,7 +6,7 @@ Invariants:
 - A SUB subscribes to all of its topics or to none, except for the real connector and after a restart or a reload, where
   it subscribes to those that are permitted (`Mc0Subscriptions.subscribe_permitted`).
 
-`broker.core.topics` has the topics, and `broker.wires.common.topic_rules` the rights.
+`broker.core.topics` has the topics, and `broker.wires.common.topic_rights` the rights.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def _any_key(key: str) -> bool:
 class CurveKeys:
     """CURVE keys of clients. Both functions take a public key in Z85.
 
-    - ``user_of`` returns the user that the key authenticates, or None.
+    - ``user_of`` returns the user that the key authenticates, None or "" without one.
     - ``admits`` is True if a peer with that key may still authenticate: keys are revoked while peers are connected.
     """
 
@@ -53,10 +53,12 @@ class CurveKeys:
 
 @attrs.frozen(eq=False)
 class AuthenticationContext:
-    """Means of authentication: the mechanisms of SASL, and CURVE keys."""
+    """Means of authentication: the mechanisms of SASL, and CURVE keys. ``anonymous`` returns True for a virtual host
+    that serves the anonymous user."""
 
     mechanisms: Mechanisms
     keys: CurveKeys = CurveKeys()
+    anonymous: Callable[[str], bool] = lambda host: False
 
 
 class Authentication:
@@ -82,7 +84,8 @@ class Authentication:
         """Return the mechanisms that are offered to a session."""
         if session.curve and not self._context.keys.admits(session.curve):
             return ()
-        return self._context.mechanisms.names(self.plain or session.secure, session.curve)
+        anonymous = self._context.anonymous(session.host)
+        return self._context.mechanisms.names(self.plain or session.secure, session.curve, anonymous)
 
     async def take(
         self, session: ControlSession, turn: Pipeline, mechanism: str, response: bytes | None
@@ -115,10 +118,7 @@ class Authentication:
 
     def _begin(self, session: ControlSession, mechanism: str) -> RunningExchange:
         self.forget(session)
-        exchange = self._context.mechanisms.begin(
-            mechanism, self.plain or session.secure, session.curve, session.address
-        )
-        assert exchange is not None, "it was offered"
+        exchange = self._context.mechanisms.begin(mechanism, session.curve, session.address)
         session.on(SessionEvent.BEGUN)
         session.running = running = RunningExchange(exchange, session, self._give_up)
         running.deadline = self._leases.hold(running, self._leases.moment() + EXCHANGE_SECONDS)

@@ -12,14 +12,14 @@ by state; other commands of RFC 11 do not exist:
     Writer                                                              if the profile cannot serve a resource here
 
 Rules:
-- An Open is answered 201 if no authentication is needed, or if the CURVE key proves the user; else 401, and exchanges
+- An Open is answered 201 if the virtual host is open, or if the CURVE key proves the user; else 401, and exchanges
   of Connection.Authorize follow. An unknown virtual host and a forbidden one are refused alike, by 403, once the user
   is known.
 - A further Open starts over: the profile is reset, and the user has to authenticate again. The data flows continue.
 - An Authorize is accepted at any time. If it fails, the session loses its access, its leases and its data flows; so it
-  does if another user authenticates. On an open broker without mechanisms, it has no effect.
+  does if another user authenticates. Without a users file, it has no effect.
 - A Profile that names an unknown profile leaves the chosen one in place.
-- A user who loses rights (by a change of users, keys or rules) gets 401 to the next request; their data flows end.
+- A user who loses rights (by a change of the users file) gets 401 to the next request; their data flows end.
 - Ill-formed requests are dropped and counted. Well-formed ones are answered once, in order. While an answer waits (for
   a password check, a delay, or a resource that the profile prepares), further requests of the session wait behind it, a
   bounded number of them; more are dropped and counted, since RFC 11 has requests and replies take turns. Other sessions
@@ -179,7 +179,7 @@ class ControlFlow:
         self._revoke(lambda principal: principal.key in keys)
 
     def review(self) -> None:
-        """End access and leases of users whose permissions differ since the rules changed."""
+        """End access and leases of users whose permissions differ since the users file or the hosts changed."""
 
         def has_other_rights(principal: Principal) -> bool:
             try:
@@ -388,16 +388,17 @@ class ControlFlow:
         """Return the user of a session that needs no exchange, "" if anonymous; None if it has to authenticate."""
         if session.curve and self._keys.admits(session.curve):
             user = self._keys.user_of(session.curve)
-            if user is not None:
+            if user:
                 return user
-        return "" if self._settings.open else None
+        policy = self._access.policy
+        return "" if policy.is_open(session.host) or not policy.has_passwords else None
 
     async def _authorize(self, session: ControlSession, turn: Pipeline, asked: wire.AuthorizeRequest) -> EncodedReply:
         turn.stale = False
         try:
             if session.state is SessionState.REFUSED:
                 return NOT_OPEN
-            if self._settings.open and not self._logins.names(session):
+            if self._access.policy.unlimited:
                 return NOT_ASKED
             outcome = await self._logins.take(session, turn, asked.mechanism, asked.response)
             if turn.over:

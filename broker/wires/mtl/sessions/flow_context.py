@@ -9,7 +9,7 @@ import attrs
 from broker.core.interfaces import ILeases
 from broker.core.silent_peers import EndAtOnce, Silence
 from broker.net.interfaces.router import Complaints
-from broker.wires.mtl.sessions.access_rules import AccessPolicy
+from broker.wires.mtl.sessions.access_policy import AccessPolicy
 from broker.wires.mtl.sessions.data_leases import DataLeases
 from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.mtl.sessions.settings import MtlSettings

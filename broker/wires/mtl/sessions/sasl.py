@@ -41,6 +41,7 @@ from twisted.logger import Logger
 
 from broker.access.logins import Logins
 from broker.access.password_verifiers import ITERATIONS, KEY, SALT, PasswordVerifier, is_user
+from broker.access.principal import Access
 
 SCRAM = "SCRAM-SHA-256"
 PLAIN = "PLAIN"
@@ -118,70 +119,52 @@ class SaslExchange(Protocol):
         """
 
 
-class Users(Protocol):
-    """Users with a password."""
-
-    def find(self, name: str) -> PasswordVerifier | None:
-        """Return the verifier of that user, None if unknown."""
-
-    @property
-    def shapes(self) -> Sequence[tuple[int, int]]:
-        """Iterations and length of the salt of each user, in any fixed order."""
-
-    @property
-    def work(self) -> int:
-        """Iterations of a check of a password: see `broker.access.password_verifiers.work_of`."""
-
-
 class Mechanisms:
     """The mechanisms on offer, and their exchanges.
 
-    - ``users``: None if there are no passwords.
+    - ``access`` has the users with their passwords.
     - ``logins`` has the gate, and the checks of PLAIN.
     - ``secret`` is the key of the salts of unknown users. It must outlast restarts: other salts would reveal them.
     - ``key_user`` returns the user that a CURVE key authenticates, or None.
-    - ``anonymous`` offers ANONYMOUS; it may be changed at any time.
     """
 
     def __init__(
         self,
-        users: Users | None,
+        access: Access,
         logins: Logins,
         secret: bytes,
         key_user: Callable[[str], str | None] = lambda key: None,
-        anonymous: bool = False,
     ) -> None:
-        self._known = None if users is None else _VerifierLookup(users, secret)
+        self._access = access
+        self._known = _VerifierLookup(access, secret)
         self._logins = logins
         self._key_user = key_user
-        self.anonymous = anonymous
 
-    def names(self, secure: bool, key: str) -> tuple[str, ...]:
+    def names(self, secure: bool, key: str, anonymous: bool = False) -> tuple[str, ...]:
         """Return the mechanisms for a connection, the preferred one first. ``secure``: no third party can read it.
 
-        ``key`` is its CURVE key, "" without one.
+        ``key`` is its CURVE key, "" without one. ``anonymous``: its virtual host serves the anonymous user.
         """
         names = []
-        if self._known is not None:
+        passwords = bool(self._access.verifiers)
+        if passwords:
             names.append(SCRAM)
-        if key and self._key_user(key) is not None:
+        if key and self._key_user(key):
             names.append(EXTERNAL)
-        if self._known is not None and secure:
+        if passwords and secure:
             names.append(PLAIN)
-        if self.anonymous:
+        if anonymous:
             names.append(ANONYMOUS)
         return tuple(names)
 
-    def begin(self, mechanism: str, secure: bool, key: str, address: str = "") -> SaslExchange | None:
-        """Begin an exchange. Returns None if the mechanism (in capitals) is not offered on such a connection.
+    def begin(self, mechanism: str, key: str, address: str = "") -> SaslExchange:
+        """Begin an exchange of a mechanism (in capitals) that is offered on the connection.
 
         ``address`` is that of the client, by which its guesses count.
         """
-        if mechanism not in self.names(secure, key):
-            return None
         if mechanism == EXTERNAL:
             return _ExternalExchange(self._key_user, key)
-        if self._known is None or mechanism == ANONYMOUS:
+        if mechanism == ANONYMOUS:
             return _AnonymousExchange()
         exchange = _ScramExchange if mechanism == SCRAM else _PlainExchange
         return exchange(self._known, self._logins, address)
@@ -193,35 +176,35 @@ class Mechanisms:
 class _VerifierLookup:
     """Verifiers of all names: of known users, and made-up ones of unknown users."""
 
-    def __init__(self, users: Users, secret: bytes) -> None:
-        self._users = users
+    def __init__(self, access: Access, secret: bytes) -> None:
+        self._access = access
         self._secret = secret
 
     def look_up(self, name: str) -> tuple[PasswordVerifier, bool]:
         """Return the verifier for a name, and True if it is that of a known user."""
         # Also for known users: the time must not distinguish them from unknown ones.
         never = self._never(name)
-        stored = self._users.find(name)
+        stored = self._access.verifier(name)
         return (never, False) if stored is None else (stored, True)
 
     def passwords(self, name: str) -> Sequence[PasswordVerifier]:
         """Return the verifier of that user; none if unknown."""
-        stored = self._users.find(name)
+        stored = self._access.verifier(name)
         return () if stored is None else (stored,)
 
     @property
     def work(self) -> int:
-        """See `Users`."""
-        return self._users.work
+        """See `broker.access.principal.Access`."""
+        return self._access.work
 
     def stands(self, name: str, stored: PasswordVerifier) -> bool:
         """Return True if this is still the verifier of that user."""
-        return self._users.find(name) == stored
+        return self._access.verifier(name) == stored
 
     def _never(self, name: str) -> PasswordVerifier:
         """Return a made-up verifier, the same for a name each time. No password fits it."""
         iterations, size = ITERATIONS, SALT
-        if shapes := self._users.shapes:
+        if shapes := self._access.shapes:
             # Like one of the users, and not soon like another one when users come and go.
             fraction = int.from_bytes(self._digest("shape", name)[:4])
             iterations, size = shapes[fraction * len(shapes) >> 32]
@@ -381,7 +364,7 @@ class _ExternalExchange(_ExchangeSteps):
 
     def _first(self, response: str) -> LoginOutcome:
         user = self._key_user(self._key)
-        if user is None:
+        if not user:
             return LoginFailed(FailureReason.CREDENTIALS, "the key of the connection stands for no user")
         return LoginDone(user) if response in ("", user) else NOT_YOURS
 

@@ -22,7 +22,7 @@ class MtlSettings:
       ``bridged`` exist only there.
     - ``shared``: both flows use one socket. ``endpoint``: address of the data flow for clients, None for the host of
       the control flow.
-    - ``open``: no authentication is needed. ``plain``: PLAIN is offered on connections that third parties can read.
+    - ``plain``: PLAIN is offered on connections that third parties can read.
     """
 
     heartbeat: float = 5.0
@@ -42,7 +42,6 @@ class MtlSettings:
     bridged: tuple[str, ...] = ("registry",)
     shared: bool = False
     endpoint: str | None = None
-    open: bool = False
     plain: bool = False
 
     # Bounds that no configuration key sets.

@@ -9,22 +9,32 @@ from typing import Any
 
 import attrs
 import pytest
-from twisted.internet.task import Clock
 
-from broker.access.login_gate import GUESS_EVERY, GUESSES, LoginGate
+from broker.access.everyone import Everyone
+from broker.access.principal import Principal
 from broker.core.errors import Reason, Refusal
 from broker.wires.elko.codec.vocabulary import AuthDesc
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
-from tests.wires.recording import Client, ElkoFarm, desc, found, nothing, told
+from broker.wires.elko.sessions.broker_session import BrokerSession
+from tests.access.memory import MemoryAccess
+from tests.wires.recording import Client, ElkoFarm, RecordingPeer, desc, found, nothing, told
 
 PASSWORD = {"type": "auth", "mode": "password", "code": "figleaf"}
 
-LOCKED = Policy(code="figleaf")
+USERS = MemoryAccess(tokens={"figleaf": "server", "\u00e9\U0001f600": "other"})
+"""Users by a token; peers without a user may do nothing."""
 
 
 @pytest.fixture
 def farm() -> ElkoFarm:
     return ElkoFarm()
+
+
+@pytest.fixture
+def locked(farm: ElkoFarm) -> ElkoFarm:
+    """A farm with a users file."""
+    farm.access = USERS
+    return farm
 
 
 def is_client(client: Client) -> bool:
@@ -41,46 +51,45 @@ def is_admin(client: Client) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("code", "credentials", "right"),
+    ("users", "credentials", "user"),
     [
-        (None, None, True),
-        (None, AuthDesc("open"), True),
-        (None, AuthDesc("open", "ignored", "too"), True),
-        (None, AuthDesc("password", "figleaf"), False),
-        (None, AuthDesc("reservation", "1"), False),
-        (None, AuthDesc("Open"), False),
-        ("figleaf", AuthDesc("password", "figleaf"), True),
-        ("figleaf", AuthDesc("password", "figleaf", "joe"), True),
-        ("figleaf", AuthDesc("password", "figlea"), False),
-        ("figleaf", AuthDesc("password", "figleaf "), False),
-        ("figleaf", AuthDesc("password", "FIGLEAF"), False),
-        ("figleaf", AuthDesc("password", ""), False),
-        ("figleaf", AuthDesc("password"), False),
-        ("figleaf", AuthDesc("open", "figleaf"), False),
-        ("figleaf", AuthDesc("reservation", "figleaf"), False),
-        ("figleaf", None, False),
-        ("\u00e9\U0001f600", AuthDesc("password", "\u00e9\U0001f600"), True),
-        ("\u00e9", AuthDesc("password", "e"), False),
-        ("e", AuthDesc("password", "\u00e9"), False),
-        ("", AuthDesc("password", ""), True),
-        ("", None, False),
+        (False, None, ""),
+        (False, AuthDesc("open"), ""),
+        (False, AuthDesc("open", "ignored", "too"), ""),
+        (False, AuthDesc("password", "figleaf"), None),
+        (False, AuthDesc("reservation", "1"), None),
+        (False, AuthDesc("Open"), None),
+        (True, AuthDesc("password", "figleaf"), "server"),
+        (True, AuthDesc("password", "\u00e9\U0001f600"), "other"),
+        (True, AuthDesc("password", "figlea"), None),
+        (True, AuthDesc("password", "figleaf "), None),
+        (True, AuthDesc("password", "FIGLEAF"), None),
+        (True, AuthDesc("password", "\u00e9"), None),
+        (True, AuthDesc("password", ""), None),
+        (True, AuthDesc("password"), None),
+        (True, AuthDesc("open", "figleaf"), ""),
+        (True, AuthDesc("reservation", "figleaf"), None),
+        (True, None, ""),
     ],
 )
 @pytest.mark.parametrize("role", ["client", "admin"])
-def test_credentials(role: Any, code: str | None, credentials: AuthDesc | None, right: bool) -> None:
-    door = AccessControl(Policy(code=code), LoginGate(Clock().seconds))
-    if right:
-        door.check(role, credentials, "192.0.2.7:4000")
-    else:
-        with pytest.raises(Refusal) as raised:
-            door.check(role, credentials, "192.0.2.7:4000")
-        assert raised.value.reason is Reason.WRONG_CREDENTIALS
-        assert raised.value.reason.fatal
-        assert code in (None, "", "e") or code not in raised.value.text
+def test_credentials(role: Any, users: bool, credentials: AuthDesc | None, user: str | None) -> None:
+    door = AccessControl(Policy(), USERS if users else Everyone())
 
+    def log_in() -> str:
+        door.policy.check_mode(role, credentials)
+        found = door.log_in(credentials, RecordingPeer(True))
+        assert isinstance(found, Principal)
+        return found.name
 
-def test_the_password_is_not_shown_where_the_rules_are() -> None:
-    assert "figleaf" not in repr(LOCKED)
+    if user is not None:
+        assert log_in() == user
+        return
+    with pytest.raises(Refusal) as raised:
+        log_in()
+    assert raised.value.reason is Reason.WRONG_CREDENTIALS
+    assert raised.value.reason.fatal
+    assert "figleaf" not in raised.value.text
 
 
 # auth
@@ -99,68 +108,42 @@ def test_an_open_listener_lets_in_without_a_word(farm: ElkoFarm, to: str, auth: 
 
 
 @pytest.mark.parametrize("to", ["broker", "client", "admin"])
-def test_the_right_password_lets_in_without_a_word(farm: ElkoFarm, to: str) -> None:
-    client = farm.connect(LOCKED, local=False)
-    assert client.ask(to, "auth", auth={**PASSWORD, "id": "joe"}) == []
+def test_a_token_lets_in_without_a_word(locked: ElkoFarm, to: str) -> None:
+    client = locked.connect(local=False)
+    assert client.ask(to, "auth", auth=PASSWORD) == []
     assert is_admin(client) if to == "admin" else is_client(client)
 
 
 @pytest.mark.parametrize("to", ["broker", "client", "admin"])
 @pytest.mark.parametrize(
-    ("policy", "auth"),
+    ("users", "auth", "reason"),
     [
-        (LOCKED, None),
-        (LOCKED, {"mode": "open"}),
-        (LOCKED, {**PASSWORD, "code": "wrong"}),
-        (LOCKED, {"mode": "password"}),
-        (Policy(), PASSWORD),
-        (Policy(), {"mode": "reservation", "code": "1"}),
+        (True, None, "wrong-credentials"),
+        (True, {"mode": "open"}, "wrong-credentials"),
+        (True, {**PASSWORD, "code": "wrong"}, "wrong-credentials"),
+        (True, {"mode": "password"}, "wrong-credentials"),
+        (False, PASSWORD, "wrong-credentials"),
+        (False, {"mode": "reservation", "code": "1"}, "wrong-credentials"),
     ],
 )
-def test_wrong_credentials_close(farm: ElkoFarm, to: str, policy: Policy, auth: Any) -> None:
-    client = farm.connect(policy)
+@pytest.mark.parametrize("local", [False, True])
+def test_wrong_credentials_close(farm: ElkoFarm, to: str, users: bool, auth: Any, reason: str, local: bool) -> None:
+    farm.access = USERS if users else Everyone()
+    client = farm.connect(local=local)
     client.say(to, "auth", auth=auth)
     assert client.closed
-    assert client.reasons == ["wrong-credentials"]
+    assert client.reasons == [reason]
     assert client.peer.logins == 0
     assert farm.registry.providers() == []
     assert all("figleaf" not in message["msg"] for message in client.take())
 
 
-def test_guesses_are_refused_without_comparing_while_the_address_backs_off(farm: ElkoFarm) -> None:
-    def attempt(code: str, address: str, policy: Policy = LOCKED) -> tuple[list[str], list[Any]]:
-        client = farm.connect(policy, address=address)
-        told = client.ask("broker", "auth", auth={**PASSWORD, "code": code})
-        assert client.closed is bool(client.reasons)
-        return client.reasons, told
-
-    for port in range(GUESSES):
-        assert attempt("wrong", f"192.0.2.1:{port}")[0] == ["wrong-credentials"]
-    reasons, [diagnostic] = attempt("figleaf", "192.0.2.1:9")
-    assert reasons == ["too-many-guesses"]
-    assert "too many wrong passwords" in diagnostic["msg"]
-    assert attempt("figleaf", "192.0.2.2:9") == ([], [])
-    silent = attrs.evolve(LOCKED, allow_before_auth=True)
-    assert attempt("figleaf", "192.0.2.1:9", silent) == (["too-many-guesses"], [])
-    farm.clock.advance(GUESS_EVERY)
-    assert attempt("figleaf", "192.0.2.1:9") == ([], [])
-
-
-def test_an_open_listener_and_a_wrong_mode_count_no_guesses(farm: ElkoFarm) -> None:
-    for _ in range(GUESSES + 1):
-        farm.connect().say("broker", "auth", auth=PASSWORD)
-        farm.connect(LOCKED).say("broker", "auth")
-        farm.connect(attrs.evolve(LOCKED, roles=frozenset())).say("broker", "auth", auth=PASSWORD)
-    client = farm.connect(LOCKED)
-    client.say("broker", "auth", auth=PASSWORD)
-    assert not client.closed
-
-
-@pytest.mark.parametrize("local", [False, True])
-def test_there_is_no_way_around_the_password_on_the_same_machine(farm: ElkoFarm, local: bool) -> None:
-    client = farm.connect(LOCKED, local=local)
-    client.say("admin", "auth")
-    assert client.closed
+def test_a_peer_that_is_a_user_stays_that_user_without_credentials(locked: ElkoFarm) -> None:
+    client = locked.connect()
+    assert client.ask("client", "auth", auth=PASSWORD) == []
+    assert client.ask("admin", "auth") == []
+    assert isinstance(client.session, BrokerSession)
+    assert client.session.principal.name == "server"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from broker.core.model import BROKER, Auth, Launcher, Service
-from broker.wires.elko.sessions.authentication import Policy
+from tests.access.memory import MemoryAccess
 from tests.wires.recording import Client, ElkoFarm, desc, told
 
 SECRET = {"type": "auth", "mode": "password", "code": "sesame"}
@@ -58,12 +58,13 @@ def test_servicedesc_of_one_service(farm: ElkoFarm) -> None:
     assert admin.ask("admin", "servicedesc", service="bank", protocol="rtcp") == [services()]
 
 
-@pytest.mark.parametrize(("local", "code", "shown"), [(True, None, True), (False, None, False), (False, "pw", True)])
-def test_secrets_are_shown_to_the_trusted_only(local: bool, code: str | None, shown: bool) -> None:
+@pytest.mark.parametrize(("local", "users", "shown"), [(True, False, True), (False, False, False), (False, True, True)])
+def test_secrets_are_shown_to_the_trusted_only(local: bool, users: bool, shown: bool) -> None:
     farm = ElkoFarm()
     farm.registry.offer_own([Service("broker-admin", "h:9000", BROKER, auth=Auth("password", "sesame"))])
-    admin = farm.connect(Policy(code=code), local)
-    admin.say("admin", "auth", **({} if code is None else {"auth": {"mode": "password", "code": code}}))
+    farm.access = MemoryAccess(tokens={"pw": "operator"}) if users else farm.access
+    admin = farm.connect(local=local)
+    admin.say("admin", "auth", **({"auth": {"mode": "password", "code": "pw"}} if users else {}))
     [reply] = admin.ask("admin", "servicedesc")
     expected = told("broker-admin", 0, "h:9000")
     assert reply["desc"] == [expected if not shown else told("broker-admin", 0, "h:9000", auth=SECRET)]

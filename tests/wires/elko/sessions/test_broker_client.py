@@ -14,6 +14,7 @@ from broker.core.model import MAX_NAME, MAX_TEXT, Auth, Rights, Service
 from broker.core.watches import MAX_WAITS
 from broker.wires.elko.sessions.authentication import Policy
 from broker.wires.elko.sessions.broker_session import MAX_PROBLEMS_SHOWN, MAX_WAIT, STANDING
+from tests.access.memory import MemoryAccess
 from tests.wires.recording import Client, ElkoFarm, desc, found, nothing, remembered, told
 
 SECRET = {"type": "auth", "mode": "password", "code": "sesame"}
@@ -622,19 +623,15 @@ def test_a_find_that_the_full_broker_cannot_keep_is_answered_and_counted(farm: E
 
 
 @pytest.mark.parametrize(
-    ("policy", "local", "shown"),
-    [
-        (Policy(), True, True),
-        (Policy(), False, False),
-        (Policy(code="pw"), False, True),
-        (Policy(code="pw"), True, True),
-    ],
+    ("users", "local", "shown"), [(False, True, True), (False, False, False), (True, False, True), (True, True, True)]
 )
 @pytest.mark.parametrize("find", ["at once", "wait", "monitor"])
-def test_auth_is_shown_to_the_trusted_only(policy: Policy, local: bool, shown: bool, find: str) -> None:
+def test_auth_is_shown_to_the_trusted_only(users: bool, local: bool, shown: bool, find: str) -> None:
     farm = ElkoFarm()
-    provider, finder = farm.client(), farm.connect(policy, local)
-    finder.say("broker", "auth", **({} if policy.code is None else {"auth": {"mode": "password", "code": "pw"}}))
+    provider = farm.client()
+    farm.access = MemoryAccess(tokens={"pw": "server"}) if users else farm.access
+    finder = farm.connect(local=local)
+    finder.say("broker", "auth", **({"auth": {"mode": "password", "code": "pw"}} if users else {}))
     if find != "at once":
         finder.find("bank", wait=-1, monitor=find == "monitor")
     provider.offer(desc("bank", auth=SECRET))

@@ -1,4 +1,4 @@
-"""What the director keeps for a peer counts for its address, unless the peer has a user or a password."""
+"""What the director keeps for a peer counts for its address, unless the peer has a user."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from broker.core.errors import Reason
-from tests.wires.elko.director_recording import DirectorFarm, closes, opens, policy, reserve
+from tests.access.memory import MemoryAccess
+from tests.wires.elko.director_recording import DirectorFarm, closes, opens, reserve
 from tests.wires.recording import Client
 
 ROOM = 20_000
@@ -96,8 +97,9 @@ def test_watches_count_until_they_end(farm: DirectorFarm) -> None:
     assert 0 < admin.peer.held < held
 
 
-def test_a_server_with_the_password_does_not_count(farm: DirectorFarm) -> None:
-    server = farm.connect(policy(code="secret"))
+def test_a_server_with_a_user_does_not_count(farm: DirectorFarm) -> None:
+    farm.access = MemoryAccess(tokens={"secret": "server"})
+    server = farm.connect()
     server.peer.room = 0
     server.say("provider", "auth", auth={"mode": "password", "code": "secret"})
     server.say("provider", "address", protocol="tcp", hostport="s1:9000")

@@ -7,9 +7,7 @@ from typing import Any
 
 import attrs
 import pytest
-from twisted.internet.task import Clock
 
-from broker.access.login_gate import LoginGate
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.codec.director_messages import VOCABULARY as DIRECTOR
@@ -49,12 +47,12 @@ class Scene:
     @property
     def access(self) -> AccessControl:
         """The access control of a listener."""
-        return access(self.rig, Policy(users=True))
+        return access(self.rig, Policy())
 
 
 def access(rig: Rig, policy: Policy) -> AccessControl:
     """Return the access control of a listener, which reviews its sessions when the users file changes."""
-    control = AccessControl(attrs.evolve(policy, users=True), LoginGate(Clock().seconds), rig.access, "elko")
+    control = AccessControl(policy, rig.access, "elko")
     rig.access.changed.append(control.review)
     return control
 

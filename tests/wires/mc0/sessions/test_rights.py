@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.wires.common.topic_rules import TopicRule
 from broker.wires.mc0.sessions.subscriptions import MAX_REFUSED
 from tests.recording.logs import nothing_fails
-from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, rule
+from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, Rule, rule
 
 KEYS = {"K-web": "web1", "K-mco": "operator", "K-odd": "odd", "K-all": "all"}
 
@@ -18,8 +17,8 @@ RULES = (
     rule("operator", publish="mcollective*", subscribe="mcollective*"),
     rule(
         "web* db*",
-        publish="mcollective?reply* nodes/{key} registration",
-        subscribe="mcollective-discovery nodes/{key} {key}/*",
+        publish="mcollective?reply* nodes/{user} registration",
+        subscribe="mcollective-discovery nodes/{user} {user}/*",
     ),
 )
 
@@ -86,7 +85,7 @@ def test_a_peer_publishes_on_the_topics_of_its_rule_only(farm: Mc0Farm, key: str
 
 @pytest.mark.parametrize("rules", [(), (rule(publish="*", subscribe="*"),), (rule(publish="elkobroker.*"),)])
 @pytest.mark.parametrize("topic", ["elkobroker.services", "elkobroker.load", "elkobroker.", "elkobroker.x"])
-def test_nobody_publishes_on_the_brokers_own_topics(rules: tuple[TopicRule, ...], topic: str) -> None:
+def test_nobody_publishes_on_the_brokers_own_topics(rules: tuple[Rule, ...], topic: str) -> None:
     farm = Mc0Farm(*rules)
     peer = farm.peer()
     assert peer.ask(f"PUT|TOPIC|{topic}|ID|p||x") == [f"ERROR|MESSAGE|may not publish on '{topic}'|ID|p"]
@@ -236,10 +235,10 @@ def test_what_finds_no_place_when_the_rules_change_is_still_shown() -> None:
     assert sorted(refused(farm, peer)) == [b"b2", b"b3", b"x1"]
 
 
-def test_a_peer_whose_key_has_no_rule_may_do_nothing_and_a_peer_without_a_key_has_the_empty_name(farm: Mc0Farm) -> None:
+def test_a_peer_whose_key_has_no_right_may_do_nothing_and_a_peer_without_a_key_is_anonymous(farm: Mc0Farm) -> None:
     odd = farm.peer("odd", "K-odd")
     assert odd.ask("SUB|ID|s||mcollective")[0].startswith("ERROR|")
-    nameless = Mc0Farm(rule("?*", "*", "*"), TopicRule(("",), ("p",), ("s",))).peer()
+    nameless = Mc0Farm(rule("?*", "*", "*"), rule("anonymous", "p", "s")).peer()
     assert nameless.ask("SUB|ID|1||s") == ["OK|ID|1"]
     assert nameless.ask("PUT|ID|2|TOPIC|p") == ["OK|ID|2"]
     assert nameless.ask("PUT|ID|3|TOPIC|s")[0].startswith("ERROR|")

@@ -18,7 +18,7 @@ from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.profiles.flow_provider import MAX_BODY
 from broker.wires.mtl.profiles.registry_profile import RegistryBounds
-from broker.wires.mtl.sessions.access_rules import ALL, FREE, GrantedPermissions, ResourceNames, UserPermissions
+from broker.wires.mtl.sessions.access_policy import GrantedPermissions
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.logs import nothing_fails
@@ -27,6 +27,7 @@ from tests.wires.mtl.data_recording import MtlPeer
 from tests.wires.mtl.profiles_recording import (
     Bounds,
     Got,
+    Permits,
     ProfilesFarm,
     as_got,
     confirmed,
@@ -274,8 +275,8 @@ def test_a_provider_is_gone_from_the_loads_of_a_service_with_its_last_protocol(f
 
 def limited(farm: RegistryFarm, resource: str) -> MtlPeer:
     """A reader of a list whose user may find what begins with "b", and has received its snapshot."""
-    grants = Grants({"find": NameSet(frozenset({"b*"}))})
-    principal = Principal("bob", "/", GrantedPermissions(FREE, grants))
+    grants = Grants({("find", "service"): NameSet(frozenset({"b*"}))})
+    principal = Principal("bob", "/", GrantedPermissions(grants))
     return farm.mtl.reader(resource, profile=farm.profile, principal=principal)
 
 
@@ -591,7 +592,7 @@ def test_a_content_that_neither_offers_nor_withdraws_is_refused(farm: RegistryFa
 
 
 def test_who_offers_too_much_is_refused_for_now(farm: RegistryFarm) -> None:
-    rights = UserPermissions(ALL, ALL, Rights(("*",), services=2))
+    rights = Permits(offers=Rights(("*",), services=2))
     writer = farm.writer(principal=farm.mtl.user("ann", rights))
     for number, name in enumerate("abc", 1):
         put(writer, number, f"service/{name}", desc(name), type="offer")
@@ -682,7 +683,7 @@ def test_what_is_only_for_reading_is_not_for_writing(farm: RegistryFarm, resourc
 
 
 def test_users_read_write_and_offer_what_they_may(farm: RegistryFarm) -> None:
-    rights = UserPermissions(ResourceNames.of(["registry:service/b*"], ""), ALL, Rights(("b*",)))
+    rights = Permits(("registry:service/b*",), offers=Rights(("b*",)))
     some = farm.mtl.user("ann", rights)
     check = farm.profile.check
     check(some, Side.READER, "service/bank")

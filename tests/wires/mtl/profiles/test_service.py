@@ -22,7 +22,6 @@ from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.profiles import service_profile as module
 from broker.wires.mtl.profiles.reply_inboxes import OVERHEAD
 from broker.wires.mtl.profiles.request_dispatch import ServiceBounds
-from broker.wires.mtl.sessions.access_rules import ALL, ResourceNames, UserPermissions
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.logs import nothing_fails
@@ -31,6 +30,7 @@ from tests.wires.mtl.profiles_recording import (
     OTHER,
     Bounds,
     Got,
+    Permits,
     ProfilesFarm,
     as_got,
     confirmed,
@@ -924,7 +924,7 @@ def test_the_number_of_workers_is_bounded(bounded: Callable[..., ServiceFarm], b
 
 
 def test_a_worker_that_the_registry_has_no_room_for_is_ended(farm: ServiceFarm) -> None:
-    some = farm.mtl.user("ann", UserPermissions(ALL, ALL, Rights(services=1)))
+    some = farm.mtl.user("ann", Permits(offers=Rights(services=1)))
     peer, _ = farm.peer(principal=some)
     assert summon(peer, "service/a") == []
     peer.say(*wire.summon(5, "service/b"))
@@ -954,11 +954,8 @@ def test_nobody_reads_loads_here(farm: ServiceFarm) -> None:
 
 
 def test_users_work_for_and_call_what_they_may(farm: ServiceFarm) -> None:
-    read, write = (
-        ResourceNames.of(["service:service/*"], ""),
-        ResourceNames.of(["service:service/a", "service:reply"], ""),
-    )
-    some = farm.mtl.user("ann", UserPermissions(read, write, Rights(("a*",))))
+    rights = Permits(("service:service/*",), ("service:service/a", "service:reply"), Rights(("a*",)))
+    some = farm.mtl.user("ann", rights)
     check = farm.profile.check
     check(some, Side.READER, "service/a")
     check(some, Side.WRITER, "service/a")
@@ -978,7 +975,7 @@ def test_users_work_for_and_call_what_they_may(farm: ServiceFarm) -> None:
 
 
 def test_a_worker_without_the_right_to_a_name_cannot_summon_it(farm: ServiceFarm) -> None:
-    some = farm.mtl.user("ann", UserPermissions(ALL, ALL, Rights(("a*",))))
+    some = farm.mtl.user("ann", Permits(offers=Rights(("a*",))))
     peer, _ = farm.peer(principal=some)
     assert peer.ask(*wire.summon(5, "service/b")) == [wire.Response(5, b"400")]
     assert summon(peer, "service/a") == []

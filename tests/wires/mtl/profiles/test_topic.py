@@ -17,7 +17,6 @@ from broker.wires.mc0.codec.messages import MAX_HEADERS
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.profiles.topic_profile import RetainedBounds, TopicBounds
-from broker.wires.mtl.sessions.access_rules import ResourceNames, UserPermissions
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
@@ -26,6 +25,7 @@ from tests.wires.mtl.profiles_recording import (
     OTHER,
     Bounds,
     Got,
+    Permits,
     ProfilesFarm,
     confirmed,
     dismiss,
@@ -214,9 +214,7 @@ def test_the_same_properties_of_two_users_are_told_apart(farm: TopicFarm) -> Non
 
 def test_rights_are_asked_for_and_the_brokers_own_topics_are_for_reading(farm: TopicFarm) -> None:
     check = farm.mtl.topic.check
-    some = farm.mtl.user(
-        "ann", UserPermissions(ResourceNames.of(["topic:in.*"], ""), ResourceNames.of(["topic:out"], ""), Rights())
-    )
+    some = farm.mtl.user("ann", Permits(("topic:in.*",), ("topic:out",)))
     check(some, Side.READER, "in.x")
     check(some, Side.WRITER, "out")
     check(farm.mtl.principal(), Side.READER, "elkobroker.services")

@@ -16,9 +16,9 @@ import pytest
 from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.logger import capturedLogs, formatEvent
 
+from broker.access.grants import Right
 from broker.access.login_gate import GUESS_EVERY, GUESSES
 from broker.wires.mtl.codec.control_messages import MAX_REQUEST, MAX_RESOURCES
-from broker.wires.mtl.sessions.access_rules import AccessRule
 from broker.wires.mtl.sessions.control_flow import WIRE
 from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from broker.wires.mtl.sessions.sasl import ANONYMOUS, EXCHANGE_SECONDS, EXTERNAL, PLAIN, SCRAM
@@ -68,9 +68,10 @@ def working(profile: str = "shelf") -> ControlPeer:
     return ready().working(profile)
 
 
-def rule(who: str, hosts: str = "*", read: str = "*", write: str = "*") -> AccessRule:
-    """A rule, of patterns between spaces."""
-    return AccessRule((who,), tuple(hosts.split()), tuple(read.split()), tuple(write.split()), ("*",))
+def right(user: str, host: str = "*", read: str = "*") -> Right:
+    """The right to read some resources in a virtual host, or in all."""
+    listeners = {"*": ("mtl", "mtl *"), "/": ("mtl",)}.get(host, (f"mtl {host}",))
+    return Right((user,), ("subscribe",), listeners, (read,))
 
 
 # G: framing
@@ -191,7 +192,7 @@ def test_A15_a_virtual_host_is_text() -> None:
 
 
 def test_A16_a_virtual_host_that_is_not_there_and_one_that_is_not_yours_are_refused_alike() -> None:
-    farm = ControlFarm(None, rule("", hosts="/"))
+    farm = ControlFarm(None, right("anonymous", "/"))
     replies = [farm.peer().open(host) for host in ("nowhere", "other", "", "x" * 60_000, "/ ")]
     assert replies[0][0] == 403
     assert replies[0][1]["status"] == "Forbidden"
@@ -201,7 +202,7 @@ def test_A16_a_virtual_host_that_is_not_there_and_one_that_is_not_yours_are_refu
 
 
 def test_A16_nobody_learns_which_virtual_hosts_there_are_without_logging_in() -> None:
-    farm = ControlFarm(users(), rule("alice", hosts="/"))
+    farm = ControlFarm(users(), right("alice", "/"))
     refused = []
     for host in ("nowhere", "other", "x" * 60_000):
         peer = farm.peer()
@@ -631,28 +632,28 @@ def test_A21_a_key_that_stands_for_somebody_else_now_acts_for_that_one() -> None
     assert farm.session().principal.user == "dave"  # type: ignore[union-attr]
 
 
-def test_A21_who_has_other_rights_by_new_rules_has_to_log_in_again() -> None:
-    farm = ControlFarm(users(), rule("alice", "/"), rule("bob", "/"))
+def test_A21_who_has_other_rights_has_to_log_in_again() -> None:
+    farm = ControlFarm(users(), right("alice", "/"), right("bob", "/"))
     alice, bob = farm.peer(HERE), farm.peer(HERE)
     alice.logged_in("alice", "pencil").working("shelf")
     bob.logged_in("bob", "rubber").working("shelf")
     tokens = [alice.used_lease(), bob.used_lease()]
-    farm.set_rules(rule("bob", "/"), rule("alice", "/", read="shelf:*"))
+    farm.permit(right("bob", "/"), right("alice", "/", "shelf*"))
     assert farm.ended == [tokens[0]]
     assert alice.reader()[0] == 401
     assert bob.reader()[0] == 202
     assert alice.scram("alice", "pencil")[0] == 201
-    farm.set_rules(rule("alice", "other"), rule("bob", "/"))
+    farm.permit(right("alice", "other"), right("bob", "/"))
     assert alice.reader()[0] == 401
     assert alice.scram("alice", "pencil")[0] == 403
     assert bob.reader()[0] == 202
 
 
-def test_A21_new_rules_count_where_nobody_has_to_log_in() -> None:
-    farm = ControlFarm()
+def test_A21_new_rights_count_where_nobody_has_to_log_in() -> None:
+    farm = ControlFarm(None, right("anonymous"))
     peer = farm.peer().opened().working("shelf")
     token = peer.used_lease()
-    farm.set_rules(rule("", "other"))
+    farm.permit(right("anonymous", "other"))
     assert farm.ended == [token]
     assert peer.reader()[0] == 401
     assert peer.open()[0] == 403

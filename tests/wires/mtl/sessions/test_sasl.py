@@ -42,6 +42,7 @@ from broker.wires.mtl.sessions.sasl import (
     Mechanisms,
     SaslExchange,
 )
+from tests.access.memory import MemoryAccess
 from tests.threads import Thread
 
 FAST = 4_096
@@ -52,35 +53,22 @@ LOGINS = partial(Logins.open, lambda: 0.0)
 """New limits on logins, whose checks run in the given threads."""
 
 
-class People:
+def people(**users: PasswordVerifier) -> MemoryAccess:
     """Users in memory."""
-
-    def __init__(self, **users: PasswordVerifier) -> None:
-        self.users = users
-
-    def find(self, name: str) -> PasswordVerifier | None:
-        return self.users.get(name)
-
-    @property
-    def shapes(self) -> list[tuple[int, int]]:
-        return sorted((kept.iterations, len(kept.salt)) for kept in self.users.values())
-
-    work = FAST
+    return MemoryAccess(users)
 
 
 def mechanisms(
-    people: People | None = None,
+    access: MemoryAccess | None = None,
     in_thread: Callable[..., Deferred[Any]] = maybeDeferred,
     secret: bytes = b"secret",
-    anonymous: bool = True,
 ) -> Mechanisms:
-    people = People(anna=ANNA) if people is None else people
-    return Mechanisms(people, LOGINS(in_thread), secret, {"KEY": "anna"}.get, anonymous)
+    access = people(anna=ANNA) if access is None else access
+    return Mechanisms(access, LOGINS(in_thread), secret, {"KEY": "anna"}.get)
 
 
 def begun(mechanism: str, among: Mechanisms | None = None, key: str = "KEY") -> SaslExchange:
-    exchange = (mechanisms() if among is None else among).begin(mechanism, True, key)
-    assert exchange is not None
+    exchange = (mechanisms() if among is None else among).begin(mechanism, key)
     assert exchange.mechanism == mechanism
     return exchange
 
@@ -117,42 +105,29 @@ def failed(exchange: SaslExchange, response: bytes | None) -> LoginFailed:
 
 def test_passwords_go_in_the_clear_only_where_nobody_listens() -> None:
     offered = mechanisms()
-    assert offered.names(True, "") == ("SCRAM-SHA-256", "PLAIN", "ANONYMOUS")
-    assert offered.names(False, "") == ("SCRAM-SHA-256", "ANONYMOUS")
-    assert offered.begin("PLAIN", False, "") is None
+    assert offered.names(True, "", True) == ("SCRAM-SHA-256", "PLAIN", "ANONYMOUS")
+    assert offered.names(False, "", True) == ("SCRAM-SHA-256", "ANONYMOUS")
 
 
 def test_a_key_that_stands_for_a_user_is_enough() -> None:
     offered = mechanisms()
-    assert offered.names(True, "KEY") == ("SCRAM-SHA-256", "EXTERNAL", "PLAIN", "ANONYMOUS")
-    assert offered.names(True, "OTHER") == offered.names(True, "")
-    assert offered.begin("EXTERNAL", True, "OTHER") is None
-    assert offered.begin("EXTERNAL", True, "") is None
+    assert offered.names(True, "KEY", True) == ("SCRAM-SHA-256", "EXTERNAL", "PLAIN", "ANONYMOUS")
+    assert offered.names(True, "OTHER", True) == offered.names(True, "", True)
 
 
-def test_an_empty_key_stands_for_nobody() -> None:
-    assert Mechanisms(None, LOGINS(maybeDeferred), b"", lambda key: "anna").names(True, "") == ()
+def test_an_empty_key_and_a_key_of_the_empty_user_stand_for_nobody() -> None:
+    for key, user in (("", "anna"), ("KEY", "")):
+        offered = Mechanisms(people(), LOGINS(maybeDeferred), b"", {key: user}.get)
+        assert offered.names(True, key) == ()
 
 
 def test_anybody_comes_in_only_where_that_is_said() -> None:
-    offered = mechanisms(anonymous=False)
-    assert offered.names(True, "") == ("SCRAM-SHA-256", "PLAIN")
-    assert offered.begin("ANONYMOUS", True, "") is None
-    offered.anonymous = True
-    assert offered.begin("ANONYMOUS", True, "") is not None
+    assert mechanisms().names(True, "") == ("SCRAM-SHA-256", "PLAIN")
 
 
 def test_without_users_there_are_no_passwords() -> None:
-    assert Mechanisms(None, LOGINS(maybeDeferred), b"").names(True, "KEY") == ()
-    offered = Mechanisms(None, LOGINS(maybeDeferred), b"", lambda key: "anna", True)
-    assert offered.names(True, "KEY") == ("EXTERNAL", "ANONYMOUS")
-    assert offered.begin("SCRAM-SHA-256", True, "KEY") is None
-    assert offered.begin("PLAIN", True, "KEY") is None
-
-
-@pytest.mark.parametrize("name", ["", "SCRAM-SHA-1", "SCRAM-SHA-256-PLUS", "scram-sha-256", "GSSAPI", "\udc80"])
-def test_what_is_not_offered_cannot_be_begun(name: str) -> None:
-    assert mechanisms().begin(name, True, "KEY") is None
+    assert Mechanisms(people(), LOGINS(maybeDeferred), b"").names(True, "KEY") == ()
+    assert mechanisms(people()).names(True, "KEY", True) == ("EXTERNAL", "ANONYMOUS")
 
 
 # SCRAM
@@ -226,7 +201,7 @@ def test_extensions_that_may_be_ignored_are() -> None:
 
 
 def test_a_name_with_characters_that_scram_escapes() -> None:
-    client, exchange = Client("a,b=c", "pencil"), begun("SCRAM-SHA-256", mechanisms(People(**{"a,b=c": ANNA})))
+    client, exchange = Client("a,b=c", "pencil"), begun("SCRAM-SHA-256", mechanisms(people(**{"a,b=c": ANNA})))
     answer(exchange, client.final(answer(exchange, client.first())))
     assert step(exchange, b"") == LoginDone("a,b=c")
 
@@ -256,20 +231,20 @@ def test_an_unknown_user_has_the_same_salt_each_time_and_after_a_restart() -> No
 
 
 def test_unknown_users_are_like_the_known_ones_also_where_those_differ() -> None:
-    people = People()
+    access = people()
     for number in range(10):
         salt = bytes(64) if number < 3 else bytes(12)
-        people.users[f"user{number}"] = PasswordVerifier(4_096 + number, salt, bytes(32), bytes(32))
-    shapes = {(iterations, len(salt)) for salt, iterations in (seen(mechanisms(people), f"x{at}") for at in range(300))}
-    assert shapes == set(people.shapes)
-    assert seen(mechanisms(People()), "bert")[1] == password_verifiers.ITERATIONS
+        access.passwords[f"user{number}"] = PasswordVerifier(4_096 + number, salt, bytes(32), bytes(32))
+    shapes = {(iterations, len(salt)) for salt, iterations in (seen(mechanisms(access), f"x{at}") for at in range(300))}
+    assert shapes == set(access.shapes)
+    assert seen(mechanisms(people()), "bert")[1] == password_verifiers.ITERATIONS
 
 
 def test_when_users_come_few_of_the_unknown_ones_change() -> None:
-    people = People(**{f"user{at}": PasswordVerifier(FAST + at % 2, bytes(16), b"", b"") for at in range(100)})
-    before = [seen(mechanisms(people), f"x{at}")[1] for at in range(200)]
-    people.users["another"] = ANNA
-    after = [seen(mechanisms(people), f"x{at}")[1] for at in range(200)]
+    access = people(**{f"user{at}": PasswordVerifier(FAST + at % 2, bytes(16), b"", b"") for at in range(100)})
+    before = [seen(mechanisms(access), f"x{at}")[1] for at in range(200)]
+    access.passwords["another"] = ANNA
+    after = [seen(mechanisms(access), f"x{at}")[1] for at in range(200)]
     assert sum(one != two for one, two in zip(before, after, strict=True)) < 10
 
 
@@ -390,11 +365,11 @@ def test_the_last_challenge_is_answered_by_nothing_else_than_an_empty_response()
 @pytest.mark.parametrize("replaced", [None, password_verifiers.of("pencil", FAST)])
 def test_a_user_who_is_taken_away_meanwhile_does_not_come_in(replaced: PasswordVerifier | None) -> None:
     def change() -> None:
-        people.users = {} if replaced is None else {"anna": replaced}
+        access.passwords = {} if replaced is None else {"anna": replaced}
 
     for after in (1, 2):
-        people = People(anna=ANNA)
-        client, exchange = Client("anna", "pencil"), begun("SCRAM-SHA-256", mechanisms(people))
+        access = people(anna=ANNA)
+        client, exchange = Client("anna", "pencil"), begun("SCRAM-SHA-256", mechanisms(access))
         final = client.final(answer(exchange, client.first()))
         if after == 1:
             change()
@@ -468,9 +443,9 @@ def test_an_unknown_user_costs_as_much_work_as_a_wrong_password() -> None:
 
 
 def test_a_user_who_is_taken_away_during_the_check_does_not_come_in() -> None:
-    threads, people = Thread(), People(anna=ANNA)
-    waiting = begun("PLAIN", mechanisms(people, threads)).step(b"\0anna\0pencil")
-    people.users = {}
+    threads, access = Thread(), people(anna=ANNA)
+    waiting = begun("PLAIN", mechanisms(access, threads)).step(b"\0anna\0pencil")
+    access.passwords = {}
     threads.work()
     assert outcome(waiting) == WRONG
 
@@ -559,10 +534,10 @@ class InThreads(TestCase):
         """The password is checked in another thread, and its outcome comes in this one."""
         threads: list[threading.Thread] = []
 
-        class Watched(People):
-            def find(self, name: str) -> PasswordVerifier | None:
+        class Watched(MemoryAccess):
+            def verifier(self, user: str) -> PasswordVerifier | None:
                 threads.append(threading.current_thread())
-                return super().find(name)
+                return super().verifier(user)
 
         def in_thread(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:
             def run() -> Any:
@@ -577,7 +552,7 @@ class InThreads(TestCase):
             self.assertIs(looked, looked_again)
             self.assertIsNot(looked, checked)
 
-        exchange = begun("PLAIN", mechanisms(Watched(anna=ANNA), in_thread))
+        exchange = begun("PLAIN", mechanisms(Watched({"anna": ANNA}), in_thread))
         return exchange.step(b"\0anna\0pencil").addCallback(ended)
 
 
@@ -605,8 +580,7 @@ def test_a_response_that_is_no_name_fails(response: bytes) -> None:
 
 def test_a_key_that_is_not_allowed_any_more_does_not_come_in() -> None:
     keys = {"KEY": "anna"}
-    exchange = Mechanisms(None, LOGINS(maybeDeferred), b"", keys.get).begin("EXTERNAL", False, "KEY")
-    assert exchange is not None
+    exchange = Mechanisms(people(), LOGINS(maybeDeferred), b"", keys.get).begin("EXTERNAL", "KEY")
     keys.clear()
     assert failed(exchange, b"").why is FailureReason.CREDENTIALS
 
