@@ -20,7 +20,7 @@ from broker.config.daemon_settings import OPEN_FILE, Access, Log
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.section import Section
 from broker.config.structure import structure
-from broker.wires.elko.config import BrokerListener
+from broker.wires.elko.elko_settings import BrokerListener
 
 
 class Options(usage.Options):

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_network
 
 from broker import pem
-from broker.config import endpoint
+from broker.config import endpoint, zmq_endpoint
 from broker.config.endpoint import BadEndpoint, Endpoint
-from broker.config.files import MAX_SECRET
+from broker.config.files import KEY_LENGTH, MAX_SECRET, is_curve_key
 from broker.config.problem import Problem
 
 MAX_LABEL = 1_024
@@ -82,6 +82,20 @@ def listens(key: str, text: str) -> Iterator[Problem]:
         endpoint.parse(text)
     except BadEndpoint as error:
         yield Problem(key, str(error))
+
+
+def zmq_listens(key: str, text: str) -> Iterator[Problem]:
+    """Yield the problem of an endpoint of ZeroMQ."""
+    try:
+        zmq_endpoint.parse(text)
+    except BadEndpoint as error:
+        yield Problem(key, str(error))
+
+
+def curve(key: str, text: str) -> Iterator[Problem]:
+    """Yield the problem of a CURVE key."""
+    if not is_curve_key(text):
+        yield Problem(key, f"is no CURVE key, which has {KEY_LENGTH} Z85 characters")
 
 
 def parsed(text: str) -> Endpoint | None:

@@ -96,10 +96,11 @@ def key(
 
 
 def declared(table: type[attrs.AttrsInstance]) -> tuple[Declared, ...]:
-    """Return the keys of a table: its own, then those of its base classes."""
+    """Return the keys of a table. Those that the class has in ``KEYS_LAST`` come last."""
     known = _KNOWN.get(table)
     if known is None:
-        fields = sorted(attrs.fields(table), key=lambda field: field.inherited)
+        last = getattr(table, "KEYS_LAST", ())
+        fields = sorted(attrs.fields(table), key=lambda field: field.name in last)
         hints = get_type_hints(table)
         known = _KNOWN[table] = tuple(_declared(field, hints[field.name]) for field in fields)
     return known

@@ -13,9 +13,9 @@ from broker.config.daemon_settings import FIRST_OR_LAST, Access, Broker, Notify,
 from broker.config.errors import BadConfig
 from broker.core.control import KeyChange, ReloadResult
 from broker.net.tls import Certificates
-from broker.wires.elko.config import BrokerListener, Elko
-from broker.wires.mc0.config import Mc0
-from broker.wires.mtl.config import Mtl
+from broker.wires.elko.elko_settings import BrokerListener, Elko
+from broker.wires.mc0.mc0_settings import Mc0
+from broker.wires.mtl.mtl_settings import Mtl
 from tests.threads import Thread, immediately
 
 A, B, C = BrokerListener("a"), BrokerListener("b", "unix:/b"), BrokerListener("c", "unix:/c")

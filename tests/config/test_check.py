@@ -9,10 +9,10 @@ from broker.config.check import resolves
 from broker.config.checks_settings import FullLoad, Journal
 from broker.config.daemon_settings import Console, LauncherEntry, Launchers
 from broker.wires.dbp.dbp_settings import Dbp
-from broker.wires.elko.config import BrokerListener, Elko
+from broker.wires.elko.elko_settings import BrokerListener, Elko
 from broker.wires.http.http_settings import Http
-from broker.wires.mc0.config import Mc0
-from broker.wires.mtl.config import Mtl, MtlQueue
+from broker.wires.mc0.mc0_settings import Mc0
+from broker.wires.mtl.mtl_settings import Mtl, MtlQueue
 
 MC0 = "mc0: bound to tcp 127.0.0.1:61616"
 MTL = "mtl: bound to tcp 127.0.0.1:5975, data 127.0.0.1:5976, hosts /; queues none"

@@ -14,7 +14,7 @@ from broker.app.configuration import Config
 from broker.config.daemon_settings import Console
 from broker.tap import Options
 from broker.wires.dbp.dbp_settings import Dbp
-from broker.wires.mc0.config import Mc0
+from broker.wires.mc0.mc0_settings import Mc0
 from tests.config.command_line import configured
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
 from broker.app.configuration import Config, changes, parse, problems, refused, report
 from broker.config.checks_settings import FullLoad, Journal
 from broker.config.errors import BadConfig
-from broker.wires.elko.config import Director, DirectorLimits, DirectorListener
-from broker.wires.elko.validation import DIRECTOR_LIMITS, DIRECTOR_RANGES
+from broker.wires.elko.elko_settings import Director, DirectorLimits, DirectorListener
 from tests.config.command_line import configured
 
 OPEN = "[[director.listeners]]\n"
@@ -122,12 +120,6 @@ def test_what_is_wrong_is_told_with_its_place(text: str, line: int, key: str, wh
 def test_where_a_director_that_is_off_would_be_does_not_matter() -> None:
     place = '[[director.listeners]]\nendpoint = "tcp:9000:interface=127.0.0.1"\n'
     assert not parse("[director]\nenabled = false\n" + place, "x").director.enabled
-
-
-def test_every_number_has_a_range() -> None:
-    assert DIRECTOR_LIMITS.keys() == {field.name for field in attrs.fields(DirectorLimits)}
-    numbers = {field.name for field in attrs.fields(Director) if type(field.default) in (int, float)}
-    assert DIRECTOR_RANGES.keys() == numbers
 
 
 @pytest.mark.parametrize(

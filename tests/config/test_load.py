@@ -17,8 +17,8 @@ from broker.config.daemon_settings import OPEN_FILE, Broker, Console, LauncherEn
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import MAX_SECRET, MAX_SIZE
 from broker.wires.dbp.dbp_settings import Dbp
-from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko
-from broker.wires.mc0.config import Mc0
+from broker.wires.elko.elko_settings import BrokerLimits, BrokerListener, Elko
+from broker.wires.mc0.mc0_settings import Mc0
 
 
 def errors(text: str) -> list[tuple[int | None, str, str]]:

@@ -23,8 +23,8 @@ from broker.config.daemon_settings import (
     NotifyRule,
 )
 from broker.wires.dbp.dbp_settings import Dbp
-from broker.wires.elko.config import BrokerLimits, BrokerListener, Elko, ElkoListener
-from broker.wires.mc0.config import Mc0
+from broker.wires.elko.elko_settings import BrokerLimits, BrokerListener, Elko, ElkoListener
+from broker.wires.mc0.mc0_settings import Mc0
 
 NOW = {
     "broker.version",

@@ -28,10 +28,10 @@ from broker.config.daemon_settings import (
 from broker.config.errors import BadConfig
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dns.dns_settings import Dns
-from broker.wires.elko.config import BrokerLimits, BrokerListener, Director, DirectorLimits, DirectorListener
+from broker.wires.elko.elko_settings import BrokerLimits, BrokerListener, Director, DirectorLimits, DirectorListener
 from broker.wires.http.http_settings import Http
-from broker.wires.mc0.config import Mc0
-from broker.wires.mtl.config import Mtl
+from broker.wires.mc0.mc0_settings import Mc0
+from broker.wires.mtl.mtl_settings import Mtl
 from tests.config.certificates import certificate
 from tests.config.command_line import configured
 from tests.config.write_shipped import BEGIN, END, documented

@@ -23,8 +23,9 @@ import pytest
 import zmq
 
 from broker.app.descriptors import SPARE
+from broker.config.key import declared
 from broker.core.store import DATABASE
-from broker.wires.mc0.validation import MC0_RANGES
+from broker.wires.mc0.mc0_settings import Mc0
 from tests.access.users import ACCESS, ELSEWHERE, put, right
 from tests.integration.daemon import ROOT, Daemon, environment, twistd
 from tests.integration.mc0_clients import (
@@ -50,7 +51,7 @@ LONGEST_FRAME = 1_200_000
 HANDSHAKE = 0.3
 """And ``handshake``: a connection that does not become one is closed after these seconds."""
 
-LEAST_STALLED_AFTER = MC0_RANGES["stalled_after"][0]
+LEAST_STALLED_AFTER = next(each.key.within for each in declared(Mc0) if each.name == "stalled_after")[0]
 """The shortest ``stalled_after`` that a configuration may have, in seconds."""
 
 MEGABYTE = "t" * (1 << 20)

@@ -11,9 +11,11 @@ limits are enforced in `broker.net.admission` and `broker.net.router`.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import attrs
 
-from broker.config.key import declared, key
+from broker.config.key import key
 from broker.config.section import Settings
 
 
@@ -21,26 +23,56 @@ from broker.config.section import Settings
 class ConnectionLimits:
     """Limits on the peers of one listener. Sizes in bytes, times in seconds."""
 
-    connections: int = 20_000
-    """Open connections. At the limit, a peer that has not authenticated, or is idle, gives way to a new one."""
-    connections_per_address: int = 0
-    """Open connections of one address; over HTTP and RTCP, its sessions. 0 is no limit. Addresses of this machine count
-    as well, and all peers of a unix socket are one address."""
-    rate: float = 100.0
-    """New connections a second from one address (loopback and unix sockets excepted); 0 is no limit."""
-    burst: int = 1_000
-    """New connections that one address may make at once before ``rate`` applies."""
-    authenticate_within: float = 30.0
-    """Time for a successful authentication; 0 is no limit."""
-    write_buffer: int = 4 * 1024 * 1024
-    """Pending output of one peer. Beyond it, the peer is disconnected."""
-    stalled_after: float = 30.0
-    """Time for which output may be pending while the peer reads none of it."""
+    connections: int = key(
+        20_000, "Open connections. Beyond them, an idle one gives way to a new one.", within=(1, 1_000_000), reload=True
+    )
+    connections_per_address: int = key(
+        0,
+        "Open connections of one address, over http and rtcp its sessions; further ones are refused. Loopback "
+        "addresses count, and all peers of a unix socket are one address. 0 is no limit.",
+        within=(0, 1_000_000),
+        reload=True,
+    )
+    rate: float = key(
+        100.0,
+        "New connections a second from one address; loopback and unix sockets are not counted. 0 is no limit.",
+        within=(0, 1_000_000),
+        reload=True,
+    )
+    burst: int = key(
+        1_000, "New connections of one address at once before `rate` applies.", within=(1, 1_000_000), reload=True
+    )
+    authenticate_within: float = key(
+        30.0, "Time to a successful `auth`. 0 is no limit.", unit="s", within=(0, 86_400), reload=True
+    )
+    write_buffer: int = key(
+        4 * 1024**2,
+        "Output that may wait for one peer that does not read, before it is disconnected;.",
+        unit="bytes",
+        within=(4_096, 1024**3),
+        reload=True,
+    )
+    stalled_after: float = key(
+        30.0,
+        "Time for which output may wait for a peer that reads none of it, before it is disconnected.",
+        unit="s",
+        within=(0.1, 86_400),
+        reload=True,
+    )
 
 
 @attrs.frozen
 class RouterLimits(Settings):
     """Limits on the peers of one ROUTER, by the keys of a section in the configuration."""
+
+    KEYS_LAST: ClassVar = (
+        "handshake",
+        "stalled_after",
+        "connections",
+        "connections_per_address",
+        "high_water",
+        "max_message",
+    )
 
     # A handshake takes several round trips. A client whose key is not allowed yet retries after this time.
     handshake: float = key(
@@ -97,10 +129,3 @@ class RouterLimits(Settings):
             authenticate_within=self.handshake,
             stalled_after=self.stalled_after,
         )
-
-
-ROUTER_RANGES = {
-    each.name: each.key.within
-    for each in declared(RouterLimits)
-    if each.name != "max_message" and each.key.within is not None
-}

@@ -24,8 +24,8 @@ from broker.wires.dialect import Dialect
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.commands import broker_dialect
-from broker.wires.elko.config import BrokerListener, Elko
 from broker.wires.elko.elko_listeners import ElkoListeners, base_policy
+from broker.wires.elko.elko_settings import BrokerListener, Elko
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring, PeerInfo
 from broker.wires.elko.sessions.descriptor_cache import ChangeNotices

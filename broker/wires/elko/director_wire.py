@@ -30,10 +30,9 @@ from broker.wires.dialect import Dialect
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.director_messages import VOCABULARY
 from broker.wires.elko.commands import director_dialect
-from broker.wires.elko.config import Director as Config
-from broker.wires.elko.config import DirectorListener
 from broker.wires.elko.elko_listeners import ElkoListeners, base_policy
-from broker.wires.elko.section import title
+from broker.wires.elko.elko_settings import Director as Config
+from broker.wires.elko.elko_settings import DirectorListener, title
 from broker.wires.elko.server_checks import ServerChecks
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.director_session import DirectorSession, DirectorWiring

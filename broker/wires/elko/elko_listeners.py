@@ -21,8 +21,7 @@ from broker.net.tls import Certificates
 from broker.net.web_origins import Origins
 from broker.web.messages import RequestIds
 from broker.wires.common.places import place
-from broker.wires.elko.config import BrokerListener, DirectorListener, ElkoListener
-from broker.wires.elko.section import title
+from broker.wires.elko.elko_settings import BrokerListener, DirectorListener, ElkoListener, title
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.transports.elko_websocket import WebSockets
 from broker.wires.elko.transports.limits import TransportLimits

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
-from broker.wires.elko.config import Director, Elko
-from broker.wires.elko.section import BROKER as BROKER_SECTION
-from broker.wires.elko.section import DIRECTOR as DIRECTOR_SECTION
+from broker.wires.elko.elko_settings import BROKER as BROKER_SECTION
+from broker.wires.elko.elko_settings import DIRECTOR as DIRECTOR_SECTION
+from broker.wires.elko.elko_settings import Director, Elko
 from broker.wires.interface import OpenWire, Wire, WireContext
 
 

@@ -23,7 +23,7 @@ from broker.wires.common.routes import Routes
 from broker.wires.interface import PlainWire, WireContext
 from broker.wires.mc0 import views
 from broker.wires.mc0.codec.messages import begins
-from broker.wires.mc0.config import Mc0
+from broker.wires.mc0.mc0_settings import Mc0
 from broker.wires.mc0.sessions.admission import Admission
 from broker.wires.mc0.sessions.conversation import Mc0Conversation
 from broker.wires.views import AnyView

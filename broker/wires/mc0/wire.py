@@ -5,8 +5,7 @@ from __future__ import annotations
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
 from broker.wires.interface import OpenWire, Wire, WireContext
-from broker.wires.mc0.config import Mc0
-from broker.wires.mc0.section import SECTION
+from broker.wires.mc0.mc0_settings import SECTION, Mc0
 
 
 def _open(config: Mc0, context: WireContext) -> OpenWire:

@@ -12,12 +12,11 @@ from broker.blocking import blocking
 from broker.core.disk import is_full
 from broker.wires.common.known_keys import KnownKeys
 from broker.wires.interface import WireContext
-from broker.wires.mtl.config import Mtl
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.sessions.access_policy import AccessPolicy, titles
 from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys
 from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.sasl import Mechanisms
-from broker.wires.mtl.validation import mtl_curve
 
 SECRET = "mtl.secret"
 """File in the state directory: the key of the salts that unknown users are shown. Kept, since other salts after a
@@ -38,7 +37,7 @@ class ClientIdentities:
     def open(cls, config: Mtl, context: WireContext) -> ClientIdentities:
         """Read the secret. Raises OSError."""
         secret = _secret(context.state)
-        keys = KnownKeys(context.access, *titles(config.hosts)) if mtl_curve(config) else None
+        keys = KnownKeys(context.access, *titles(config.hosts)) if config.curve else None
         return cls(keys, context.access, secret)
 
     def authentication(self, context: WireContext, policy: AccessPolicy) -> AuthenticationContext:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 from broker.core.queues.queue_messages import MAX_BYTES, Death, QueueRule, QueueSettings
-from broker.wires.mtl.config import Mtl
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.sessions.settings import MtlSettings
-from broker.wires.mtl.validation import mtl_data_place
 
 
 def mtl_settings(config: Mtl) -> MtlSettings:
@@ -21,7 +20,7 @@ def mtl_settings(config: Mtl) -> MtlSettings:
         flows=config.flows,
         hosts=config.hosts,
         bridge=config.hosts[0],
-        shared=mtl_data_place(config) is None,
+        shared=config.data_place is None,
         max_message=config.max_message,
         endpoint=config.data_endpoint,
         plain=config.plain,

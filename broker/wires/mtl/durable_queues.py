@@ -16,8 +16,8 @@ from broker.core.queues.sqlite_store import QueueStore
 from broker.core.worker import Worker
 from broker.wall_clock import wall
 from broker.wires.interface import WireContext
-from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.derived_settings import queue_rules
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.queue_profile import identity_of, is_readable
 
 

@@ -14,11 +14,10 @@ from broker.net.router.router import SILENCE
 from broker.wires.common.known_keys import KnownKeys
 from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.interface import WireContext
-from broker.wires.mtl.config import Mtl
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.sessions.control_flow import WIRE, ControlFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
 from broker.wires.mtl.sessions.shared_socket import SharedSocket
-from broker.wires.mtl.validation import mtl_curve, mtl_data_place
 
 DATA = "mtl-data"
 """Name of the data flow's ROUTER in counters and logs."""
@@ -34,9 +33,9 @@ class MtlListeners:
     @classmethod
     def make(cls, config: Mtl, keys: KnownKeys | None, context: WireContext) -> MtlListeners:
         """Make the ROUTERs without binding them. Raises OSError."""
-        secret_key = config.secret_key if mtl_curve(config) else None
+        secret_key = config.secret_key if config.curve else None
         control = RouterListener(make_router(WIRE, config, secret_key, keys, context), context.clock)
-        if mtl_data_place(config) is None:
+        if config.data_place is None:
             return cls(control, control)
         return cls(control, RouterListener(make_router(DATA, config, secret_key, keys, context), context.clock))
 
@@ -70,7 +69,7 @@ class MtlListeners:
     def bind(self, config: Mtl) -> str:
         """Listen. Returns the address of the control flow. Raises `CannotListen`, with neither open."""
         # The data flow first: replies of the control flow have its port.
-        where = mtl_data_place(config)
+        where = config.data_place
         if where is not None:
             self.data.bind(where)
         try:

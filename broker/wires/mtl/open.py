@@ -26,10 +26,10 @@ from broker.net.listeners import CannotListen
 from broker.wires.interface import PlainWire, WireContext
 from broker.wires.mtl import views
 from broker.wires.mtl.client_identities import ClientIdentities
-from broker.wires.mtl.config import Mtl
 from broker.wires.mtl.derived_settings import mtl_settings, queue_rules
 from broker.wires.mtl.durable_queues import DurableQueues
 from broker.wires.mtl.listeners import MtlListeners
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.queue_profile import QueueProfile
 from broker.wires.mtl.profiles.registry_profile import RegistryProfile
 from broker.wires.mtl.profiles.service_profile import ServiceProfile
@@ -40,7 +40,6 @@ from broker.wires.mtl.sessions.data_flow import DataFlow
 from broker.wires.mtl.sessions.data_leases import DataLeases
 from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
 from broker.wires.mtl.sessions.profile_interface import Profile
-from broker.wires.mtl.validation import mtl_curve
 from broker.wires.views import AnyView
 
 STOP_SECONDS = 2.0
@@ -111,7 +110,7 @@ class OpenMtl(PlainWire):
             "mtl on {where} (data {data}; {kind})",
             where=where,
             data=self.listeners.data.address,
-            kind="curve" if mtl_curve(self.config) else "null",
+            kind="curve" if self.config.curve else "null",
         )
         return where
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from broker.wires.common.connection_counters import connection_counters
 from broker.wires.counter import Counter
 from broker.wires.interface import OpenWire, Wire, WireContext
-from broker.wires.mtl.config import Mtl
-from broker.wires.mtl.section import SECTION
+from broker.wires.mtl.mtl_settings import SECTION, Mtl
 
 
 def _open(config: Mtl, context: WireContext) -> OpenWire:

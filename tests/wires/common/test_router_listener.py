@@ -22,8 +22,8 @@ from broker.net.router.router import Router
 from broker.net.zmtp.frames import SHORT
 from broker.wires.common.router_listener import RouterListener, make_router
 from broker.wires.dbp.dbp_settings import Dbp
-from broker.wires.mc0.validation import MC0_RANGES
-from broker.wires.mtl.validation import MTL_RANGES
+from broker.wires.mc0.mc0_settings import Mc0
+from broker.wires.mtl.mtl_settings import Mtl
 from tests.patience import PATIENCE
 from tests.wires.contexts import context
 
@@ -134,8 +134,10 @@ def has_ipv6() -> bool:
         return False
 
 
-@pytest.mark.parametrize("ranges", [MC0_RANGES, {each.name: each.key.within for each in declared(Dbp)}, MTL_RANGES])
+@pytest.mark.parametrize("settings", [Mc0, Dbp, Mtl])
 def test_no_configuration_forbids_short_frames_which_the_codec_does_not_measure(
-    ranges: dict[str, tuple[float, float]],
+    settings: type[RouterLimits],
 ) -> None:
-    assert ranges["max_message"][0] >= SHORT - 1
+    [within] = (each.key.within for each in declared(settings) if each.name == "max_message")
+    assert within is not None
+    assert within[0] >= SHORT - 1

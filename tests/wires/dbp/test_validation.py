@@ -22,8 +22,8 @@ from broker.wires.dbp.dbp_settings import (
     MAX_BEACONS,
     Dbp,
 )
-from broker.wires.elko.config import BrokerListener, Elko
-from broker.wires.mc0.config import Mc0
+from broker.wires.elko.elko_settings import BrokerListener, Elko
+from broker.wires.mc0.mc0_settings import Mc0
 from tests.config.bad_values import assert_one_problem
 from tests.patience import PATIENCE
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from broker.net.listeners import CannotListen
-from broker.wires.elko.config import BrokerLimits, BrokerListener
 from broker.wires.elko.elko_listeners import NamedListener, make_listener, net_limits
+from broker.wires.elko.elko_settings import BrokerLimits, BrokerListener
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.transports.limits import TransportLimits
 from tests.config.certificates import certificate

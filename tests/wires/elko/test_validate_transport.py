@@ -7,8 +7,7 @@ from typing import Literal
 import pytest
 
 from broker.app.configuration import Config, problems, report
-from broker.wires.elko.config import BrokerListener, Director, DirectorListener, Elko
-from broker.wires.elko.validate_transport import MAX_ORIGINS, MAX_PATH, transport_problems
+from broker.wires.elko.elko_settings import MAX_ORIGINS, MAX_PATH, BrokerListener, Director, DirectorListener, Elko
 
 Transport = Literal["tcp", "websocket", "http", "rtcp"]
 
@@ -16,7 +15,7 @@ Transport = Literal["tcp", "websocket", "http", "rtcp"]
 def wrong(transport: Transport = "websocket", path: str | None = None, origins: tuple[str, ...] = ()) -> list[str]:
     """The problems of a listener, in short."""
     listener = BrokerListener(transport=transport, path=path, origins=origins)
-    return [f"{problem.key}: {problem.text}" for problem in transport_problems("here", listener)]
+    return [f"{problem.key}: {problem.text}" for problem in listener.problems("here")]
 
 
 @pytest.mark.parametrize("transport", ["tcp", "rtcp"])

@@ -5,7 +5,7 @@ from pathlib import Path
 from twisted.internet import reactor
 
 from broker.wires.counter import Documentation
-from broker.wires.mtl.config import Mtl
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.open import open_mtl
 from broker.wires.mtl.wire import COUNTERS
 from tests.wires.contexts import context

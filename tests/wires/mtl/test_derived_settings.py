@@ -2,8 +2,8 @@
 
 import math
 
-from broker.wires.mtl.config import Mtl, MtlQueue
 from broker.wires.mtl.derived_settings import queue_rules
+from broker.wires.mtl.mtl_settings import Mtl, MtlQueue
 
 
 def test_a_queue_that_never_expires_is_not_one_that_expires_at_once() -> None:

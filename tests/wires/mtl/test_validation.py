@@ -6,9 +6,8 @@ import pytest
 
 from broker.app.configuration import Config, problems
 from broker.wires.dbp.dbp_settings import Dbp
-from broker.wires.mc0.config import Mc0
-from broker.wires.mtl.config import Mtl, MtlQueue
-from broker.wires.mtl.validation import MAX_HOSTS, mtl_data_place, split_password
+from broker.wires.mc0.mc0_settings import Mc0
+from broker.wires.mtl.mtl_settings import MAX_HOSTS, Mtl, MtlQueue, split_password
 
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
 
@@ -82,7 +81,7 @@ def test_queues_that_are_good() -> None:
     ],
 )
 def test_where_data_flows_are_bound(endpoint: str, port: int | None, data: str | None) -> None:
-    place = mtl_data_place(Mtl(endpoint=endpoint, data_port=port))
+    place = Mtl(endpoint=endpoint, data_port=port).data_place
     assert (place and place.where) == data
 
 

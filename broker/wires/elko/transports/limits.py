@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from broker.config.key import key
 from broker.net.interfaces.limits import ConnectionLimits
 
 
@@ -12,22 +13,43 @@ from broker.net.interfaces.limits import ConnectionLimits
 class LongPollLimits:
     """Limits of sessions over HTTP long polling. Times in seconds."""
 
-    http_timeout: float = 15.0
-    """Idle timeout of a session over HTTP without a pending request."""
-    http_select_wait: float = 60.0
-    """Time after which a select without messages is answered with none."""
+    http_timeout: float = key(
+        15.0, "Time that a session over http may last without a request.", unit="s", within=(1, 86_400), reload=True
+    )
+    http_select_wait: float = key(
+        60.0,
+        "Time after which a select over http is answered without messages.",
+        unit="s",
+        within=(1, 3_600),
+        reload=True,
+    )
 
 
 @attrs.frozen(slots=False)
 class RtcpLimits:
     """Limits of sessions over RTCP. Sizes in bytes, times in seconds."""
 
-    rtcp_timeout: float = 60.0
-    """Idle timeout of an RTCP peer, which ends its session. The broker sends an acknowledgement after half of it."""
-    rtcp_disconnected: float = 30.0
-    """Time that an RTCP session without a connection waits for a resume."""
-    rtcp_backlog: int = 64_000
-    """Unacknowledged output beyond which an RTCP session ends."""
+    rtcp_timeout: float = key(
+        60.0,
+        "Silence after which an rtcp peer is considered gone. The broker sends something at least every half of that.",
+        unit="s",
+        within=(2, 86_400),
+        reload=True,
+    )
+    rtcp_disconnected: float = key(
+        30.0,
+        "Time that an rtcp session waits for its peer to connect again.",
+        unit="s",
+        within=(0, 86_400),
+        reload=True,
+    )
+    rtcp_backlog: int = key(
+        64_000,
+        "Output that an rtcp peer may leave unacknowledged, before its session ends;.",
+        unit="bytes",
+        within=(1_024, 1024**3),
+        reload=True,
+    )
 
 
 @attrs.frozen

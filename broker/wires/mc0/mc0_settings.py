@@ -1,0 +1,74 @@
+"""The section ``[mc0]`` of the configuration: keys, checks, the socket, and the lines of ``--check``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from broker.config import checks, files, zmq_endpoint
+from broker.config.key import key
+from broker.config.section import Binding, PortOption, moved, section
+from broker.config.summary import zmq_bound
+from broker.config.zmq_endpoint import ZEndpoint
+from broker.net.interfaces.limits import RouterLimits
+
+
+@attrs.frozen
+class Mc0(RouterLimits):
+    """The mc0 wire: publish and subscribe over ZeroMQ, the protocol of Marionette Collective's connector."""
+
+    enabled: bool = key(True, "Enables the wire.")
+    endpoint: str = key(
+        "tcp://127.0.0.1:61616",
+        'Endpoint, in ZeroMQ\'s form: "tcp://ADDRESS:PORT", "tcp://[IPV6]:PORT", "tcp://*:PORT" or "ipc://PATH". Port'
+        ' 0 is any free one. "systemd:domain=INET:name=mc0" is a socket that systemd passes to the daemon; also '
+        "INET6, UNIX; also index=N.",
+        check=checks.zmq_listens,
+    )
+    secret_key: str | None = key(
+        None,
+        "The broker's secret key, which `brokerkeys` makes: 40 characters. With it, all clients must have keys, "
+        "which the users file has, and everything is encrypted. Clients need the corresponding public key.",
+        check=checks.curve,
+        secret=True,
+        example="change.me.change.me.change.me.change.me.",
+    )
+    secret_key_file: str | None = key(
+        None,
+        "File that begins with the secret key, relative to this file.",
+        holds="secret_key",
+        reader=files.curve_secret,
+        example="broker.private",
+    )
+    sessions: int = key(10_000, "Sessions of clients.", within=(1, 1_000_000), reload=True)
+    subscriptions: int = key(1_000, "Topics that one session may be subscribed to.", within=(0, 100_000), reload=True)
+
+    @property
+    def place(self) -> ZEndpoint:
+        """The address of the ROUTER. Raises `BadEndpoint`."""
+        return zmq_endpoint.parse(self.endpoint)
+
+    def bindings(self) -> Iterator[Binding]:
+        """Yield the socket."""
+        if self.enabled:
+            yield Binding("mc0.endpoint", "mc0", self.place.stream)
+
+    def summary(self) -> Iterator[str]:
+        """Yield a line."""
+        if not self.enabled:
+            yield "mc0: off"
+            return
+        yield f"mc0: bound to {zmq_bound(self.place)}{', curve' if self.secret_key is not None else ''}"
+
+
+SECTION = section(
+    "mc0",
+    Mc0(),
+    PortOption(
+        "mc0-port",
+        "Port of mc0 on 127.0.0.1, or 'off'; 0 takes a free one [default: 61616]",
+        moved("tcp://127.0.0.1:{}"),
+    ),
+)
+"""The section ``[mc0]``."""
