@@ -37,12 +37,12 @@ def report(config: Config, schema: Schema, resolves: Resolves = resolves) -> str
 
     ``config`` must be valid. Blocks while published names are resolved. Shows no secret.
     """
-    lines = [line for section, values in schema.values(config) for line in section.summary(values)]
+    lines = [line for _, values in schema.values(config) for line in values.summary()]
     lines += [f"warning: {text}" for text in warnings(config, schema, resolves)]
     return "\n".join(lines)
 
 
 def warnings(config: Config, schema: Schema, resolves: Resolves) -> list[str]:
     """Return what may surprise in a valid configuration, a sentence each."""
-    own = [text for section, values in schema.values(config) for text in section.warnings(values, resolves)]
+    own = [text for _, values in schema.values(config) for text in values.warnings(resolves)]
     return [*own, *_expiring(config, schema)]

@@ -12,7 +12,7 @@ import attrs
 from broker.config import checks
 from broker.config.key import REQUIRED, key
 from broker.config.problem import Problem, in_range
-from broker.config.section import Resolves, Settings, section
+from broker.config.section import Resolves, Section, Settings
 
 MAX_RULES = 100
 """Rules: each registration goes through them in order."""
@@ -331,6 +331,6 @@ class Journal(Settings):
                 for_all = here
 
 
-CHECKS = section("checks", Checks())
-JOURNAL = section("journal", Journal())
+CHECKS = Section("checks", Checks())
+JOURNAL = Section("journal", Journal())
 """The two sections."""

@@ -17,7 +17,7 @@ from broker.config import checks, zmq_endpoint
 from broker.config.endpoint import BadEndpoint
 from broker.config.key import key as setting  # one of the keys is called so
 from broker.config.problem import Problem
-from broker.config.section import Binding, Resolves, Settings, section
+from broker.config.section import Binding, Resolves, Section, Settings
 from broker.config.summary import zmq_bound
 
 MAX_ENDPOINTS = 16
@@ -255,5 +255,5 @@ def _certificate_warnings(path: str) -> Iterator[str]:
         yield f"cluster.certificate: {path} has a CN, and etcd refuses such clients of its gateway"
 
 
-SECTION = section("cluster", Cluster())
+SECTION = Section("cluster", Cluster())
 """The section."""

@@ -28,7 +28,7 @@ from broker.config.cluster_settings import SECTION as CLUSTER
 from broker.config.endpoint import Endpoint
 from broker.config.key import REQUIRED, key
 from broker.config.problem import Problem, in_range
-from broker.config.section import Binding, PortOption, Resolves, Settings, moved, section
+from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
 from broker.config.summary import bound
 
 VERSION = 1
@@ -514,17 +514,17 @@ class Notify(Settings):
             yield f"notify: {ways}"
 
 
-BEFORE = (section("broker", Broker()), section("log", Log()))
+BEFORE = (Section("broker", Broker()), Section("log", Log()))
 """The sections before those of the wires."""
 
 AFTER = (
     CLUSTER,
-    section("access", Access()),
-    section("plan", Plan()),
-    section("notify", Notify()),
+    Section("access", Access()),
+    Section("plan", Plan()),
+    Section("notify", Notify()),
     CHECKS,
     JOURNAL,
-    section(
+    Section(
         "console",
         Console(),
         PortOption(
@@ -533,6 +533,6 @@ AFTER = (
             moved("tcp:{}:interface=127.0.0.1"),
         ),
     ),
-    section("launchers", Launchers()),
+    Section("launchers", Launchers()),
 )
 """The sections after those of the wires."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from broker.config import key as keys
 from broker.config.keys import pattern_of
 from broker.config.schema import Config, Schema
 
@@ -85,7 +86,7 @@ def settings(config: Config, schema: Schema) -> list[Setting]:
 
 def reloadable(schema: Schema) -> list[str]:
     """Return the keys that take effect at a reload; ``[*]`` is any name, ``*`` any rest. All others need a restart."""
-    return [f"{section.name}.{key}" for section in schema.sections for key in section.reloadable]
+    return [f"{section.name}.{key}" for section in schema.sections for key in keys.reloadable(section.values)]
 
 
 @attrs.frozen
@@ -99,10 +100,9 @@ class _Table:
 
     @classmethod
     def of(cls, schema: Schema) -> _Table:
-        named = frozenset(f"{section.name}.{key}" for section in schema.sections for key in section.named)
-        replaceable = {
-            f"{section.name}.{key}": why for section in schema.sections for key, why in section.replaceable.items()
-        }
+        found = [(f"{each.name}.{told.name}", told) for each in schema.sections for told in keys.declared(each.values)]
+        named = frozenset(key for key, told in found if told.entry is not None and keys.is_named(told.entry))
+        replaceable = {key: told.key.replaceable for key, told in found if told.key.replaceable}
         return cls(pattern_of(reloadable(schema)), replaceable, named)
 
     def reloadable(self, key: str) -> bool:

@@ -71,6 +71,6 @@ class Schema:
 
     def example(self) -> str:
         """Return the example file: every key there is, with its default or a value that it may have."""
-        from broker.config.document import HEAD
+        from broker.config.document import HEAD, example
 
-        return HEAD + "\n".join(filter(None, (section.example() for section in self.sections)))
+        return HEAD + "\n".join(example(each.name, each.default) for each in self.sections)

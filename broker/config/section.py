@@ -7,7 +7,8 @@ its part of the example file. `broker.config.schema` puts the sections together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Generic, Self, TypeVar
 
 import attrs
@@ -16,8 +17,6 @@ from broker.config import key
 from broker.config.endpoint import BadEndpoint, Endpoint
 from broker.config.files import Named
 from broker.config.problem import Problem
-
-V = TypeVar("V", bound=attrs.AttrsInstance)
 
 Resolves = Callable[[str], bool]
 """Reports whether this machine resolves a host name. It blocks."""
@@ -58,10 +57,9 @@ class PortOption:
     use: Callable[[Any, int | None], Any]
 
 
+@attrs.frozen
 class Settings:
     """The base class of a table's values: the methods have what a declaration of single keys does not say."""
-
-    __slots__ = ()
 
     def normal(self) -> Self:
         """Return the values in the form in which they are checked and shown."""
@@ -98,87 +96,33 @@ def moved(endpoint: str, **others: Any) -> Callable[[Any, int | None], Any]:
     return use
 
 
-def section(name: str, default: S, option: PortOption | None = None) -> Section[Any]:
-    """Return the section of a table whose keys are declared by `broker.config.key.key`.
-
-    ``default`` has its values where the file has no such table; ``option`` is the command-line option, if there is one.
-    """
-    values: Any = type(default)
-
-    def bindings(given: Any) -> Iterable[Binding]:
-        try:
-            yield from given.bindings()
-        except BadEndpoint:
-            return  # it is a problem of that key
-
-    def example() -> str:
-        from broker.config import document
-
-        return document.example(name, default)  # type: ignore[arg-type]
-
-    return Section(
-        name,
-        values,
-        default,
-        lambda given: key.problems(name, given),
-        bindings,
-        values.summary,
-        values.warnings,
-        tuple(key.reloadable(values)),
-        {each.name: each.key.replaceable for each in key.declared(values) if each.key.replaceable},
-        tuple(each.name for each in key.declared(values) if each.entry is not None and key.is_named(each.entry)),
-        lambda given, named: key.read(name, given.normal(), named),
-        option,
-        example,
-    )
-
-
-def _nothing(values: Any) -> Iterable[Any]:
-    return ()
-
-
-def _no_warnings(values: Any, resolves: Resolves) -> Iterable[str]:
-    return ()
-
-
-def _same(values: Any, files: Named) -> Any:
-    return values
-
-
 @attrs.frozen(eq=False)
-class Section(Generic[V]):
-    """A table of the configuration file.
+class Section(Generic[S]):
+    """A table of the configuration file, whose keys are declared by `broker.config.key.key`.
 
     - ``name``: the name of the table, and of the attribute of the configuration.
-    - ``values``: the frozen attrs class that the table becomes.
     - ``default``: its value where the file has no such table.
-    - ``problems``: all that is wrong with valid types, by dotted keys from the root.
-    - ``bindings``: the sockets of an enabled component; none where the endpoint is no endpoint.
-    - ``summary``: the lines of ``--check``; ``warnings``: what may surprise, a sentence each.
-    - ``reloadable``: keys that take effect at a reload, relative to the table; ``[*]`` is any name, ``*`` any rest.
-    - ``replaceable``: keys likewise whose value takes effect at a reload in the place of another one, but needs a
-      restart where there was none before, or is none now; each with the reason, for operators.
-    - ``named``: arrays of tables that a reload compares by their ``name``, relative to the table.
-    - ``read``: the values with the secrets of the files that they name.
     - ``option``: the command-line option, if there is one.
-    - ``example``: returns its part of the example file.
     """
 
     name: str
-    values: type[V]
-    default: V
-    problems: Callable[[V], Iterable[Problem]] = _nothing
-    bindings: Callable[[V], Iterable[Binding]] = _nothing
-    summary: Callable[[V], Iterable[str]] = _nothing
-    warnings: Callable[[V, Resolves], Iterable[str]] = _no_warnings
-    reloadable: tuple[str, ...] = ()
-    replaceable: Mapping[str, str] = attrs.field(factory=dict)
-    named: tuple[str, ...] = ()
-    read: Callable[[V, Named], V] = _same
+    default: S
     option: PortOption | None = None
-    example: Callable[[], str] = str
 
     @property
-    def is_declared(self) -> bool:
-        """True if the keys are declared by `broker.config.key.key`."""
-        return issubclass(self.values, Settings)
+    def values(self) -> type[S]:
+        """The class that the table becomes."""
+        return type(self.default)
+
+    def problems(self, values: S) -> Iterable[Problem]:
+        """Return all that is wrong with valid types, by dotted keys from the root."""
+        return key.problems(self.name, values)
+
+    def bindings(self, values: S) -> Iterator[Binding]:
+        """Yield the sockets of an enabled component; none where the endpoint is none, which is a problem of its key."""
+        with suppress(BadEndpoint):
+            yield from values.bindings()
+
+    def read(self, values: S, named: Named) -> S:
+        """Return the values with the secrets of the files that they name, and with absolute paths."""
+        return key.read(self.name, values.normal(), named)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import attrs
 from twisted.internet.defer import Deferred
 
-from broker.config.section import Section
+from broker.config.section import Section, Settings
 from broker.core.cluster.cluster_interfaces import SINGLE, ILinks, IMembers, IQueueOwners
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import NotReady, Service, Snapshot
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from broker.wires.dialect import Dialect
     from broker.wires.views import AnyView
 
-V = TypeVar("V", bound=attrs.AttrsInstance)
+V = TypeVar("V", bound=Settings)
 
 
 @attrs.frozen(eq=False)

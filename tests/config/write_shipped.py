@@ -16,7 +16,7 @@ BEGIN, END = "<!-- keys -->\n", "<!-- end of keys -->\n"
 
 def documented() -> str:
     """Return the tables of all keys, as they are between the marks."""
-    return document.tables((each.name, each.default) for each in SCHEMA.sections if each.is_declared)
+    return document.tables((each.name, each.default) for each in SCHEMA.sections)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from broker.config import zmq_endpoint
 from broker.config.endpoint import BadEndpoint, Endpoint
 from broker.config.key import key
 from broker.config.problem import Problem
-from broker.config.section import Binding, PortOption, Resolves, moved, section
+from broker.config.section import Binding, PortOption, Resolves, Section, moved
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.net.interfaces.limits import RouterLimits
 
@@ -234,7 +234,7 @@ class Dbp(RouterLimits):
                 yield "dbp.check_address: any peer may end any service, or keep a dead one registered"
 
 
-SECTION = section(
+SECTION = Section(
     "dbp",
     Dbp(),
     PortOption(

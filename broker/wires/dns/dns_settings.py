@@ -11,7 +11,7 @@ import attrs
 from broker.config.endpoint import BadEndpoint, Endpoint, parse
 from broker.config.key import key
 from broker.config.problem import Problem
-from broker.config.section import Binding, PortOption, Resolves, Settings, moved, section
+from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
 from broker.wires.dns.codec.dns_query import Labels, host_labels, wire_length
 
 MAX_DOMAIN = 100
@@ -131,7 +131,7 @@ class Dns(Settings):
             yield f"dns.response_rate: responses are not limited: {why}"
 
 
-SECTION = section(
+SECTION = Section(
     "dns",
     Dns(),
     PortOption(

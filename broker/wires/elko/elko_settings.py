@@ -14,7 +14,7 @@ from broker.config.checks import MAX_LABEL, MAX_SUFFIX, hostport
 from broker.config.endpoint import Endpoint
 from broker.config.key import key
 from broker.config.problem import Problem
-from broker.config.section import Binding, PortOption, Resolves, Settings, section
+from broker.config.section import Binding, PortOption, Resolves, Section, Settings
 from broker.config.summary import bound
 from broker.wires.elko.transports.limits import TransportLimits
 
@@ -349,10 +349,10 @@ def _director_port(director: Director, port: int | None) -> Director:
     return attrs.evolve(director, enabled=True, listeners=(listener,))
 
 
-BROKER = section("elko", Elko())
+BROKER = Section("elko", Elko())
 """The section ``[elko]``."""
 
-DIRECTOR = section(
+DIRECTOR = Section(
     "director",
     Director(enabled=False),
     PortOption(

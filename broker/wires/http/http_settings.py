@@ -11,7 +11,7 @@ import attrs
 from broker.config.endpoint import BadEndpoint, Endpoint, parse
 from broker.config.key import key
 from broker.config.problem import Problem
-from broker.config.section import Binding, PortOption, Resolves, Settings, moved, section
+from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
 
 _HOST = re.compile(r"\*|[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
@@ -116,7 +116,7 @@ class Http(Settings):
             yield f"http: tokens and passwords travel unencrypted to {where.where}"
 
 
-SECTION = section(
+SECTION = Section(
     "http",
     Http(),
     PortOption(

@@ -8,7 +8,7 @@ import attrs
 
 from broker.config import checks, files, zmq_endpoint
 from broker.config.key import key
-from broker.config.section import Binding, PortOption, moved, section
+from broker.config.section import Binding, PortOption, Section, moved
 from broker.config.summary import zmq_bound
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.net.interfaces.limits import RouterLimits
@@ -62,7 +62,7 @@ class Mc0(RouterLimits):
         yield f"mc0: bound to {zmq_bound(self.place)}{', curve' if self.secret_key is not None else ''}"
 
 
-SECTION = section(
+SECTION = Section(
     "mc0",
     Mc0(),
     PortOption(

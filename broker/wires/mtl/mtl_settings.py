@@ -13,7 +13,7 @@ from broker.config import checks, files, zmq_endpoint
 from broker.config.endpoint import BadEndpoint
 from broker.config.key import key
 from broker.config.problem import Problem, in_range
-from broker.config.section import Binding, PortOption, Resolves, Settings, moved, section
+from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
 from broker.config.summary import zmq_bound
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.net.interfaces.limits import RouterLimits
@@ -362,7 +362,7 @@ class Mtl(RouterLimits):
                 for_all = here
 
 
-SECTION = section(
+SECTION = Section(
     "mtl",
     Mtl(),
     PortOption(

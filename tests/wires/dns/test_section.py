@@ -16,13 +16,13 @@ def problems(**keys: object) -> list[str]:
 
 
 def warnings(**keys: object) -> list[str]:
-    return list(SECTION.warnings(Dns(**keys), lambda name: True))  # type: ignore[arg-type]
+    return list(Dns(**keys).warnings(lambda name: True))  # type: ignore[arg-type]
 
 
 def test_the_defaults_are_right() -> None:
     assert list(SECTION.problems(Dns())) == []
     assert problems() == []
-    assert list(SECTION.summary(Dns())) == []
+    assert list(Dns().summary()) == []
     assert list(SECTION.bindings(Dns())) == []
 
 
@@ -70,10 +70,10 @@ def test_both_sockets_are_bound_to_one_address() -> None:
 
 
 def test_the_summary() -> None:
-    assert list(SECTION.summary(Dns(enabled=True, domain="Farm.example", response_rate=0.0, ttl=1))) == [
+    assert list(Dns(enabled=True, domain="Farm.example", response_rate=0.0, ttl=1).summary()) == [
         "dns: bound to udp and tcp 127.0.0.1:9053, domain farm.example., ttl 1 s, responses by udp unlimited"
     ]
-    [line] = SECTION.summary(Dns(enabled=True))
+    [line] = Dns(enabled=True).summary()
     assert line.endswith("responses by udp 50 a second for each address")
 
 

@@ -28,7 +28,7 @@ def test_problems(http: Http, keys: list[str]) -> None:
 
 def test_warnings() -> None:
     def found(http: Http) -> list[str]:
-        return [warning.split(":")[0] for warning in SECTION.warnings(http, lambda host: True)]
+        return [warning.split(":")[0] for warning in http.warnings(lambda host: True)]
 
     assert found(Http()) == []
     assert found(Http(enabled=False, endpoint=OUTSIDE, hosts=("*",))) == []
