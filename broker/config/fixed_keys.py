@@ -13,6 +13,7 @@ FIXED = {
     "http.request_within": "it is 30 s",
     "http.stalled_after": "it is 30 s",
     "http.write_buffer": "it is 4 MiB",
+    "mtl.most_window": "it is 1000",
 }
 """The value by the key."""
 

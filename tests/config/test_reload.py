@@ -145,7 +145,6 @@ NOW = {
     "mtl.flows",
     "mtl.lease",
     "mtl.window",
-    "mtl.most_window",
     "mtl.window_bytes",
     "mtl.hosts",
     "mtl.queues",

@@ -51,7 +51,7 @@ LONGEST_FRAME = 1_200_000
 HANDSHAKE = 0.3
 """And ``handshake``: a connection that does not become one is closed after these seconds."""
 
-LEAST_STALLED_AFTER = next(each.key.within for each in declared(Mc0) if each.name == "stalled_after")[0]
+LEAST_STALLED_AFTER = next(each.key.within or (0,) for each in declared(Mc0) if each.name == "stalled_after")[0]
 """The shortest ``stalled_after`` that a configuration may have, in seconds."""
 
 MEGABYTE = "t" * (1 << 20)

@@ -14,7 +14,6 @@ def mtl_settings(config: Mtl) -> MtlSettings:
         heartbeat=config.heartbeat,
         lease_ttl=config.lease,
         window=config.window,
-        most_window=config.most_window,
         window_bytes=config.window_bytes,
         sessions=config.sessions,
         flows=config.flows,

@@ -214,9 +214,11 @@ class Mtl(RouterLimits):
     # A client uses its lease at once, but it may have to connect first.
     lease: float = key(30.0, "Time within which a data lease must be used.", unit="s", within=(1, 3_600), reload=True)
     window: int = key(
-        100, "Unconfirmed Contents of a reader that requests no other number.", within=(1, 100_000), reload=True
+        100,
+        "Unconfirmed Contents of a reader that requests no other number.",
+        within=(1, 1_000),
+        reload=True,
     )
-    most_window: int = key(1_000, "Largest number that a reader may request.", within=(1, 100_000), reload=True)
     window_bytes: int = key(
         4 * 1024**2,
         "Size of the unconfirmed Contents of a reader; one Content is always permitted.",
@@ -297,9 +299,6 @@ class Mtl(RouterLimits):
             pass  # it has its own problem
         else:
             yield from self._data_port(here, where)
-        if self.window > self.most_window:
-            text = f"{self.window} is more than most_window, {self.most_window}"
-            yield Problem(f"{here}.window", text, f"{here}.most_window")
         if self.queue_store is None:
             for name in ("queue_store_password", "queue_store_password_file"):
                 if getattr(self, name) is not None:
