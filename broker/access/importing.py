@@ -36,9 +36,10 @@ from broker.access.identity import ANONYMOUS
 from broker.access.password_verifiers import BadPassword, is_user
 from broker.access.replacing import MODE, EditFailed, alone, replace
 from broker.blocking import blocking
-from broker.config import endpoint, files, gone, zmq_endpoint
+from broker.config import endpoint, files, zmq_endpoint
 from broker.config.endpoint import BadEndpoint
 from broker.config.files import BadFile
+from broker.config.removed_keys import keys_of_users, without_users
 
 ADMIN = ("view", "admin.*")
 """Operations of administrators, besides those of their role."""
@@ -177,10 +178,10 @@ def imported(path: str) -> Imported:
         users = _written(gathered)
     if users is not None:
         parse("users.toml", users)
-    configuration = gone.without(text)
+    configuration = without_users(text)
     if users is not None and former is None:
         configuration = _naming(configuration)
-    left = tuple(gone.found(configuration))
+    left = tuple(keys_of_users(configuration))
     return Imported(users, configuration, tuple(gathered.conflicts), left)
 
 

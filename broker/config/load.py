@@ -13,11 +13,12 @@ from pathlib import Path
 
 import attrs
 
-from broker.config import files, fixed_keys, gone
+from broker.config import files
 from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import BadFile
 from broker.config.keys import table
 from broker.config.problem import Problem
+from broker.config.removed_keys import why_removed
 from broker.config.schema import Config, Schema
 from broker.config.structure import UNKNOWN, structure
 from broker.config.toml_lines import line_of, lines
@@ -53,13 +54,13 @@ def parse(text: str, name: str, schema: Schema, users: str | None = None) -> Con
     except ValueError as error:
         raise BadConfig(name, [_syntax(text, error)]) from error
     config, wrong = structure(data, schema.config)
-    wrong = [(key, gone.WHY if gone.is_gone(key) and why.startswith(UNKNOWN) else why) for key, why in wrong]
+    wrong = [(key, (why_removed(key) if why.startswith(UNKNOWN) else None) or why) for key, why in wrong]
     config, unreadable = _with_files(config, Path(name).parent, schema)
     wrong += unreadable
     unjudged = {table(key) for key, _ in wrong}
     if users is not None and config.access.file is None:
         config = config.using(access=attrs.evolve(config.access, file=users))
-    problems = [Problem(key, fixed_keys.why(key) or why) for key, why in wrong]
+    problems = [Problem(key, why) for key, why in wrong]
     problems += [each for each in found(config, schema) if not unjudged.intersection(_around(each.key, each.other))]
     if problems:
         where = lines(text)

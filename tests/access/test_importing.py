@@ -12,7 +12,7 @@ from broker.access.document import UserDirectory, parse
 from broker.access.grants import grants_of
 from broker.access.password_verifiers import MIN_ITERATIONS, of
 from broker.access.replacing import EditFailed
-from broker.config import gone
+from broker.config.removed_keys import keys_of_users
 from tests.access.users import KEY, put
 
 OTHER_KEY = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
@@ -85,7 +85,7 @@ def imported(directory: Path, text: str) -> importing.Imported:
 
 def users_of(found: importing.Imported) -> UserDirectory:
     assert found.users is not None
-    assert gone.found(found.configuration) == []
+    assert keys_of_users(found.configuration) == []
     assert 'file = "users.toml"' in found.configuration
     return parse("users.toml", found.users)
 
@@ -246,7 +246,7 @@ def test_listeners_that_are_open_on_this_machine_alone_need_no_users(tmp_path: P
     found = imported(tmp_path, text)
     assert found.users is None
     assert "access" not in found.configuration
-    assert gone.found(found.configuration) == []
+    assert keys_of_users(found.configuration) == []
 
 
 def test_the_configuration_keeps_all_else(tmp_path: Path) -> None:
