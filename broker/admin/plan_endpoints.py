@@ -112,7 +112,9 @@ def plan_endpoints(plan: IPlan, registry: IRegistry, clock: Any) -> list[Endpoin
             raise Problem(403, "this user may not find services of that name", Reason.FORBIDDEN)
         current, age = plan.current(), plan.age()
         if current is None or age is None:
-            raise Problem(503, f"there is no capacity plan: {plan.problem() or 'plan.file is not set'}")
+            if (why := plan.problem()) is None:
+                raise Problem(404, "there is no capacity plan: plan.file is not set")
+            raise Problem(503, f"there is no capacity plan: {why}")
         if age > OLDEST:
             raise Problem(503, f"the capacity plan is {age / DAY:.0f} days old: run the jobs")
         planned = current.services.get(name)

@@ -143,5 +143,6 @@ def test_an_autoscaler_gets_no_number_from_an_old_plan_or_of_an_unknown_service(
     with pytest.raises(Problem, match="9 days old") as caught:
         site.get("/v1/plan/bank/replicas")
     assert caught.value.status == 503
-    with pytest.raises(Problem, match="no capacity plan: plan\\.file is not set"):
+    with pytest.raises(Problem, match="no capacity plan: plan\\.file is not set") as caught:
         Site(plan_endpoints.plan_endpoints(Current(farm), farm.registry, farm.clock)).get("/v1/plan/bank/replicas")
+    assert caught.value.status == 404
