@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from broker.access.everyone import Everyone
 from broker.access.grants import Grants, Right, grants_of
@@ -12,6 +13,10 @@ from broker.core.errors import Reason, Refusal
 
 ALL_USERS = (Right(("*",), ("*",)),)
 """All users may do everything, and the anonymous one nothing."""
+
+
+_grants = lru_cache(maxsize=None)(grants_of)
+"""All sessions of a user share their grants, as with the users file."""
 
 
 class MemoryAccess(Everyone):
@@ -56,7 +61,7 @@ class MemoryAccess(Everyone):
         return any(right.concerns_any(self.passwords, listener) for right in self.rights)
 
     def grants(self, principal: Principal, listener: str) -> Grants:
-        return grants_of(principal.name, listener, self.rights)
+        return _grants(principal.name, listener, self.rights)
 
     def allows(self, principal: Principal, listener: str, operation: str, name: str = "") -> bool:
         return self.grants(principal, listener).may(operation, name)
