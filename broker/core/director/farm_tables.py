@@ -301,7 +301,12 @@ class CapacityHints:
         cloned = base is not None and context.basecap >= 0
         # A clone invites users up to the lower of both: the next clone opens beyond ``basecap``.
         rooms = [room for room in (context.maxcap, context.basecap) if room >= 0] if cloned else [context.maxcap]
-        self._shapes[name] = CapacityHint(cloned, min(rooms, default=UNLIMITED))
+        room = min(rooms, default=UNLIMITED)
+        if not cloned and room < 0:
+            # As without a hint. Ten thousand names that say nothing would keep the pages of a burst of contexts.
+            self._shapes.pop(name, None)
+            return
+        self._shapes[name] = CapacityHint(cloned, room)
         self._shapes.move_to_end(name)
         if len(self._shapes) > MAX_CAPACITY_HINTS:
             self._shapes.popitem(last=False)

@@ -172,7 +172,7 @@ def test_a_server_with_many_links_gives_each_its_own_bit_and_the_free_ones_again
     [
         ("context-a", 5, 5, "context-a", CapacityHint(False, 5)),
         ("context-a", 5, 2, "context-a", CapacityHint(False, 5)),
-        ("context-a", -1, -1, "context-a", CapacityHint(False, UNLIMITED)),
+        ("context-a", -1, -1, "context-a", None),  # as without a hint
         ("context-a-1", 5, 2, "context-a", CapacityHint(True, 2)),
         ("context-a-1", 2, 5, "context-a", CapacityHint(True, 2)),
         ("context-a-1", -1, 5, "context-a", CapacityHint(True, 5)),
@@ -180,7 +180,7 @@ def test_a_server_with_many_links_gives_each_its_own_bit_and_the_free_ones_again
     ],
 )
 def test_how_many_a_context_is_meant_for_is_remembered(
-    name: str, maxcap: int, basecap: int, key: str, shape: CapacityHint
+    name: str, maxcap: int, basecap: int, key: str, shape: CapacityHint | None
 ) -> None:
     capacity_hints = CapacityHints()
     context = OpenContext(name, Server(1))
@@ -192,9 +192,24 @@ def test_how_many_a_context_is_meant_for_is_remembered(
 def test_only_so_many_shapes_are_remembered_and_the_oldest_is_forgotten() -> None:
     capacity_hints = CapacityHints()
     server = Server(1)
+
+    def remember(name: str) -> None:
+        context = OpenContext(name, server)
+        context.maxcap = 5
+        capacity_hints.remember(context)
+
     for number in range(MAX_CAPACITY_HINTS):
-        capacity_hints.remember(OpenContext(f"context-{number}", server))
-    capacity_hints.remember(OpenContext("context-0", server))
-    capacity_hints.remember(OpenContext("context-new", server))
+        remember(f"context-{number}")
+    remember("context-0")
+    remember("context-new")
     assert capacity_hints.get("context-0") is not None
     assert capacity_hints.get("context-1") is None
+
+
+def test_a_context_that_becomes_unlimited_has_no_hint_any_more() -> None:
+    capacity_hints, context = CapacityHints(), OpenContext("context-a", Server(1))
+    context.maxcap = 5
+    capacity_hints.remember(context)
+    context.maxcap = UNLIMITED
+    capacity_hints.remember(context)
+    assert capacity_hints.get("context-a") is None
