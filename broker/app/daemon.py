@@ -496,7 +496,6 @@ class Daemon(TwistedService):
 
     def _listeners_changed(self) -> None:
         """Handle a change of a listener's state: register the open ones as services, report the others to systemd."""
-        self._own = []
         self._offer_own()
         self._describe_to_cluster()
         if self.running:
@@ -578,8 +577,8 @@ class Daemon(TwistedService):
                 yield {"name": missing.name, "address": missing.where, "ready": False, "reason": missing.reason}
 
     def _own_addresses(self) -> Sequence[str]:
-        """Return the addresses of all listeners. They are collected again after a change of a listener only: each
-        check of a service, and each probe, asks for them."""
+        """Return the addresses of all listeners, collected again after `_offer_own` only: each check of a service, and
+        each probe, asks for them."""
         if not self._own:
             self._own = [str(place["address"]) for place in self._places()]
             if self.membership is not None:
@@ -603,6 +602,8 @@ class Daemon(TwistedService):
         }
 
     def _offer_own(self) -> None:
+        """Register the open listeners as services. Called after each change of them, also when one closes for good."""
+        self._own = []
         self.core.registry.offer_own(list(self.wires.services()))
 
     # undoing a start, and reloading

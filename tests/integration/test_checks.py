@@ -284,6 +284,21 @@ def test_tcp_checks_notice_a_closed_port(tmp_path: Path) -> None:
         assert far["reason"] == "not checked: 192.0.2.1 is in none of the networks of checks.networks"
 
 
+def test_the_address_of_a_listener_that_was_closed_on_purpose_is_checked_again(tmp_path: Path) -> None:
+    with daemon(tmp_path, "tcp", "last") as running, Operator(running) as operator, running.connect() as client:
+        _, port = ports(running)
+        service = {"service": "inn", "hostport": f"127.0.0.1:{port}"}
+        client.send(to="broker", op="willserve", services=[service])
+        own = f"not checked: 127.0.0.1 port {port} is a listener of this broker"
+        operator.until("broker checks inn", lambda rows: [row["reason"] for row in rows] == [own])
+        with Peer(socket.create_connection(("127.0.0.1", port), PATIENCE)) as admin:
+            admin.send(to="admin", op="auth")
+            admin.send(to="admin", op="shutdown", director=True)
+            admin.closed()
+        [row] = operator.until("broker checks inn", lambda rows: rows[0]["state"] == "failing")
+        assert "refused" in row["reason"]
+
+
 def test_addresses_that_are_refused_are_counted_and_explained(tmp_path: Path) -> None:
     text = HEAD.split("[[director.listeners]]")[0] + (
         '[mc0]\nenabled = false\n[mtl]\nenabled = false\n[dbp]\nendpoint = "tcp://127.0.0.1:0"\n'
