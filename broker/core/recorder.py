@@ -173,7 +173,8 @@ class Recorder:
     def _reserve_ahead(self) -> None:
         def reserved(_: object) -> None:
             self._reserving = False
-            self._reserved(mark)
+            with self._lock:
+                self._mark = max(self._mark, mark)
 
         def failed(failure: Failure) -> None:
             self._reserving = False
@@ -201,10 +202,6 @@ class Recorder:
         """Return the next id by the clock; the next one in order if the clock is behind, or wrong by centuries."""
         by_clock = int(wall(self._clock) * IDS_A_SECOND)
         return by_clock if self._next < by_clock < MAX_ID else self._next
-
-    def _reserved(self, mark: int) -> None:
-        with self._lock:
-            self._mark = max(self._mark, mark)
 
     # providers
 
@@ -281,7 +278,7 @@ class Recorder:
         """Schedule the write of what was marked just now. The lock is held."""
         if self._since is None:
             self._since = self._disk.now()
-        if not self._scheduled and not self._errors.failures:
+        if not self._scheduled:
             self._scheduled = True
             self._disk.after(FLUSH_SECONDS, self._write)
 

@@ -303,6 +303,20 @@ class RecorderTests(SynchronousTestCase):
         assert [e["log_level"] for e in logged] == [LogLevel.error, LogLevel.info]
         assert str(logged[0]["why"]) == "the disk is full"
 
+    def test_a_change_before_the_reactor_hears_of_the_end_of_failures_is_written(self) -> None:
+        run = self.run_
+        first = run.join("a")
+        run.clock.advance(FLUSH_SECONDS)
+        run.fail(StateUnusable("the disk is full"))
+        run.disk.late = True
+        run.clock.advance(RETRY_SECONDS)
+        run.thread.work()  # this write succeeds, and reports so
+        second = run.join("b")
+        run.disk.turn()
+        assert run.recorder.failures == 0
+        run.flush()
+        assert self.remembered(run) == {first: ["a"], second: ["b"]}
+
     def test_a_defect_is_logged_with_its_traceback_and_does_not_end_the_recording(self) -> None:
         run = self.run_
         provider = run.join("a")
