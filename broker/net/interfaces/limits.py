@@ -47,7 +47,7 @@ class ConnectionLimits:
     )
     write_buffer: int = key(
         4 * 1024**2,
-        "Output that may wait for one peer that does not read, before it is disconnected;.",
+        "Output that may wait for one peer that does not read, before it is disconnected.",
         unit="bytes",
         within=(4_096, 1024**3),
         reload=True,

@@ -45,7 +45,7 @@ class RtcpLimits:
     )
     rtcp_backlog: int = key(
         64_000,
-        "Output that an rtcp peer may leave unacknowledged, before its session ends;.",
+        "Output that an rtcp peer may leave unacknowledged, before its session ends.",
         unit="bytes",
         within=(1_024, 1024**3),
         reload=True,
