@@ -15,9 +15,9 @@ def _open(config: Dbp, context: WireContext) -> OpenWire:
 
 
 def _descriptors(config: Dbp, every: int) -> int:
+    """Return the file descriptors that probes of services may use, one each: at most a quarter of ``every``."""
     from broker.net.probes import MOST
 
-    """Return the file descriptors that probes of services may use, one each: at most a quarter of ``every``."""
     return min(MOST, every // 4)
 
 

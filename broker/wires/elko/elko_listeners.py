@@ -1,4 +1,4 @@
-"""Listeners of an Elko protocol, for all its transports. `open` and `open_director` supply the sessions."""
+"""Listeners of an Elko protocol, for all its transports. `broker_wire` and `director_wire` supply the sessions."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Rules (the document has "agreed-upon intervals", but does not define the agreeme
 - Without a contract it stays, also across a restart of the broker: Hermes' services register only once. They may be
   probed periodically; then one that has ever answered expires after as many consecutive failures.
 - A service that an operator withdraws in the registry is dismissed: it is sent a DISCONNECT, and may register again.
-- A service that has moved to another broker of the cluster is given up quietly: see `elsewhere`.
+- A service that has moved to another broker of the cluster is given up quietly: see `other_brokers`.
 - Messages about a service count only from the address that registered it, unless the configuration disables that.
 
 A service has a lease exactly while it is to be checked: under contract, or where services without one are probed. See
@@ -543,7 +543,7 @@ class Catalogue:
             self._sources.setdefault(source, {})[entry] = None
 
     def _look(self, entry: ServiceEntry) -> None:
-        """Schedule the checks of a service from now on, by the current agreement and dbp."""
+        """Schedule the checks of a service from now on, by the current agreement and settings."""
         before, entry.lease = entry.lease, None
         now = self._leases.moment()  # not `now`, which is of the last quantum: the end of a probe leads here too
         if entry.moved:

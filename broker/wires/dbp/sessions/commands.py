@@ -74,7 +74,6 @@ class CommandHandler:
         self._leases = leases
         self._clock = clock
         self._complaints = complaints
-        """Permits requests about a name, or with an empty name about all; None permits all requests."""
         self.requests = 0
         self._connections: dict[int, RouterConnection] = {}
         """Connections with state, by number."""

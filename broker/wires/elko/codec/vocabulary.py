@@ -3,11 +3,9 @@
 A message is a JSON object with ``to`` (the object addressed) and ``op`` (the operation); all other members are
 parameters, matched by name. Unknown parameters are ignored, ``null`` is the same as absent.
 
-`broker` and `director` define the messages; `blocks` calls the conversion.
-
-Messages that the Elko Broker and Director protocols share, and their answers.
-
-Each class names its section of the documents; "(peers)" marks those that only real peers use.
+`broker_messages` and `director_messages` define the messages of one protocol; those that both share, and their
+answers, are here. Each class names its section of the documents; "(peers)" marks those that only real peers use.
+`blocks` calls the conversion.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Rules (both documents; where real peers differ, both are supported):
   thread, later messages wait.
 - Administrative operations are recorded in the audit log.
 
-`broker` and `director` add the operations of their protocols.
+`broker_session` and `director_session` add the operations of their protocols.
 
 The file is longer than others: it has one method for each operation that all objects share.
 """
@@ -294,7 +294,7 @@ class ElkoSession:
         self._peer.authenticated()
 
     def _log_in(self, role: Role, message: wire.Auth) -> None:
-        """Authenticate. Messages wait while a password is checked. Who is a user already needs no credentials."""
+        """Authenticate. Messages wait while a password is checked. A peer that is a user already needs none."""
         self._access.policy.check_mode(role, message.auth)
         known = self.principal.name and (message.auth is None or message.auth.mode == "open")
         found = self.principal if known else self._access.log_in(message.auth, self._peer)

@@ -36,7 +36,7 @@ import msgspec
 from broker.wires.mtl.codec.field_table import EMPTY, MAX_TABLE, Fault, IllFormed, check
 
 MAX_HEADER = 70 * 1024
-"""Bytes of a header: the largest table (`table.MAX_EXTENDED`) with the longest name fits."""
+"""Bytes of a header: the largest table (`field_table.MAX_EXTENDED`) with the longest name fits."""
 
 MAX_BODY = 16 * 1024 * 1024
 """Bytes of a body. The transport closes a connection that sends more: a body is in memory until its last reader has
