@@ -10,7 +10,6 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
-from broker.config import endpoint as endpoints
 from broker.config.endpoint import Endpoint
 from broker.core.model import BROKER, Service
 from broker.net.admission import ConnectionFactory
@@ -57,7 +56,7 @@ def make_listener(
     context: WireContext,
 ) -> NamedListener:
     """Create a listener, without opening it. ``converse`` makes the readers and sessions of its peers."""
-    endpoint = endpoints.parse(listener.endpoint)
+    endpoint = listener.place
     origins = Origins(listener.origins)
     carrier, lines = _carrier(wire, listener, endpoint, converse, limits, context, origins)
     return NamedListener(

@@ -8,7 +8,8 @@ from functools import cached_property
 
 import attrs
 
-from broker.config.endpoint import BadEndpoint, Endpoint, parse
+from broker.config import checks
+from broker.config.endpoint import Endpoint, parse
 from broker.config.key import key
 from broker.config.problem import Problem
 from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
@@ -29,7 +30,9 @@ class Http(Settings):
 
     enabled: bool = key(True, "Enables the listener.")
     endpoint: str = key(
-        "tcp:9080:interface=127.0.0.1", "Endpoint, as for an Elko listener: tcp:, tls:, unix: or systemd:."
+        "tcp:9080:interface=127.0.0.1",
+        "Endpoint, as for an Elko listener: tcp:, tls:, unix: or systemd:.",
+        check=checks.listens,
     )
     hosts: tuple[str, ...] = key(
         (),
@@ -81,13 +84,6 @@ class Http(Settings):
     def place(self) -> Endpoint:
         """The address of the listener. Raises `BadEndpoint`."""
         return parse(self.endpoint)
-
-    def problems(self, here: str) -> Iterator[Problem]:
-        """Yield an endpoint that is none."""
-        try:
-            parse(self.endpoint)
-        except BadEndpoint as error:
-            yield Problem(f"{here}.endpoint", str(error))
 
     def bindings(self) -> Iterator[Binding]:
         """Yield the socket."""

@@ -13,7 +13,6 @@ from twisted.logger import Logger
 
 from broker.access.principal import Principal
 from broker.config.daemon_settings import Broker
-from broker.config.zmq_endpoint import parse
 from broker.core.interfaces import ILeases, ITopics
 from broker.net.admission import ConnectionFactory
 from broker.net.listeners import CannotListen
@@ -51,7 +50,7 @@ class OpenMc0(PlainWire):
 
     def bind(self, title: str) -> str:
         """Listen. Returns the address. Raises `CannotListen`."""
-        where = self.listener.bind(parse(self.config.endpoint))
+        where = self.listener.bind(self.config.place)
         self.log.info("mc0 on {where} ({kind})", where=where, kind="curve" if self.config.secret_key else "null")
         return where
 

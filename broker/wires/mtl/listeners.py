@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred, DeferredList
 
-from broker.config.zmq_endpoint import parse
 from broker.net.listeners import CannotListen
 from broker.net.router.router import SILENCE
 from broker.wires.common.known_keys import KnownKeys
@@ -73,7 +72,7 @@ class MtlListeners:
         if where is not None:
             self.data.bind(where)
         try:
-            return self.control.bind(parse(config.endpoint))
+            return self.control.bind(config.place)
         except CannotListen:
             self.data.unbind()
             raise
