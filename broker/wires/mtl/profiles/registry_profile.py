@@ -310,7 +310,7 @@ class RegistryProfile:
         assert isinstance(service, Service)
         board = self._board
         name = service.name
-        offered_before = tuple(board.names(service.provider))
+        offered = board.offers(service.provider, name)
         if change.kind in (Kind.OFFERED, Kind.SHOWN):
             shift = board.offered(service)
         elif change.kind in (Kind.WITHDRAWN, Kind.HIDDEN):
@@ -326,20 +326,23 @@ class RegistryProfile:
             if resource in self._views:
                 self._tell_shift(resource, change.revision, shift)
         offers = board.offers(service.provider, name)
-        if offers == (name in offered_before) or service.provider == BROKER:
+        if offers == offered or service.provider == BROKER:
             return
         if LOAD + name in self._views:
             self._tell_load(LOAD + name, change, new=offers, gone=not offers)
-        self._tell_loads_of(change, offered_before)
+        if LOADS in self._views:
+            self._tell_loads_of(change, name, offers)
 
-    def _tell_loads_of(self, change: Change, offered_before: Collection[str]) -> None:
-        """Notify readers of all loads for which that of a provider begins or ends with the service that changed."""
-        offered = self._board.names(change.provider)
-        for view, reading in self._views.get(LOADS, {}).items():
-            if not reading.every and reading.shows_any(offered) != (before := reading.shows_any(offered_before)):
-                load = self._load(change.provider)
-                kind = "down" if before else "load"
-                view.tell(EntryEvent(load.provider, kind, change.revision, load, new=not before, gone=before))
+    def _tell_loads_of(self, change: Change, name: str, offers: bool) -> None:
+        """Notify readers of all loads for which that of a provider begins or ends with its services of that name."""
+        self._leases.look()  # as in `_tell`
+        load = self._load(change.provider)
+        kind = "load" if offers else "down"
+        event: _Event = EntryEvent(load.provider, kind, change.revision, load, new=offers, gone=not offers)
+        names = self._board.names(change.provider)
+        for view, reading in self._views[LOADS].items():
+            if reading.shows(name) and not reading.shows_any(each for each in names if each != name):
+                view.tell(event)
 
     def _checked(self, change: Change, service: Service) -> None:
         """Notify readers of a check whose shown state begins, changes or ends, unless the service is hidden."""

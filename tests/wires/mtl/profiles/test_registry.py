@@ -776,6 +776,17 @@ def test_a_change_outside_of_a_quantum_is_stamped_with_the_time_at_which_it_is_t
     assert peer.reading.sent == farm.mtl.leases.moment()
 
 
+def test_a_load_that_ends_outside_of_a_quantum_is_stamped_with_the_time_at_which_it_is_told() -> None:
+    farm = RegistryFarm()
+    shop = farm.provider(service("shop"), service("bank"))
+    peer = limited(farm, "load")
+    summon(peer, "load")
+    farm.mtl.clock.advance(2.0)
+    farm.core.withdraw(shop, ["bank"])
+    assert loads(got(peer)) == [("down", shop, None)]
+    assert peer.reading.sent == farm.mtl.leases.moment()
+
+
 def test_pings_and_pongs_of_a_writer_are_heartbeats_of_its_provider(farm: RegistryFarm) -> None:
     beats: list[int] = []
     farm.core.watch_beats(lambda provider, sent: beats.append(provider))
