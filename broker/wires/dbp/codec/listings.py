@@ -291,7 +291,6 @@ _INTERVALS = (
     "liveliness",
 )  # fmt: skip
 
-_DETAIL_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _VALUE = msgspec.json.Decoder(bool | int | float | str)
 
 _T = TypeVar("_T")
@@ -400,7 +399,7 @@ def _detail_object(raw: bytes | msgspec.Raw | None) -> dict[str, msgspec.Raw]:
     if raw is None:
         return {}
     try:
-        return _DETAIL_MEMBERS.decode(raw)
+        return _MEMBERS.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
 
