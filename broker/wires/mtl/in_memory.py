@@ -249,7 +249,7 @@ class InMemoryMtl:
         self.leases = leases = Leases(clock)
         self.router = MemoryRouter()
         complaints, memory = Complaints(Counters(), clock), MemoryBudget()
-        settings = MtlSettings(shared=True)
+        settings = MtlSettings()
         flows = FlowContext(leases, DataLeases(leases, settings), complaints, settings)
         self.data = data = DataFlow(self.router, flows)
         registry = Registry(clock, count(1).__next__, Restored((), 0, clock, lambda ids: None))
@@ -262,12 +262,12 @@ class InMemoryMtl:
             RegistryProfile(data, registry, leases, complaints),
             TopicProfile(data, lambda host: topics, complaints, memory),
             self.queue,
-            ServiceProfile(data, registry, leases, complaints, settings.bridge, settings.window_bytes, memory),
+            ServiceProfile(data, registry, leases, complaints, DEFAULT_HOST, settings.window_bytes, memory),
         )
         logins = Logins.open(clock.seconds, maybeDeferred)
         known = Everyone() if users is None else Passwords(users)
         mechanisms = Mechanisms(known, logins, SALT_KEY)
-        policy = AccessPolicy(settings.hosts, settings.bridge, known)
+        policy = AccessPolicy((DEFAULT_HOST,), DEFAULT_HOST, known)
         access = ProfileAccess(policy, {each.name: each for each in profiles}, lambda: 0)
         self.control = ControlFlow(self.router, flows, AuthenticationContext(mechanisms), access)
         self.router.serve(SharedSocket(self.control, data))

@@ -11,6 +11,9 @@ from broker.wires.mtl.codec import control_messages, field_table
 class MtlSettings:
     """Settings of both flows. Times in seconds, sizes in bytes.
 
+    Those with a key of the configuration are copies of its values: `broker.wires.mtl.in_memory` runs the flows in
+    programs of clients, which may lack the packages that the checks of the section need.
+
     - ``heartbeat``: silence after which a data peer is sent a Ping. After ``dead_after`` heartbeats without a frame,
       its flows end. An unused lease ends after ``lease_ttl``.
     - ``window``: unconfirmed Contents that a reader may have; it may ask for up to ``most_window``. All of them have
@@ -18,10 +21,9 @@ class MtlSettings:
     - ``drops``: missed Contents after which a reader is ended. ``stuck``: time without room after which it is.
     - ``max_message``: size of one frame.
     - ``sessions``: control sessions. ``leases``: data leases of one session. ``flows``: data leases of one user.
-    - ``hosts``: virtual hosts. ``bridge``: the host that shares topics and registry with other wires; the profiles
-      ``bridged`` exist only there.
-    - ``shared``: both flows use one socket. ``endpoint``: address of the data flow for clients, None for the host of
-      the control flow.
+    - ``bridge``: the virtual host that shares topics and registry with other wires; the profiles ``bridged`` exist only
+      there.
+    - ``endpoint``: address of the data flow for clients, None for the host of the control flow.
     - ``plain``: PLAIN is offered on connections that third parties can read.
     """
 
@@ -37,10 +39,8 @@ class MtlSettings:
     sessions: int = 10_000
     leases: int = 100
     flows: int = 1_000
-    hosts: tuple[str, ...] = (control_messages.DEFAULT_HOST,)
     bridge: str = control_messages.DEFAULT_HOST
     bridged: tuple[str, ...] = ("registry",)
-    shared: bool = False
     endpoint: str | None = None
     plain: bool = False
 
