@@ -7,6 +7,7 @@ Rules:
 - Hours of an exclusion (`policy`) are no peaks: they are unknown to the peak bound. A headroom of the policy is that of
   the bound.
 - The bound of an hour is at least its p95, and at most the peak bound.
+- Growth and events of the policy file change no forecast: each hour has their ``factor`` beside it, for the plan.
 - The forecast begins with the hour ``now`` and has a row for each hour of the horizon.
 - A service that has not been seen for `HISTORY_DAYS` days has no history left, and no forecast.
 - Nothing depends on the wall clock: the same rows and the same ``now`` give the same forecast.
@@ -83,16 +84,18 @@ def _for_service(issued: datetime, horizon: int, assumed: Assumptions) -> Callab
         odds = peak_bound.odds(peaks, headroom=headroom, horizon=horizon)
         week = peak_bound.odds(peaks, headroom=headroom, days=models.WEEK_DAYS, horizon=horizon)
         hourly_record = peak_bound.schedule_record(peaks, headroom=headroom)
+        to_come = pd.date_range(start, periods=horizon, freq="h")
         return pd.DataFrame(
             {
                 "date": issued.date(),
                 "service": service,
                 "issued": start,
-                "h": pd.date_range(start, periods=horizon, freq="h"),
+                "h": to_come,
                 "model": told.model,
                 "p50": told.p50,
                 "p95": told.p95,
                 **bounds(peaks, told.p50, told.p95, start, headroom),
+                "factor": [assumed.factor(service, hour) for hour in to_come],
                 "mase": _or_none(told.mase, horizon),
                 "mase_naive": _or_none(told.mase_naive, horizon),
                 "coverage": _or_none(told.coverage, horizon),

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from math import isfinite
 from typing import Any
 
@@ -44,7 +43,6 @@ from spark.capacity.planning.needs import MOST_ERLANGS, POLICY_COLUMNS, Needs, S
 from spark.capacity.planning.peak_bound import A_WEEK
 from spark.capacity.planning.policy import Assumptions, Policy
 from spark.capacity.tables.schema import GOLD_PLAN, PEAKS
-from spark.capacity.utc import utc
 
 WEEK = timedelta(weeks=1)
 
@@ -149,12 +147,7 @@ class Options:
 
     def factor(self, service: str, hour: datetime) -> float:
         """Return the factor of the demand in an hour; one without a zone is one of UTC."""
-        mine = [
-            event.factor
-            for event in self.assumed.events
-            if fnmatchcase(service, event.services) and event.begin <= utc(hour) < event.end
-        ]
-        return self.grown * max(mine, default=1.0)
+        return self.growth * self.assumed.factor(service, hour)
 
     def policy(self, service: str) -> Policy:
         """Return the policy of a service."""

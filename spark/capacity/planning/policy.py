@@ -120,6 +120,15 @@ class Assumptions:
         """Return the policy of a service."""
         return next((one for one in self.policies if fnmatchcase(service, one.services)), DEFAULT)
 
+    def factor(self, service: str, hour: datetime) -> float:
+        """Return the factor of the demand in an hour, by growth and events; an hour without a zone is one of UTC."""
+        mine = [
+            event.factor
+            for event in self.events
+            if fnmatchcase(service, event.services) and event.begin <= utc(hour) < event.end
+        ]
+        return self.growth * max(mine, default=1.0)
+
     def excluded(self, service: str, hour: datetime) -> bool:
         """Return True if an hour of a service is no peak of it; an hour without a zone is one of UTC."""
         return any(fnmatchcase(service, one.services) and one.begin <= utc(hour) < one.end for one in self.exclusions)

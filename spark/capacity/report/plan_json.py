@@ -4,7 +4,8 @@ Rules:
 - `version` is 1. Later versions may add members; a reader leaves those that it does not know.
 - Times are ISO 8601 in UTC, loads as providers report them, needs in providers, by the policy.
 - A value that is not known is null. Nothing is said of capacity where `full_load` is null.
-- `schedule` has a need for each hour of the week, 168 of them from Monday 00:00 UTC on; null beyond the horizon.
+- `schedule` has a need for each hour of the week, with growth and events, 168 of them from Monday 00:00 UTC on; null
+  beyond the horizon.
 - Each service has a line of its own.
 - The file is written under another name first, and takes its place by a rename: a reader sees the old or the new one.
 
@@ -42,7 +43,7 @@ from typing import Any
 from spark.capacity.planning.needs import needs_of
 from spark.capacity.report.files import FORMULA, replace
 from spark.capacity.report.row_values import RowsByService
-from spark.capacity.report.service_rows import by_service, cost_now, planned_state, totals
+from spark.capacity.report.service_rows import by_service, cost_now, grown, planned_state, totals
 from spark.capacity.utc import utc
 
 VERSION = 1
@@ -81,7 +82,10 @@ def document(
             for total in totals(plans)
         },
         # The last member: `text_of` writes its elements line by line.
-        "services": [_service(row, steps.get(row["service"], ()), links.get(row["service"])) for row in plans],
+        "services": [
+            _service(row, [grown(step) for step in steps.get(row["service"], ())], links.get(row["service"]))
+            for row in plans
+        ],
     }
 
 
@@ -140,7 +144,7 @@ def _service(row: Row, steps: Sequence[Row], report: str | None) -> dict[str, An
 
 
 def schedule(row: Row, steps: Sequence[Row]) -> list[int | None]:
-    """Return the need of each hour of the week, from Monday 00:00 UTC on."""
+    """Return the need of each hour of the week, from Monday 00:00 UTC on, from `grown` hours of a forecast."""
     made: list[int | None] = [None] * WEEK
     needs = needs_of(row)
     for step in steps:

@@ -98,8 +98,8 @@ class ServiceRows:
 
     @property
     def forecast(self) -> list[Row]:
-        """The hours of the last forecast."""
-        return _ordered(self._steps, self.name)
+        """The hours of the last forecast, with growth and events."""
+        return [grown(step) for step in _ordered(self._steps, self.name)]
 
     @property
     def measured(self) -> bool:
@@ -110,7 +110,9 @@ class ServiceRows:
     def told(self) -> Row:
         """The members that all rows of the forecast share."""
         steps = self._steps
-        return steps.first(self.name) if isinstance(steps, RowsByService) else next(iter(self.forecast), {})
+        if isinstance(steps, RowsByService):
+            return steps.first(self.name)
+        return next(iter(_ordered(steps, self.name)), {})
 
     @cached_property
     def capacity(self) -> float | None:
@@ -133,6 +135,15 @@ def _ordered(rows: Mapping[str, Sequence[Row]], service: str) -> list[Row]:
     """Return the rows of a service by their hours; a `RowsByService` has them in order, and of one issue."""
     mine = rows.get(service, ())
     return list(mine) if isinstance(rows, RowsByService) else in_time(latest(mine), "h")
+
+
+def grown(step: Row) -> Row:
+    """Return an hour of a forecast with the growth and the events of the policy file, as the plan takes it."""
+    factor = number_of(step, "factor")
+    if factor is None or factor == 1.0:
+        return step
+    values = {name: number_of(step, name) for name in ("p50", "p95", "hour_bound")}
+    return {**step, **{name: factor * value for name, value in values.items() if value is not None}}
 
 
 def latest(rows: Sequence[Row]) -> list[Row]:

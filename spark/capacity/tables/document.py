@@ -145,6 +145,7 @@ MEANINGS = {
     "p95": ("as reported", "value that one hour in twenty exceeds"),
     "hour_bound": ("as reported", "bound of the peaks, of a minute or five, of that hour"),
     "peak_bound": ("as reported", "bound of the peaks, of a minute or five, of the horizon"),
+    "factor": ("", "factor of the demand in that hour, by growth and events of the policy file; null: 1"),
     "mase": ("", "mean error on past folds by that of the seasonal naive model in the history"),
     "mase_naive": ("", "the same of the seasonal naive model"),
     "coverage": ("share", "share of past hours at or below p95"),

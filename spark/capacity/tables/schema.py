@@ -352,6 +352,7 @@ GOLD_FORECAST = Table(
         highest="double",
         highest_at="timestamp",
         headroom="double",
+        factor="double",
         mase="double",
         mase_naive="double",
         coverage="double",
@@ -386,7 +387,8 @@ it. It would have been missed at `bound_missed` of `bound_trials` past moments, 
 % confidence its rate of misses is at most `bound_miss_most`. `odds_day` are the odds that the peak of the next day
 is above it; on `odds_trials` past days, of which `odds_missed` had such a peak, they were `odds_said` on average.
 `odds_week` and its kin are those of the next week. `hours_missed` of `hours_tried` hours of past weeks, in
-`weeks_missed` of `weeks_tried` weeks, had a peak above the bound of the hour."""
+`weeks_missed` of `weeks_tried` weeks, had a peak above the bound of the hour. The plan takes `factor` times the values
+of an hour."""
 
 GOLD_PLAN = Table(
     "gold_plan",

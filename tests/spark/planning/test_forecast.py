@@ -9,6 +9,7 @@ import pytest
 from spark.capacity.planning import models
 from spark.capacity.planning.forecast import forecast, full_hour, hourly
 from spark.capacity.planning.peak_bound import headroom_of
+from spark.capacity.planning.policy import Assumptions, Event
 from spark.capacity.tables.schema import GOLD_FORECAST
 from tests.spark.hours import hour, row, table
 
@@ -17,6 +18,9 @@ DAYS = 10
 
 MINUTES_FROM = 100
 """Hours before it are of an older table, without minutes."""
+
+
+ASSUMED = Assumptions(growth=1.5, events=(Event(hour(DAYS * 24 + 1), hour(DAYS * 24 + 3), 2.0, "steady"),))
 
 
 def demand(number: int) -> float:
@@ -45,7 +49,7 @@ def told(spark):
         row("nothing", hours - 2, None),
         row("ancient", -24 * models.HISTORY_DAYS, 5.0),
     ]
-    job = forecast(table(spark, rows), hour(hours) + timedelta(minutes=59), 48)
+    job = forecast(table(spark, rows), hour(hours) + timedelta(minutes=59), 48, ASSUMED)
     assert job.schema == GOLD_FORECAST.schema
     return pd.DataFrame(job.toPandas()).sort_values(["service", "h"]).set_index("service")
 
@@ -76,6 +80,11 @@ def test_what_repeats_is_forecast_at_the_right_hour(told):
     assert record.drop_duplicates().to_numpy().tolist() == [[1, 0, 48]]
     assert steady["bound_miss_most"].iloc[0] == pytest.approx(0.95)
     assert set(steady["flag"]) == {""}
+
+
+def test_growth_and_events_stand_beside_the_forecast_and_do_not_change_it(told):
+    assert told.loc["steady", "factor"].tolist() == [1.5, 3.0, 3.0, *[1.5] * 45]
+    assert set(told.loc["young", "factor"]) == {1.5}
 
 
 def test_the_bound_is_of_the_finest_peaks_that_are_known(told):

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from spark.capacity.report.chart import HEIGHT, WIDTH, Band, Line, Mark, chart
 from spark.capacity.report.files import table_csv
 from spark.capacity.report.page import links_of, render, write
+from spark.capacity.report.service_rows import services_of
 
 Record = dict[str, Any]
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -508,6 +509,14 @@ def test_the_providers_are_too_few_where_the_bound_is_above_the_load_that_they_c
     first = next(x for x, y in bound if y < limit)
     [crossed] = [one.get("d", "") for one in chart_.iter("path") if one.get("class") == "crossed"]
     assert crossed.startswith(f"M{first} ")
+
+
+def test_growth_and_events_are_in_the_hours_to_come():
+    steps = forecast("a")
+    steps[0]["factor"] = 2.0
+    [one] = services_of({"gold_forecast": steps, "gold_plan": [plan("a")]})
+    values = [[hour[name] for name in ("p50", "p95", "hour_bound")] for hour in one.forecast[:2]]
+    assert values == [[620.0, 700.0, 866.0], [310.0, 350.0, 433.0]]
 
 
 def test_the_first_screen_has_the_earliest_and_the_expected_time():

@@ -104,6 +104,14 @@ def test_the_schedule_has_the_hours_of_the_week_and_null_beyond_the_horizon():
     assert set(fine) == set(free) == {None}
 
 
+def test_the_schedule_has_the_growth_and_the_events_that_the_plan_has():
+    # Of 100 with an event of twice as much: 5 of them, and two spare; without one 3, and two.
+    hours = [{**step, "factor": factor} for step, factor in zip(steps("a", [100.0] * 3), (1.0, 2.0, None), strict=True)]
+    [told] = plan_json.document([plan("a")], hours, {})["services"]
+    assert [number for number in told["schedule"] if number is not None] == [5, 7, 5]
+    assert told["schedule_record"]["saved"] == pytest.approx(1 - 17 / 18)
+
+
 def test_cost_is_of_the_providers_now_and_of_the_larger_need():
     short, _, free = made(cost=10.0)["services"]
     assert (short["cost_now"], short["cost_needed"], free["cost_needed"]) == (40.0, 60.0, None)
