@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn
 
-from broker.brokerctl.answers import Exit, Failure, mapping, rows
-from broker.brokerctl.command_session import remote, session_of, sleep, usage
+from broker.brokerctl.answers import Exit, Failure, mapping, rows, usage
+from broker.brokerctl.command_session import remote, session_of, sleep
 from broker.brokerctl.http_client import Client, segment
 from broker.brokerctl.output import Column, Output, duration, text
 
@@ -33,8 +34,6 @@ def _act(context: click.Context, action: str, body: Mapping[str, object], done: 
 
 def confirm(question: str, yes: bool) -> None:
     """Ask on a terminal; elsewhere ``--yes`` is needed."""
-    import sys
-
     if yes:
         return
     if not sys.stdin.isatty():

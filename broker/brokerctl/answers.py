@@ -1,4 +1,4 @@
-"""Answers of the API as values, or as failures with a sentence and an exit code. Pure."""
+"""Failures of commands, and answers of the API as values or as such failures. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import msgspec
 
-# Failures of commands: a sentence for people, and an exit code for scripts.
+# Failures: a sentence for people, and an exit code for scripts.
 
 
 class Exit(IntEnum):
@@ -49,6 +49,11 @@ class Failure(Exception):
         self.code = code
 
 
+def usage(sentence: str) -> Failure:
+    """Return the failure of a wrong command line, or of a wrong file that it names."""
+    return Failure(sentence, Exit.USAGE)
+
+
 class Interrupted(Exception):
     """A signal ended the command. ``number`` is that of the signal."""
 
@@ -57,7 +62,7 @@ class Interrupted(Exception):
         self.number = number
 
 
-# Answers as values: JSON of the API, or the failure that an answer means. Pure.
+# Answers: JSON of the API, or the failure that an answer means.
 
 SHOWN = 300
 """Characters of a server's text in a message: a sentence, and not a page."""

@@ -192,6 +192,8 @@ def cpu_seconds(metrics: str) -> float | None:
     return None
 
 
+# The command.
+
 LONGEST = 60.0
 """Seconds of a test at most: it is to be short."""
 

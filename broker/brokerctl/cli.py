@@ -38,7 +38,7 @@ ENVIRONMENT = {
 }
 
 
-def page(commands: Commands) -> str:
+def manual_page(commands: Commands) -> str:
     """Return the manual page in the macros of man(7)."""
     return "".join(f"{line}\n" for line in _lines(commands))
 
@@ -171,7 +171,7 @@ def cli() -> None:
 @click.command("man", hidden=True)
 def manual() -> None:
     """Print the manual page of brokerctl."""
-    click.echo(page(cli), nl=False)
+    click.echo(manual_page(cli), nl=False)
 
 
 FARM, ACTIONS, TESTS = "The farm", "Actions", "Tests"

@@ -17,7 +17,7 @@ from twisted.internet.pollreactor import PollReactor
 from twisted.python.failure import Failure as TwistedFailure
 
 from broker.brokerctl.answers import Exit, Failure, Interrupted
-from broker.brokerctl.contexts import Context, Given, authorization, chosen
+from broker.brokerctl.contexts import BUILT_IN, Context, Given, authorization, chosen, path_of, read_contexts
 from broker.brokerctl.http_client import TIMEOUT, Client, DaemonResolver
 from broker.brokerctl.output import (
     Color,
@@ -130,7 +130,7 @@ def _shown(error: click.ClickException) -> int:
     return error.exit_code
 
 
-# One reactor for one command: it runs a coroutine to its end, and stops at a signal.
+# The reactor: it runs a coroutine to its end, and stops at a signal.
 
 Result = TypeVar("Result")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -188,7 +188,7 @@ def sleep(reactor: Any, seconds: float) -> Awaitable[None]:
     return delayed
 
 
-# The state of one invocation: the options that all commands share, and the way to the broker.
+# The state: the given options, and the way to the broker.
 
 
 @attrs.define
@@ -279,12 +279,8 @@ def _timeout(context: click.Context, parameter: click.Parameter, value: Any) -> 
 
 def _contexts(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Complete the name of a context."""
-    import os
-
-    from broker.brokerctl.contexts import BUILT_IN, path_of, read
-
     try:
-        known = {*read(path_of(os.environ)).known, BUILT_IN}
+        known = {*read_contexts(path_of(os.environ)).known, BUILT_IN}
     except Failure:
         return []
     return sorted(name for name in known if name.startswith(incomplete))
@@ -359,8 +355,3 @@ formats: Callable[[Command], Command] = _all(
 def remote(command: Command) -> Command:
     """Add all shared options to a command that asks the broker."""
     return formats(connection(color(command)))
-
-
-def usage(sentence: str) -> Failure:
-    """Return the failure of a wrong command line."""
-    return Failure(sentence, Exit.USAGE)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from broker import small_file
-from broker.brokerctl.answers import Exit, Failure
+from broker.brokerctl.answers import Exit, Failure, usage
 
 # A context as a value, with its checks.
 
@@ -64,30 +64,30 @@ class Context:
         return urlsplit(self.url).scheme == "https"
 
 
-def check(context: Context) -> None:
+def check_context(context: Context) -> None:
     """Raise `Failure` with the first fault of a context."""
     _check_url(context.url)
     if context.token and context.token_file:
-        raise _usage("token and token_file exclude each other")
+        raise usage("token and token_file exclude each other")
     if (context.token or context.token_file) and context.user:
-        raise _usage("a token and a user exclude each other")
+        raise usage("a token and a user exclude each other")
     if context.password_file and not context.user:
-        raise _usage("password_file needs a user")
+        raise usage("password_file needs a user")
     if context.key and not context.cert:
-        raise _usage("key needs cert, the certificate that it belongs to")
+        raise usage("key needs cert, the certificate that it belongs to")
     for name in ("ca", "cert", "key"):
         if getattr(context, name) and not context.secure:
-            raise _usage(f"{name} needs an address that begins with https://, and this is {context.url}")
+            raise usage(f"{name} needs an address that begins with https://, and this is {context.url}")
     sends = context.token or context.token_file or context.user
     if sends and not context.secure and not context.unencrypted and not _loopback(context.url):
-        raise _usage(
+        raise usage(
             f"{context.url} is on another machine, and the credentials would be sent to it without encryption; "
             "use https://, or set unencrypted = true in the context"
         )
     if context.token is not None and not re.fullmatch(r"[\x21-\x7e]+", context.token):
-        raise _usage("the token has characters that no token has")
+        raise usage("the token has characters that no token has")
     if context.user is not None and (":" in context.user or not context.user.isprintable()):
-        raise _usage("the user's name has a colon or a control character")
+        raise usage("the user's name has a colon or a control character")
 
 
 def _check_url(url: str) -> None:
@@ -97,9 +97,9 @@ def _check_url(url: str) -> None:
     except ValueError:
         fine = False
     if not fine or not _URL.fullmatch(url) or parts.netloc.endswith(":"):
-        raise _usage(f"{url!r} is no address such as {DEFAULT_URL} or https://broker.example:9080")
+        raise usage(f"{url!r} is no address such as {DEFAULT_URL} or https://broker.example:9080")
     if parts.username is not None or parts.query or parts.fragment:
-        raise _usage("the address may have a path, but no user, query or fragment; credentials have keys of their own")
+        raise usage("the address may have a path, but no user, query or fragment; credentials have keys of their own")
 
 
 def _loopback(url: str) -> bool:
@@ -114,21 +114,17 @@ def secret(path: str, what: str) -> str:
             exposed = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
             data = file.read(MAX_SECRET + 1)
     except (OSError, RuntimeError) as error:
-        raise _usage(f"{path}: the {what} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        raise usage(f"{path}: the {what} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if exposed:
-        raise _usage(f"{path} holds the {what} and can be read by other users; run: chmod 600 {path}")
+        raise usage(f"{path} holds the {what} and can be read by other users; run: chmod 600 {path}")
     line = data.split(b"\n", 1)[0].rstrip(b"\r")
     try:
         text = line.decode()
     except UnicodeDecodeError:
         text = ""
     if not text or len(data) > MAX_SECRET or not text.isprintable():
-        raise _usage(f"{path} has no {what} on its first line")
+        raise usage(f"{path} has no {what} on its first line")
     return text
-
-
-def _usage(sentence: str) -> Failure:
-    return Failure(sentence, Exit.USAGE)
 
 
 # The contexts file, TOML: read, checked, and replaced atomically.
@@ -164,7 +160,7 @@ def path_of(environ: Mapping[str, str]) -> Path:
     return Path(home) / "elkobroker" / "contexts.toml"
 
 
-def read(path: Path) -> Contexts:
+def read_contexts(path: Path) -> Contexts:
     """Return the contexts of the file, none if it is missing. Raises `Failure` with the first fault."""
     try:
         with path.open("rb") as file:
@@ -210,7 +206,7 @@ def _parsed(path: Path, content: Mapping[str, object]) -> Contexts:
     return Contexts(known, current)
 
 
-def write(path: Path, contexts: Contexts) -> None:
+def write_contexts(path: Path, contexts: Contexts) -> None:
     """Replace the file, readable by its owner only. Comments in it are lost. Raises `Failure`."""
     lines = [] if contexts.current is None else [f"current = {_quoted(contexts.current)}"]
     for name, context in sorted(contexts.known.items()):
@@ -266,12 +262,12 @@ def chosen(given: Given, environ: Mapping[str, str]) -> tuple[str, Context]:
         name, context = "", Context(given.url)
     elif given.context is not None:
         path = path_of(environ)
-        name, context = given.context, _beside(read(path).named(given.context), path)
+        name, context = given.context, _beside(read_contexts(path).named(given.context), path)
     elif environ.get(URL):
         name, context = "", Context(environ[URL])
     else:
         path = path_of(environ)
-        contexts = read(path)
+        contexts = read_contexts(path)
         name = contexts.current or BUILT_IN
         context = _beside(contexts.named(name), path)
     keys = attrs.asdict(given, filter=lambda field, value: bool(value) and field.name not in ("context", "url"))
@@ -283,7 +279,7 @@ def chosen(given: Given, environ: Mapping[str, str]) -> tuple[str, Context]:
     context = attrs.evolve(context, **options)
     if not context.authenticates and (token := environ.get(TOKEN)):
         context = attrs.evolve(context, token=token.strip())
-    check(context)
+    check_context(context)
     return name, context
 
 

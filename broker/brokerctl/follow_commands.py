@@ -15,8 +15,8 @@ import msgspec
 from rich.text import Text
 from twisted.internet.defer import CancelledError, Deferred
 
-from broker.brokerctl.answers import Exit, Failure, mapping, rows
-from broker.brokerctl.command_session import remote, session_of, sleep, usage
+from broker.brokerctl.answers import Exit, Failure, mapping, rows, usage
+from broker.brokerctl.command_session import remote, session_of, sleep
 from broker.brokerctl.http_client import Client, Query
 from broker.brokerctl.list_commands import LARGEST_PAGE, LISTINGS
 from broker.brokerctl.output import Column, Format, Output, clean, text
@@ -425,17 +425,7 @@ def watch(
     def notify(sentence: str) -> None:
         output.note(sentence, "yellow")
 
-    async def work(client: Client) -> None:
-        await follow(
-            client,
-            "/v1/watch",
-            _query(pattern, kinds),
-            receive,
-            lambda sentence: output.note(sentence, "yellow"),
-            since or "",
-        )
-
-    session.run(work)
+    session.run(lambda client: follow(client, "/v1/watch", _query(pattern, kinds), receive, notify, since or ""))
 
 
 def show_change(output: Output, change: Mapping[str, Any]) -> None:

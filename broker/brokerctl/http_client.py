@@ -1,9 +1,4 @@
-"""The client of the HTTP API: requests to one broker, one at a time, with bounds on time and memory.
-
-Resolution of host names in daemon threads.
-
-The thread pool of Twisted is joined at exit, so that a name server which does not answer would delay Ctrl-C.
-"""
+"""The client of the HTTP API: requests to one broker, one at a time, with bounds on time and memory."""
 
 from __future__ import annotations
 
@@ -38,18 +33,13 @@ from twisted.internet.protocol import Protocol, connectionDone
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure as TwistedFailure
-from twisted.web.client import (
-    URI,
-    Agent,
-    HTTPConnectionPool,
-    ResponseFailed,
-)
+from twisted.web.client import URI, Agent, HTTPConnectionPool, ResponseFailed
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
 from broker import pem
-from broker.brokerctl.answers import Answer, Exit, Failure
+from broker.brokerctl.answers import Answer, Exit, Failure, usage
 from broker.brokerctl.contexts import Context
 from broker.http_client.bodies import Body, TooLong, collect, late
 
@@ -138,16 +128,16 @@ def connection_creator(context: Context, host: str) -> IOpenSSLClientConnectionC
     """Return the settings for a connection to a host, whose certificate must have its name. Raises `Failure`."""
     trusted = None
     if context.ca is not None:
-        trusted = ssl.trustRootFromCertificates([_loaded(context.ca, pem) for pem in _certificates(context.ca)])
+        trusted = ssl.trustRootFromCertificates([_loaded(context.ca, each) for each in _certificates(context.ca)])
     own, extra = None, {}
     if context.cert is not None:
         leaf, *chain = _certificates(context.cert)
         own = _private(context, leaf)
-        extra = {"extraCertChain": [_loaded(context.cert, pem).original for pem in chain]}
+        extra = {"extraCertChain": [_loaded(context.cert, each).original for each in chain]}
     try:
         return ssl.optionsForClientTLS(host, trusted, own, extraCertificateOptions=extra)
     except ValueError:
-        raise _usage(f"{host} is no name of a host") from None
+        raise usage(f"{host} is no name of a host") from None
 
 
 def _private(context: Context, leaf: bytes) -> ssl.PrivateCertificate:
@@ -158,41 +148,37 @@ def _private(context: Context, leaf: bytes) -> ssl.PrivateCertificate:
     try:
         key = pem.private_key(file, data)
     except ValueError as error:
-        raise _usage(str(error)) from None
+        raise usage(str(error)) from None
     plain = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
         found: ssl.PrivateCertificate = ssl.PrivateCertificate.loadPEM(leaf + b"\n" + plain)
         return found
     except VerifyError:
-        raise _usage(f"the private key in {file} does not belong to the certificate in {context.cert}") from None
+        raise usage(f"the private key in {file} does not belong to the certificate in {context.cert}") from None
 
 
 def _certificates(path: str) -> list[bytes]:
     found = _CERTIFICATE.findall(_read(path))
     if not found:
-        raise _usage(f"{path} has no certificate in PEM")
+        raise usage(f"{path} has no certificate in PEM")
     return found
 
 
-def _loaded(path: str, pem: bytes) -> Any:
+def _loaded(path: str, certificate: bytes) -> Any:
     try:
-        return ssl.Certificate.loadPEM(pem)
+        return ssl.Certificate.loadPEM(certificate)
     except (crypto.Error, ValueError):
-        raise _usage(f"{path} has a certificate that cannot be read") from None
+        raise usage(f"{path} has a certificate that cannot be read") from None
 
 
 def _read(path: str) -> bytes:
     try:
         return pem.read(path)
     except ValueError as error:
-        raise _usage(str(error)) from None
+        raise usage(str(error)) from None
 
 
-def _usage(sentence: str) -> Failure:
-    return Failure(sentence, Exit.USAGE)
-
-
-# The client: requests to one broker, one at a time, with bounds on time and memory.
+# Requests and streams.
 
 TIMEOUT = 20.0
 """Seconds for one request with its complete answer, name resolution and handshakes included."""
@@ -420,6 +406,9 @@ def _tls_reason(reason: SSL.Error) -> str:
     return texts[-1] if texts else "the server speaks no TLS, or refuses the client's certificate"
 
 
+# Resolution of host names.
+
+
 @implementer(IHostResolution)
 class Resolution:
     """One resolution, for one name."""
@@ -435,7 +424,10 @@ class Resolution:
 
 @implementer(IHostnameResolver)
 class DaemonResolver:
-    """Implementation of Twisted's resolver by getaddrinfo."""
+    """Implementation of Twisted's resolver by getaddrinfo, in daemon threads.
+
+    The thread pool of Twisted is joined at exit, so that a name server which does not answer would delay Ctrl-C.
+    """
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor

@@ -1,9 +1,7 @@
 """The output of a command: tables for people, JSON and CSV for programs.
 
-Texts of servers, made harmless for terminals.
-
-A control character may move the cursor, rename the window or type into the shell, and an override of the direction
-hides what a text says. Both are shown as escapes instead.
+Texts of servers are made harmless for terminals: a control character may move the cursor, rename the window or type
+into the shell, and an override of the direction hides what a text says. Both are shown as escapes instead.
 """
 
 from __future__ import annotations
@@ -72,12 +70,18 @@ def stream_failure(name: str) -> OSError | None:
 def _escaped(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2)), error.end
+    return _json_escapes(error.object[error.start : error.end]), error.end
+
+
+def _json_escapes(text: str) -> str:
+    """Return all characters of a text as escapes of JSON."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 codecs.register_error(ERRORS, _escaped)
 
+# Texts of servers without unprintable characters.
 
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
@@ -94,12 +98,7 @@ def clean(text: str) -> str:
 
 def clean_json(text: str) -> str:
     """Return encoded JSON with its unprintable characters as escapes of JSON; its line ends and its value stay."""
-    return _IN_JSON.sub(_escape, text)
-
-
-def _escape(match: re.Match[str]) -> str:
-    units = match[0].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+    return _IN_JSON.sub(lambda match: _json_escapes(match[0]), text)
 
 
 # Values as texts for people: durations, sizes, numbers.

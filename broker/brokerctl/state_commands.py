@@ -1,4 +1,4 @@
-"""The commands that read one thing: status, why, plan, whoami, journal, config, cluster, doctor, check."""
+"""The commands that read one thing: status, why, plan, whoami, journal, config, director, cluster, check, doctor."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,8 @@ from broker.brokerctl.doctor import (
     ok,
 )
 from broker.brokerctl.http_client import Client, segment
-from broker.brokerctl.list_commands import PAGE, Selection, fetch, selecting, selection_of, show
+from broker.brokerctl.list_commands import PAGE, Selection, described, fetch, selecting, selection_of, show
 from broker.brokerctl.output import Column, clean, text
-
-# The commands that read one thing: status, why, plan, whoami, journal, config.
 
 SECONDS = "seconds"
 STATUS = [Column("uptime", SECONDS), Column("age", SECONDS)]
@@ -179,8 +178,6 @@ def config(context: click.Context, pattern: str | None) -> int:
 
     The exit code is 1 if the configuration file has problems.
     """
-    from fnmatch import fnmatchcase
-
     session = session_of(context)
     answer = mapping(session.run(lambda client: client.get("/v1/config")))
     output = session.output
@@ -202,8 +199,6 @@ def config(context: click.Context, pattern: str | None) -> int:
 @click.pass_context
 def director(context: click.Context, /, table: str | None, **options: Any) -> None:
     """Show a table of the Elko Director: contexts, providers, users. Without TABLE, list the tables."""
-    from broker.brokerctl.list_commands import described
-
     session = session_of(context)
     selection = selection_of(**options)
     if table is None:

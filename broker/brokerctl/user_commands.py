@@ -1,8 +1,7 @@
 """The commands for users and contexts: ``passwd``, ``token``, ``user`` and ``context``.
 
-The commands ``passwd``, ``token`` and ``user``: changes of the users file of a broker on this machine.
-
-They change the file itself, which the broker watches: they need the right to write it, and no running broker.
+The first three change the users file of a broker on this machine. They change the file itself, which the broker
+watches: they need the right to write it, and no running broker.
 """
 
 from __future__ import annotations
@@ -19,7 +18,17 @@ import click
 
 from broker.brokerctl.answers import Exit, Failure
 from broker.brokerctl.command_session import PATH, color, formats, session_of
-from broker.brokerctl.contexts import BUILT_IN, DEFAULT_URL, NAME, Context, Contexts, check, path_of, read, write
+from broker.brokerctl.contexts import (
+    BUILT_IN,
+    DEFAULT_URL,
+    NAME,
+    Context,
+    Contexts,
+    check_context,
+    path_of,
+    read_contexts,
+    write_contexts,
+)
 from broker.brokerctl.output import Column
 
 USERS_FILE = "/etc/elkobroker/users.toml"
@@ -241,7 +250,7 @@ def _asked(name: str) -> str:
         raise Failure("the password is not UTF-8, or too long") from None
 
 
-# The command ``context``: list, use, add and remove the contexts of the file.
+# The command ``context``.
 
 
 @click.group()
@@ -259,7 +268,7 @@ def context() -> None:
 @click.pass_context
 def list_contexts(invocation: click.Context) -> None:
     """List the contexts; a star marks the current one."""
-    contexts = read(path_of(os.environ))
+    contexts = read_contexts(path_of(os.environ))
     current = contexts.current or BUILT_IN
     known = {BUILT_IN: Context(), **contexts.known}
     session = session_of(invocation)
@@ -283,9 +292,9 @@ def list_contexts(invocation: click.Context) -> None:
 def use(name: str) -> None:
     """Make a context the current one, which commands without --context use."""
     path = path_of(os.environ)
-    contexts = read(path)
-    check(contexts.named(name))
-    write(path, attrs.evolve(contexts, current=name))
+    contexts = read_contexts(path)
+    check_context(contexts.named(name))
+    write_contexts(path, attrs.evolve(contexts, current=name))
     click.echo(f"the current context is {name}")
 
 
@@ -307,7 +316,7 @@ def add(name: str, url: str, token_stdin: bool, current: bool, force: bool, **ke
     if not NAME.fullmatch(name):
         raise Failure(f"{name!r} is no name of letters, digits, '_', '.' and '-'", Exit.USAGE)
     path = path_of(os.environ)
-    contexts = read(path)
+    contexts = read_contexts(path)
     if name in contexts.known and not force:
         raise Failure(f"there is a context {name!r} already; --force replaces it")
     for key in ("ca", "cert", "key", "token_file", "password_file"):
@@ -317,9 +326,9 @@ def add(name: str, url: str, token_stdin: bool, current: bool, force: bool, **ke
     if token_stdin:
         keys["token"] = sys.stdin.readline().strip()
     new = Context(url, **keys)
-    check(new)
+    check_context(new)
     known = {**contexts.known, name: new}
-    write(path, Contexts(known, name if current or contexts.current is None else contexts.current))
+    write_contexts(path, Contexts(known, name if current or contexts.current is None else contexts.current))
     click.echo(f"{name} is added to {path}")
 
 
@@ -328,11 +337,11 @@ def add(name: str, url: str, token_stdin: bool, current: bool, force: bool, **ke
 def remove(name: str) -> None:
     """Remove a context from the file."""
     path = path_of(os.environ)
-    contexts = read(path)
+    contexts = read_contexts(path)
     if name not in contexts.known:
         raise Failure(f"there is no context {name!r} in {path}", Exit.NOT_FOUND)
     known = {each: about for each, about in contexts.known.items() if each != name}
-    write(path, Contexts(known, None if contexts.current == name else contexts.current))
+    write_contexts(path, Contexts(known, None if contexts.current == name else contexts.current))
     click.echo(f"{name} is removed")
 
 

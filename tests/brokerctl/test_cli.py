@@ -15,8 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from broker.brokerctl.cli import cli
-from broker.brokerctl.cli import page as manual_page
+from broker.brokerctl.cli import cli, manual_page
 from tests.brokerctl.server import Canned, Recorded, Server, ctl, page
 from tests.integration.daemon import ROOT
 from tests.patience import PATIENCE
