@@ -24,8 +24,8 @@ Rules:
 - ``came`` is called once, when a whole message arrives, with any content.
 - There is one connection attempt, without retries. A peer that refuses or ends it, uses another mechanism or socket
   type, or sends malformed input or input beyond `LIMITS` has not answered; nothing is called then.
-- Input is read in small pieces and handled by the scheduler, as that of a stranger. `LIMITS` bounds all of it together:
-  heartbeats and endless frames are no answer.
+- Input is read in small pieces and handled by the scheduler, always as that of a stranger. `LIMITS` bounds all of it
+  together: heartbeats and endless frames are no answer.
 - Output goes to the kernel when the read that caused it is handled. It is a few hundred bytes; if the kernel has no
   room, the peer does not read, and its connection is closed. So no output is buffered here.
 """
@@ -78,11 +78,6 @@ class ProbeConnection(Scheduled, Protocol):
         """Remaining input allowance in bytes."""
         self._connector: Any = None
         """The connector of Twisted; None before `open` and once the connection is closed or closing."""
-
-    @property
-    def stranger(self) -> bool:
-        """See `Scheduled`: no service authenticates to a probe."""
-        return True
 
     def open(self, reactor: Any, port: int) -> bool:
         """Begin to connect, over IPv4. Returns False if no descriptor is available."""
