@@ -83,7 +83,7 @@ class ConsoleListener:
         """Return the listener as operators see it, if it is open."""
         return place("console", "console", self._listener)
 
-    def carrier(self) -> ConnectionFactory:
+    def connection_factory(self) -> ConnectionFactory:
         """Return the connections, for traces."""
         return self._lines
 

@@ -424,7 +424,7 @@ class Daemon(TwistedService):
     def _connection_factories(self) -> Iterator[ConnectionFactory]:
         yield from self.wires.connection_factories()
         if self.console is not None:
-            yield self.console.carrier()
+            yield self.console.connection_factory()
 
     def _open_access(self, snapshot: Snapshot) -> None:
         """Read the users file. Raises `StartFailed` with the core closed."""

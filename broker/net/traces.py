@@ -138,11 +138,11 @@ class Traces:
 
     def _tap(self) -> None:
         """Set or remove taps, as the present traces need them."""
-        for carrier in self._connection_factories():
+        for factory in self._connection_factories():
             if self._running:
-                carrier.tap(self._is_traced, self._seen)
+                factory.tap(self._is_traced, self._seen)
             else:
-                carrier.untap()
+                factory.untap()
         for socket in self._sockets():
             if self._running:
                 socket.tap(self._datagram)
