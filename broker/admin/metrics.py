@@ -424,7 +424,8 @@ def _add(metrics: dict[str, GaugeMetricFamily], name: str, help: str, wire: str,
     metric.add_metric([wire], value)
 
 
-# Histograms of the loop: the reactor's lag and the scheduler's delay, as `broker.net.loop_probe` measures them.
+# Histograms of the loop: the reactor's lag and the scheduler's delay, as `broker.app.loop_lag` and
+# `broker.net.scheduler_probe` measure them.
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Bounds in seconds: from the scheduler's quantum to a stall. Peers are to be answered within 0.05 s."""

@@ -4,7 +4,7 @@ Rules:
 - A TCP check succeeds when the connection is established; it is closed at once.
 - An HTTP check sends one GET request, over a connection of its own, and succeeds with a status in the range of its
   rule. The head of the response is enough: the body is not read, redirects are not followed, and no more than
-  `broker.net.check_connections.MAX_INPUT` bytes are read.
+  `MAX_INPUT` bytes are read.
 - Names are looked up in threads of the reactor, at most `LOOKUPS` at a time; a check that finds none free is put off.
 - `HOST_RATE` bounds the checks of one address: a peer that offers a thousand services at a foreign address does not
   turn the broker into a flood. A check beyond is put off.

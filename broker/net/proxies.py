@@ -9,8 +9,8 @@ Rules:
 - The proxy sends the header at once, so that a connection that is silent for `HEADER_WITHIN` has none.
 - A client behind a proxy is never exempt from limits as a local peer is, whatever its address.
 - Over HTTP the client is the last address of ``Forwarded`` or ``X-Forwarded-For`` that is no trusted proxy's: the
-  client wrote the part before it. A proxy writes one of these fields, and may pass on the other one as the
-  client wrote it: where they name different clients, neither counts.
+  client wrote the part before it. A proxy writes one of these fields, and may pass on the other one as the client
+  wrote it: where they name different clients, neither counts.
 - A client whose address the proxy does not give, or that is ambiguous, has the proxy's address, and is a client still.
 """
 

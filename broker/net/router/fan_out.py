@@ -4,7 +4,7 @@ Invariants: a message is encoded once for any number of receivers, and their que
 it is sealed for each receiver.
 
 `send_all` and `send_each` repeat the same loop. A common one would cost a call for each receiver, about a tenth of the
-cost of a delivery. Read on in `flush_order` (time of the write) and `backlog` (limits).
+cost of a delivery. `broker.net.router.router_peer.Backlog` has the limits.
 
 Flush order of a ROUTER's connections.
 
