@@ -34,11 +34,9 @@ WRAPPED = ("fsync", "fdatasync", "stat", "lstat", "statvfs", "access", "replace"
 MEMORY = ("/proc/", "/sys/", "/dev/null", "/dev/urandom", "/dev/fd")
 """Paths of files that are on no disk."""
 
-LIBRARIES = (
-    "<frozen importlib", "/linecache.py", "/tokenize.py", "/twisted/internet/unix.py", "/broker/net/unix_socket.py",
-)  # fmt: skip
+LIBRARIES = ("<frozen importlib", "/linecache.py", "/tokenize.py", "/twisted/internet/unix.py")
 """Code whose files are not the daemon's: a module that is imported at its first use, the lines of a traceback, and the
-file of a unix socket, which comes and goes with the port."""
+file of a unix socket, which goes with the port."""
 
 
 ROOT = f"{Path(__file__).parents[1]}/"

@@ -39,6 +39,7 @@ from twisted.python.failure import Failure
 from twisted.python.lockfile import FilesystemLock
 
 from broker import pem
+from broker.blocking import unavoidable
 from broker.config.endpoint import Endpoint, shown_path
 from broker.core.limits import Backoff
 from broker.core.model import Listening
@@ -155,7 +156,8 @@ def _open(reactor: Any, endpoint: Endpoint, factory: Factory) -> IListeningPort:
         mode = UNIX_MODE if endpoint.mode is None else endpoint.mode
         has_file = not endpoint.path.startswith("\0")
         if has_file:
-            clear(endpoint.path)
+            with unavoidable("the file of a unix socket comes and goes with its port"):
+                clear(endpoint.path)
         port = reactor.listenUNIX(endpoint.path, factory, endpoint.backlog, mode, wantPID=has_file)
     else:
         port = _inherited(reactor, endpoint, factory)

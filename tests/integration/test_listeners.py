@@ -170,6 +170,24 @@ def test_the_console_opens_when_its_port_is_free_and_a_reload_tries_at_once(tmp_
             assert daemon.console_port() == port
 
 
+def test_a_unix_socket_opens_over_the_file_of_a_program_that_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "elko.sock"
+    listeners = '[[elko.listeners]]\nname = "main"\nendpoint = "tcp:0:interface=127.0.0.1"\n'
+    listeners += f'[[elko.listeners]]\nname = "local"\nendpoint = "unix:{path}"\n'
+    with socket.socket(socket.AF_UNIX) as foreign:
+        foreign.bind(str(path))
+        foreign.listen()
+        with Daemon(tmp_path, *configured(tmp_path, listeners + OFF)) as daemon:
+            daemon.wait_for(f"elko listener 'local': cannot listen on {path}: Address already in use; ")
+            foreign.close()
+            daemon.wait_for(f"elko listener 'local' on {path} ")
+            with socket.socket(socket.AF_UNIX) as local:
+                local.connect(str(path))
+                peer = Peer(local)
+                peer.send(to="client", op="auth")
+                peer.done()
+
+
 @pytest.mark.parametrize(
     ("wire", "socket_kind", "told"),
     [
