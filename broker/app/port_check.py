@@ -17,7 +17,7 @@ from broker.app.configuration import SCHEMA
 from broker.config.endpoint import Endpoint
 from broker.config.schema import Config
 from broker.config.validate import bindings
-from broker.net.listeners import check_free
+from broker.net.listeners import check_path_free
 
 Trial = tuple[str, str, Callable[[ExitStack], None]]
 """The name of a listener, its address, and a function that binds it until the stack is closed, or raises OSError."""
@@ -67,7 +67,7 @@ def _unix(path: str, bound: ExitStack) -> None:
     if path.startswith("\0"):
         bound.enter_context(socket.socket(socket.AF_UNIX)).bind(path)
         return
-    check_free(path)
+    check_path_free(path)
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)

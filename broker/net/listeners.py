@@ -53,7 +53,7 @@ from broker.net.silent_hosts import end_with_host
 from broker.net.tls import Certificates, TlsFactory
 
 
-def check_free(path: str) -> None:
+def check_path_free(path: str) -> None:
     """Raise OSError if ``path`` exists, unless it is a socket file without a listening process."""
     try:
         mode = os.lstat(path).st_mode
@@ -72,20 +72,20 @@ def check_free(path: str) -> None:
     raise _in_use(path)
 
 
-def clear(path: str) -> None:
+def remove_stale_socket(path: str) -> None:
     """Remove a stale socket file, so that ``path`` can be bound.
 
     Raises OSError for any other file, and if another process has the lock. The lock is held during the removal: a
     process about to bind the path has it, so that its new socket is not mistaken for a stale one.
     """
-    check_free(path)
+    check_path_free(path)
     lock = FilesystemLock(f"{path}.lock")
     if _is_ours(lock.name):
         os.unlink(lock.name)  # left by a dead process with the same ID, as in a restarted container
     if not lock.lock():
         raise _in_use(path)
     try:
-        check_free(path)
+        check_path_free(path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
     finally:
@@ -157,7 +157,7 @@ def _open(reactor: Any, endpoint: Endpoint, factory: Factory) -> IListeningPort:
         has_file = not endpoint.path.startswith("\0")
         if has_file:
             with unavoidable("the file of a unix socket comes and goes with its port"):
-                clear(endpoint.path)
+                remove_stale_socket(endpoint.path)
         port = reactor.listenUNIX(endpoint.path, factory, endpoint.backlog, mode, wantPID=has_file)
     else:
         port = _inherited(reactor, endpoint, factory)

@@ -68,10 +68,11 @@ from broker.net.zmtp.frames import (
 )
 from broker.net.zmtp.version_1 import Version1Decoder, Version1Output
 
-SIZE = 64
-SIGNATURE = 10
-VERSION = 11
-"""Octets up to the end of the major version: both sides send them unconditionally."""
+GREETING_SIZE = 64
+"""Octets of a greeting of version 3."""
+
+SIGNATURE_END, VERSION_END = 10, 11
+"""Octets up to the end of the signature, and of the major version behind it."""
 
 OPENING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03"
 """The broker's signature and major version. The length 1 in the padding is that of an empty identity in ZMTP 1.0."""
@@ -95,7 +96,7 @@ class Greeting:
     signed: bool = True
 
 
-def rest(mechanism: bytes, as_server: bool) -> bytes:
+def greeting_rest(mechanism: bytes, as_server: bool) -> bytes:
     """Return the rest of the broker's greeting after `OPENING`, for a peer of version 3."""
     return bytes((MINOR,)) + mechanism.ljust(20, b"\0") + bytes((as_server,)) + bytes(31)
 
@@ -105,7 +106,7 @@ def is_signed(data: bytes) -> bool:
     return data[:1] == b"\xff" and data[9:10] == b"\x7f"
 
 
-def version(data: bytes, oldest: int = 1) -> int:
+def greeting_version(data: bytes, oldest: int = 1) -> int:
     """Return the major version of the greeting that begins with ``data``: 1, 2 or 3, and 0 while it is unknown.
 
     ``oldest`` is the least version that is spoken. Later ones than 3 count as 3: their peers must downgrade. Raises
@@ -119,29 +120,29 @@ def version(data: bytes, oldest: int = 1) -> int:
         if oldest > 1 or data[0] == 0 or flags > b"\x01":
             raise ZmtpError(Fault.GREETING, f"no greeting of ZMTP: the connection begins with {_shown(data)}")
         return 1 if flags else 0
-    if len(data) < VERSION:
+    if len(data) < VERSION_END:
         return 0
-    major = data[SIGNATURE]
+    major = data[SIGNATURE_END]
     spoken = (1, 2, 2)[major] if major < 3 else 3
     if spoken < oldest:
         raise ZmtpError(Fault.GREETING, f"version {spoken}.0 of ZMTP is not spoken")
     return spoken
 
 
-def parse(data: bytes, oldest: int = 1) -> tuple[Greeting, bytes] | None:
+def parse_greeting(data: bytes, oldest: int = 1) -> tuple[Greeting, bytes] | None:
     """Return the greeting at the beginning of ``data``, and the octets after it; None while it is incomplete.
 
-    Raises `ZmtpError` as `version` does.
+    Raises `ZmtpError` as `greeting_version` does.
     """
-    major = version(data, oldest)
+    major = greeting_version(data, oldest)
     if major in (1, 2):
         signed = is_signed(data)
-        return Greeting(major, 0, signed=signed), data[VERSION:] if signed else data
-    if not major or len(data) < SIZE:
+        return Greeting(major, 0, signed=signed), data[VERSION_END:] if signed else data
+    if not major or len(data) < GREETING_SIZE:
         return None
     mechanism = data[12:32].rstrip(b"\0")
-    minor = data[VERSION] if data[SIGNATURE] == 3 else MINOR
-    return Greeting(3, minor, mechanism, data[32:33] == b"\x01"), data[SIZE:]
+    minor = data[VERSION_END] if data[SIGNATURE_END] == 3 else MINOR
+    return Greeting(3, minor, mechanism, data[32:33] == b"\x01"), data[GREETING_SIZE:]
 
 
 def _shown(data: bytes) -> str:
@@ -270,7 +271,7 @@ class Machine:
 
     def begin(self) -> bytes:
         """Return the octets to send before any input."""
-        first = SIGNATURE if self._mechanism.oldest == 1 else VERSION
+        first = SIGNATURE_END if self._mechanism.oldest == 1 else VERSION_END
         self._opening = OPENING[first:]
         return OPENING[:first]
 
@@ -344,14 +345,14 @@ class Machine:
             mechanism = self._mechanism
             output = b""
             if not self.version:
-                self.version = version(self._held, mechanism.oldest)
+                self.version = greeting_version(self._held, mechanism.oldest)
                 if self._opening and is_signed(self._held):
                     output, self._opening = self._opening, b""
                 if self.version == 3:
-                    output += rest(mechanism.name, mechanism.as_server)
+                    output += greeting_rest(mechanism.name, mechanism.as_server)
                 if output:
                     yield Output(output)
-            parsed = parse(self._held)
+            parsed = parse_greeting(self._held)
             if parsed is None:
                 return
             greeting, self._held = parsed

@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.zmtp import machine as greetings
 from broker.net.zmtp.frames import Fault, FrameLimits, ZmtpError
-from broker.net.zmtp.machine import OPENING, SIZE, Greeting, Machine, Null, parse, rest, version
+from broker.net.zmtp.machine import (
+    GREETING_SIZE,
+    OPENING,
+    SOCKET_TYPES,
+    Greeting,
+    Machine,
+    Null,
+    greeting_rest,
+    greeting_version,
+    parse_greeting,
+)
 from tests.net.zmtp.conversation import GREETING, GREETING_2, PLAIN, SIGNATURE, Side, bytewise, router
 from tests.net.zmtp.curve_sides import client_side, server_side
 
@@ -29,10 +38,10 @@ def refused_after(data: bytes) -> int:
 
 
 def test_our_greeting_is_that_of_libzmq() -> None:
-    assert OPENING + rest(b"NULL", False) == GREETING
-    assert OPENING + rest(b"PLAIN", False) == PLAIN
-    assert len(OPENING + rest(b"CURVE", True)) == SIZE
-    assert (OPENING + rest(b"CURVE", True))[32] == 1
+    assert OPENING + greeting_rest(b"NULL", False) == GREETING
+    assert OPENING + greeting_rest(b"PLAIN", False) == PLAIN
+    assert len(OPENING + greeting_rest(b"CURVE", True)) == GREETING_SIZE
+    assert (OPENING + greeting_rest(b"CURVE", True))[32] == 1
 
 
 def test_greetings_are_read_once_they_are_complete() -> None:
@@ -40,35 +49,35 @@ def test_greetings_are_read_once_they_are_complete() -> None:
     for octets, expected in (
         (GREETING, Greeting(3, 1, b"NULL")),
         (PLAIN, Greeting(3, 1, b"PLAIN")),
-        (OPENING + rest(b"CURVE", True), Greeting(3, 1, b"CURVE", True)),
+        (OPENING + greeting_rest(b"CURVE", True), Greeting(3, 1, b"CURVE", True)),
         (SIGNATURE + b"\x03\0NULL" + bytes(48), Greeting(3, 0, b"NULL")),
     ):
-        for end in range(SIZE):
-            assert parse(octets[:end]) is None
-            assert version(octets[:end]) == (3 if end > 10 else 0)
-        assert parse(octets) == (expected, b"")
-        assert parse(octets + trailing) == (expected, trailing)
+        for end in range(GREETING_SIZE):
+            assert parse_greeting(octets[:end]) is None
+            assert greeting_version(octets[:end]) == (3 if end > 10 else 0)
+        assert parse_greeting(octets) == (expected, b"")
+        assert parse_greeting(octets + trailing) == (expected, trailing)
 
 
 @pytest.mark.parametrize("major", range(3, 256))
 def test_a_later_version_counts_as_ours_whatever_its_minor_version(major: int) -> None:
     minor = 7
-    parsed = parse(SIGNATURE + bytes((major, minor)) + b"NULL" + bytes(48))
+    parsed = parse_greeting(SIGNATURE + bytes((major, minor)) + b"NULL" + bytes(48))
     assert parsed == (Greeting(3, minor if major == 3 else 1, b"NULL"), b"")
 
 
 @pytest.mark.parametrize("revision", [1, 2])
 def test_version_2_ends_at_its_revision(revision: int) -> None:
     octets = SIGNATURE + bytes((revision,)) + GREETING_2[11:]
-    assert [version(octets[:end]) for end in (9, 10, 11, 12)] == [0, 0, 2, 2]
-    assert parse(octets[:10]) is None
-    assert parse(octets) == (Greeting(2, 0), GREETING_2[11:])
+    assert [greeting_version(octets[:end]) for end in (9, 10, 11, 12)] == [0, 0, 2, 2]
+    assert parse_greeting(octets[:10]) is None
+    assert parse_greeting(octets) == (Greeting(2, 0), GREETING_2[11:])
 
 
 def test_the_padding_of_the_signature_may_be_anything() -> None:
     # libzmq has the length of the identity there, for version 1.0.
     octets = b"\xff\x01\x02\x03\x04\x05\x06\x07\x08\x7f" + GREETING[10:]
-    assert parse(octets) == (Greeting(3, 1, b"NULL"), b"")
+    assert parse_greeting(octets) == (Greeting(3, 1, b"NULL"), b"")
 
 
 @pytest.mark.parametrize(
@@ -104,15 +113,15 @@ def test_what_begins_otherwise_is_refused(noise: bytes) -> None:
 
 def test_a_client_refuses_version_1_by_the_first_octet() -> None:
     with pytest.raises(ZmtpError) as refusal:
-        version(b"\x01", oldest=2)
+        greeting_version(b"\x01", oldest=2)
     assert refusal.value.fault is Fault.GREETING
     with pytest.raises(ZmtpError):
-        version(SIGNATURE + b"\0", oldest=2)
+        greeting_version(SIGNATURE + b"\0", oldest=2)
 
 
 def test_the_reason_shows_a_few_octets_and_no_more() -> None:
     with pytest.raises(ZmtpError) as refusal:
-        version(b"GET /a\nb" + b"x" * 60_000)
+        greeting_version(b"GET /a\nb" + b"x" * 60_000)
     assert "GET /a\\nbxxxx" in refusal.value.text
     assert len(refusal.value.text) < 100
 
@@ -131,18 +140,18 @@ def test_another_mechanism_is_refused(mechanism: bytes) -> None:
 
 def test_a_server_refuses_another_server() -> None:
     with pytest.raises(ZmtpError) as refusal:
-        Side(server_side()).take(OPENING + rest(b"CURVE", True))
+        Side(server_side()).take(OPENING + greeting_rest(b"CURVE", True))
     assert refusal.value.fault is Fault.MECHANISM
 
 
 def test_a_client_takes_a_server_that_does_not_say_so() -> None:
     # libzmq leaves the octet zero in both roles.
     for as_server in (False, True):
-        Side(client_side()).take(OPENING + rest(b"CURVE", as_server))
+        Side(client_side()).take(OPENING + greeting_rest(b"CURVE", as_server))
 
 
 def test_as_server_says_nothing_without_a_mechanism() -> None:
-    Side(router()).take(OPENING + rest(b"NULL", True))
+    Side(router()).take(OPENING + greeting_rest(b"NULL", True))
 
 
 def test_neither_side_waits_for_more_than_the_version() -> None:
@@ -160,6 +169,6 @@ def test_a_side_that_does_not_speak_version_1_sends_its_version_at_once(make: Ca
 
 
 def test_socket_types_have_their_numbers_of_version_2() -> None:
-    assert greetings.SOCKET_TYPES[5] == "DEALER"
-    assert greetings.SOCKET_TYPES[6] == "ROUTER"
-    assert greetings.SOCKET_TYPES[10] == "XSUB"
+    assert SOCKET_TYPES[5] == "DEALER"
+    assert SOCKET_TYPES[6] == "ROUTER"
+    assert SOCKET_TYPES[10] == "XSUB"
