@@ -129,7 +129,7 @@ def body(type_: type[T] | None, given: bytes, content_type: str | None) -> T | N
 
     An empty body is an empty object. The Content-Type may be missing or wrong: ``curl -d`` sends that of URL-encoded
     forms, and ``fetch`` in a browser text/plain. A page of another site may send these without being asked; its
-    requests are refused by their Origin and Sec-Fetch-Site (`broker.web.problem`).
+    requests are refused by their Origin and Sec-Fetch-Site (`broker.web.sites`).
     """
     if type_ is None:
         if given:

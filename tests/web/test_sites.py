@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.web.messages import Request
-from broker.web.problem import known_host, same_site
+from broker.web.sites import known_host, same_site
 
 
 @pytest.mark.parametrize(

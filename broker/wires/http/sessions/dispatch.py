@@ -35,7 +35,8 @@ from broker.core.errors import Reason, Refusal
 from broker.web import http_endpoint
 from broker.web.http_endpoint import Answer, Call, Endpoint, Routes
 from broker.web.messages import Outlet, Request, Response, Stream
-from broker.web.problem import Problem, known_host, problem_of, same_site
+from broker.web.problem import Problem, problem_of
+from broker.web.sites import known_host, same_site
 
 LISTENER = "http"
 """The title of the listener, for `Access.allows`."""
