@@ -124,18 +124,17 @@ CACHE = ("Cache-Control", "no-cache")
 """The header of representations with an entity tag: a copy may be kept, and is revalidated at each use."""
 
 
-HEADER = "X-Request-ID"
-
-RAW_HEADER = HEADER.encode()
+REQUEST_ID = "X-Request-ID"
+RAW_REQUEST_ID = REQUEST_ID.encode()
+"""The header with the id of a request."""
 
 MAX_ID = 64
 """Characters of a client's id: a UUID has 36, the id of a trace 55."""
 
-PATTERN = rf"[A-Za-z0-9._-]{{1,{MAX_ID}}}"
+REQUEST_ID_PATTERN = rf"[A-Za-z0-9._-]{{1,{MAX_ID}}}"
 """A well-formed id, as a regular expression: it needs no escape in headers, JSON and lines of the log."""
 
-_GIVEN = re.compile(PATTERN.encode())
-
+_GIVEN = re.compile(REQUEST_ID_PATTERN.encode())
 
 START_BYTES = 4
 """Random bytes of `RequestIds.fresh`: of a thousand starts, two are alike in one case of 8,600."""
@@ -180,7 +179,7 @@ def answer(value: object, status: int = 200) -> Response:
 
 def streamed(body: Iterator[bytes], tag: str | None = None) -> Response:
     """Return an answer whose body is rendered in pieces, with its entity tag if it has one."""
-    headers = [_UNCACHED] if tag is None else [("ETag", tag), ("Cache-Control", "no-cache")]
+    headers = [_UNCACHED] if tag is None else [("ETag", tag), CACHE]
     return Response(body=body, headers=headers)
 
 

@@ -11,24 +11,24 @@ import attrs
 import msgspec
 
 from broker.web.http_endpoint import Endpoint, template_variables
-from broker.web.messages import HEADER, PATTERN
+from broker.web.messages import REQUEST_ID, REQUEST_ID_PATTERN
 from broker.web.problem import MEDIA_TYPE, ProblemDetails
 
 TEMPLATE = "#/components/schemas/{name}"
 
 _ID_PARAMETER = {
-    "name": HEADER,
+    "name": REQUEST_ID,
     "in": "header",
     "required": False,
     "description": "The id of the request in its answer and in the log of the broker; another form of it is ignored.",
-    "schema": {"type": "string", "pattern": f"^{PATTERN}$"},
+    "schema": {"type": "string", "pattern": f"^{REQUEST_ID_PATTERN}$"},
 }
 _ID_HEADER = {
     "description": "The id of the request: the one that it gave, or one of the broker's.",
     "required": True,
-    "schema": {"type": "string", "pattern": f"^{PATTERN}$"},
+    "schema": {"type": "string", "pattern": f"^{REQUEST_ID_PATTERN}$"},
 }
-_ID_HEADERS = {"headers": {HEADER: {"$ref": f"#/components/headers/{HEADER}"}}}
+_ID_HEADERS = {"headers": {REQUEST_ID: {"$ref": f"#/components/headers/{REQUEST_ID}"}}}
 """The header of each answer."""
 
 BEARER, BASIC = "bearer", "basic"
@@ -45,8 +45,8 @@ def document(endpoints: Sequence[Endpoint], title: str, version: str, descriptio
         "info": {"title": title, "version": version, "description": description},
         "paths": paths,
         "components": {
-            "parameters": {HEADER: _ID_PARAMETER},
-            "headers": {HEADER: _ID_HEADER},
+            "parameters": {REQUEST_ID: _ID_PARAMETER},
+            "headers": {REQUEST_ID: _ID_HEADER},
             "schemas": schemas.components,
             "securitySchemes": {
                 BEARER: {"type": "http", "scheme": "bearer"},
@@ -95,7 +95,7 @@ def _operation(endpoint: Endpoint, schemas: _Schemas) -> dict[str, Any]:
             *map(_variable, template_variables(endpoint.path)),
             *_parameters(endpoint.query, schemas),
             *(_header(name, text) for name, text in endpoint.headers.items()),
-            {"$ref": f"#/components/parameters/{HEADER}"},
+            {"$ref": f"#/components/parameters/{REQUEST_ID}"},
         ],
         "responses": _responses(endpoint, schemas),
     }

@@ -22,7 +22,7 @@ from broker.core.errors import Reason
 from broker.net.http.request import HttpRequest
 from broker.net.http.stream_outlet import StreamOutlet
 from broker.net.http.websocket import Upgrade, WebSocket
-from broker.web.messages import HEADER, RAW_HEADER, Response, Stream
+from broker.web.messages import RAW_REQUEST_ID, REQUEST_ID, Response, Stream
 from broker.web.problem import Problem
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Answering:
         if response.status >= 400 and not channel.patient():
             request.last()
         channel.report("out", b"%d %b" % (response.status, response.content_type.encode("latin-1")))
-        headers = [*HEADERS, (HEADER, self._id), *response.headers, ("Date", datetimeToString().decode())]
+        headers = [*HEADERS, (REQUEST_ID, self._id), *response.headers, ("Date", datetimeToString().decode())]
         if not any(name.lower() == "cache-control" for name, _ in response.headers):
             headers.append(NO_STORE)
         body = response.body
@@ -168,14 +168,14 @@ class Answering:
             self.state = "websocket"
             outlet = WebSocket(channel, self._factory, stream, self._over)
             self._outlet = channel.producing = outlet
-            upgrade.accept(channel, [(RAW_HEADER, self._id.encode())])
+            upgrade.accept(channel, [(RAW_REQUEST_ID, self._id.encode())])
             outlet.ws = upgrade.connection
             if not outlet.start():
                 return
             channel.upgrade(outlet)
         else:
             date = ("Date", datetimeToString().decode())
-            headers = [*HEADERS, (HEADER, self._id), *stream.headers, NO_STORE, UNBUFFERED, date]
+            headers = [*HEADERS, (REQUEST_ID, self._id), *stream.headers, NO_STORE, UNBUFFERED, date]
             request.head(200, stream.content_type, headers)
             request.write(b"")  # type: ignore[no-untyped-call]
             if request.method == b"HEAD":

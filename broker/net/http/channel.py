@@ -43,7 +43,7 @@ from broker.net.rate_limits import Complaints
 from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler
-from broker.web.messages import HEADER, RAW_HEADER, RequestIds
+from broker.web.messages import RAW_REQUEST_ID, REQUEST_ID, RequestIds
 
 LENGTH_DIGITS = 15
 """Digits of a Content-Length: a petabyte. Longer numbers are refused unread."""
@@ -210,7 +210,7 @@ class HttpChannel(Scheduled, HTTPChannel):
 
     def identify(self, request: HttpRequest | None) -> None:
         """Give a request its id, the one of its head or another, and find the client for which a proxy sent it."""
-        given = None if request is None else request.requestHeaders.getRawHeaders(RAW_HEADER)
+        given = None if request is None else request.requestHeaders.getRawHeaders(RAW_REQUEST_ID)
         self._request_id = self.factory.ids.choose(given)
         if request is not None:
             # By names in bytes, since values are any bytes: names in text have values in UTF-8.
@@ -451,7 +451,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         request_id = self.request_id
         body, content_type = self.factory.sentence(status, text, request_id)
         head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
-        head += f"{HEADER}: {request_id}\r\n"
+        head += f"{REQUEST_ID}: {request_id}\r\n"
         self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
         self._linger()
 

@@ -46,7 +46,7 @@ from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.proxies import proxied
 from broker.net.rate_limits import Deadlines
 from broker.net.web_origins import Origins, not_allowed
-from broker.web.messages import HEADER, RequestIds
+from broker.web.messages import REQUEST_ID, RequestIds
 from broker.wires.elko.codec import long_poll_messages as wire
 from broker.wires.elko.transports.limits import LongPollLimits, TransportLimits
 from broker.wires.elko.transports.virtual_transport import ID_BITS, Listener, Sockets, VirtualTransport
@@ -322,7 +322,7 @@ class LongPollRequest(HttpRequest):
             if shared_with != "*":
                 # The header depends on the Origin, so that shared caches need Vary.
                 self.responseHeaders.setRawHeaders("Vary", ["Origin"])
-        self.responseHeaders.setRawHeaders(HEADER, [self.request_id])
+        self.responseHeaders.setRawHeaders(REQUEST_ID, [self.request_id])
         super().reply(status, body, content_type, headers)
 
 
