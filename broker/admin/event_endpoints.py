@@ -60,7 +60,18 @@ class EventPosition(NamedTuple):
 
 
 @attrs.frozen
-class EventsQuery:
+class WatchQuery:
+    """The query of a watch. The header Last-Event-ID, which a browser sends when it reconnects, precedes ``since``."""
+
+    since: Annotated[
+        str, Meta(pattern="^([0-9]{1,16}-[0-9]{1,16})?$", description="`EPOCH-REVISION`: events after that place")
+    ] = ""
+    kinds: Annotated[tuple[KindName, ...], Meta(max_length=len(Kind), description="kinds of events; repeatable")] = ()
+    pattern: Annotated[str, Meta(max_length=MAX_TEXT, description="shell pattern of service names")] = "*"
+
+
+@attrs.frozen
+class EventsQuery(WatchQuery):
     """The query of recent events.
 
     Without ``since``, the newest events are returned; with a pattern, those of the newest 2,000. ``kinds`` and
@@ -68,11 +79,6 @@ class EventsQuery:
     or reports a load.
     """
 
-    since: Annotated[
-        str, Meta(pattern="^([0-9]{1,16}-[0-9]{1,16})?$", description="`EPOCH-REVISION`: events after that place")
-    ] = ""
-    kinds: Annotated[tuple[KindName, ...], Meta(max_length=len(Kind), description="kinds of events; repeatable")] = ()
-    pattern: Annotated[str, Meta(max_length=MAX_TEXT, description="shell pattern of service names")] = "*"
     limit: Annotated[int, Meta(ge=1, le=MOST, description="events of the answer")] = PAGE
 
 
@@ -442,17 +448,6 @@ SSE, WEBSOCKET = ServerSentEvents(), WebSocketMessages()
 
 UNKNOWN = EventPosition(0, 0)
 """A place of no registry: its watcher begins with a resync."""
-
-
-@attrs.frozen
-class WatchQuery:
-    """The query of a watch. The header Last-Event-ID, which a browser sends when it reconnects, precedes ``since``."""
-
-    since: Annotated[
-        str, Meta(pattern="^([0-9]{1,16}-[0-9]{1,16})?$", description="`EPOCH-REVISION`: events after that place")
-    ] = ""
-    kinds: Annotated[tuple[KindName, ...], Meta(max_length=len(Kind), description="kinds of events; repeatable")] = ()
-    pattern: Annotated[str, Meta(max_length=MAX_TEXT, description="shell pattern of service names")] = "*"
 
 
 def watch_endpoints(hub: WatchHub) -> list[Endpoint]:

@@ -9,7 +9,7 @@ Rules:
   that it can neither read nor call this server.
 - The pages name all services of the plan. A user who may not find every service is refused them.
 - Each page has two paths: one for clients that have the right by their credentials, and one below a ticket, for
-  browsers whose user has a token (`report_tickets`).
+  browsers whose user has a token.
 
 Tickets for the report of the capacity jobs: how a browser opens it whose user is known by a token.
 
@@ -42,7 +42,7 @@ from broker.access.identity import same_host
 from broker.access.principal import Access, Principal
 from broker.access.registry_reading import RegistryReading
 from broker.admin.broker_tables import REPORT, plan_view
-from broker.admin.table_endpoints import ListQuery, listing
+from broker.admin.table_endpoints import ListQuery, Rows, listing
 from broker.blocking import blocking
 from broker.core.errors import Reason
 from broker.core.interfaces import InThread, IRegistry
@@ -53,7 +53,7 @@ from broker.web.problem import Problem
 
 
 @attrs.frozen
-class PlanAnswer:
+class PlanAnswer(Rows):
     """The capacity plan as it was read last.
 
     ``made`` is the moment for which it was made, ``age`` the time since then in seconds; both are null without a
@@ -64,12 +64,6 @@ class PlanAnswer:
     made: str | None
     age: float | None
     problem: str | None
-    rows: list[dict[str, Any]]
-    total: int
-    offset: int
-    limit: int
-    epoch: int
-    revision: int
 
 
 OLDEST = 8 * DAY

@@ -276,16 +276,10 @@ class HistoryQuery(ListQuery):
 
 
 @attrs.frozen
-class LoadHistories:
+class LoadHistories(Rows):
     """The loads of the last hour. ``step`` is the time between two loads in seconds."""
 
     step: int
-    rows: list[dict[str, Any]]
-    total: int
-    offset: int
-    limit: int
-    epoch: int
-    revision: int
 
 
 def history_endpoints(registry: IRegistry, history: LoadHistory) -> list[Endpoint]:
