@@ -18,7 +18,7 @@ from twisted.internet.task import Clock
 
 from bench.harness import Figure, Scenario, at_most
 from broker.access.principal import Principal
-from broker.admin import event_endpoints, metrics, readiness_endpoints, table_endpoints, why
+from broker.admin import daemon_endpoints, event_endpoints, metrics, table_endpoints, why
 from broker.admin.broker_tables import counter_view, registry_views
 from broker.app.counters import COUNTERS
 from broker.app.daemon import COLLECT_AFTER
@@ -100,7 +100,7 @@ class _Farm:
                 *why.endpoints(registry, self.clock, past, lambda provider: None),
                 *table_endpoints.history_endpoints(registry, past),
                 *event_endpoints.event_endpoints(registry),
-                *readiness_endpoints.health_endpoints(list, list, dict, registry, registry.sizes),
+                *daemon_endpoints.health_endpoints(list, list, dict, registry, registry.sizes),
                 *metrics.endpoints([lambda: metrics.table_metrics(_as_a_wire(views))], lambda reading: ()),
             ]
         )

@@ -6,7 +6,7 @@ Rules:
   ``elko sessions``, or an op with parameters: ``find service=bank wait=5``.
 - A line that begins with the prefix of a dialect is for that one: a message, or an op with parameters:
   ``director find user=user-bob``.
-- Each connection is an administrator's, after the login (`broker.admin.console_login`). With a users file, each
+- Each connection is an administrator's, after the login (`broker.admin.console_input`). With a users file, each
   command needs a right of the operator: "view" for views, and what the sessions of the dialects demand.
 - An order that matches no server is an error here; on the wire it has no answer.
 - Notices of a watch are printed when they happen, between the answers.
@@ -33,7 +33,7 @@ from broker.access.everyone import Everyone
 from broker.access.principal import Access, Principal
 from broker.access.registry_reading import RegistryReading
 from broker.access.request_limits import RequestLimits, unlimited
-from broker.admin.console_login import (
+from broker.admin.console_input import (
     LISTENER,
     ConsoleLogin,
     ConsoleReading,

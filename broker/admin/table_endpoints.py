@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 
 from broker.access.registry_reading import RegistryReading
 from broker.admin.broker_tables import member_row, present_providers, shows_provider
-from broker.admin.readiness_endpoints import Obstacle
+from broker.admin.daemon_endpoints import Obstacle
 from broker.core.cluster.cluster_interfaces import IMembers
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry

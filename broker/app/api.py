@@ -18,10 +18,10 @@ from broker.access.principal import Access
 from broker.access.registry_reading import RegistryReading
 from broker.admin import (
     action_endpoints,
+    daemon_endpoints,
     event_endpoints,
     metrics,
     plan_endpoints,
-    readiness_endpoints,
     table_endpoints,
     why,
 )
@@ -66,8 +66,8 @@ class Sources:
     dialects: Callable[[], Sequence[Dialect]]
     left: why.Left
     listeners: Callable[[], Sequence[Listening]]
-    ready: readiness_endpoints.Reasons
-    degraded: readiness_endpoints.Reasons
+    ready: daemon_endpoints.Reasons
+    degraded: daemon_endpoints.Reasons
     control: IOperations
     plan: IPlan
     access: Access
@@ -92,9 +92,7 @@ class OperatorsApi:
         self._counters = CounterMetrics(shown.documentation)
         orders = Orders(sources.dialects, LISTENER)
         self.endpoints: Sequence[Endpoint] = [
-            *readiness_endpoints.health_endpoints(
-                sources.ready, sources.degraded, self._status, registry, registry.sizes
-            ),
+            *daemon_endpoints.health_endpoints(sources.ready, sources.degraded, self._status, registry, registry.sizes),
             *table_endpoints.verification_endpoints(lambda: core.damages.verify().addErrback(_unreadable)),
             *table_endpoints.cluster_endpoints(core.members, sources.farm),
             *table_endpoints.table_endpoints(self._views, registry),
@@ -113,7 +111,7 @@ class OperatorsApi:
             *metrics.endpoints(
                 (self._counts, self.times.collect, self._tables, self._state, self._cluster, self._process), self._plan
             ),
-            *readiness_endpoints.identity_endpoints(sources.access, LISTENER, shown.version, sources.endpoints),
+            *daemon_endpoints.identity_endpoints(sources.access, LISTENER, shown.version, sources.endpoints),
         ]
 
     def start(self) -> None:

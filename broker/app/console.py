@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from broker.admin.console import ConsoleSession, Shown
-from broker.admin.console_login import ConsoleReader
+from broker.admin.console_input import ConsoleReader
 from broker.app.access import OpenAccess
 from broker.app.core import Core
 from broker.config import daemon_settings

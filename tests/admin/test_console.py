@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from msgspec.structs import FieldInfo
 
 from broker.admin.console import ConsoleSession, Shown
-from broker.admin.console_login import MAX_LINE, ConsoleReader, Line
+from broker.admin.console_input import MAX_LINE, ConsoleReader, Line
 from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason
 from broker.core.model import Launcher

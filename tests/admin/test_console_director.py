@@ -10,7 +10,7 @@ import pytest
 
 from broker.access.principal import Access, Principal
 from broker.admin.console import PRETTY, ConsoleSession, Shown
-from broker.admin.console_login import ConsoleReader, Line
+from broker.admin.console_input import ConsoleReader, Line
 from broker.wires.dialect import Dialect
 from broker.wires.elko.codec.director_messages import ADMIN
 from broker.wires.elko.commands import DIRECTOR, WIDTH, broker_dialect, director_dialect

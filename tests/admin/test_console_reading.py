@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.admin.console_login import MAX_HELD_ROWS
+from broker.admin.console_input import MAX_HELD_ROWS
 from broker.wires.view_scan import ITEMS
 from broker.wires.views import MAX_ROWS
 from tests.admin.test_console import Operator, enter, listed

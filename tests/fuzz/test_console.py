@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
 from broker.admin.console import WORDS, ConsoleSession, Shown
-from broker.admin.console_login import ConsoleReader
+from broker.admin.console_input import ConsoleReader
 from broker.core.errors import Reason
 from broker.core.model import Launcher
 from broker.wires.elko.broker_wire import views

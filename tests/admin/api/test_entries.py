@@ -9,7 +9,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from broker.access.everyone import Everyone
-from broker.admin import readiness_endpoints, table_endpoints, why
+from broker.admin import daemon_endpoints, table_endpoints, why
 from broker.admin.table_endpoints import MAX_IDS
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Auth, Check, CheckState, NotReady, Policy, Provider, Rights, Service
@@ -32,7 +32,7 @@ class Entries(ApiFarm):
             [
                 *why.endpoints(self.registry, self.clock, self.history, lambda provider: self.left.get(provider.id)),
                 *table_endpoints.history_endpoints(self.registry, self.history),
-                *readiness_endpoints.health_endpoints(
+                *daemon_endpoints.health_endpoints(
                     lambda: self.reasons,
                     lambda: self.degraded,
                     lambda: self.status,
@@ -212,7 +212,7 @@ def test_the_state_of_registry_and_journal_is_shown(farm: Entries) -> None:
 
 
 def test_a_user_sees_its_name_and_its_rights(farm: Entries) -> None:
-    site = Site(readiness_endpoints.identity_endpoints(Everyone(), "http", "1", list))
+    site = Site(daemon_endpoints.identity_endpoints(Everyone(), "http", "1", list))
     about = site.get("/v1/whoami")
     assert (about["name"], about["method"], about["users"]) == ("bob", "none", False)
     assert "admin.shutdown" in about["operations"]
@@ -220,7 +220,7 @@ def test_a_user_sees_its_name_and_its_rights(farm: Entries) -> None:
 
 def test_the_document_is_valid(farm: Entries) -> None:
     endpoints = why.endpoints(farm.registry, farm.clock, farm.history, lambda provider: None)
-    document = Site(readiness_endpoints.identity_endpoints(Everyone(), "http", "1", lambda: endpoints)).get(
+    document = Site(daemon_endpoints.identity_endpoints(Everyone(), "http", "1", lambda: endpoints)).get(
         "/openapi.json"
     )
     validate(document)
