@@ -1,6 +1,6 @@
-"""Login at the console: the lines before an operator may give commands.
+"""Input of the console: lines among telnet commands, the login, and lines that wait for the end of a command.
 
-States, and what a line is in each:
+States of the login, and the meaning of a line in each:
 - ``USER``: ``login NAME``, or ``token TOKEN``.
 - ``SECRET``: the password of that user; an empty line returns to ``USER``.
 - ``CHECKING``: none; lines wait for the check of the password.
@@ -9,10 +9,8 @@ States, and what a line is in each:
 Without a users file, a peer enters at once. So does one that has a client certificate of a user, or rights without a
 user.
 
-The reading of a view for the console, in turns of the reactor: a table of 100,000 rows delays no peer; and the wait
-for the answer of a command.
-
-Lines that the operator types meanwhile are held, and carried out in order afterwards.
+A view is read in turns of the reactor: a table of 100,000 rows delays no peer. Lines that the operator types meanwhile,
+or while an answer is awaited, are held, and carried out in order afterwards.
 """
 
 from __future__ import annotations
@@ -166,8 +164,8 @@ def _ignore(_: object) -> None:
     """Do nothing with what comes after the end."""
 
 
-MAX_HELD_ROWS = 100
-"""Lines that may be typed while a view is read: a script that sends more waits for the answers."""
+MAX_HELD_COMMANDS = 100
+"""Lines that may be typed while a command is carried out: a script that sends more waits for the answers."""
 
 Later = Callable[[Callable[[], None]], object]
 """Calls a function in the next turn of the reactor."""
@@ -199,8 +197,8 @@ class ConsoleReading:
 
     def hold(self, line: str) -> None:
         """Hold a line. Raises `Refusal` LIMIT if there are too many."""
-        if len(self._held) >= MAX_HELD_ROWS:
-            raise Refusal(Reason.LIMIT, f"a command is being carried out, and {MAX_HELD_ROWS} wait already")
+        if len(self._held) >= MAX_HELD_COMMANDS:
+            raise Refusal(Reason.LIMIT, f"a command is being carried out, and {MAX_HELD_COMMANDS} wait already")
         self._held.append(line)
 
     def begin(self, view: AnyView, pattern: str, reading: RegistryReading) -> None:
@@ -225,7 +223,7 @@ class ConsoleReading:
         self._pieces = self._answer = None
         self._held.clear()
         # They refer to the session: without the cycle, no garbage collection is needed.
-        self._show = self._resume = _ignore_result
+        self._show = self._resume = _ignore
         self.done = lambda: None
 
     def _step(self) -> None:
@@ -247,10 +245,6 @@ class ConsoleReading:
             self._resume(self._held.popleft())
         if not self.busy:
             self.done()
-
-
-def _ignore_result(_: object) -> None:
-    """Do nothing with what comes after the end."""
 
 
 # The input of an operator's connection: lines of text, with telnet commands (RFC 854) among them.

@@ -1,4 +1,4 @@
-"""Endpoints of health: alive, ready, and the state of the daemon."""
+"""Endpoints of the daemon itself: its health and its state, the user of a request, and the document of the API."""
 
 from __future__ import annotations
 

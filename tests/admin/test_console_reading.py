@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.admin.console_input import MAX_HELD_ROWS
+from broker.admin.console_input import MAX_HELD_COMMANDS
 from broker.wires.view_scan import ITEMS
 from broker.wires.views import MAX_ROWS
 from tests.admin.test_console import Operator, enter, listed
@@ -63,10 +63,10 @@ def test_commands_that_are_typed_meanwhile_are_answered_afterwards_in_order(turn
 
 def test_the_number_of_held_commands_is_bounded(turns: Turns) -> None:
     turns.operator.type("farm names *-0042")
-    assert turns.operator.type(*["version"] * MAX_HELD_ROWS) == ""
+    assert turns.operator.type(*["version"] * MAX_HELD_COMMANDS) == ""
     assert "wait already" in turns.operator.type("version")
     turns.run()
-    assert turns.operator.read().count("elkobroker 1.2") == MAX_HELD_ROWS
+    assert turns.operator.read().count("elkobroker 1.2") == MAX_HELD_COMMANDS
 
 
 def test_the_last_answers_are_printed_after_the_end_of_input(turns: Turns) -> None:

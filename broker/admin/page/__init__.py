@@ -1,1 +1,1 @@
-"""The page at ``/``: a client of the HTTP API in plain HTML, CSS and JavaScript, and the endpoints of its files."""
+"""The page at ``/``: a client of the HTTP API in plain HTML, CSS and JavaScript."""
