@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import attrs
 from msgspec import Meta
@@ -19,7 +19,7 @@ from twisted.internet.defer import Deferred
 from broker.access import acts
 from broker.access.acts import Act, Audit, Rejected
 from broker.access.principal import Principal
-from broker.core.control import Drain, IOperations, KeyChange, KeyState, LogLevels, ReloadResult, Trace
+from broker.core.control import Drain, IOperations, KeyChange, KeyState, LevelName, LogLevels, ReloadResult, Trace
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IControl, ILaunchers, IRegistry
 from broker.core.model import BROKER, MAX_NAME, MAX_TEXT
@@ -265,7 +265,6 @@ def _object(call: Call) -> str:
 
 # Endpoints of control: configuration and reload, drain, disconnection, log levels, and traces of peers.
 
-Level = Literal["debug", "info", "warn", "error"]
 Seconds = Annotated[float, Meta(ge=0, le=86_400, description="seconds")]
 
 DRAIN_SECONDS = 30.0
@@ -327,8 +326,8 @@ class Disconnected:
 class Levels:
     """Changes of log levels. null removes the exception of a module or wire."""
 
-    level: Level | None = None
-    modules: Annotated[dict[str, Level | None], Meta(max_length=100)] = attrs.field(factory=dict)
+    level: LevelName | None = None
+    modules: Annotated[dict[str, LevelName | None], Meta(max_length=100)] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -381,7 +380,7 @@ def control_endpoints(control: IOperations, audit: Audit, listener: str) -> list
         return answer(control.log_levels())
 
     def set_levels(call: Call) -> Response:
-        modules: Mapping[str, Level | None] = call.body.modules
+        modules: Mapping[str, LevelName | None] = call.body.modules
         return answer(control.set_log_levels(call.body.level, modules))
 
     def traces(call: Call) -> Response:

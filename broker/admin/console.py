@@ -22,7 +22,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import attrs
 import msgspec
@@ -33,6 +33,7 @@ from broker.access.everyone import Everyone
 from broker.access.principal import Access, Principal
 from broker.access.registry_reading import RegistryReading
 from broker.access.request_limits import RequestLimits, unlimited
+from broker.admin.action_endpoints import DRAIN_SECONDS, TRACE_SECONDS
 from broker.admin.console_input import (
     LISTENER,
     ConsoleLogin,
@@ -50,11 +51,7 @@ from broker.wires.counter import Documentation
 from broker.wires.dialect import Dialect, Dialogue
 from broker.wires.views import AnyView
 
-DRAIN_SECONDS = 30.0
-TRACE_SECONDS = 60.0
-"""Seconds of a drain and of a trace without a time."""
-
-LEVELS = ("debug", "info", "warn", "error")
+LEVELS: tuple[LevelName, ...] = get_args(LevelName)
 RESET = "default"
 """Typed in the place of a level: it removes an exception."""
 
