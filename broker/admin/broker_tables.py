@@ -19,6 +19,7 @@ from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, DESCRIPTIONS, CheckState, Listening, Provider, Service
 from broker.core.plan import IPlan, Plan, PlannedService, Verdict
 from broker.wall_clock import wall
+from broker.web.messages import moment
 from broker.wires.counter import Documentation
 from broker.wires.views import AnyView, Column, Row, View
 
@@ -82,7 +83,7 @@ def registry_views(registry: IRegistry, clock: IReactorTime, here: str = "") -> 
             (*SERVICE_COLUMNS, *holder),
             partial(_services, registry),
             partial(service_row, registry, here=here),
-            _names,
+            _service_names,
             tagged=True,
             shown=lambda reading, service: reading.shows(service.name),
         ),
@@ -92,7 +93,7 @@ def registry_views(registry: IRegistry, clock: IReactorTime, here: str = "") -> 
             "labels or wires.",
             (*LOAD_COLUMNS, *holder),
             partial(present_providers, registry),
-            partial(_load, here=here),
+            partial(_load_row, here=here),
             lambda provider: (provider.label, provider.wire),
             tagged=True,
             shown=shows_provider,
@@ -115,7 +116,7 @@ def shows_provider(reading: RegistryReading, provider: Provider) -> bool:
     return reading.shows_any(service.name for service in provider.services)
 
 
-def _names(service: Service) -> Iterator[str]:
+def _service_names(service: Service) -> Iterator[str]:
     yield service.name
 
 
@@ -163,7 +164,7 @@ def service_row(registry: IRegistry, service: Service, here: str = "") -> Row:
     return about
 
 
-def _load(provider: Provider, here: str) -> Row:
+def _load_row(provider: Provider, here: str) -> Row:
     row: dict[str, object] = {
         "provider": provider.id,
         "wire": provider.wire,
@@ -193,12 +194,12 @@ def listener_view(states: Callable[[], Sequence[Listening]], clock: IReactorTime
         "Shows the listeners of the daemon. A pattern selects names.",
         LISTENER_COLUMNS,
         states,
-        partial(_listener, clock),
+        partial(_listener_row, clock),
         lambda listening: (listening.name,),
     )
 
 
-def _listener(clock: IReactorTime, listening: Listening) -> Row:
+def _listener_row(clock: IReactorTime, listening: Listening) -> Row:
     about: dict[str, object] = {
         "name": listening.name,
         "where": listening.where,
@@ -264,12 +265,12 @@ def certificate_view(shown: Certificates, clock: IReactorTime) -> AnyView:
         "Shows the TLS certificates of the listeners. A pattern selects files and names.",
         CERTIFICATE_COLUMNS,
         shown,
-        partial(_certificate, clock),
+        partial(_certificate_row, clock),
         lambda each: (each.path, *each.names),
     )
 
 
-def _certificate(clock: IReactorTime, certificate: Certificate) -> Row:
+def _certificate_row(clock: IReactorTime, certificate: Certificate) -> Row:
     now = wall(clock)
     return {
         "certificate": certificate.path,
@@ -344,13 +345,13 @@ def checks_view(targets: Callable[[], Iterable[TargetInfo]], clock: IReactorTime
         "Shows the health checks, the oldest first. A pattern selects services, addresses, states or wires.",
         CHECK_COLUMNS,
         targets,
-        partial(_target, clock),
+        partial(_check_row, clock),
         lambda info: (*info.subjects, info.question.hostport, info.check.state.value, info.question.wire),
         shown=lambda reading, info: all(map(reading.shows, info.subjects)),
     )
 
 
-def _target(clock: IReactorTime, info: TargetInfo) -> Row:
+def _check_row(clock: IReactorTime, info: TargetInfo) -> Row:
     question = info.question
     row: dict[str, object] = {"kind": question.rule.kind.value, "subjects": list(info.subjects), "services": info.count}
     if question.wire:
@@ -411,7 +412,7 @@ def cluster_views(members: IMembers, owners: IQueueOwners) -> list[AnyView]:
             "Shows the owners of durable queues. A pattern selects queues or owners.",
             CLAIM_COLUMNS,
             owners.claims,
-            _claim,
+            _claim_row,
             _claim_keys,
         ),
     ]
@@ -435,7 +436,7 @@ def member_row(health: MemberHealth) -> Row:
     }
 
 
-def _claim(claim: Claim) -> Row:
+def _claim_row(claim: Claim) -> Row:
     space, name, owner = claim
     row = {"queue": name, "space": space, "owner": owner.owner}
     return {**row, "endpoint": owner.endpoint} if owner.endpoint else row
@@ -516,13 +517,13 @@ def plan_view(plan: IPlan, clock: IReactorTime) -> AnyView:
         "Shows the verdict of the capacity plan on each service, the worst first. A pattern selects names.",
         PLAN_COLUMNS,
         items,
-        partial(_row, clock),
+        partial(_plan_row, clock),
         lambda item: (item[1].name,),
         shown=lambda reading, item: reading.shows(item[1].name),
     )
 
 
-def _row(clock: IReactorTime, item: tuple[Plan, PlannedService]) -> Row:
+def _plan_row(clock: IReactorTime, item: tuple[Plan, PlannedService]) -> Row:
     plan, service = item
     now = wall(clock)
     days = service.days_until_short(now)
@@ -530,7 +531,7 @@ def _row(clock: IReactorTime, item: tuple[Plan, PlannedService]) -> Row:
         "name": service.name,
         "verdict": service.verdict.value,
         "days_until_short": None if days is None else round(days, 2),
-        "short_at": None if service.short_at is None else _utc_text(service.short_at),
+        "short_at": None if service.short_at is None else moment(service.short_at),
         "add": service.add,
         "free": service.free or None,
         "has": service.has,
@@ -544,7 +545,3 @@ def _row(clock: IReactorTime, item: tuple[Plan, PlannedService]) -> Row:
         "age": round(now - plan.made),
     }
     return {name: value for name, value in row.items() if value is not None}
-
-
-def _utc_text(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -29,7 +29,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
-from broker.admin.table_endpoints import MAX_TEXT, MOST, PAGE
+from broker.admin.table_endpoints import MAX_LIMIT, MAX_TEXT, PAGE
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import Change, Kind, Load, Service
@@ -79,7 +79,7 @@ class EventsQuery(WatchQuery):
     or reports a load.
     """
 
-    limit: Annotated[int, Meta(ge=1, le=MOST, description="events of the answer")] = PAGE
+    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="events of the answer")] = PAGE
 
 
 @attrs.frozen

@@ -208,10 +208,10 @@ def cluster_metrics(members: IMembers) -> Iterator[Metric]:
         return
     health = members.health()
     yield GaugeMetricFamily("elkobroker_cluster_members", "Brokers of the cluster now.", len(health))
-    lag = _family("member_lag_seconds", "Time from a write to etcd until the member sees it, as it measures it.")
-    linked = _family("member_linked", "1 if the link to the member is open; this broker itself has none.")
-    draining = _family("member_draining", "1 while the member sends its peers away.")
-    providers = _family("member_providers", "Providers that are registered at the member.")
+    lag = _member_gauge("member_lag_seconds", "Time from a write to etcd until the member sees it, as it measures it.")
+    linked = _member_gauge("member_linked", "1 if the link to the member is open; this broker itself has none.")
+    draining = _member_gauge("member_draining", "1 while the member sends its peers away.")
+    providers = _member_gauge("member_providers", "Providers that are registered at the member.")
     for each in health:
         labels = [each.member.name]
         if each.lag is not None:
@@ -223,7 +223,7 @@ def cluster_metrics(members: IMembers) -> Iterator[Metric]:
     yield from (lag, linked, draining, providers)
 
 
-def _family(name: str, help: str) -> GaugeMetricFamily:
+def _member_gauge(name: str, help: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"elkobroker_cluster_{name}", help, labels=["member"])
 
 
@@ -266,7 +266,7 @@ def plan_metrics(plan: IPlan, reading: RegistryReading = EVERY_ENTRY) -> Iterato
     )
 
 
-_PAGE = resource.getpagesize()
+_PAGE_SIZE = resource.getpagesize()
 _registry = CollectorRegistry()
 _OTHERS = (PlatformCollector(_registry), GCCollector(_registry))
 
@@ -285,7 +285,7 @@ def process_metrics(started: float) -> Iterator[Metric]:
     )
     try:
         with open("/proc/self/statm", "rb") as file:
-            virtual, resident = (int(each) * _PAGE for each in file.read().split()[:2])
+            virtual, resident = (int(each) * _PAGE_SIZE for each in file.read().split()[:2])
         descriptors = os.stat("/proc/self/fd").st_size
     except (OSError, ValueError):
         pass

@@ -154,7 +154,7 @@ def plan_endpoints(plan: IPlan, registry: IRegistry, clock: Any) -> list[Endpoin
 LIFETIME = 900.0
 """Seconds for which a ticket is good: the time to read the report, and to follow its links."""
 
-MOST = 1_000
+MAX_TICKETS = 1_000
 """Tickets at a time, of some 500 bytes each. Beyond it the oldest one ends: the page gets another for each click."""
 
 RANDOM = 16
@@ -185,7 +185,7 @@ class ReportTickets:
     def give(self, principal: Principal) -> str:
         """Return a new ticket for that user at their address."""
         now = self._clock.seconds()
-        while self._given and (len(self._given) >= MOST or next(iter(self._given.values())).end <= now):
+        while self._given and (len(self._given) >= MAX_TICKETS or next(iter(self._given.values())).end <= now):
             self._given.popitem(last=False)
         ticket = secrets.token_urlsafe(RANDOM)
         self._given[ticket] = _Ticket(principal, now + LIFETIME)
@@ -195,16 +195,16 @@ class ReportTickets:
         """Raise `Problem` 404 unless the ticket permits a peer at that address to read the report now."""
         found = self._given.get(ticket)
         if found is None or found.end <= self._clock.seconds() or not same_host(found.principal.address, address):
-            raise _unknown()
+            raise _unknown_ticket()
         principal = found.principal
         grants = self._access.grants(principal, self._listener)
         may = grants.may(OPERATION) and RegistryReading.of(grants).every
         if not may or not self._access.stands(principal):
             del self._given[ticket]
-            raise _unknown()
+            raise _unknown_ticket()
 
 
-def _unknown() -> Problem:
+def _unknown_ticket() -> Problem:
     return Problem(404, "this link has ended: open the report from the page again", Reason.UNKNOWN_TARGET)
 
 
@@ -253,7 +253,7 @@ def report_endpoints(plan: Callable[[], str | None], in_thread: InThread, ticket
 
     def by_credentials(handler: Callable[[Call], Deferred[Response]]) -> Callable[[Call], Deferred[Response]]:
         def checked(call: Call) -> Deferred[Response]:
-            _check(call)
+            _check_reading(call)
             return handler(call)
 
         return checked
@@ -266,7 +266,7 @@ def report_endpoints(plan: Callable[[], str | None], in_thread: InThread, ticket
         return checked
 
     def ticket(call: Call) -> Response:
-        _check(call)
+        _check_reading(call)
         return answer(TicketAnswer(f"{TICKETS}/{tickets.give(call.principal)}/", LIFETIME), 201)
 
     def service(call: Call) -> Deferred[Response]:
@@ -328,7 +328,7 @@ def read_report(path: str) -> Response:
     return Response(200, body, "text/html; charset=utf-8", _HEADERS)
 
 
-def _check(call: Call) -> None:
+def _check_reading(call: Call) -> None:
     if not RegistryReading.of(call.grants).every:
         raise Problem(403, "the report names all services: this user may not find all of them", Reason.FORBIDDEN)
 

@@ -28,7 +28,7 @@ from broker.wires.views import AnyView, Column, Row, View, join
 PAGE = 100
 """Rows of a page by default."""
 
-MOST = 1_000
+MAX_LIMIT = 1_000
 """Rows of the largest page: some 3 ms of work, in pieces."""
 
 MAX_TEXT = 255
@@ -50,7 +50,7 @@ class ListQuery:
         ""
     )
     offset: Annotated[int, Meta(ge=0, le=MAX_OFFSET, description="rows to skip")] = 0
-    limit: Annotated[int, Meta(ge=1, le=MOST, description="rows of the page")] = PAGE
+    limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="rows of the page")] = PAGE
     where: Annotated[
         tuple[Annotated[str, Meta(max_length=2 * MAX_TEXT)], ...],
         Meta(max_length=MAX_CONDITIONS, description="`column=value`: rows whose column has that value; repeatable"),
@@ -254,7 +254,7 @@ class _Tables:
 
 # The endpoint of the loads of the last hour.
 
-COLUMNS = (
+HISTORY_COLUMNS = (
     Column("provider", "Id of the provider"),
     Column("label", "Label that it gave"),
     Column("load", "Load that it reported last"),
@@ -284,11 +284,11 @@ class LoadHistories(Rows):
 
 def history_endpoints(registry: IRegistry, history: LoadHistory) -> list[Endpoint]:
     """Return the endpoint of load histories."""
-    every = _view(history, lambda: present_providers(registry))
+    every = _history_view(history, lambda: present_providers(registry))
 
     def handle(call: Call) -> Response:
         ids = call.query.provider
-        view = _view(history, lambda: _present(registry, ids)) if ids else every
+        view = _history_view(history, lambda: _present(registry, ids)) if ids else every
         return listing(call, view, registry, {"step": STEP})
 
     return [
@@ -308,7 +308,7 @@ def _present(registry: IRegistry, ids: Iterable[int]) -> Iterator[Provider]:
     return (provider for id in ids if (provider := registry.provider(id)) is not None)
 
 
-def _view(history: LoadHistory, providers: Callable[[], Iterable[Provider]]) -> AnyView:
+def _history_view(history: LoadHistory, providers: Callable[[], Iterable[Provider]]) -> AnyView:
     def row(provider: Provider) -> Row:
         loads = history.of(provider.id)
         return {"provider": provider.id, "label": provider.label, "load": provider.load, "loads": loads}
@@ -316,7 +316,7 @@ def _view(history: LoadHistory, providers: Callable[[], Iterable[Provider]]) -> 
     return View(
         "broker history",
         "Shows the loads of the last hour by provider. A pattern selects labels or wires.",
-        COLUMNS,
+        HISTORY_COLUMNS,
         providers,
         row,
         lambda provider: (provider.label, provider.wire),

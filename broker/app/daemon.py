@@ -28,17 +28,17 @@ from twisted.logger import Logger
 from broker import blocking
 from broker.access.guarded_reading import BadUsers
 from broker.access.login_gate import MAX_ENTRIES
-from broker.admin import page_files as page
+from broker.admin import page_files
 from broker.admin.broker_tables import (
     CertificateWatch,
     certificate_view,
     checks_view,
     cluster_views,
+    counter_view,
+    listener_view,
     plan_view,
     registry_views,
 )
-from broker.admin.broker_tables import counter_view as counters_view
-from broker.admin.broker_tables import listener_view as listeners_view
 from broker.admin.console import ControlWords, Shown
 from broker.app import descriptors, readiness
 from broker.app.access import OpenAccess, open_access
@@ -184,7 +184,7 @@ class Daemon(TwistedService):
     def _start(self) -> None:
         # From files, and kept: requests find them there.
         version()
-        page.endpoints()
+        page_files.endpoints()
         self._started = self._reactor.seconds()
         most = descriptors.raise_limit()
         self._pool = descriptors.pool(self._config, most)
@@ -520,12 +520,12 @@ class Daemon(TwistedService):
     def _shown(self) -> Shown:
         """Return the state for operators."""
         own = [
-            listeners_view(self.retries.states, self._reactor),
+            listener_view(self.retries.states, self._reactor),
             *registry_views(self.core.registry, self._reactor, self.core.members.name),
             *cluster_views(self.core.members, self.core.owners),
             *([] if self.membership is None else self.membership.views()),
             checks_view(self.checks.schedule.targets, self._reactor),
-            counters_view(self.counters.all, self._documentation),
+            counter_view(self.counters.all, self._documentation),
             certificate_view(self._certificates, self._reactor),
             plan_view(self.plan, self._reactor),
             self._events.notifications.view(),
@@ -541,7 +541,7 @@ class Daemon(TwistedService):
         )
 
     def _endpoints(self) -> list[Endpoint]:
-        return [*page.endpoints(), *self.api.endpoints, *self.wires.endpoints()]
+        return [*page_files.endpoints(), *self.api.endpoints, *self.wires.endpoints()]
 
     def _sources(self) -> Sources:
         """Return what the HTTP API shows and controls."""

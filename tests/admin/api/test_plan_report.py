@@ -16,7 +16,7 @@ from broker.access.grants import SERVICE, Grants, NameSet
 from broker.access.principal import Principal
 from broker.admin import plan_endpoints
 from broker.admin.broker_tables import REPORT
-from broker.admin.plan_endpoints import LIFETIME, MOST, NewTicket, ReportTickets
+from broker.admin.plan_endpoints import LIFETIME, MAX_TICKETS, NewTicket, ReportTickets
 from broker.web.http_endpoint import Call, NoParameters, Routes
 from broker.web.messages import Request, Response
 from broker.web.problem import Problem
@@ -195,9 +195,9 @@ def test_a_ticket_ends_with_the_rights_of_its_user(plan: Path, attribute: str, l
 def test_tickets_are_bounded_and_forgotten(plan: Path) -> None:
     desk = Desk(plan)
     first, second = desk.ticket(), desk.ticket()
-    for _ in range(MOST - 1):
+    for _ in range(MAX_TICKETS - 1):
         desk.ticket()
-    assert len(desk.tickets) == MOST
+    assert len(desk.tickets) == MAX_TICKETS
     assert [desk.status(f"{root}report.html") for root in (first, second)] == [404, 200]
     desk.clock.advance(LIFETIME)
     desk.ticket()
