@@ -9,7 +9,7 @@ Rules:
   than a later one to a name that both may match, the later one is written as a comment (`Imported.conflicts`).
 - With a users file (``access.file``), its text is kept, and rights of the empty user become those of ``anonymous``.
 
-The module reads files and changes none. It knows the former keys by their names only: no section has them now.
+The module writes new files and changes none. It knows the former keys by their names only: no section has them now.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ class State(enum.Enum):
 
 
 class Sessions:
-    """Sessions of a member, with its parts; `broker.cluster.member_sessions.Session`. The arguments are those of
+    """Sessions of a member, with its parts; `Session`. The arguments are those of
     `broker.cluster.cluster.Cluster`.
 
     ``count`` is the number of sessions so far, ``losses`` that of leases that ended meanwhile; ``trouble`` says why

@@ -12,7 +12,7 @@ Rules:
   these members need a moment to write them again. The time begins again with each watch, since etcd that this member
   cannot reach may be away for the others, too.
 
-WatchHeartbeat: each member puts a counter every `beat` seconds, and waits for it in its own watch.
+Heartbeat of the watch: each member puts a counter every `beat` seconds, and waits for it in its own watch.
 
 Rules:
 - The time from the transaction with a beat to its arrival is the member's *lag*.

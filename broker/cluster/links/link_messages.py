@@ -1,4 +1,4 @@
-"""Codec of links: control messages, as values.
+"""Control messages of links, as values; the settings and limits of links; and the link to one other member.
 
 A message of a link has the name of its channel in the first frame. An empty name is that of control messages, whose
 second frame is one of the words below::

@@ -27,8 +27,6 @@ import attrs
 
 from broker.core.model import Check, CheckState, Policy
 
-# Rules of health checks: which services are checked, by what, how often, and what follows from a failure.
-
 
 class CheckKind(enum.StrEnum):
     """Kind of a check: the ping of the service's own wire, a TCP connection, or an HTTP request."""

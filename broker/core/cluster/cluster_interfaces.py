@@ -1,8 +1,8 @@
 """Interfaces of a cluster: what the core, the wires and the operators' side require of the other brokers.
 
 A broker is a *member* of a cluster under a unique name. The *holder* of a provider is the broker at which the provider
-is registered; `broker.core.model.Provider.broker` names it. A broker without a cluster uses
-`broker.core.cluster.cluster_interfaces`, which implements all of this without any other broker.
+is registered; `broker.core.model.Provider.broker` names it. A broker without a cluster uses `Single`, which
+implements all of this without any other broker.
 """
 
 from __future__ import annotations

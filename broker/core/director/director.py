@@ -1,10 +1,9 @@
 """The director: places users into contexts on a farm of Context Servers.
 
 This module joins the parts; the rules of each are at the head of its module. `farm` keeps the servers and their
-reports, `presence` the open contexts and their users, `placement` chooses the server or context of a reservation,
-`reservations` keeps those that are unused, `reservation_quotas` limits their number, `targets` selects the recipients
-of a message, and `dump` lists the farm for administrators. The interface is `interfaces.IDirector`; the wire is
-`broker.wires.elko.sessions.director_session`.
+reports, `presence` the open contexts and their users, `placement` chooses the server or context of a reservation, and
+`reservations` keeps those that are unused, and limits their number. The interface is `director_interfaces.IDirector`;
+the wire is `broker.wires.elko.sessions.director_session`.
 
 Dumps of the farm for administrators, as lazy pieces.
 
@@ -164,7 +163,7 @@ def _present(servers: Iterable[Server]) -> tuple[Server, ...]:
 class Director:
     """The implementation of `IDirector`, which documents each method. ``clock`` gives the time.
 
-    ``here`` is the name of this broker, empty without a cluster; see `sharing.shared_director`.
+    ``here`` is the name of this broker, empty without a cluster; see `broker.core.director.sharing.shared_director`.
     """
 
     def __init__(self, clock: IReactorTime, settings: DirectorSettings | None = None, here: str = "") -> None:

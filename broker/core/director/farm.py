@@ -12,8 +12,8 @@ Rules:
 - Directors that share their servers (`sharing`) all come to the same result: of equal keys, the server whose broker is
   the first by name wins; and the `Close` is sent by that broker alone (`Server.home`).
 - When the last link of a server ends, first its users leave, then its contexts close, then its reservations end. For a
-  large server that takes several turns of the reactor (`cleanup`). No user is sent there meanwhile, and a context of it
-  that is requested or reported is closed at once.
+  large server that takes several turns of the reactor (`farm_tables.Cleanup`). No user is sent there meanwhile, and a
+  context of it that is requested or reported is closed at once.
 
 Server selection for a new context: the least loaded server that serves the family and speaks the protocol.
 

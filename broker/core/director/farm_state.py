@@ -3,15 +3,16 @@
 Rules:
 - The addresses, families and capacity of a server are merged from the reports of its links (`Server.settle`).
 - The reporters of a context or user are a bit set, with one bit for each link of the server.
-- A server without links is gone, and counts as full. Its contexts may still await their cleanup: see `cleanup`.
+- A server without links is gone, and counts as full. Its contexts may still await their cleanup: see
+  `farm_tables.Cleanup`.
 - A choice that meets a full server or clone sets it aside, until it has room: no choice passes the same full one twice.
 
 The classes keep themselves consistent; `farm`, `reservations` and `placement` change them.
 
 Limits of the director's tables, each with its unit and reason.
 
-Limits that are configured are in `DirectorSettings`. docs/protocols/elko-director.md lists these, and a test compares
-both.
+Limits that are configured are in `director_interfaces.DirectorSettings`. docs/protocols/elko-director.md lists
+these, and a test compares both.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class RoomWaiter(Protocol):
 
 
 class CloneGroup(Protocol):
-    """The clone set of a context; see `clones.CloneSet`."""
+    """The clone set of a context; see `farm_tables.CloneSet`."""
 
     def refresh(self, context: OpenContext) -> None:
         """Take note of a change of the context's users, reservations, capacity or gate."""
@@ -109,7 +110,7 @@ class Server:
         self.load = 0.0
         """The last reported load, and an estimate for each context that was placed here since."""
         self.weight = 0.0
-        """The same, and an estimate for contexts that the report could not include: see `server_selection`."""
+        """The same, and an estimate for contexts that the report could not include: see `farm`."""
         self.contexts: dict[str, OpenContext] = {}
         """All contexts that its links report, including hidden ones."""
         self.users = 0
@@ -410,7 +411,7 @@ MAX_USERS_IN_CONTEXT = 10_000
 """Users in one context. It bounds the cost of one piece of a dump to about a millisecond."""
 
 MAX_USERS = 30_000
-"""Users on one server. It bounds the cost of a server's end without `cleanup` to some 45 ms, and its memory to some 10
+"""Users on one server. It bounds the cost of a server's end without `Cleanup` to some 45 ms, and its memory to some 10
 MB."""
 
 MAX_RESERVATIONS = 200_000

@@ -5,7 +5,7 @@ Rules:
   name then replaces it; else the context is placed on the server with the least load, where its first user opens it.
 - Until it is open, all requests for it are sent to the same server. For a clone set, only as many as one clone has room
   for; the next request begins a further placement.
-- The capacity of a context or clone is known while it is open, and remembered afterwards (`capacity_hints`).
+- The capacity of a context or clone is known while it is open, and remembered afterwards (`farm_tables.CapacityHints`).
 - A user that requests the same context again keeps their place, as long as it admits them: their own reservation never
   stands in their way. Each granted request has a token of its own; a denied one changes nothing.
 - A placement adds the estimated load of a context to its server. Joining an open context or a placement does not.

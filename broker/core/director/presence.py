@@ -4,7 +4,8 @@ Rules:
 - When a name changes, its watchers are notified first, then those of its clone set.
 - The users of a closing context leave first: their notices precede that of the context.
 - A hidden context is in no table, and neither are its users.
-- Notices about names that stand for many places are sent less often than they change: see `batched_notices`.
+- Notices about names that stand for many places are sent less often than they change: see
+  `farm_tables.BatchedNotices`.
 
 `farm` makes the changes; `director` answers finds from here.
 """

@@ -2,7 +2,7 @@
 
 Rules:
 - A reservation counts on its server and at its place: an open context, or the placement of one that is not open.
-- A reservation that a newer one of its user replaces (`reservation_quotas`) takes up no room from then on. Its token
+- A reservation that a newer one of its user replaces (see the quotas below) takes up no room from then on. Its token
   remains valid at the Context Server until its time is over, since the protocol has no message that revokes it. This is
   harmless: a user that enters with it uses up the newer reservation; and a real server has the same user in a context
   once (the later entry ends the earlier one), and admits no user beyond its capacities.

@@ -1,6 +1,6 @@
 """One link of a Context Server: validates its reports, and applies them to the farm.
 
-The links of one server share its `state.Server`; `farm` decides which server a link belongs to.
+The links of one server share its `farm_state.Server`; `farm` decides which server a link belongs to.
 """
 
 from __future__ import annotations

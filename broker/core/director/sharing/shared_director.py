@@ -2,8 +2,8 @@
 
 Each director sends the reports of its own Context Servers to the others (`outgoing`), and applies theirs (`incoming`)
 to the same farm: a server of another broker is a server like any other, except that messages for it go over the link
-between the brokers (`orders`). Reservations are shared likewise (`grants`). A broker without a cluster has a plain
-`Director`.
+between the brokers (`incoming.Orders`). Reservations are shared likewise (`grants`). A broker without a cluster
+has a plain `Director`.
 """
 
 from __future__ import annotations
