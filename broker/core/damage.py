@@ -44,13 +44,13 @@ MARK = ".damaged-"
 
 _ASIDE = re.compile(re.escape(MARK) + r"\d{8}T\d{6}Z(-\d+)?$")
 
-TABLE = """
+DAMAGED_ROWS = """
 CREATE TABLE damaged (
     id INTEGER PRIMARY KEY, found REAL NOT NULL, source TEXT NOT NULL, reason TEXT NOT NULL, content TEXT NOT NULL
 );
 """
-"""Rows that were set aside, in an SQLite database: ``found`` is in seconds of the epoch, ``source`` the former table,
-``content`` its columns as literals of SQL."""
+"""The table of rows that were set aside, in an SQLite database: ``found`` is in seconds of the epoch, ``source`` the
+former table, ``content`` its columns as literals of SQL."""
 
 
 @attrs.frozen

@@ -8,11 +8,7 @@ Rules:
 - The directory is private (0700), since the database contains secrets (`Auth.code`).
 - A damaged database is set aside, and the broker begins with an empty one: peers register again, and ids are above all
   that were issued (`broker.core.recorder`). A damaged row is set aside in the database, and the others are used.
-
-Table of subscribers' sessions in the store.
-
-A damaged row costs that session only, which its peer can establish again. The wire that owns the sessions validates
-their content.
+- Peers of damaged sessions establish these again. The wire that owns the sessions validates their content.
 """
 
 from __future__ import annotations
@@ -31,8 +27,7 @@ from typing import Any, TypeVar
 import attrs
 
 from broker.blocking import blocking
-from broker.core.damage import TABLE as DAMAGED
-from broker.core.damage import Damage, checksum, kept_rows, left_aside, summed
+from broker.core.damage import DAMAGED_ROWS, Damage, checksum, kept_rows, left_aside, summed
 from broker.core.database import (
     Database,
     Design,
@@ -57,52 +52,6 @@ from broker.core.model import (
     Verified,
 )
 
-TABLE = """
-CREATE TABLE session (
-    identity BLOB PRIMARY KEY, key TEXT NOT NULL, address TEXT NOT NULL, ttl REAL NOT NULL, version BLOB,
-    topics TEXT NOT NULL
-);
-"""
-"""``topics`` is an array in JSON, in which each character represents one byte."""
-
-SESSION_SUMS = """
-ALTER TABLE session ADD COLUMN sum INTEGER;
-UPDATE session SET sum = checksum(
-    identity, CAST(key AS BLOB), CAST(address AS BLOB), ttl, version, CAST(topics AS BLOB)
-);
-"""
-"""The step to the tables with checksums."""
-
-COLUMNS = "identity, key, address, ttl, version, topics, sum"
-
-
-def write(connection: sqlite3.Connection, rows: Sequence[KnownSession], gone: Sequence[bytes]) -> None:
-    """Store these sessions, and delete those with the identities ``gone``."""
-    connection.executemany(
-        "INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [summed(*_row(session)) for session in rows],
-    )
-    connection.executemany("DELETE FROM session WHERE identity = ?", [(identity,) for identity in gone])
-
-
-def _row(session: KnownSession) -> tuple[Any, ...]:
-    s = session
-    topics = json.dumps([topic.decode("latin-1") for topic in s.topics])
-    return s.identity, s.key, s.address, float(s.ttl), s.version, topics
-
-
-def decode(identity: Any, key: Any, address: Any, ttl: Any, version: Any, topics: Any) -> KnownSession:
-    """Decode a row. Raises a built-in exception for one that this module did not write."""
-    if not (isinstance(identity, bytes) and isinstance(key, str) and isinstance(address, str)):
-        raise TypeError
-    if not (isinstance(ttl, float) and isfinite(ttl) and ttl >= 0 and isinstance(version, bytes | None)):
-        raise TypeError
-    names = json.loads(topics)
-    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise TypeError
-    return KnownSession(identity, key, address, ttl, version, tuple(name.encode("latin-1") for name in names))
-
-
 T = TypeVar("T")
 
 DATABASE = "elkobroker.sqlite3"
@@ -115,7 +64,13 @@ INSERT INTO counter VALUES (1, 1);
 CREATE TABLE provider (id INTEGER PRIMARY KEY, described TEXT NOT NULL);
 CREATE TABLE launcher (name TEXT PRIMARY KEY, switched_on INTEGER NOT NULL);
 """,
-    TABLE,
+    # ``topics`` is an array in JSON, in which each character represents one byte.
+    """
+CREATE TABLE session (
+    identity BLOB PRIMARY KEY, key TEXT NOT NULL, address TEXT NOT NULL, ttl REAL NOT NULL, version BLOB,
+    topics TEXT NOT NULL
+);
+""",
     """
 CREATE TABLE cluster (identity TEXT PRIMARY KEY, memory TEXT NOT NULL);
 """,
@@ -124,12 +79,15 @@ ALTER TABLE counter ADD COLUMN sum INTEGER;
 ALTER TABLE provider ADD COLUMN sum INTEGER;
 ALTER TABLE launcher ADD COLUMN sum INTEGER;
 ALTER TABLE cluster ADD COLUMN sum INTEGER;
+ALTER TABLE session ADD COLUMN sum INTEGER;
 UPDATE counter SET sum = checksum(next_provider);
 UPDATE provider SET sum = checksum(id, CAST(described AS BLOB));
 UPDATE launcher SET sum = checksum(CAST(name AS BLOB), switched_on);
 UPDATE cluster SET sum = checksum(CAST(identity AS BLOB), CAST(memory AS BLOB));
-{SESSION_SUMS}
-{DAMAGED}
+UPDATE session SET sum = checksum(
+    identity, CAST(key AS BLOB), CAST(address AS BLOB), ttl, version, CAST(topics AS BLOB)
+);
+{DAMAGED_ROWS}
 """,
 )
 """Migrations: the tables of version 1, then the step to each further version."""
@@ -152,7 +110,7 @@ _COLUMNS = {
     "counter": "next_provider, sum",
     "provider": "id, described, sum",
     "launcher": "name, switched_on, sum",
-    "session": COLUMNS,
+    "session": "identity, key, address, ttl, version, topics, sum",
     "cluster": "identity, memory, sum",
 }
 
@@ -239,11 +197,13 @@ class Store:
         """Store these providers with their services and these sessions, delete those with the ids ``gone`` and the
         identities ``sessions_gone``, and `reserve`: all or nothing."""
         described = [summed(row.id, _encode(_describe(row))) for row in rows]
+        present = [summed(*_session_row(session)) for session in sessions]
 
         def work(connection: sqlite3.Connection) -> None:
             connection.executemany("INSERT OR REPLACE INTO provider VALUES (?, ?, ?)", described)
             connection.executemany("DELETE FROM provider WHERE id = ?", [(id,) for id in gone])
-            write(connection, sessions, sessions_gone)
+            connection.executemany("INSERT OR REPLACE INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", present)
+            connection.executemany("DELETE FROM session WHERE identity = ?", [(each,) for each in sessions_gone])
             _raise_counter(connection, next_provider)
 
         self._write(work)
@@ -372,7 +332,7 @@ class Store:
         counters = [number for number in rows("counter", lambda number: number) if isinstance(number, int)]
         providers = rows("provider", lambda id, text: _provider(id, json.loads(text)), "cannot be understood")
         launchers = dict(rows("launcher", lambda name, on: (str(name), bool(on))))
-        sessions = rows("session", decode) if version >= SESSIONS_SINCE else ()
+        sessions = rows("session", _session) if version >= SESSIONS_SINCE else ()
         cluster = dict(rows("cluster", lambda *row: row)) if version >= CLUSTER_SINCE else {}
         # Without its row the counter begins at 1: the recorder issues ids that are far above, by the clock.
         next_provider = max([*counters, *(provider.id + 1 for provider in providers)], default=1)
@@ -476,3 +436,21 @@ def _flag(value: Any) -> bool:
 
 def _optional(value: Any) -> str | None:
     return None if value is None else _text(value)
+
+
+def _session_row(session: KnownSession) -> tuple[Any, ...]:
+    s = session
+    topics = json.dumps([topic.decode("latin-1") for topic in s.topics])
+    return s.identity, s.key, s.address, float(s.ttl), s.version, topics
+
+
+def _session(identity: Any, key: Any, address: Any, ttl: Any, version: Any, topics: Any) -> KnownSession:
+    """Decode a row. Raises a built-in exception for one that this module did not write."""
+    if not (isinstance(identity, bytes) and isinstance(key, str) and isinstance(address, str)):
+        raise TypeError
+    if not (isinstance(ttl, float) and isfinite(ttl) and ttl >= 0 and isinstance(version, bytes | None)):
+        raise TypeError
+    names = json.loads(topics)
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise TypeError
+    return KnownSession(identity, key, address, ttl, version, tuple(name.encode("latin-1") for name in names))

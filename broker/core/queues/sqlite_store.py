@@ -23,8 +23,7 @@ from typing import Any
 
 from zope.interface import implementer
 
-from broker.core.damage import TABLE as DAMAGED
-from broker.core.damage import Damage, checksum, kept_rows, summed
+from broker.core.damage import DAMAGED_ROWS, Damage, checksum, kept_rows, summed
 from broker.core.database import Database, Design, set_rows_aside, transact, without_sums
 from broker.core.model import MAX_NAMED, Verified
 from broker.core.queues.queue_interfaces import MAX_ORDER, Batch, IQueueStore, RestoredMessage
@@ -60,7 +59,7 @@ ALTER TABLE message ADD COLUMN sum INTEGER;
 ALTER TABLE message ADD COLUMN count_sum INTEGER;
 UPDATE queue SET sum = checksum(id, CAST(space AS BLOB), CAST(name AS BLOB));
 UPDATE message SET sum = checksum(id, queue, expires, CAST(death AS BLOB), head, body), count_sum = checksum(id, count);
-{DAMAGED}
+{DAMAGED_ROWS}
 """
 
 _INSERT = {n: f"INSERT OR REPLACE INTO message VALUES {','.join(['(?,?,?,?,?,?,?,?,?)'] * n)}" for n in ROWS}
