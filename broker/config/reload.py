@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from broker.config import key as keys
-from broker.config.keys import pattern_of
+from broker.config.dotted_keys import pattern_of
 from broker.config.schema import Config, Schema
 
 HIDDEN = "(hidden)"

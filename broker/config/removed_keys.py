@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
-from broker.config.keys import join, pattern_of
+from broker.config.dotted_keys import join, pattern_of
 from broker.config.toml_lines import statements
 
 OF_USERS = (

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from broker.config.keys import join, parent
+from broker.config.dotted_keys import join, parent
 
 MAX_DEPTH = 8
 """Parts of a key that are recorded: the deepest key of the configuration has four, ``elko.listeners.limits.waits``."""

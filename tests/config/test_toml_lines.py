@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.keys import join, parent, table
+from broker.config.dotted_keys import join, parent, table
 from broker.config.toml_lines import MAX_DEPTH, line_of, lines
 
 TEXT = '''\
