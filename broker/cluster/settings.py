@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from broker.cluster.etcd.interface import IEtcd
-from broker.cluster.links.link_messages import COUNTERS as LINKS
+from broker.cluster.links.link_messages import LINK_COUNTERS
 from broker.wires.counter import Counter
 
 
@@ -107,5 +107,5 @@ COUNTERS = (
     Counter("cluster.bad-values", "Values of etcd that are not of the layout, and were left out", "values"),
     Counter("cluster.compactions", "Compactions of etcd that this broker asked for", "compactions"),
     Counter("cluster.database_bytes", "Size of etcd's database, 0 while it is unknown", "bytes", gauge=True),
-    *LINKS,
+    *LINK_COUNTERS,
 )

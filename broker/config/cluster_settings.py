@@ -255,5 +255,5 @@ def _certificate_warnings(path: str) -> Iterator[str]:
         yield f"cluster.certificate: {path} has a CN, and etcd refuses such clients of its gateway"
 
 
-SECTION = Section("cluster", Cluster())
+CLUSTER = Section("cluster", Cluster())
 """The section."""

@@ -24,7 +24,7 @@ from broker.access.principal import OPERATIONS
 from broker.config import checks, endpoint
 from broker.config.checks import MAX_LABEL, MAX_SUFFIX
 from broker.config.checks_settings import CHECKS, JOURNAL
-from broker.config.cluster_settings import SECTION as CLUSTER
+from broker.config.cluster_settings import CLUSTER
 from broker.config.endpoint import Endpoint
 from broker.config.key import REQUIRED, key
 from broker.config.problem import Problem, in_range

@@ -274,7 +274,7 @@ def obstacle(member: Member, curve: bool, connects: bool) -> str:
 
 # Documentation of the counters of links, and of topics across brokers.
 
-COUNTERS = (
+LINK_COUNTERS = (
     *connection_counters(WIRE),
     Counter(f"{WIRE}_dropped", "Answers to PINGs that were dropped, because the queue was full", "messages"),
     Counter(f"{WIRE}.up", "Links to other brokers that are open now", "links", gauge=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.cluster.links.link_messages import COUNTERS
+from broker.cluster.links.link_messages import LINK_COUNTERS
 from broker.cluster.links.links import links_view
 from broker.core.cluster.cluster_interfaces import Member
 from broker.wires.counter import Documentation
@@ -39,7 +39,7 @@ class Views(LinksRig):
         self.assertEqual((expected["peer"], expected["state"]), ("a", "up"))
 
     async def test_each_counter_is_documented(self) -> None:
-        documentation = Documentation(COUNTERS)
+        documentation = Documentation(LINK_COUNTERS)
         a = self.node("a")
         for name in a.links.counts():
             self.assertIsNotNone(documentation.of(name), name)
