@@ -12,7 +12,6 @@ Functions raise `EditFailed` or `BadUsers`, with sentences that show no secret.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import tomllib
@@ -27,7 +26,7 @@ from broker.access.identity import ANONYMOUS
 from broker.access.password_verifiers import NO_NAME, BadPassword, is_user
 from broker.access.replacing import EditFailed, alone, replace
 from broker.config.structure import structure
-from broker.config.toml_lines import lines
+from broker.config.toml_lines import lines, toml
 
 DAY = 86_400.0
 
@@ -49,7 +48,7 @@ def add_user(path: str, name: str) -> None:
         if file.index(name) is not None:
             raise EditFailed(f"{name} is a user already")
         file.mark_without_users(False)
-        file.append(["[[users]]", f"name = {_text(name)}"])
+        file.append(["[[users]]", f"name = {toml(name)}"])
 
     _change(path, change, create=True)
 
@@ -94,9 +93,9 @@ def add_token(path: str, name: str, label: str, days: float | None = TOKEN_DAYS,
         index = file.known(name)
         if any(each.label == label for each in file.users[index].tokens):
             raise EditFailed(f"{name} has a token {label!r} already")
-        block = ["[[users.tokens]]", f"label = {_text(label)}", f"hash = {_text(tokens.hashed(token))}"]
+        block = ["[[users.tokens]]", f"label = {toml(label)}", f"hash = {toml(tokens.hashed(token))}"]
         if days is not None:
-            block.append(f"expires = {_text(tokens.expiry_text(seconds + days * DAY))}")
+            block.append(f"expires = {toml(tokens.expiry_text(seconds + days * DAY))}")
         file.insert_table(index, block)
 
     _change(path, change)
@@ -215,7 +214,7 @@ class _File:
     def set(self, index: int, key: str, values: Sequence[str]) -> None:
         """Set an array of a user; an empty one is removed."""
         start = self._where.get(f"users[{index}].{key}")
-        new = [f"{key} = [{', '.join(map(_text, values))}]"] if values else []
+        new = [f"{key} = {toml(tuple(values))}"] if values else []
         if start is None:
             self._header(f"users[{index}]")
             name = self._where[f"users[{index}].name"]
@@ -296,8 +295,3 @@ def _change(path: str, change: Callable[[_File], None], create: bool = False) ->
         if sum(user not in before for user in after) > 1 or sum(user not in after for user in before) > 1:
             raise EditFailed(f"{path} is written in a form that this command does not change: use an editor")
         replace(real, text)
-
-
-def _text(value: str) -> str:
-    """Return a TOML string. The form of JSON is one."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")

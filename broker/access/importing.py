@@ -14,7 +14,6 @@ The module writes new files and changes none. It knows the former keys by their 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
@@ -40,6 +39,7 @@ from broker.config import endpoint, files, zmq_endpoint
 from broker.config.endpoint import BadEndpoint
 from broker.config.files import BadFile
 from broker.config.removed_keys import keys_of_users, without_users
+from broker.config.toml_lines import toml
 
 ADMIN = ("view", "admin.*")
 """Operations of administrators, besides those of their role."""
@@ -240,10 +240,12 @@ def _mc0(gathered: _Gathered, data: dict[str, Any]) -> None:
     mc0 = _table(data, "mc0")
     if not mc0.get("enabled", True):
         return
-    curve = (mc0.get("auth") or ("curve" if _has_secret(mc0) else "open")) != "open"
-    realm = _keys(gathered, mc0.get("client_keys") if curve else None, "mc0.client_keys")
-    nameless = not curve or bool(mc0.get("any_key"))
-    gathered.needed |= curve or "rules" in mc0 or not _is_local(_stream, mc0.get("endpoint", "tcp://127.0.0.1:61616"))
+    keyed = (mc0.get("auth") or ("curve" if _has_secret(mc0) else "open")) != "open"
+    realm = _keys(gathered, mc0.get("client_keys") if keyed else None, "mc0.client_keys")
+    nameless = not keyed or bool(mc0.get("any_key"))
+    gathered.needed |= (
+        keyed or "rules" in mc0 or not _is_local(zmq_endpoint.parse, mc0.get("endpoint", "tcp://127.0.0.1:61616"))
+    )
     if "rules" not in mc0:
         users = [*realm, *([ANONYMOUS] if nameless else [])]
         gathered.permit(users, ("find", "publish", "subscribe"), "mc0")
@@ -272,7 +274,9 @@ def _mtl(gathered: _Gathered, data: dict[str, Any]) -> None:
         for name, verifier in _verifiers(gathered.base / mtl["users"]):
             realm.append(gathered.user(name, "passwords", verifier, "mtl.users"))
     nameless = not sasl or bool(mtl.get("anonymous"))
-    gathered.needed |= sasl or "rules" in mtl or not _is_local(_stream, mtl.get("endpoint", "tcp://127.0.0.1:5975"))
+    gathered.needed |= (
+        sasl or "rules" in mtl or not _is_local(zmq_endpoint.parse, mtl.get("endpoint", "tcp://127.0.0.1:5975"))
+    )
     if sasl and mtl.get("any_key") and not nameless:
         gathered.permit([ANONYMOUS], ("login",), "mtl")
     realm = sorted(set(realm))
@@ -295,7 +299,7 @@ def _mtl(gathered: _Gathered, data: dict[str, Any]) -> None:
 def _dbp(gathered: _Gathered, data: dict[str, Any]) -> None:
     dbp = _table(data, "dbp")
     if dbp.get("enabled", True):
-        local = _is_local(_stream, dbp.get("endpoint", "tcp://127.0.0.1:5246"))
+        local = _is_local(zmq_endpoint.parse, dbp.get("endpoint", "tcp://127.0.0.1:5246"))
         _open(gathered, "dbp", dbp, local)
 
 
@@ -351,10 +355,6 @@ def _is_local(parsed: Callable[[str], Any], text: str) -> bool:
         return bool(parsed(text).loopback)
     except BadEndpoint as error:
         raise EditFailed(f"{text!r} is no endpoint: {error}") from None
-
-
-def _stream(text: str) -> Any:
-    return zmq_endpoint.parse(text)
 
 
 def _has_secret(table: dict[str, Any]) -> bool:
@@ -457,10 +457,7 @@ def _rules(gathered: _Gathered, rules: Sequence[_Rule], realm: Sequence[str], na
         users = tuple(_users(rule.users, realm, nameless))
         for part in rule.lost:
             gathered.conflicts.append(f"{rule.key}: {part} has no counterpart among rights")
-        if any(
-            all(any(_matches_all(one, each) for one in before.users) for each in rule.users)
-            for before in rules[:number]
-        ):
+        if any(_hides(before, rule) for before in rules[:number]):
             continue  # it never applied
         narrower = [
             before
@@ -557,7 +554,7 @@ def _written(gathered: _Gathered) -> str:
 def _extended(text: str, gathered: _Gathered) -> str:
     """Return the text of a users file with the users of listeners, which had the rights of the empty user there."""
     names = [name for name, _ in gathered.coded]
-    everybody = ", ".join(map(_quoted, [ANONYMOUS, *dict.fromkeys(names)]))
+    everybody = ", ".join(map(toml, [ANONYMOUS, *dict.fromkeys(names)]))
     text = re.sub(
         r"(?m)^(\s*users\s*=\s*\[[^\]]*?)(\"\"|'')", lambda match: f"{match[1]}{everybody}", text.replace("\r\n", "\n")
     )
@@ -571,13 +568,13 @@ def _extended(text: str, gathered: _Gathered) -> str:
 
 def _entries(gathered: _Gathered) -> Iterator[str]:
     for name, kinds in gathered.credentials.items():
-        yield from ("", "[[users]]", f"name = {_quoted(name)}")
+        yield from ("", "[[users]]", f"name = {toml(name)}")
         for kind in ("passwords", "keys"):
             if kind in kinds:
-                yield f"{kind} = [{', '.join(map(_quoted, kinds[kind]))}]"
+                yield f"{kind} = {toml(kinds[kind])}"
         for code in kinds.get("tokens", ()):
-            yield from ("[[users.tokens]]", f"label = {_quoted('the former code')}")
-            yield f"hash = {_quoted(tokens.hashed(code))}"
+            yield from ("[[users.tokens]]", f"label = {toml('the former code')}")
+            yield f"hash = {toml(tokens.hashed(code))}"
 
 
 def _merged(rights: Iterable[_Right]) -> Iterator[_Right]:
@@ -606,9 +603,9 @@ def _narrowed(right: _Right, users: Iterable[str]) -> _Right:
 def _right(right: _Right) -> list[str]:
     lines = ["[[rights]]"]
     for key, values in (("users", right.users), ("operations", right.operations), ("listeners", (right.listener,))):
-        lines.append(f"{key} = [{', '.join(map(_quoted, values))}]")
+        lines.append(f"{key} = {toml(values)}")
     if right.names != ("*",):
-        lines.append(f"names = [{', '.join(map(_quoted, right.names))}]")
+        lines.append(f"names = {toml(right.names)}")
     return lines
 
 
@@ -629,7 +626,3 @@ def _naming(configuration: str) -> str:
 
 def _text(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
-
-
-def _quoted(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 import attrs
 
 from broker.config.key import REQUIRED, Declared, Key, declared
+from broker.config.toml_lines import toml
 
 WIDTH = 120
 """Columns of the example file."""
@@ -132,17 +133,6 @@ def _number(bound: float, unit: str) -> str:
 
 
 _SIZES = ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-
-
-def toml(value: Any) -> str:
-    """Return a value as it is written in the file."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(toml, value))}]"
-    return str(value)
 
 
 _TYPES: dict[Any, str] = {str: "text", int: "integer", float: "number", bool: "true, false"}

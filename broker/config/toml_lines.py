@@ -1,4 +1,4 @@
-"""Line numbers of the keys of a TOML text, which tomllib does not give.
+"""TOML text: the line numbers of its keys, which tomllib does not give, and values as they are written.
 
 The text must be valid: the scanner locates keys and checks nothing.
 
@@ -9,9 +9,11 @@ Rules:
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import attrs
 
@@ -136,3 +138,15 @@ def _after_value(text: str, at: int) -> int:
         elif token.lastgroup == "end" and depth <= 0:
             return at
     return len(text)
+
+
+def toml(value: Any) -> str:
+    """Return a text, a number, a truth value or a sequence of them as it is written in TOML."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        # A string of JSON is one of TOML, in which DEL is escaped too.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    return str(value)
