@@ -35,8 +35,8 @@ from broker.core.model import Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.export.journal import Journal
+from broker.export.journal_disk import Disk
 from broker.export.journal_feed import FullLoads, JournalFeed
-from broker.export.retention import Disk
 from broker.export.segments import JournalLimits, Segments
 
 PROVIDERS = 1_000

@@ -12,16 +12,14 @@ Rules:
   such a period. Sealing and retention have back-offs and log lines of their own: their failures cost no record.
 - The thread appends due records before it continues with sealing or retention.
 - The thread pauses after every fraction of a millisecond of work: the reactor waits for no more than that
-  (`broker.export.journal_feed`).
+  (`broker.export.journal_disk.pause`).
 - A clock that was set back is detected by the next call for the time of a record, or by one that finds the queue full:
-  then the timers are set again (`broker.export.journal_feed`).
+  then the timers are set again (`Timers`).
 
-The states, and the events that lead from one to another, are the table below. The file is longer than
-others: its methods share the numbers of records, which the rules above concern.
+The file is longer than others: the methods of `Journal` share the numbers of records, which the rules above concern.
 
-State machine of the journal (`broker.export.journal.Journal`): states, events and transitions.
-
-A pair that is not in `TRANSITIONS` is a defect, and raises. ADR 0028 has the diagram.
+The states, and the events that lead from one to another, are in `TRANSITIONS`. A pair that is not there is a defect,
+and raises. ADR 0028 has the diagram.
 
     NEW         before `start`: records wait in the queue
     RECOVERING  the thread repairs and seals the files of earlier starts
@@ -42,6 +40,7 @@ from collections.abc import Callable, Mapping
 from itertools import repeat
 from typing import Any
 
+import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -49,7 +48,7 @@ from twisted.python.failure import Failure
 
 from broker.core.disk import DiskErrors, is_full
 from broker.core.limits import LogLimit
-from broker.export.journal_feed import Timers, pause
+from broker.export.journal_disk import pause
 from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
 from broker.export.segments import Segments
 from broker.wall_clock import wall
@@ -149,6 +148,49 @@ SLICE = 256
 
 
 _log = Logger()
+
+
+@attrs.frozen
+class _Timer:
+    call: IDelayedCall
+    seconds: float
+
+
+class Timers:
+    """Delayed calls, at most one for each function, on time even after the clock was set back.
+
+    Timers of Twisted do not run until a clock that was set back has caught up. `wake` sets them again.
+    """
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._timers: dict[Callable[[], None], _Timer] | None = {}
+        """None after `stop`."""
+
+    def after(self, seconds: float, function: Callable[[], None]) -> None:
+        """Call a function after some seconds. No-op if that call is pending already, or after `stop`."""
+        timers = self._timers
+        if timers is None or function in timers:
+            return
+
+        def call() -> None:
+            del timers[function]
+            function()
+
+        timers[function] = _Timer(self._clock.callLater(seconds, call), seconds)
+
+    def wake(self) -> None:
+        """Reset each timer whose remaining time exceeds its interval, since the clock was set back."""
+        now = self._clock.seconds()
+        for timer in (self._timers or {}).values():
+            if timer.call.getTime() - now > timer.seconds:
+                timer.call.reset(timer.seconds)
+
+    def stop(self) -> None:
+        """Cancel all calls, and accept no more."""
+        for timer in (self._timers or {}).values():
+            timer.call.cancel()
+        self._timers = None
 
 
 class Journal:

@@ -8,48 +8,33 @@ Rules:
 - Rate limit: of each kind, a provider has `RECORDS` records a second, and a burst. Faster reports *coalesce*: the
   newest one waits for its turn, and its records have the number of the reports that it replaces. So a flood costs its
   own provider's records, and leaves the journal's queue to the others. A report that waits when the provider leaves is
-  discarded. The details of loads that coalesce are summed.
+  discarded. The details of loads that coalesce are summed (`add_details`).
 - A provider's label is the one at its first offer: later ones are for administrators only.
 - A time of the peer's clock is omitted if it is outside of the range that readers can represent.
 - `FullLoads` has the full load of a service. Services that are not in it have none in their records.
-
-Sums of load details: the details of several reports of one provider that coalesce into one record.
-
-Rules:
-- Counts of requests and errors add up, so that no request is missing from the journal.
-- Requests in flight are a gauge: the newest number counts.
-- The mean latency is that of all requests whose latency is known; without such a request, the newest latency counts.
-
-Timers of the journal: one call for each function, on time even after the clock was set back.
-
-Timers of Twisted do not run until a clock that was set back has caught up. `Timers.wake` sets them again.
-
-Pauses in which the journal's thread leaves the interpreter lock to the reactor.
-
-A busy thread releases the lock in each system call. But most of these take some microseconds, and a waiting reactor
-takes longer to wake up: it finds the lock taken again, and keeps waiting, possibly for as long as there is work, tens
-of milliseconds. So after a little work the thread sleeps for longer than a wake-up takes.
 """
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 
-import attrs
 from msgspec.structs import replace
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from broker.blocking import blocking
 from broker.core.interfaces import IRegistry
 from broker.core.model import ANONYMOUS, BROKER, MAX_COUNT, Change, Kind, LoadDetails, Service
 from broker.export.records import Record, microseconds, with_details, with_zone
 
 
-def add(before: LoadDetails | None, now: LoadDetails | None) -> LoadDetails | None:
-    """Return the details of two reports together, ``now`` the newer one; None if neither has any."""
+def add_details(before: LoadDetails | None, now: LoadDetails | None) -> LoadDetails | None:
+    """Return the details of two reports of a provider together, ``now`` the newer one; None if neither has any.
+
+    - Counts of requests and errors add up, so that no request is missing from the journal.
+    - Requests in flight are a gauge: the newest number counts.
+    - The mean latency is that of all requests whose latency is known; without such a request, the newest latency
+      counts.
+    """
     if before is None or now is None:
         return now if before is None else before
     return LoadDetails(
@@ -305,7 +290,7 @@ class JournalFeed:
         ts, put = self._now(), self._put
         next = loads.next
         if ts < next:
-            loads.details = add(loads.details, details)
+            loads.details = add_details(loads.details, details)
             self._wait(provider, loads, ts, load)
             return
         records = loads.records or self._load_records(loads)
@@ -413,53 +398,3 @@ def _turn(reports: _Reports, waiting: tuple[int, float | None, int]) -> tuple[in
 
 def _milliseconds(interval: float | None) -> int | None:
     return None if interval is None else round(interval * 1000)
-
-
-@attrs.frozen
-class _Timer:
-    call: IDelayedCall
-    seconds: float
-
-
-class Timers:
-    """Delayed calls, at most one for each function."""
-
-    def __init__(self, clock: IReactorTime) -> None:
-        self._clock = clock
-        self._timers: dict[Callable[[], None], _Timer] | None = {}
-        """None after `stop`."""
-
-    def after(self, seconds: float, function: Callable[[], None]) -> None:
-        """Call a function after some seconds. No-op if that call is pending already, or after `stop`."""
-        timers = self._timers
-        if timers is None or function in timers:
-            return
-
-        def call() -> None:
-            del timers[function]
-            function()
-
-        timers[function] = _Timer(self._clock.callLater(seconds, call), seconds)
-
-    def wake(self) -> None:
-        """Reset each timer whose remaining time exceeds its interval, since the clock was set back."""
-        now = self._clock.seconds()
-        for timer in (self._timers or {}).values():
-            if timer.call.getTime() - now > timer.seconds:
-                timer.call.reset(timer.seconds)
-
-    def stop(self) -> None:
-        """Cancel all calls, and accept no more."""
-        for timer in (self._timers or {}).values():
-            timer.call.cancel()
-        self._timers = None
-
-
-PAUSE_SECONDS = 0.0002
-"""Length of a pause in seconds: four times a wake-up on an idle core, and less than the work before it."""
-
-
-@blocking
-def pause() -> None:
-    """Yield the interpreter lock. To be called after each fraction of a millisecond of work."""
-    time.sleep(PAUSE_SECONDS)

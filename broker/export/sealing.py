@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from broker.export.retention import Disk, about
+from broker.export.journal_disk import Disk, about
 
 PIECE = 2 * 1024 * 1024
 """Bytes of a file that are compressed in one piece: some 50 ms in which nothing is appended."""

@@ -1,10 +1,9 @@
 """The destination of the log, which twistd chooses: ``--logfile``, ``--syslog`` and ``--logger`` work as usual.
 
-In the foreground, with the standard output connected to the journal of systemd, events go there by its own protocol.
+In the foreground, with the standard output connected to the journal of systemd, events go there by its native protocol:
+each event is one datagram of fields.
 
-The journal of systemd, by its native protocol: each event is one datagram of fields.
-
-Rules (systemd.io/JOURNAL_NATIVE_PROTOCOL):
+Rules of that protocol (systemd.io/JOURNAL_NATIVE_PROTOCOL):
 - A field is ``NAME=VALUE`` and a line end; a value with line ends is ``NAME``, a line end, its length in eight bytes,
   little endian, the value and a line end.
 - Names have capitals, digits and underscores. The broker's own begin with ``ELKOBROKER_``.

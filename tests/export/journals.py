@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from broker.export.journal_disk import Disk
 from broker.export.records import Record, common, encode
-from broker.export.retention import Disk
 from broker.export.segments import JournalLimits, Segments
 
 HOUR = 3600.0

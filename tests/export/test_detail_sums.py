@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.model import MAX_COUNT, LoadDetails
-from broker.export.journal_feed import add
+from broker.export.journal_feed import add_details
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from broker.export.journal_feed import add
     ],
 )
 def test_two_reports_together(before: LoadDetails | None, now: LoadDetails | None, both: LoadDetails | None) -> None:
-    assert add(before, now) == both
+    assert add_details(before, now) == both

@@ -32,8 +32,9 @@ from broker.export.journal import (
     SYNC_SECONDS,
     Journal,
 )
+from broker.export.journal_disk import JournalInUse
 from broker.export.records import Record, boot_name
-from broker.export.segments import JournalInUse, JournalLimits, Segments
+from broker.export.segments import JournalLimits, Segments
 from tests.export.journals import HOUR, NOON, FailingDisk, check_losses, made, number, records_in, sealed_in
 from tests.threads import Thread, immediately
 

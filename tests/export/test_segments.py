@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.export.retention import Disk
-from broker.export.segments import JournalInUse, JournalLimits, Segments
+from broker.export.journal_disk import Disk, JournalInUse
+from broker.export.segments import JournalLimits, Segments
 from tests.export.journals import (
     HOUR,
     NOON,
