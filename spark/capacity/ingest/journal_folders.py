@@ -8,8 +8,6 @@ Rules:
 - The first run of each UTC date by the wall clock lists all dates, for segments that come late: of a broker that was
   away, or of a copy made by hand. The state of a date in a store is the UTC date on which it was last listed.
 - States are noted after the segments are, in the ledger: a run that is cut off notes nothing, and the next lists again.
-
-The folders of the journal whose segments are all in the ledger, each with its state (`journal_folders`).
 """
 
 import os
@@ -221,7 +219,7 @@ def date_of(hour: str) -> str:
 
 
 def known_folders(tables: Tables) -> dict[str, int]:
-    """Return the states of folders by key."""
+    """Return the states of the folders whose segments are all in the ledger, by key."""
     rows = tables.rows_of(FOLDERS)
     return dict(zip(rows["folder"].to_pylist(), rows["state"].to_pylist(), strict=True))
 

@@ -4,7 +4,7 @@ Rules:
 - Segments are parsed once: by the fixed schema, good and bad records to a staging folder in one pass.
 - Empty lines are passed over, and not counted in the numbers of lines.
 
-Rules of a good record, shared by the two readers of segments (`fast_reader` and `line_reader`).
+`fast_reader` shares the rules of a good record, which are constants here.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
-"""Runs: the numbers and times of records, as far as they follow each other.
+"""Runs and pairs: two tables beside bronze, about all records of a date.
 
-Rules:
+Runs: the numbers and times of records, as far as they follow each other.
+
 - A run is of one broker's start and one date. From each of its records to the next one the number grows by one, and the
   time by no more than a broker may be silent; it does not fall by as much as a clock is set back. A drop record, which
   has the time at which it was written, is a run of its own.
@@ -10,7 +11,6 @@ Rules:
 
 Pairs: the registrations of records, each with an instance that it is of, and the last that the records tell of it.
 
-Rules:
 - A pair is of one date. Its last record is the one with the highest number; so are the last of its records that tell
   an interval, a load or a full load. The state at the end of a date is made of these (`rollup/end_state.py`), so that
   dates can be counted at the same time.

@@ -2,8 +2,9 @@
 
 Rules:
 - The rows of a file are sorted by service and instance; those of an instance keep the order in which they came, and
-  records of no service are last. A row group has a fixed number of rows, and its range is in the footer (`row_groups`).
-- Beside each file is one of the same name with its pairs (`pairs`).
+  records of no service are last. A row group has a fixed number of rows, and its range is in the footer
+  (`column_reader`).
+- Beside each file is one of the same name with its pairs (`runs`).
 - A task holds a bounded number of rows; with more it writes several files for a date.
 """
 

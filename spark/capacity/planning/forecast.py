@@ -1,6 +1,6 @@
-"""Job: the demand of each service to come, hour by hour, from its past demand.
+"""Jobs: the demand of each service to come, hour by hour, from its past demand; past forecasts, outcome beside promise.
 
-Rules:
+Rules of forecasts:
 - The history of a service is `demand_mean` of its hours before ``now``, from the first to the last full hour, and for
   the peak bound the finest peak of the same hours (`PEAKS`). An hour without a row, or without a demand in it, is
   unknown, not zero.
@@ -14,9 +14,7 @@ Rules:
 
 One pandas function for each service does the work, for it is a few thousand numbers; all the rest is Spark's own.
 
-Job: past forecasts, outcome beside promise.
-
-Rules:
+Rules of their evaluation:
 - A forecast is compared with the hours of its horizon that are over at ``now`` and of which the demand is known;
   `horizon_h` says how many those are. It has no row before there is one.
 - `mape` is the mean absolute error of p50 divided by the mean demand of the same hours. Errors in percent of each hour

@@ -11,17 +11,15 @@ Rules:
   taken. The traffic of a load is that of the last full hour, in proportion to the load. If more requests are in service
   than there are providers, they handle several at a time, and the formula says nothing.
 
-Erlang's delay formula (Erlang C): the number of providers with which most requests do not wait.
+Erlang's delay formula (Erlang C) gives the number of providers with which most requests do not wait. Requests come at
+random, each takes a provider for a while, and one that finds all providers busy waits. The offered traffic ``a`` is
+arrivals a second times seconds of service, in erlangs: the mean number of providers that are busy.
 
-Requests come at random, each takes a provider for a while, and one that finds all providers busy waits. The offered
-traffic ``a`` is arrivals a second times seconds of service, in erlangs: the mean number of providers that are busy.
-
-Rules:
 - B(0) = 1 and B(k) = aB(k-1) / (k + aB(k-1)) is the share that would be turned away: it stays between 0 and 1, and
   needs no factorial, so it is exact enough for any number of providers.
 - C(k) = B / (1 - (a/k)(1 - B)) is the share that waits. With no more providers than erlangs, all wait in the end.
 
-The state of a service in the plan: one of seven, the worst first. What was measured comes before what is bound.
+A service has one of seven states in the plan, the worst first. A measured one comes before one by the bound.
 
 | state | meaning |
 |---|---|

@@ -3,7 +3,7 @@
 Rules:
 - One rule (`needs`) makes all needs: that of the horizon from the peak bound, that of an hour from the bound of the
   hour. The need of now is that of the hour ``now``, with which the horizon begins.
-- The policy of a service (`policy`) decides on its needs; its state (`state`) keeps apart what was measured and what is
+- The policy of a service (`policy`) decides on its needs; its state (`needs`) keeps apart what was measured and what is
   bound. An hour of an exclusion is no peak.
 - The providers run out in the first hour whose need is more than there are now: at the earliest by the bound of that
   hour, as expected by its p50. So a service is short by its need of now just where that first hour is ``now``.
@@ -12,9 +12,7 @@ Rules:
 
 A service's plan is plain Python on a few hundred numbers; Spark only brings them together, service by service.
 
-Growth: the trend of the weekly peaks of a service, and the week from which the providers of now are too few by it.
-
-Rules:
+Rules of the growth, the trend of the weekly peaks, and of the week from which the providers of now are too few by it:
 - A week's peak is its highest minute; weeks are counted back from the time of the plan. If an hour of an older table is
   among them, which has no minutes, all peaks are of five minutes: finer ones are higher, and would look like growth.
 - The first week of a service's history counts for the growth only if it is whole: the peak of a part of a week is

@@ -1,4 +1,4 @@
-"""What-if questions: a plan of the last run's tables with other assumptions. It needs no Spark.
+"""Plans of the last run's tables with other assumptions, for the command ``what-if``. They need no Spark.
 
 Rules:
 - The plan of the question stands beside the plan as it is: providers there, needs, and missing providers.

@@ -5,11 +5,6 @@ Rules:
 - A value that is missing breaks its line. Nothing is drawn that was not measured or forecast.
 - A chart is as wide as its page. Only lines and areas are stretched; texts keep their size, and stand at a share of the
   width. On a narrow page every second tick of the time axis is left out, or four of five where they have hours.
-
-The 13-week trend of a service: its weekly peaks, their growth, and the load that its providers carry.
-
-The line that meets the limit is the trend with the headroom of the plan on top, so that the drawing and the date of
-the plan agree. A week is drawn at its begin.
 """
 
 from __future__ import annotations
@@ -265,7 +260,11 @@ class Trend:
 
 
 def trend_of(plan: Row) -> Trend | None:
-    """Return the trend from a row of gold_plan; None where the row has no weekly peaks."""
+    """Return the trend of 13 weeks from a row of gold_plan; None where the row has no weekly peaks.
+
+    The line that meets the limit is the trend with the headroom of the plan on top, so that the drawing and the date of
+    the plan agree. A week is drawn at its begin.
+    """
     issued, peaks = time_of(plan, "issued"), plan.get("weekly_peaks")
     if issued is None or not isinstance(peaks, list):
         return None

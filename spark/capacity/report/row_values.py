@@ -1,7 +1,4 @@
-"""Values of rows, which may be missing: None, NaN, pandas' NaT, or a column that is not there.
-
-Rows of a table by service, made when they are asked for: ten thousand services' rows would not fit into memory.
-"""
+"""Values of rows, which may be missing: None, NaN, pandas' NaT, or a column that is not there. Rows by service."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ from spark.capacity.utc import utc
 Row = Mapping[str, Any]
 Tables = Mapping[str, Any]
 """The rows of each table by its name, as the schema has them: sequences of rows, or for hours and forecasts of services
-a `RowsByService`. A table that is left out is empty. There are two more
-than the schema has: ``broker_down``, with `broker`, `start` and `end`: when the broker was not there; and ``set_back``,
-with `broker`, `boot`, `seq`, `before` and `after`: which records show that a broker's clock was set back."""
+a `RowsByService`. A table that is left out is empty. There are two more than the schema has: ``broker_down``, with
+`broker`, `start` and `end` of each absence of a broker; and ``set_back``, with `broker`, `boot`, `seq`, `before` and
+`after` of each record that shows that a broker's clock was set back."""
 
 
 def missing(value: Any) -> bool:
@@ -79,7 +76,10 @@ RECENT = 8
 
 
 class RowsByService(Mapping[str, list[dict[str, Any]]]):
-    """A table with services and hours, as a mapping from service to rows in the order of their hours."""
+    """A table with services and hours, as a mapping from service to rows in the order of their hours.
+
+    Rows are made when they are asked for: ten thousand services' rows would not fit into memory.
+    """
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table.sort_by([("service", "ascending"), ("h", "ascending")])

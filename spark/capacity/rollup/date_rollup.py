@@ -57,7 +57,7 @@ ONE_DAY = timedelta(days=1)
 MOST_PARTS = 20
 """Parts of a date that read the row groups of their instances: groups on the border of two parts are read by both, and
 the footers of files by all. 20 parts read 1.4 times the bytes of a date, and 42 parts 2.2 times. With more parts the
-records are divided first (`division`): 42 parts read 1.5 times then, in the same time."""
+records are divided first (`divide_records`): 42 parts read 1.5 times then, in the same time."""
 
 BATCH = 4
 """Tasks for each core that run together, of as many dates as that takes. The driver holds the registrations of these

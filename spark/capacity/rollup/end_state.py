@@ -1,6 +1,6 @@
 """The state at the end of a date, from which the next one goes on: the last record of each registration.
 
-It is made of the state before it, and of the pairs of the date (`ingest/pairs.py`): no record is read for it, so that
+It is made of the state before it, and of the pairs of the date (`ingest/runs.py`): no record is read for it, so that
 dates can be counted at the same time.
 
 Rules:

@@ -7,9 +7,8 @@ Rules:
 - Parts that are too small for a task of their own, as those of small dates are, share one.
 - The results do not depend on the number of parts.
 
-Division: the records of a date with many parts, written once more, so that each part has files of its own.
+The records of a date with many parts are written once more, so that each part has files of its own:
 
-Rules:
 - A task divides a range: some parts that follow each other. It reads the row groups of their instances in all files of
   the date. So a file is read by as many tasks as there are ranges, not parts.
 - Records of a part are held until they are worth a row group. Those of no part, the broker's own, are left out.

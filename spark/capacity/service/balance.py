@@ -7,14 +7,6 @@ Rules:
 - An instance is hot when its share is one and a half times its even one. A service is unbalanced when it has a hot
   instance, or when the shares' standard deviation is 0.3 of their mean: then many are uneven, but none by much.
 - A day on which no service has two such instances has no row for it: one provider cannot be uneven.
-
-Spread: how unevenly values are distributed, of values that come some at a time.
-
-Rules:
-- Up to `KEPT` values are kept, and the spread is exact.
-- Of more, count, mean, variance and maximum are exact. For the Gini coefficient neighbours are merged into their mean.
-  They differ little: the coefficient of a million values is off by less than a millionth of the ratio of the maximum
-  to the mean.
 """
 
 from datetime import date
@@ -30,7 +22,13 @@ KEPT = 16_384
 
 
 class Spread:
-    """The spread of values, some of which are added at a time."""
+    """The spread of values, some of which are added at a time.
+
+    - Up to `KEPT` values are kept, and the spread is exact.
+    - Of more, count, mean, variance and maximum are exact. For the Gini coefficient neighbours are merged into their
+      mean. They differ little: the coefficient of a million values is off by less than a millionth of the ratio of the
+      maximum to the mean.
+    """
 
     def __init__(self, most: int = KEPT) -> None:
         self._limit = most

@@ -5,8 +5,6 @@ Rules:
 - What fits into one bin stays in memory. More is written into a temporary file, and read again bin by bin.
 - A bin is looked at in slices of some instances: many that were there for a short time have few rows and large grids.
 - Results do not depend on the division, except for the last bits of sums.
-
-Spill: record batches on a disk by numbers, so that a task has those of one number in memory at a time.
 """
 
 from collections import Counter, defaultdict
@@ -30,7 +28,10 @@ from spark.capacity.tables.time_windows import FIVE_MINUTES, Floats, Ints
 
 
 class Spill:
-    """Record batches in a file without a name in some folder: it goes with the process, however that ends."""
+    """Record batches on a disk by numbers, so that a task has those of one number in memory at a time.
+
+    They are in a file without a name in some folder: it goes with the process, however that ends.
+    """
 
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         self._file = TemporaryFile(dir=folder)  # noqa: SIM115 - open for as long as this is

@@ -10,18 +10,8 @@ Rules:
 - Windows count by how much of them the broker was up. An hour without a broker has no row: nothing is known of it.
 - `demand_max` is the highest window of the hour; windows of which the broker saw less than `SEEN` do not count for it.
 - `demand_peak` is the highest minute of the hour, in the same windows: that of `demand_max` where no minutes are known,
-  and never less (`minutes`).
+  and never less (`Rises`).
 - Capacity and use are told only where `full_load` is set.
-
-Minutes of a service: by how much the demand of a window rose above its mean, in the highest of its minutes.
-
-Rules:
-- The loads of the instances that have minutes are added up. What they rise by, above their mean in the window, is the
-  rise of the service; all others count as even.
-- Load that moves between instances is no rise. If one starts, ends, or is not up all the time, others may have had its
-  load for some minutes: those before its start, those after its end, and those until a silent one counts as down. So
-  the load of instances that came or went is taken off, in that window and in those beside it.
-- Without a rise the five minutes stand: a peak of minutes is never below one of windows.
 """
 
 from datetime import date, timedelta
@@ -39,7 +29,16 @@ LOADS = tuple(f"{SUM}load_{number + 1}" for number in range(MINUTES))
 
 
 class Rises:
-    """The minutes of all instances of a service, in the last windows of their grids."""
+    """The minutes of all instances of a service, in the last windows of their grids: by how much the demand of a window
+    rose above its mean, in the highest of its minutes.
+
+    - The loads of the instances that have minutes are added up. The rise of the service is theirs, above their mean in
+      the window; all others count as even.
+    - Load that moves between instances is no rise. If one starts, ends, or is not up all the time, others may have had
+      its load for some minutes: those before its start, those after its end, and those until a silent one counts as
+      down. So the load of instances that came or went is taken off, in that window and in those beside it.
+    - Without a rise the five minutes stand: a peak of minutes is never below one of windows.
+    """
 
     def __init__(self, windows: int) -> None:
         self._windows = windows

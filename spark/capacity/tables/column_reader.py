@@ -1,8 +1,7 @@
 """Reading tables by columns, as arrays, in a task of Spark. Names come as numbers and a list.
 
-Row groups of bronze: those that may have records of some instances, by the ranges in the footer of a file.
+The row groups of bronze that may have records of some instances are found by the ranges in the footer of a file:
 
-Rules:
 - Rows are sorted by service and instance (`ingest/sorted_files.py`), so an instance is in one group of a file, or in
   some that follow each other.
 - The range of a group is the service and the instance of its first and of its last row. Parquet's own ranges are of one

@@ -291,7 +291,7 @@ GOLD_SERVICE_1H = Table(
     dated=True,
 )
 """A service's hour, which starts at `h`. `demand_p95` and `demand_max` are of its five-minute windows, `demand_peak` is
-of its highest minute, and never less than `demand_max` (`service/minutes.py`).
+of its highest minute, and never less than `demand_max` (`service/demand.py`).
 
 `service_s` is the mean time in seconds that a request took, where providers report requests with their latency;
 `in_flight` the mean number of requests that all providers together were handling, where they report that;
@@ -452,14 +452,14 @@ GOLD_PLAN = Table(
 """Number of providers that a service needs by its policy, the rule that decided, and the time from which on those of
 now are too few.
 
-`state` is one of `planning/state.py`. `add` is the number of missing providers, `free` the number that may go. The
-members from `policy`, the pattern of the policy, to `cost` are the policy that decided. `demand_day` is the highest
-load of the last day, and the load of `known_hours` hours is known. `growth_per_week` is that of the weekly peaks, as a
-share of them, from `trend_level` on, and `exhaust_trend` the week in which it makes the providers of now too few,
-within 13. `weekly_peaks` are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest minute of
-the last full hour, `demand_mean` its mean. `erlangs` is the mean number of requests in service in that hour, where
-providers report requests. So many `shared_providers` offer other services as well: their full load counts in each, and
-needs do not add up."""
+`state` is one of `State` in `planning/needs.py`. `add` is the number of missing providers, `free` the number that may
+go. The members from `policy`, the pattern of the policy, to `cost` are the policy that decided. `demand_day` is the
+highest load of the last day, and the load of `known_hours` hours is known. `growth_per_week` is that of the weekly
+peaks, as a share of them, from `trend_level` on, and `exhaust_trend` the week in which it makes the providers of now
+too few, within 13. `weekly_peaks` are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest
+minute of the last full hour, `demand_mean` its mean. `erlangs` is the mean number of requests in service in that hour,
+where providers report requests. So many `shared_providers` offer other services as well: their full load counts in
+each, and needs do not add up."""
 
 EVALUATION = Table(
     "evaluation",

@@ -2,8 +2,6 @@
 
 Delta has no commit over several tables. So the run commits each table, and this one last: its last version has the
 versions of the others that belong together. A run that was cut off before leaves the snapshot as it was.
-
-Delta tables of this machine and of object stores: how delta-rs opens them, and the schemas that they have.
 """
 
 import uuid

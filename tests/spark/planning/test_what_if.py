@@ -1,4 +1,4 @@
-"""What-if questions, of tables and without Spark."""
+"""Plans with other assumptions, of tables and without Spark."""
 
 from datetime import timedelta
 
