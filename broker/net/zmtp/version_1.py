@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from broker.net.zmtp.frames import LONG, LONG_HEADER, MORE, Decoded, Decoder, Fault, ZmtpError, begin
+from broker.net.zmtp.frames import HEADER, LONG, LONG_HEADER, MORE, Decoded, Decoder, Fault, ZmtpError, begin
 
 ESCAPE = 255
 """The size of a frame whose size follows in eight octets."""
@@ -43,7 +43,7 @@ def header(data: bytes, position: int = 0) -> Header | None:
 
 def own_header(data: bytes, position: int = 0) -> Header | None:
     """Return the header of a frame of ZMTP 3 that is no command; None while it is incomplete."""
-    start = position + (LONG_HEADER if data[position] & LONG else 2)
+    start = position + (LONG_HEADER if data[position] & LONG else HEADER)
     if start > len(data):
         return None
     return int.from_bytes(data[position + 1 : start], "big"), bool(data[position] & MORE), start
@@ -107,8 +107,8 @@ class Version1Decoder:
 
 
 class Version1Output(list[bytes]):
-    """A queue of output behind that of the handshake, translated as it is appended. What is inserted is translated
-    output, which the transport did not take."""
+    """A queue of output behind that of the handshake, translated as it is appended. Inserted output is translated
+    already: the transport did not take it."""
 
     def __init__(self, handshake: Iterable[bytes]) -> None:
         super().__init__(handshake)
