@@ -1,10 +1,4 @@
-"""Endpoints that change something: each call is recorded in the audit log, with its result.
-
-Orders in the dialects of wires: the commands of the console, carried out for an HTTP request.
-
-An order is a conversation of one message with a session of the wire, like that of the console. Its answers are written
-at once, or there are none.
-"""
+"""Endpoints that change something: each call is recorded in the audit log, with its result."""
 
 from __future__ import annotations
 
@@ -27,6 +21,11 @@ from broker.web.http_endpoint import Call, Endpoint
 from broker.web.messages import Response, answer
 from broker.web.problem import Problem
 from broker.wires.dialect import Dialect
+
+# Orders in the dialects of wires: the commands of the console, carried out for an HTTP request.
+#
+# An order is a conversation of one message with a session of the wire, like that of the console. Its answers are
+# written at once, or there are none.
 
 MAX_ANSWER = 1024 * 1024
 """Bytes of the answers of one order: more than any has."""

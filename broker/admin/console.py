@@ -10,10 +10,6 @@ Rules:
   command needs a right of the operator: "view" for views, and what the sessions of the dialects demand.
 - An order that matches no server is an error here; on the wire it has no answer.
 - Notices of a watch are printed when they happen, between the answers.
-
-Control words of the console: reload, drain, disconnect, log levels, and traces of peers.
-
-Each word that changes something needs its right, and is an act in the audit log.
 """
 
 from __future__ import annotations
@@ -50,6 +46,10 @@ from broker.net.interfaces.peer import Peer
 from broker.wires.counter import Documentation
 from broker.wires.dialect import Dialect, Dialogue
 from broker.wires.views import AnyView
+
+# Control words of the console: reload, drain, disconnect, log levels, and traces of peers.
+#
+# Each word that changes something needs its right, and is an act in the audit log.
 
 LEVELS: tuple[LevelName, ...] = get_args(LevelName)
 RESET = "default"

@@ -2,16 +2,6 @@
 
 An event never has a secret. ``at`` is its time, RFC 3339 in UTC, by the clock of this broker. Its *place* is
 ``EPOCH-REVISION``; a client that knows the place of the last event that it has seen asks for those after it.
-
-The watchers of the registry's events: one reader of the registry's ring for all of them.
-
-Rules:
-- The hub reads the ring at most once in `INTERVAL`, and sends each watcher what is new: a *flush*. An event is encoded
-  once, and the text of a flush once for each filter and form.
-- All work is done in pieces, one in a turn of the reactor: `PIECE` events or `WRITES` watchers.
-- A watcher whose outlet is behind gets nothing, and nothing is kept for it. Once its outlet has room it gets the
-  events that it lacks from the ring; if the ring has lost some, it gets a `resync` instead, and reads the lists again.
-- A watcher that resumes at a place of an earlier epoch, or at one that the ring has lost, gets a `resync` first.
 """
 
 from __future__ import annotations
@@ -222,6 +212,17 @@ def _body(registry: IRegistry, chosen: Filter, since: EventPosition | None, limi
     yield from array([event(each) for each in found[n : n + PIECE]] for n in range(0, len(found), PIECE))
     yield b"," + members({"epoch": registry.epoch, "revision": revision, "resync": lost}) + b"}"
 
+
+# The watchers of the registry's events: one reader of the registry's ring for all of them.
+#
+# Rules:
+# - The hub reads the ring at most once in `INTERVAL`, and sends each watcher what is new: a *flush*. An event is
+#   encoded once, and the text of a flush once for each filter and form.
+# - All work is done in pieces, one in a turn of the reactor: `PIECE` events or `WRITES` watchers.
+# - A watcher whose outlet is behind gets nothing, and nothing is kept for it. Once its outlet has room it gets the
+#   events that it lacks from the ring; if the ring has lost some, it gets a `resync` instead, and reads the lists
+#   again.
+# - A watcher that resumes at a place of an earlier epoch, or at one that the ring has lost, gets a `resync` first.
 
 INTERVAL = 0.25
 """Seconds between two flushes: four a second look alive to a person, at a quarter of the cost of sixteen."""

@@ -1,25 +1,4 @@
-"""Metrics in the text format of Prometheus.
-
-Metrics of counters: the mapping from a counter's name to a metric and its labels.
-
-Rules, for a counter ``NAME.REASON`` (`broker.wires.counter`):
-- ``NAME`` is ``WIRE`` and the name of its subject, joined by an underscore. The subjects of `SHARED` mean the same on
-  every wire, so that they are one metric with the wire as a label: ``mc0_dropped`` is
-  ``elkobroker_dropped_total{wire="mc0"}``. Any other name stays as it is: ``mtl_contents`` is
-  ``elkobroker_mtl_contents_total``.
-- The reason is a label if the family is documented, and a part of the name if the counter or gauge itself is.
-- Values of labels come from the code, never from a peer.
-
-Metrics of the capacity plan.
-
-The label ``service`` has names that peers chose. So there is one sample for each of the services that are short first,
-`SERVICES` at most, and the number of the others is a metric. A user is shown samples of services that they may find.
-
-Metrics of the process, of the garbage collector and of the Python version.
-
-`prometheus_client.ProcessCollector` lists the directory of all descriptors, which takes more than 10 ms with 50,000
-connections; the kernel gives their number as the size of that directory (since Linux 6.2).
-"""
+"""Metrics in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -98,6 +77,16 @@ def render(collectors: Sequence[Collect]) -> Iterator[bytes]:
         for metric in collect():
             yield b"" if metric is None else generate_latest(_One(metric))
 
+
+# Metrics of counters: the mapping from a counter's name to a metric and its labels.
+#
+# Rules, for a counter ``NAME.REASON`` (`broker.wires.counter`):
+# - ``NAME`` is ``WIRE`` and the name of its subject, joined by an underscore. The subjects of `SHARED` mean the same on
+#   every wire, so that they are one metric with the wire as a label: ``mc0_dropped`` is
+#   ``elkobroker_dropped_total{wire="mc0"}``. Any other name stays as it is: ``mtl_contents`` is
+#   ``elkobroker_mtl_contents_total``.
+# - The reason is a label if the family is documented, and a part of the name if the counter or gauge itself is.
+# - Values of labels come from the code, never from a peer.
 
 PREFIX = "elkobroker_"
 
@@ -227,6 +216,12 @@ def _member_gauge(name: str, help: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"elkobroker_cluster_{name}", help, labels=["member"])
 
 
+# Metrics of the capacity plan.
+#
+# The label ``service`` has names that peers chose. So there is one sample for each of the services that are short
+# first, `SERVICES` at most, and the number of the others is a metric. A user is shown samples of services that they may
+# find.
+
 SERVICES = 100
 """Services with a sample: those that are short first. More than an operator can look after."""
 
@@ -265,6 +260,11 @@ def plan_metrics(plan: IPlan, reading: RegistryReading = EVERY_ENTRY) -> Iterato
         "elkobroker_plan_short_services", "Services that are foreseen to have too few providers.", len(days)
     )
 
+
+# Metrics of the process, of the garbage collector and of the Python version.
+#
+# `prometheus_client.ProcessCollector` lists the directory of all descriptors, which takes more than 10 ms with 50,000
+# connections; the kernel gives their number as the size of that directory (since Linux 6.2).
 
 _PAGE_SIZE = resource.getpagesize()
 _registry = CollectorRegistry()

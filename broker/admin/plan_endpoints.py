@@ -1,28 +1,4 @@
-"""The endpoints of the capacity plan: the list of services, and the providers that one needs now, for autoscalers.
-
-The report of the capacity jobs, served as files: the HTML pages beside plan.json.
-
-Rules:
-- Only ``report.html``, and pages of single services in ``services``, are served. A page is read whole in the thread
-  of the disk.
-- A page is a document of another program: it runs no script, loads nothing, and has no origin (CSP ``sandbox``), so
-  that it can neither read nor call this server.
-- The pages name all services of the plan. A user who may not find every service is refused them.
-- Each page has two paths: one for clients that have the right by their credentials, and one below a ticket, for
-  browsers whose user has a token.
-
-Tickets for the report of the capacity jobs: how a browser opens it whose user is known by a token.
-
-A browser follows a link without the token of the page, and a page of the report follows its own links so, too. So the
-page asks for a *ticket* with the token of its user: a random segment of a path under which the report is served for
-`LIFETIME`.
-
-Rules:
-- A ticket serves the report and nothing else, to the address that it was given to, as long as its user may view the
-  state of the daemon and find all services.
-- It is no cookie: no other site has it, and no request carries it by itself. The report has no script and sends no
-  Referer, so that it cannot pass the path on.
-"""
+"""The endpoints of the capacity plan: the list of services, and the providers that one needs now, for autoscalers."""
 
 from __future__ import annotations
 
@@ -151,6 +127,18 @@ def plan_endpoints(plan: IPlan, registry: IRegistry, clock: Any) -> list[Endpoin
     ]
 
 
+# Tickets for the report of the capacity jobs, by which a browser opens it whose user is known by a token.
+#
+# A browser follows a link without the token of the page, and a page of the report follows its own links so, too. So the
+# page asks for a *ticket* with the token of its user: a random segment of a path under which the report is served for
+# `LIFETIME`.
+#
+# Rules:
+# - A ticket serves the report and nothing else, to the address that it was given to, as long as its user may view the
+#   state of the daemon and find all services.
+# - It is no cookie: no other site has it, and no request carries it by itself. The report has no script and sends no
+#   Referer, so that it cannot pass the path on.
+
 LIFETIME = 900.0
 """Seconds for which a ticket is good: the time to read the report, and to follow its links."""
 
@@ -207,6 +195,17 @@ class ReportTickets:
 def _unknown_ticket() -> Problem:
     return Problem(404, "this link has ended: open the report from the page again", Reason.UNKNOWN_TARGET)
 
+
+# The report of the capacity jobs, served as files: the HTML pages beside plan.json.
+#
+# Rules:
+# - Only ``report.html``, and pages of single services in ``services``, are served. A page is read whole in the thread
+#   of the disk.
+# - A page is a document of another program: it runs no script, loads nothing, and has no origin (CSP ``sandbox``), so
+#   that it can neither read nor call this server.
+# - The pages name all services of the plan. A user who may not find every service is refused them.
+# - Each page has two paths: one for clients that have the right by their credentials, and one below a ticket, for
+#   browsers whose user has a token.
 
 MAX_PAGE = 32 * 1024 * 1024
 """Bytes of a page: ten times the report of 60 services, which is the most that one page has."""

@@ -10,13 +10,6 @@ Rules:
 - Semantics match the reactor: readiness is level-triggered, a descriptor is read before it is written, and an exception
   from a method is logged and ends that connection alone.
 - A descriptor about to be closed is not removed from the set: the kernel removes it, which saves a system call.
-
-Direct writes to the kernel, bypassing the reactor.
-
-Twisted's `write` registers the socket for writing, sends in the next turn, and deregisters it: two system calls and a
-turn for each answer. An idle socket takes almost every answer whole, so a direct send is tried first. These functions
-access the buffers of plain TCP and Unix connections (`twisted.internet.tcp.Connection`), and apply to those only; the
-rest that the kernel does not take goes through the reactor.
 """
 
 from __future__ import annotations
@@ -388,6 +381,14 @@ def dispatch(reactor: Any, port: Any) -> None:
     port.reactor = streams
     port.transport = UnixStream if isinstance(port, unix.Port) else TcpStream
     port.startReading()
+
+
+# Direct writes to the kernel, bypassing the reactor.
+#
+# Twisted's `write` registers the socket for writing, sends in the next turn, and deregisters it: two system calls and a
+# turn for each answer. An idle socket takes almost every answer whole, so a direct send is tried first. These functions
+# access the buffers of plain TCP and Unix connections (`twisted.internet.tcp.Connection`), and apply to those only; the
+# rest that the kernel does not take goes through the reactor.
 
 
 def plain_socket(transport: Any) -> Connection | None:

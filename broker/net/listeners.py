@@ -10,11 +10,6 @@ Rules:
 - The start fails if a required listener fails, if any fails in a strict start, or if none can be opened.
 - Any other failed listener is logged once for each reason, and retried with exponential back-off: first after
   `FIRST_RETRY`, with doubled pauses up to `MOST_RETRY`.
-
-Stale Unix socket files: detection and removal before a bind.
-
-A socket file outlives a killed process, and binding to its path then fails. Twisted removes it only if the dead process
-had Twisted's own lock beside it (``PATH.lock``, a symbolic link to the process ID). Other programs leave none.
 """
 
 from __future__ import annotations
@@ -51,6 +46,12 @@ from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.net.silent_hosts import end_with_host
 from broker.net.tls import Certificates, TlsFactory
+
+# Stale Unix socket files: detection and removal before a bind.
+#
+# A socket file outlives a killed process, and binding to its path then fails. Twisted removes it only if the dead
+# process had Twisted's own lock beside it (``PATH.lock``, a symbolic link to the process ID). Other programs leave
+# none.
 
 
 def check_path_free(path: str) -> None:

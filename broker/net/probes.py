@@ -15,19 +15,6 @@ Rules:
   question stays queued.
 
 The caller bounds the number of queued questions: at most one for each peer.
-
-Liveness probe of one peer: one outgoing ZMTP connection that sends one message as a DEALER without keys.
-
-States: connecting, handshake, question sent, closed. `ProbeConnection.close` is possible in each of them.
-
-Rules:
-- ``came`` is called once, when a whole message arrives, with any content.
-- There is one connection attempt, without retries. A peer that refuses or ends it, uses another mechanism or socket
-  type, or sends malformed input or input beyond `LIMITS` has not answered; nothing is called then.
-- Input is read in small pieces and handled by the scheduler, always as that of a stranger. `LIMITS` bounds all of it
-  together: heartbeats and endless frames are no answer.
-- Output goes to the kernel when the read that caused it is handled. It is a few hundred bytes; if the kernel has no
-  room, the peer does not read, and its connection is closed. So no output is buffered here.
 """
 
 from __future__ import annotations
@@ -52,6 +39,19 @@ from broker.net.scheduled_input import Scheduled
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.frames import FrameLimits, ZmtpError
 from broker.net.zmtp.machine import Claim, Machine, Null, Output
+
+# Liveness probe of one peer: one outgoing ZMTP connection that sends one message as a DEALER without keys.
+#
+# States: connecting, handshake, question sent, closed. `ProbeConnection.close` is possible in each of them.
+#
+# Rules:
+# - ``came`` is called once, when a whole message arrives, with any content.
+# - There is one connection attempt, without retries. A peer that refuses or ends it, uses another mechanism or socket
+#   type, or sends malformed input or input beyond `LIMITS` has not answered; nothing is called then.
+# - Input is read in small pieces and handled by the scheduler, always as that of a stranger. `LIMITS` bounds all of it
+#   together: heartbeats and endless frames are no answer.
+# - Output goes to the kernel when the read that caused it is handled. It is a few hundred bytes; if the kernel has no
+#   room, the peer does not read, and its connection is closed. So no output is buffered here.
 
 MAX_ANSWER = 64 * 1024
 """Bytes of one frame of an answer. Frames of DBP have some ten."""

@@ -3,24 +3,6 @@
 The router, the checks of parameters and the OpenAPI document come from these values alone. Parameters and bodies are
 frozen attrs classes whose fields are of plain types, `typing.Literal` or `typing.Annotated` with `msgspec.Meta` (bounds
 and a description); a field's default makes a parameter optional. A query parameter is converted from its text.
-
-Conversion of query parameters and JSON bodies into the frozen attrs classes of an endpoint.
-
-Rules:
-- An unknown parameter, a missing one, a value of the wrong type and a value out of bounds are a `Problem` 400, which
-  names the parameter.
-- A parameter may be repeated only if its type is an array.
-- Query parameters are texts, and are converted; in JSON, a number in a string is an error.
-- Numbers are finite: ``nan`` and ``inf`` are errors.
-
-Routing: from a method and a path to an endpoint and the variables of its path, by `werkzeug.routing`.
-
-Rules:
-- Paths are matched segment by segment while they are still percent-encoded, so that an encoded slash is a part of its
-  segment. Encoded unreserved characters are equal to plain ones (RFC 3986, 6.2.2.2).
-- A slash at the end, and an empty segment, are significant: there are no redirects.
-- A path without an endpoint is a `Problem` 404; one with endpoints of other methods only is a `Problem` 405 with Allow.
-- HEAD is answered as GET; the transport leaves out the body.
 """
 
 from __future__ import annotations
@@ -105,6 +87,15 @@ class Endpoint:
     statuses: Mapping[int, str] = attrs.field(factory=dict)
 
 
+# Conversion of query parameters and JSON bodies into the frozen attrs classes of an endpoint.
+#
+# Rules:
+# - An unknown parameter, a missing one, a value of the wrong type and a value out of bounds are a `Problem` 400, which
+#   names the parameter.
+# - A parameter may be repeated only if its type is an array.
+# - Query parameters are texts, and are converted; in JSON, a number in a string is an error.
+# - Numbers are finite: ``nan`` and ``inf`` are errors.
+
 T = TypeVar("T")
 
 MAX_SHOWN = 100
@@ -183,6 +174,16 @@ def _converted(values: dict[str, Any], type_: type[T], strict: bool) -> T:
             raise Problem(400, f"{field.name} must be a finite number")
     return result
 
+
+# Routing: from a method and a path to an endpoint and the variables of its path, by `werkzeug.routing`.
+#
+# Rules:
+# - Paths are matched segment by segment while they are still percent-encoded, so that an encoded slash is a part of its
+#   segment. Encoded unreserved characters are equal to plain ones (RFC 3986, 6.2.2.2).
+# - A slash at the end, and an empty segment, are significant: there are no redirects.
+# - A path without an endpoint is a `Problem` 404; one with endpoints of other methods only is a `Problem` 405 with
+#   Allow.
+# - HEAD is answered as GET; the transport leaves out the body.
 
 _VARIABLE = re.compile(r"\{(\w+)\}")
 _ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")

@@ -2,12 +2,6 @@
 
 A transport (`broker.net.http`) makes a `Request` of a complete request and sends the `Response`. Bodies of responses
 may be iterators, so that a long one is rendered in many turns of the reactor.
-
-Ids of requests: that of the client, or one of the listener's own.
-
-A request has one id, which its answer, its log lines and its line of the audit log have as well. A client, or a proxy
-before the listener, gives one by ``X-Request-ID`` to find its own request in the log. The alphabet and the length are
-bounded, since the id is written into headers and logs.
 """
 
 from __future__ import annotations
@@ -123,6 +117,12 @@ def not_modified(tag: str) -> Response:
 CACHE = ("Cache-Control", "no-cache")
 """The header of representations with an entity tag: a copy may be kept, and is revalidated at each use."""
 
+
+# Ids of requests: that of the client, or one of the listener's own.
+#
+# A request has one id, which its answer, its log lines and its line of the audit log have as well. A client, or a proxy
+# before the listener, gives one by ``X-Request-ID`` to find its own request in the log. The alphabet and the length are
+# bounded, since the id is written into headers and logs.
 
 REQUEST_ID = "X-Request-ID"
 RAW_REQUEST_ID = REQUEST_ID.encode()

@@ -5,17 +5,6 @@ it is sealed for each receiver.
 
 `send_all` and `send_each` repeat the same loop. A common one would cost a call for each receiver, about a tenth of the
 cost of a delivery. `broker.net.router.router_peer.Backlog` has the limits.
-
-Flush order of a ROUTER's connections.
-
-Rules:
-- Output is gathered for a turn of the reactor, and written at its end: one write for each connection, for any number of
-  messages.
-- The messages before the first answer of each connection are written first. The rest of the connections with answers
-  follows, in the order of their first answers.
-- A connection is written before its next input is handled, so that a message is not later than the answer to the
-  request that caused it.
-- A flush ends with the quantum of a turn, and continues in the next one.
 """
 
 from __future__ import annotations
@@ -33,6 +22,17 @@ from broker.net.router.router_peer import APART, LARGE, Backlog, Identities, Rou
 from broker.net.scheduler import TURN, Scheduler
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import begin, message, pieces
+
+# Flush order of a ROUTER's connections.
+#
+# Rules:
+# - Output is gathered for a turn of the reactor, and written at its end: one write for each connection, for any number
+#   of messages.
+# - The messages before the first answer of each connection are written first. The rest of the connections with answers
+#   follows, in the order of their first answers.
+# - A connection is written before its next input is handled, so that a message is not later than the answer to the
+#   request that caused it.
+# - A flush ends with the quantum of a turn, and continues in the next one.
 
 BETWEEN = 16
 """Connections written between two clock reads: some 50 µs."""

@@ -8,23 +8,6 @@ Rules (`broker.net.interfaces.router` has the interface to the sessions):
 
 Read on in `router_peer` (one connection, its queue and the table of identities) and `fan_out` (one message to many, and
 the order of output).
-
-Admission by client key: the decision on a peer's claim at the end of its handshake.
-
-Rules:
-- A key that is not allowed is refused *for now*, since an operator may add it. The peer gets no reply, its handshake
-  times out, and libzmq retries by itself; an immediate close would make it retry ten times a second.
-- A refused key is logged once a minute, so that a farm behind one address can be enrolled from the log. At most
-  `KEYS_LOGGED` keys of one address are logged, so that endless new keys cannot flood it.
-
-Tap of the output of a ROUTER: copies of the messages to some of its peers, before they are encoded.
-
-It shadows the methods by which sessions send, in this one object and until it is removed. A ROUTER without a tap has
-neither a check nor a call for it.
-
-Idle check of a ROUTER: a PING to silent peers, and a close without an answer.
-
-ZMTP 3.1 introduced PING. Older peers are ended with their host alone (`broker.net.silent_hosts`).
 """
 
 from __future__ import annotations
@@ -61,6 +44,14 @@ from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import FrameLimits, pieces
 from broker.net.zmtp.machine import Machine, Mechanism
+
+# Admission by client key: the decision on a peer's claim at the end of its handshake.
+#
+# Rules:
+# - A key that is not allowed is refused *for now*, since an operator may add it. The peer gets no reply, its handshake
+#   times out, and libzmq retries by itself; an immediate close would make it retry ten times a second.
+# - A refused key is logged once a minute, so that a farm behind one address can be enrolled from the log. At most
+#   `KEYS_LOGGED` keys of one address are logged, so that endless new keys cannot flood it.
 
 KEYS_LOGGED = 20
 """Refused keys of one address logged per minute."""
@@ -103,6 +94,10 @@ class KeyGate:
             self._complaints.count(f"{self._wire}_refused", Reason.KEY_NOT_ALLOWED.code)
         return False
 
+
+# Idle check of a ROUTER: a PING to silent peers, and a close without an answer.
+#
+# ZMTP 3.1 introduced PING. Older peers are ended with their host alone (`broker.net.silent_hosts`).
 
 IDLE = 120.0
 """Seconds of silence before a PING, and seconds allowed for the answer."""
@@ -155,6 +150,11 @@ class IdleCheck:
         if self._peers():
             self.start()
 
+
+# Tap of the output of a ROUTER: copies of the messages to some of its peers, before they are encoded.
+#
+# It shadows the methods by which sessions send, in this one object and until it is removed. A ROUTER without a tap has
+# neither a check nor a call for it.
 
 METHODS = ("send", "reply", "send_all", "send_each")
 

@@ -7,24 +7,6 @@ Rules, in addition to those of every connection (`broker.net.connection`):
 - Input is handled also while the peer does not read: its heartbeats count, and its answers are bounded.
 - Output is queued in `out`, in order, and written once per turn of the reactor (`FlushOrder`). Under backpressure,
   messages stay in `out` within the ROUTER's limits.
-
-High-water marks of a ROUTER: limits on the messages queued for peers that do not read.
-
-Rules:
-- The queue of one peer is bounded in messages and bytes; beyond, messages are refused (`Sent.FULL`). Answers have an
-  extra allowance of messages. A single message may be queued at any length.
-- The queues of blocked peers count as output in the memory budget (`broker.core.memory_budget`). While it is full,
-  messages for blocked peers are refused.
-- A piece that several queues share counts for each of them by its part.
-
-Identity table of a ROUTER: connections by identity, and the takeover rule.
-
-Rules:
-- An identity belongs to one connection at a time. A peer without one gets five octets with a leading zero. Such
-  identities are reserved (RFC 28): one that a peer chooses is replaced.
-- A new connection takes an identity over if it has the same owner (`broker.access.identity`): the user or name of its
-  CURVE key, the key itself if it has none, the host without keys. The older connection is closed.
-- Any other new connection is refused until the owner is gone: otherwise a stranger would receive its messages.
 """
 
 from __future__ import annotations
@@ -394,6 +376,15 @@ def _user(transport: Any) -> str:
     return f"uid {_CREDENTIALS.unpack(credentials)[1]} here"
 
 
+# High-water marks of a ROUTER: limits on the messages queued for peers that do not read.
+#
+# Rules:
+# - The queue of one peer is bounded in messages and bytes; beyond, messages are refused (`Sent.FULL`). Answers have an
+#   extra allowance of messages. A single message may be queued at any length.
+# - The queues of blocked peers count as output in the memory budget (`broker.core.memory_budget`). While it is full,
+#   messages for blocked peers are refused.
+# - A piece that several queues share counts for each of them by its part.
+
 HIGH_WATER = 1_000
 """Messages queued for one peer; libzmq's own default."""
 
@@ -481,6 +472,15 @@ def _part(piece: Any) -> int:
         return len(whole) // max(1, getrefcount(whole) - 2)
     return len(piece) // max(1, getrefcount(piece) - 3)
 
+
+# Identity table of a ROUTER: connections by identity, and the takeover rule.
+#
+# Rules:
+# - An identity belongs to one connection at a time. A peer without one gets five octets with a leading zero. Such
+#   identities are reserved (RFC 28): one that a peer chooses is replaced.
+# - A new connection takes an identity over if it has the same owner (`broker.access.identity`): the user or name of its
+#   CURVE key, the key itself if it has none, the host without keys. The older connection is closed.
+# - Any other new connection is refused until the owner is gone: otherwise a stranger would receive its messages.
 
 GENERATED = b"\0"
 """The first octet of a generated identity."""

@@ -19,23 +19,6 @@ Rules:
 - ZMTP 1.0 and 2.0 have no mechanisms, no commands and no metadata: `Mechanism.oldest` tells if they are accepted.
   Output of `encoder` is translated for a peer of version 1, by the queue that `output` returns.
 - FAILED decodes nothing, and nothing may be sent.
-
-Greeting codec: the version of ZMTP and the security mechanism of a peer (RFC 23, "The Greeting").
-
-Octets of a greeting of version 3: 0 is FF, 1 to 8 are padding, 9 is 7F, 10 the major version, 11 the minor version, 12
-to 31 the mechanism, 32 the as-server flag, 33 to 63 zeros. libzmq sends the first 10, then 1, then the rest as the
-other side answers: so neither side may wait for more than the signature before it sends its own version.
-
-ZMTP 2.0 has a revision of 1 (2 in some releases) at octet 10, then the socket type in one octet, then the identity as a
-frame. The revision 0 is followed by the socket type, and by frames of ZMTP 1.0. ZMTP 1.0 has no signature: it begins
-with a frame (`broker.net.zmtp.version_1`), and takes the signature for one, but not the major version behind it. So a
-side that speaks it sends the major version once it has the signature of the other.
-
-Security mechanisms: the handshake between greeting and traffic.
-
-A mechanism is one side of one handshake: it consumes the commands of the other side and produces its own. Once it has
-verified the peer, it makes a *claim*: the metadata of the peer, with its key. The caller accepts or refuses
-the claim (an allow-list); only then does the mechanism produce its last command.
 """
 
 from __future__ import annotations
@@ -67,6 +50,17 @@ from broker.net.zmtp.frames import (
     split_command,
 )
 from broker.net.zmtp.version_1 import Version1Decoder, Version1Output
+
+# Greeting codec: the version of ZMTP and the security mechanism of a peer (RFC 23, "The Greeting").
+#
+# Octets of a greeting of version 3: 0 is FF, 1 to 8 are padding, 9 is 7F, 10 the major version, 11 the minor version,
+# 12 to 31 the mechanism, 32 the as-server flag, 33 to 63 zeros. libzmq sends the first 10, then 1, then the rest as the
+# other side answers: so neither side may wait for more than the signature before it sends its own version.
+#
+# ZMTP 2.0 has a revision of 1 (2 in some releases) at octet 10, then the socket type in one octet, then the identity as
+# a frame. The revision 0 is followed by the socket type, and by frames of ZMTP 1.0. ZMTP 1.0 has no signature: it
+# begins with a frame (`broker.net.zmtp.version_1`), and takes the signature for one, but not the major version behind
+# it. So a side that speaks it sends the major version once it has the signature of the other.
 
 GREETING_SIZE = 64
 """Octets of a greeting of version 3."""
@@ -147,6 +141,13 @@ def parse_greeting(data: bytes, oldest: int = 1) -> tuple[Greeting, bytes] | Non
 
 def _shown(data: bytes) -> str:
     return repr(bytes(data[:12]))[1:]
+
+
+# Security mechanisms: the handshake between greeting and traffic.
+#
+# A mechanism is one side of one handshake: it consumes the commands of the other side and produces its own. Once it has
+# verified the peer, it makes a *claim*: the metadata of the peer, with its key. The caller accepts or refuses the claim
+# (an allow-list); only then does the mechanism produce its last command.
 
 
 @attrs.frozen
