@@ -18,7 +18,6 @@ from broker.config.endpoint import BadEndpoint
 from broker.config.key import key as setting  # one of the keys is called so
 from broker.config.problem import Problem
 from broker.config.section import Binding, Resolves, Section, Settings
-from broker.config.summary import zmq_bound
 
 MAX_ENDPOINTS = 16
 """Limit of etcd's endpoints: a cluster of etcd has three, five or seven members."""
@@ -220,7 +219,7 @@ class Cluster(Settings):
         yield (
             f"cluster: {self.effective_name(socket.gethostname())} of the farm {self.farm}, "
             f"etcd {' '.join([', '.join(self.etcd), *login])}, "
-            f"links on {zmq_bound(zmq_endpoint.parse(self.link))}, ttl {self.ttl} s"
+            f"links on {zmq_endpoint.parse(self.link).shown}, ttl {self.ttl} s"
         )
 
     def warnings(self, resolves: Resolves) -> Iterator[str]:

@@ -29,7 +29,6 @@ from broker.config.endpoint import Endpoint
 from broker.config.key import REQUIRED, key
 from broker.config.problem import Problem, in_range
 from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
-from broker.config.summary import bound
 
 VERSION = 1
 """Version of the format of configuration files. A change that older files do not fit raises it."""
@@ -216,7 +215,7 @@ class Console(Settings):
         if not self.enabled:
             yield "console: off"
             return
-        yield f"console: bound to {bound(self.place)}"
+        yield f"console: bound to {self.place.shown}"
 
 
 def _script(here: str, script: str) -> Iterator[Problem]:

@@ -122,6 +122,11 @@ class Endpoint:
         host = self.interface or "0.0.0.0"
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
+    @property
+    def shown(self) -> str:
+        """The address as ``--check`` prints it: with its kind where that is not TCP."""
+        return f"{self.kind} {self.where}" if self.kind in ("tls", "unix") else self.where
+
     def overlaps(self, other: Endpoint) -> bool:
         """Return True if the two cannot both be bound. Port 0 is a free port, a different one each time."""
         if self.port is not None and other.port is not None:

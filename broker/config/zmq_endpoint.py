@@ -76,6 +76,11 @@ class ZEndpoint:
         """The bound address, for display: ``127.0.0.1:61616``, ``[::1]:61616``, a path, or systemd's socket."""
         return self.stream.where
 
+    @property
+    def shown(self) -> str:
+        """The address as ``--check`` prints it, with its kind."""
+        return self.where if self.kind == "systemd" else f"{self.kind} {self.where}"
+
     def overlaps(self, other: ZEndpoint | Endpoint) -> bool:
         """Return True if the two cannot both be bound. Port 0 is a free port, and a different one each time."""
         return self.stream.overlaps(other.stream if isinstance(other, ZEndpoint) else other)

@@ -15,7 +15,6 @@ from broker.config.endpoint import Endpoint
 from broker.config.key import key
 from broker.config.problem import Problem
 from broker.config.section import Binding, PortOption, Resolves, Section, Settings
-from broker.config.summary import bound
 from broker.wires.elko.transports.limits import TransportLimits
 
 Role = Literal["client", "admin"]
@@ -168,7 +167,7 @@ class ElkoListener(Settings):
 
     def described(self, allow: Sequence[str]) -> str:
         """Return what the listener does, for a line of ``--check``."""
-        where = bound(self.place)
+        where = self.place.shown
         return f"{self._carried()}bound to {where}, published as {self.publish or where}, allow {' '.join(allow)}"
 
     def _carried(self) -> str:

@@ -9,7 +9,6 @@ import attrs
 from broker.config import checks, files, zmq_endpoint
 from broker.config.key import key
 from broker.config.section import Binding, PortOption, Section, moved
-from broker.config.summary import zmq_bound
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.net.interfaces.limits import RouterLimits
 
@@ -59,7 +58,7 @@ class Mc0(RouterLimits):
         if not self.enabled:
             yield "mc0: off"
             return
-        yield f"mc0: bound to {zmq_bound(self.place)}{', curve' if self.secret_key is not None else ''}"
+        yield f"mc0: bound to {self.place.shown}{', curve' if self.secret_key is not None else ''}"
 
 
 SECTION = Section(

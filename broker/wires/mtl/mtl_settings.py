@@ -14,7 +14,6 @@ from broker.config.endpoint import BadEndpoint
 from broker.config.key import key
 from broker.config.problem import Problem, in_range
 from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
-from broker.config.summary import zmq_bound
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.net.interfaces.limits import RouterLimits
 
@@ -330,7 +329,7 @@ class Mtl(RouterLimits):
             return
         where = self.place
         data = self.data_place
-        parts = [f"bound to {zmq_bound(where)}", f"data {'there too' if data is None else data.where}"]
+        parts = [f"bound to {where.shown}", f"data {'there too' if data is None else data.where}"]
         if self.data_endpoint is not None:
             parts.append(f"told as {self.data_endpoint}")
         if self.curve:
