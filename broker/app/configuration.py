@@ -9,7 +9,7 @@ from broker.app.wires import WIRES
 from broker.config import check, load, validate
 from broker.config import reload as reloading
 from broker.config.check import resolves
-from broker.config.problem import Problem
+from broker.config.errors import Problem
 from broker.config.schema import Config as Config
 from broker.config.schema import Schema
 from broker.config.section import Resolves

@@ -23,8 +23,7 @@ from twisted.python.failure import Failure
 
 from broker.app.configuration import differences, found, merged, settings, warnings
 from broker.blocking import blocking
-from broker.config.errors import BadConfig
-from broker.config.problem import Problem
+from broker.config.errors import BadConfig, Problem
 from broker.config.reload import Difference
 from broker.config.schema import Config
 from broker.core.control import KeyChange, KeyState, ReloadResult

@@ -10,8 +10,8 @@ from ipaddress import ip_network
 from broker import pem
 from broker.config import endpoint, zmq_endpoint
 from broker.config.endpoint import BadEndpoint, Endpoint
+from broker.config.errors import Problem
 from broker.config.files import KEY_LENGTH, MAX_SECRET, is_curve_key
-from broker.config.problem import Problem
 
 MAX_LABEL = 1_024
 """Characters of a label or an address: the bound for those of peers, too."""
@@ -44,6 +44,13 @@ def printable(key: str, value: str | None, most: int) -> Iterator[Problem]:
         yield Problem(key, "has a character that cannot be printed")
     elif len(value) > most:
         yield Problem(key, f"has more than {most} characters")
+
+
+def in_range(key: str, value: float, least: float, most: float) -> Iterator[Problem]:
+    """Yield a problem if ``value`` is not between the two."""
+    # False for a NaN as well.
+    if not least <= value <= most:
+        yield Problem(key, f"must be between {least:.15g} and {most:.15g}, not {value:.15g}")
 
 
 def path(key: str, value: str) -> Iterator[Problem]:

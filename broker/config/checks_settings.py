@@ -10,8 +10,8 @@ from typing import Literal
 import attrs
 
 from broker.config import checks
+from broker.config.errors import Problem
 from broker.config.key import REQUIRED, key
-from broker.config.problem import Problem, in_range
 from broker.config.section import Resolves, Section, Settings
 
 MAX_RULES = 100
@@ -62,8 +62,8 @@ def _statuses(here: str, statuses: tuple[int, ...]) -> Iterator[Problem]:
         yield Problem(here, "must be two numbers, the least and the greatest status")
     else:
         least, most = statuses
-        yield from in_range(f"{here}[0]", least, 100, 599)
-        yield from in_range(f"{here}[1]", most, least, 599)
+        yield from checks.in_range(f"{here}[0]", least, 100, 599)
+        yield from checks.in_range(f"{here}[1]", most, least, 599)
 
 
 @attrs.frozen
@@ -207,7 +207,7 @@ def _load(here: str, load: float) -> Iterator[Problem]:
     if load <= 0:
         yield Problem(here, f"must be above 0, not {load:.15g}")
     else:
-        yield from in_range(here, load, LEAST_LOAD, MOST_LOAD)
+        yield from checks.in_range(here, load, LEAST_LOAD, MOST_LOAD)
 
 
 def _name(here: str, name: str) -> Iterator[Problem]:

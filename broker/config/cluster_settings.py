@@ -15,8 +15,8 @@ from broker import pem
 from broker.access.identity import is_address, is_local
 from broker.config import checks, zmq_endpoint
 from broker.config.endpoint import BadEndpoint
+from broker.config.errors import Problem
 from broker.config.key import key as setting  # one of the keys is called so
-from broker.config.problem import Problem
 from broker.config.section import Binding, Resolves, Section, Settings
 
 MAX_ENDPOINTS = 16

@@ -26,8 +26,8 @@ from broker.config.checks import MAX_LABEL, MAX_SUFFIX
 from broker.config.checks_settings import CHECKS, JOURNAL
 from broker.config.cluster_settings import CLUSTER
 from broker.config.endpoint import Endpoint
+from broker.config.errors import Problem
 from broker.config.key import REQUIRED, key
-from broker.config.problem import Problem, in_range
 from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
 
 VERSION = 1
@@ -81,7 +81,7 @@ def _version(here: str, version: int) -> Iterator[Problem]:
 def _log_size(here: str, size: int) -> Iterator[Problem]:
     # A smaller file would be rotated several times a second on the level debug; more is a mistake in the unit.
     if size:
-        yield from in_range(here, size, 100_000, 2**40)
+        yield from checks.in_range(here, size, 100_000, 2**40)
 
 
 @attrs.frozen

@@ -1,10 +1,19 @@
-"""Errors of a configuration: all of them at once, each with its place."""
+"""Problems of the values of a configuration, and its errors: all of them at once, each with its place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 import attrs
+
+
+@attrs.frozen
+class Problem:
+    """A problem at ``key``. ``other`` is the key that it disagrees with, if there is one."""
+
+    key: str
+    text: str
+    other: str = ""
 
 
 @attrs.frozen

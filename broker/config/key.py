@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import attrs
 
 from broker.config import checks, files
-from broker.config.problem import Problem, in_range
+from broker.config.errors import Problem
 
 T = TypeVar("T")
 A = TypeVar("A", bound=attrs.AttrsInstance)
@@ -142,7 +142,7 @@ def _single(here: str, value: Any, told: Declared) -> Iterator[Problem]:
     if value is None:
         return
     if told.key.within is not None:
-        yield from in_range(here, value, *told.key.within)
+        yield from checks.in_range(here, value, *told.key.within)
     if told.key.path:
         yield from checks.path(here, value)
     if told.key.check is not None:

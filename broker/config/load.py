@@ -15,9 +15,8 @@ import attrs
 
 from broker.config import files
 from broker.config.dotted_keys import table
-from broker.config.errors import BadConfig, ConfigError
+from broker.config.errors import BadConfig, ConfigError, Problem
 from broker.config.files import BadFile
-from broker.config.problem import Problem
 from broker.config.removed_keys import why_removed
 from broker.config.schema import Config, Schema
 from broker.config.structure import UNKNOWN, structure

@@ -15,8 +15,8 @@ import attrs
 
 from broker.config import key
 from broker.config.endpoint import BadEndpoint, Endpoint
+from broker.config.errors import Problem
 from broker.config.files import Named
-from broker.config.problem import Problem
 
 Resolves = Callable[[str], bool]
 """Reports whether this machine resolves a host name. It blocks."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from broker import pem
 from broker.config.daemon_settings import OPEN_FILE
-from broker.config.problem import Problem
+from broker.config.errors import Problem
 from broker.config.schema import Config, Schema
 from broker.config.section import Binding
 

@@ -10,8 +10,8 @@ import attrs
 
 from broker.config import zmq_endpoint
 from broker.config.endpoint import BadEndpoint, Endpoint
+from broker.config.errors import Problem
 from broker.config.key import key
-from broker.config.problem import Problem
 from broker.config.section import Binding, PortOption, Resolves, Section, moved
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.net.interfaces.limits import RouterLimits

@@ -9,8 +9,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 import attrs
 
 from broker.config.endpoint import BadEndpoint, Endpoint, parse
+from broker.config.errors import Problem
 from broker.config.key import key
-from broker.config.problem import Problem
 from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
 from broker.wires.dns.codec.dns_query import Labels, host_labels, wire_length
 

@@ -12,8 +12,8 @@ import attrs
 from broker.config import checks, endpoint
 from broker.config.checks import MAX_LABEL, MAX_SUFFIX, hostport
 from broker.config.endpoint import Endpoint
+from broker.config.errors import Problem
 from broker.config.key import key
-from broker.config.problem import Problem
 from broker.config.section import Binding, PortOption, Resolves, Section, Settings
 from broker.wires.elko.transports.limits import TransportLimits
 

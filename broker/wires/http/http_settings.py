@@ -10,8 +10,8 @@ import attrs
 
 from broker.config import checks
 from broker.config.endpoint import Endpoint, parse
+from broker.config.errors import Problem
 from broker.config.key import key
-from broker.config.problem import Problem
 from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
 
 _HOST = re.compile(r"\*|[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")

@@ -11,8 +11,8 @@ import attrs
 
 from broker.config import checks, files, zmq_endpoint
 from broker.config.endpoint import BadEndpoint
+from broker.config.errors import Problem
 from broker.config.key import key
-from broker.config.problem import Problem, in_range
 from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
 from broker.config.zmq_endpoint import ZEndpoint
 from broker.net.interfaces.limits import RouterLimits
@@ -309,7 +309,7 @@ class Mtl(RouterLimits):
                 kind = "a unix socket" if where.kind == "ipc" else "systemd's socket"
                 yield Problem(f"{here}.data_port", f"has no effect, since {kind} serves both flows", f"{here}.endpoint")
             else:
-                yield from in_range(f"{here}.data_port", self.data_port, 0, 65_535)
+                yield from checks.in_range(f"{here}.data_port", self.data_port, 0, 65_535)
         elif where.port == 65_535:
             yield Problem(f"{here}.data_port", "must be given, since there is no port after 65535", f"{here}.endpoint")
 
