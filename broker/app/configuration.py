@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.app.wires import WIRES
-from broker.config import check, load, validate
+from broker.config import load, validate
 from broker.config import reload as reloading
-from broker.config.check import resolves
 from broker.config.errors import Problem
 from broker.config.schema import Config as Config
 from broker.config.schema import Schema
 from broker.config.section import Resolves
+from broker.config.validate import resolves
 
 SCHEMA = Schema.of(wire.section for wire in WIRES)
 """The sections of the configuration."""
@@ -42,13 +42,13 @@ def problems(config: Config) -> list[tuple[str, str]]:
 
 
 def report(config: Config, resolves: Resolves = resolves) -> str:
-    """As `broker.config.check.report`."""
-    return check.report(config, SCHEMA, resolves)
+    """As `broker.config.validate.report`."""
+    return validate.report(config, SCHEMA, resolves)
 
 
 def warnings(config: Config) -> list[str]:
-    """As `broker.config.check.warnings`, without asking for host names: that blocks."""
-    return check.warnings(config, SCHEMA, lambda host: True)
+    """As `broker.config.validate.warnings`, without asking for host names: that blocks."""
+    return validate.warnings(config, SCHEMA, lambda host: True)
 
 
 def differences(old: Config, new: Config) -> list[reloading.Difference]:

@@ -1,14 +1,19 @@
-"""Checks of a whole configuration: each section by its own, and then listeners with the same address."""
+"""Checks of a whole configuration: its problems, by section and between sections; its warnings; and the report of
+``--check``."""
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 
 from broker import pem
+from broker.blocking import blocking
+from broker.config.checks import expiring
 from broker.config.daemon_settings import OPEN_FILE
 from broker.config.errors import Problem
 from broker.config.schema import Config, Schema
-from broker.config.section import Binding
+from broker.config.section import Binding, Resolves
 
 NEEDS_USERS = f"""\
 can be reached from other machines: a users file must say who may do what. Write
@@ -21,7 +26,7 @@ or, where everybody may do everything,
 
 
 def found(config: Config, schema: Schema) -> list[Problem]:
-    """Return all problems. Reads the TLS files that endpoints name, and the names of key files."""
+    """Return all problems. Reads the TLS files and the users file."""
     problems = [problem for section, values in schema.values(config) for problem in section.problems(values)]
     return [*problems, *_overlaps(config, schema), *_unusable(config, schema), *_without_users(config, schema)]
 
@@ -64,3 +69,40 @@ def _overlaps(config: Config, schema: Schema) -> Iterator[Problem]:
         if other is not None:
             yield Problem(each.key, f"{each.where.where} is taken by {other.key}", other.key)
         taken.append(each)
+
+
+# The report of ``--check``.
+
+
+@blocking
+def resolves(host: str) -> bool:
+    """Report whether this machine knows an address of ``host``. Blocks while it asks."""
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except (OSError, UnicodeError):
+        return False
+
+
+def _expiring(config: Config, schema: Schema) -> Iterator[str]:
+    """Yield a sentence for each TLS certificate that has expired, or expires soon."""
+    now = time.time()
+    for binding in bindings(config, schema):
+        files = pem.Files.of(binding.where)
+        if files is not None:
+            yield from expiring(binding.key, files.certificate, now)
+
+
+def report(config: Config, schema: Schema, resolves: Resolves = resolves) -> str:
+    """Return a line for each listener and each part of the daemon, then one for each warning.
+
+    ``config`` must be valid. Blocks while published names are resolved. Shows no secret.
+    """
+    lines = [line for _, values in schema.values(config) for line in values.summary()]
+    lines += [f"warning: {text}" for text in warnings(config, schema, resolves)]
+    return "\n".join(lines)
+
+
+def warnings(config: Config, schema: Schema, resolves: Resolves) -> list[str]:
+    """Return what may surprise in a valid configuration, a sentence each."""
+    own = [text for _, values in schema.values(config) for text in values.warnings(resolves)]
+    return [*own, *_expiring(config, schema)]
