@@ -13,6 +13,9 @@ from broker.config.endpoint import BadEndpoint, Endpoint
 from broker.config.errors import Problem
 from broker.config.files import KEY_LENGTH, MAX_SECRET, is_curve_key
 
+MAX_RULES = 100
+"""Rules of a list: each registration, or each event, goes through all of them."""
+
 MAX_LABEL = 1_024
 """Characters of a label or an address: the bound for those of peers, too."""
 
@@ -72,6 +75,12 @@ def patterns(key: str, texts: Sequence[str]) -> Iterator[Problem]:
     for index, text in enumerate(texts):
         if not text:
             yield Problem(f"{key}[{index}]", 'is empty; "*" is every name')
+
+
+def rules(key: str, entries: Sequence[object]) -> Iterator[Problem]:
+    """Yield the problem of a list of too many rules."""
+    if len(entries) > MAX_RULES:
+        yield Problem(key, f"has more than {MAX_RULES} rules")
 
 
 def networks(key: str, texts: Sequence[str]) -> Iterator[Problem]:

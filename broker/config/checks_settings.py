@@ -14,9 +14,6 @@ from broker.config.errors import Problem
 from broker.config.key import REQUIRED, key
 from broker.config.section import Resolves, Section, Settings
 
-MAX_RULES = 100
-"""Rules: each registration goes through them in order."""
-
 CHECKED_WIRES = ("elko", "director", "dbp", "mtl", "http")
 """The wires on which services or servers register."""
 
@@ -134,18 +131,13 @@ PINGS = CheckRule(services=("*",), kind="ping", wires=("elko", "director"), inte
 interval, and three timeouts, one that hangs is failing within 41 s."""
 
 
-def _few(here: str, rules: tuple[CheckRule, ...]) -> Iterator[Problem]:
-    if len(rules) > MAX_RULES:
-        yield Problem(here, f"has more than {MAX_RULES} rules")
-
-
 @attrs.frozen
 class Checks(Settings):
     """Health checks of services. A server that hangs keeps its connection; checks find out that it does not answer.
     docs/checks.md has the details."""
 
     enabled: bool = key(True, "Enables the checks.", reload=True)
-    rules: tuple[CheckRule, ...] = key((PINGS,), check=_few, reload=True)
+    rules: tuple[CheckRule, ...] = key((PINGS,), check=checks.rules, reload=True)
     concurrency: int = key(50, "Connections for checks at one time. Pings need none.", within=(1, 1_000), reload=True)
     panic: float = key(
         0.5,

@@ -174,10 +174,8 @@ class Cluster(Settings):
             for name in ("ca", "certificate", "key", "passphrase_file")
             if getattr(self, name) is not None
         }
-        for name, path in files.items():
-            if not path or "\0" in path:
-                yield Problem(f"{here}.{name}", "is no path")
-                return
+        if any(tuple(checks.path(here, path)) for path in files.values()):
+            return  # it is a problem of that key by itself
         if files and self.etcd and not any(url.startswith("https:") for url in self.etcd):
             yield Problem(f"{here}.{next(iter(files))}", "has no effect: the URLs of etcd are http", f"{here}.etcd")
         if (self.certificate is None) != (self.key is None):

@@ -33,9 +33,6 @@ from broker.config.section import Binding, PortOption, Resolves, Section, Settin
 VERSION = 1
 """Version of the format of configuration files. A change that older files do not fit raises it."""
 
-MAX_RULES = 100
-"""Rules of notifications: each event is compared with all of them."""
-
 MAX_URL = 2_000
 """Characters of a URL, as browsers and proxies take them."""
 
@@ -479,11 +476,6 @@ class NotifyRule(Settings):
             yield Problem(here, "needs url or command, one of them")
 
 
-def _few(here: str, rules: tuple[NotifyRule, ...]) -> Iterator[Problem]:
-    if len(rules) > MAX_RULES:
-        yield Problem(here, f"has more than {MAX_RULES} rules")
-
-
 @attrs.frozen
 class Notify(Settings):
     """Webhooks and commands that are called on events. docs/operations.md has the form of an event."""
@@ -495,7 +487,7 @@ class Notify(Settings):
         within=(0, 3_600),
         reload=True,
     )
-    rules: tuple[NotifyRule, ...] = key((), check=_few, reload=True)
+    rules: tuple[NotifyRule, ...] = key((), check=checks.rules, reload=True)
 
     def problems(self, here: str) -> Iterator[Problem]:
         """Yield names that are there twice."""
