@@ -8,6 +8,7 @@ a reload applies. `broker.config.document` derives the example file and the tabl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -95,18 +96,13 @@ def key(
     return field  # type: ignore[no-any-return]
 
 
+@cache
 def declared(table: type[attrs.AttrsInstance]) -> tuple[Declared, ...]:
     """Return the keys of a table. Those that the class has in ``KEYS_LAST`` come last."""
-    known = _KNOWN.get(table)
-    if known is None:
-        last = getattr(table, "KEYS_LAST", ())
-        fields = sorted(attrs.fields(table), key=lambda field: field.name in last)
-        hints = get_type_hints(table)
-        known = _KNOWN[table] = tuple(_declared(field, hints[field.name]) for field in fields)
-    return known
-
-
-_KNOWN: dict[type, tuple[Declared, ...]] = {}
+    last = getattr(table, "KEYS_LAST", ())
+    fields = sorted(attrs.fields(table), key=lambda field: field.name in last)
+    hints = get_type_hints(table)
+    return tuple(_declared(field, hints[field.name]) for field in fields)
 
 
 def _declared(field: attrs.Attribute[Any], type_: Any) -> Declared:
@@ -166,16 +162,16 @@ def read(here: str, values: A, named: files.Named) -> A:
     return evolved
 
 
-def reloadable(table: type[attrs.AttrsInstance]) -> Iterator[str]:
+def reloadable_keys(table: type[attrs.AttrsInstance]) -> Iterator[str]:
     """Yield the keys that a reload applies, relative to the table; ``[*]`` is any name, ``*`` any rest."""
     for each in declared(table):
         if each.entry is not None and is_named(each.entry):
             if each.key.reload:
                 yield f"{each.name}*"
             else:
-                yield from (f"{each.name}[*].{key}" for key in reloadable(each.entry))
+                yield from (f"{each.name}[*].{key}" for key in reloadable_keys(each.entry))
         elif each.table is not None:
-            yield from (f"{each.name}.{key}" for key in reloadable(each.table))
+            yield from (f"{each.name}.{key}" for key in reloadable_keys(each.table))
         elif each.key.reload:
             yield each.name
 

@@ -1,6 +1,6 @@
 """Comparison of two configurations: the keys that differ, those of them that a reload applies, and the merged result.
 
-Arrays of tables that a section lists as ``named`` (listeners, launchers) are compared by name, and shown so:
+Arrays of tables with a key ``name`` (listeners, launchers) are compared by name, and shown so:
 ``elko.listeners[main].allow``. One that came or went is shown without a key of its own: ``elko.listeners[lan]``. Other
 arrays depend on their order: they are compared, and shown, as a whole.
 """
@@ -14,8 +14,8 @@ from typing import Any
 
 import attrs
 
-from broker.config import key as keys
-from broker.config.dotted_keys import pattern_of
+from broker.config.dotted_keys import join, pattern_of
+from broker.config.key import declared, is_named, reloadable_keys
 from broker.config.schema import Config, Schema
 
 HIDDEN = "(hidden)"
@@ -86,7 +86,7 @@ def settings(config: Config, schema: Schema) -> list[Setting]:
 
 def reloadable(schema: Schema) -> list[str]:
     """Return the keys that take effect at a reload; ``[*]`` is any name, ``*`` any rest. All others need a restart."""
-    return [f"{section.name}.{key}" for section in schema.sections for key in keys.reloadable(section.values)]
+    return [f"{section.name}.{key}" for section in schema.sections for key in reloadable_keys(section.values)]
 
 
 @attrs.frozen
@@ -100,8 +100,8 @@ class _Table:
 
     @classmethod
     def of(cls, schema: Schema) -> _Table:
-        found = [(f"{each.name}.{told.name}", told) for each in schema.sections for told in keys.declared(each.values)]
-        named = frozenset(key for key, told in found if told.entry is not None and keys.is_named(told.entry))
+        found = [(f"{each.name}.{told.name}", told) for each in schema.sections for told in declared(each.values)]
+        named = frozenset(key for key, told in found if told.entry is not None and is_named(told.entry))
         replaceable = {key: told.key.replaceable for key, told in found if told.key.replaceable}
         return cls(pattern_of(reloadable(schema)), replaceable, named)
 
@@ -121,7 +121,7 @@ class _Table:
         if attrs.has(type(old)):
             for field in attrs.fields(type(old)):
                 before, after = getattr(old, field.name), getattr(new, field.name)
-                yield from self.walk(_below(here, field.name), before, after, not field.repr)
+                yield from self.walk(join(here, field.name), before, after, not field.repr)
         elif here in self.named:
             before, after = _by_name(old), _by_name(new)
             for name in {**before, **after}:
@@ -140,7 +140,7 @@ class _Table:
         if attrs.has(type(old)):
             fields = attrs.fields(type(old))
             values = {
-                each.name: self.merge(_below(here, each.name), getattr(old, each.name), getattr(new, each.name))
+                each.name: self.merge(join(here, each.name), getattr(old, each.name), getattr(new, each.name))
                 for each in fields
             }
             return attrs.evolve(new, **values)
@@ -159,7 +159,7 @@ class _Table:
         """Yield all keys below ``here`` with their values, and True for a secret."""
         if attrs.has(type(value)):
             for field in attrs.fields(type(value)):
-                yield from self.leaves(_below(here, field.name), getattr(value, field.name), not field.repr)
+                yield from self.leaves(join(here, field.name), getattr(value, field.name), not field.repr)
         elif here in self.named:
             for each in value:
                 yield from self.leaves(f"{here}[{each.name}]", each)
@@ -169,10 +169,6 @@ class _Table:
 
 ABSENT_ENTRY = object()
 """The value of an entry that one configuration does not have."""
-
-
-def _below(here: str, name: str) -> str:
-    return f"{here}.{name}" if here else name
 
 
 def _by_name(entries: Sequence[Any]) -> Mapping[str, Any]:
