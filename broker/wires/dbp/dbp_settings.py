@@ -14,7 +14,7 @@ from broker.config.errors import Problem
 from broker.config.key import key
 from broker.config.section import Binding, PortOption, Resolves, Section, moved
 from broker.config.zmq_endpoint import ZEndpoint
-from broker.net.interfaces.limits import RouterLimits
+from broker.net.interfaces.limits import RouterLimits, max_message_key
 
 BEACON_PORT = 5245
 """UDP port on which the original nodes wait for the beacon, one after the other. If another program binds it, they fail
@@ -128,14 +128,7 @@ class Dbp(RouterLimits):
     )
     services: int = key(10_000, "Services that may be registered.", within=(0, 100_000), reload=True)
     # A registration of ordinary size must fit. Its sender is not authenticated, and there may be many.
-    max_message: int = key(
-        1024**2,
-        "Size of one frame of a message. All frames of a message may have 524288 more together, where each counts "
-        "for 64 bytes more than its length. A peer that sends more is disconnected.",
-        unit="bytes",
-        within=(1_024, 16 * 1024**2),
-        reload=True,
-    )
+    max_message: int = max_message_key(1024**2, within=(1_024, 16 * 1024**2))
 
     @cached_property
     def place(self) -> ZEndpoint:

@@ -12,6 +12,7 @@ from broker.config.endpoint import BadEndpoint, Endpoint, parse
 from broker.config.errors import Problem
 from broker.config.key import key
 from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
+from broker.net.interfaces.limits import connections_key, connections_per_address_key
 from broker.wires.dns.codec.dns_query import Labels, host_labels, wire_length
 
 MAX_DOMAIN = 100
@@ -53,17 +54,11 @@ class Dns(Settings):
         200, "Responses to one address at once before `response_rate` applies.", within=(1, 1_000_000), reload=True
     )
     limit_loopback: bool = key(False, "Apply `response_rate` to addresses of this machine as well.", reload=True)
-    connections: int = key(
-        2_000,
-        "Open TCP connections. Beyond them, the one that is idle for the longest time is closed.",
-        within=(1, 1_000_000),
-        reload=True,
+    connections: int = connections_key(
+        2_000, "Open TCP connections. Beyond them, the one that is idle for the longest time is closed."
     )
-    connections_per_address: int = key(
-        500,
-        "Open connections of one address; further ones are closed. Loopback addresses count. 0 is no limit.",
-        within=(0, 1_000_000),
-        reload=True,
+    connections_per_address: int = connections_per_address_key(
+        500, "Open connections of one address; further ones are closed. Loopback addresses count. 0 is no limit."
     )
     # A client needs a round trip; RFC 7766 advises seconds.
     idle: float = key(

@@ -13,6 +13,7 @@ from broker.config.endpoint import Endpoint, parse
 from broker.config.errors import Problem
 from broker.config.key import key
 from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
+from broker.net.interfaces.limits import connections_key, connections_per_address_key, rate_key
 
 _HOST = re.compile(r"\*|[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
@@ -48,24 +49,13 @@ class Http(Settings):
         within=(0, 100_000),
         reload=True,
     )
-    connections: int = key(
-        5_000,
-        "Open connections. Beyond them, the one that is idle for the longest time is closed.",
-        within=(1, 1_000_000),
-        reload=True,
+    connections: int = connections_key(
+        5_000, "Open connections. Beyond them, the one that is idle for the longest time is closed."
     )
-    connections_per_address: int = key(
-        2_000,
-        "Open connections of one address; further ones are refused. Loopback addresses count. 0 is no limit.",
-        within=(0, 1_000_000),
-        reload=True,
+    connections_per_address: int = connections_per_address_key(
+        2_000, "Open connections of one address; further ones are refused. Loopback addresses count. 0 is no limit."
     )
-    rate: float = key(
-        100.0,
-        "New connections a second of one address, loopback excepted. 0 is no limit.",
-        within=(0, 1_000_000),
-        reload=True,
-    )
+    rate: float = rate_key(100.0, "New connections a second of one address, loopback excepted. 0 is no limit.")
     waiting: int = key(
         2_000,
         "Answers that wait at once: finds with `wait`, event streams and WebSockets.",

@@ -15,7 +15,7 @@ from broker.config.errors import Problem
 from broker.config.key import key
 from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
 from broker.config.zmq_endpoint import ZEndpoint
-from broker.net.interfaces.limits import RouterLimits
+from broker.net.interfaces.limits import RouterLimits, high_water_key, max_message_key
 
 MAX_HOSTS = 1_000
 """Virtual hosts. Each Open compares them."""
@@ -146,14 +146,7 @@ class Mtl(RouterLimits):
     """The MTL wire: a control flow in JSON and binary data flows over ZeroMQ, RFC 11."""
 
     # The largest header must fit, and the memory must hold a few of the largest.
-    max_message: int = key(
-        16 * 1024**2,
-        "Size of one frame of a message. All frames of a message may have 524288 more together, where each counts "
-        "for 64 bytes more than its length. A peer that sends more is disconnected.",
-        unit="bytes",
-        within=(131_072, 1024**3),
-        reload=True,
-    )
+    max_message: int = max_message_key(16 * 1024**2, within=(131_072, 1024**3))
     enabled: bool = key(True, "Enables the wire.")
     endpoint: str = key(
         "tcp://127.0.0.1:5975",
@@ -232,12 +225,7 @@ class Mtl(RouterLimits):
         reload=True,
     )
     flows: int = key(1_000, "Data flows of one user.", within=(1, 1_000_000), reload=True)
-    high_water: int = key(
-        4_000,
-        "Messages that may wait for one client, and 32 MiB of them; further ones are refused until it reads.",
-        within=(1, 1_000_000),
-        reload=True,
-    )
+    high_water: int = high_water_key(4_000, "refused")
     queue_store: str | None = key(
         None,
         "Database of durable queues, if they are to outlast this machine: PostgreSQL from version 13 on, in place of"
