@@ -18,17 +18,11 @@ Rules:
 - A response has at most `MAX_PLACES` places, in a window of all places that begins anywhere: programs take the first
   address that they get, and so choose different ones.
 - Services with a failing health check come after all others, with the priority `FAILING`, or are left out.
-
-The ``hostport`` of a service as DNS can express it.
-
-A hostport is free text, ``host:port`` by convention. DNS expresses an IP address or a host name, with a port or
-without; an IPv6 address with a port stands in brackets. Names are passed on and never resolved.
-
-The service names of the registry in the form in which DNS compares them.
-
-The registry distinguishes case and DNS does not: `ServiceNames` maps each folded name to the names and protocols that
-are spelled so. It follows the registry's changes. Services from before a restart cause no changes: theirs are entered
-at the start, and an entry of which the registry knows no service any more is removed when it is met.
+- A hostport is free text, ``host:port`` by convention. DNS expresses an IP address or a host name, with a port or
+  without; an IPv6 address with a port stands in brackets. Names are passed on and never resolved.
+- The registry distinguishes case and DNS does not: `ServiceNames` maps each folded name to the names and protocols that
+  are spelled so. It follows the registry's changes. Services from before a restart cause no changes: theirs are entered
+  at the start, and an entry of which the registry knows no service any more is removed when it is met.
 """
 
 from __future__ import annotations

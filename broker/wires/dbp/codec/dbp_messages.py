@@ -1,6 +1,6 @@
-"""Parser of the commands of DBP that a ROUTER receives: frames to frozen messages.
+"""Codec of the messages of DBP over a ROUTER: the commands of peers, the messages of the broker, and the time in both.
 
-Rules:
+Rules of commands:
 - A message is an empty frame, a command, a time, and further frames: ``"" COMMAND TIME FRAME...``. The empty frame is
   required. Commands are exact bytes. Frames after those of the command are ignored.
 - `Invalid` is raised for any other form. The document requires to drop it, and to treat the peer as invalid.
@@ -12,29 +12,22 @@ Rules:
   (The document and Hermes have one name. Hermes' nodes append an empty frame when they repeat a request.)
 - Replies are recognised by command and time only: a reply that is sent to a broker is unexpected, not invalid.
 
-See docs/protocols/dbp.md, "Messages". `broker.wires.dbp.sessions.commands` executes the messages.
-
-Encoder of the messages that the broker sends over its ROUTER, as frames after the peer's identity.
-
-Rules:
+Rules of the broker's messages, which are frames after the peer's identity:
 - ``form`` is the form of the peer's last time. A Hermes node fails on any time but a `Form.FLOAT32`.
 - ``hermes`` is true if the peer is a Hermes node (a REQ socket that writes its times as `Form.FLOAT32`). It needs a
   frame after the time: without one it repeats its request. Other peers get the frames of the document.
 - A REQ socket may be sent one reply for each request only: it takes the first message for the reply.
 - ``now`` is in seconds of the epoch.
 
-See docs/protocols/dbp.md, "Messages" and "Hermes' nodes get other frames".
-
-Codec of DBP's time frame. The document defines it as "current epoch time" only, so peers have several forms.
-
-Rules:
+Rules of times, which the document defines as "current epoch time" only, so that peers have several forms:
 - Four bytes are a float32, little-endian: the form that Hermes sends, and the only one that it can parse. Its error is
   up to a minute, so that no conclusion may be drawn from it.
 - Eight bytes that are no text are a float64, little-endian; big-endian if only that gives a plausible time.
 - All other frames are a decimal number in ASCII.
 - A peer is answered in the form that it used last.
 
-See docs/protocols/dbp.md, "Time".
+See docs/protocols/dbp.md, "Messages", "Hermes' nodes get other frames" and "Time". `broker.wires.dbp.sessions.commands`
+executes the commands.
 """
 
 from __future__ import annotations

@@ -1,16 +1,11 @@
-"""Encoder of listings, the answers to requests: JSON objects with a member for each service, and others after them.
+"""Listings, the answers to requests, and infos, by which services describe themselves. Both are JSON objects.
 
-Rules:
+Rules of listings, which have a member for each service, and others after them:
 - An answer is always an object. If it has the key "Error", Hermes ignores all other members.
 - A service of another wire has no info, and is listed by a mapping (`ListedOffer`).
 - A listing that would be too long is replaced by an error (`TOO_LONG`).
 
-See docs/protocols/dbp.md, "Requests" and "Out of the registry". `broker.wires.dbp.sessions.listing` selects the
-services, and caches what is encoded here.
-
-Infos: JSON objects with which services describe themselves. They are stored and forwarded unchanged.
-
-Rules:
+Rules of infos, which are stored and forwarded unchanged:
 - An *info* is the object of a registration or an update without its ``name``. The values keep their bytes; the members
   are formatted like Hermes', with ", " and ": " between, and keys in ASCII.
 - Of a repeated member, the last value counts, in the position of the first.
@@ -18,14 +13,8 @@ Rules:
 - A listing contains the infos of all services, and each client must be able to parse all of it. So an info on which a
   common JSON parser fails is refused.
 
-See docs/protocols/dbp.md, "Registration" and "Denied".
-
-The members of an info that the broker evaluates are its address, heartbeat interval and load.
-
-The document names these values but not their keys, and Hermes has a structure of its own, so this is a table of
-heuristics. An invalid value counts as missing; no info is ever refused here.
-
-Rules:
+Members of an info that the broker evaluates. The document names their values but not their keys, and Hermes has a
+structure of its own, so these are heuristics. An invalid value counts as missing; no info is refused for it:
 - Address: ``ip``, ``ip_addr`` or ``ip_address``, and ``port``. A missing one is taken from ``interfaces``: from its
   member ``router``, else from the first that has both. Hermes' address is always 127.0.0.1, on whatever machine.
 - Interval: the first of `_INTERVALS` that is a number above 0. ``liveliness`` and keys with ``_ms`` are in
@@ -35,7 +24,8 @@ Rules:
   numbers, and ``latency_ms``, a number that is not negative.
 - Numbers may also be text, such as "6000".
 
-See docs/protocols/dbp.md, "Registration".
+See docs/protocols/dbp.md, "Registration", "Denied", "Requests" and "Out of the registry".
+`broker.wires.dbp.sessions.listing` selects the services of a listing, and caches what is encoded here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Messages that the broker sends to services: answers, and unsolicited heartbeats, DISCONNECTs and probes.
+"""Messages that the broker sends to services: answers, and unsolicited heartbeats, DISCONNECTs, probes and broadcasts.
 
-Rules:
+Rules of messages to one service:
 - Heartbeats of the broker use the transport of the service's own: UDP, to the source of its last datagram; its
   connection, if it sends heartbeats there or has sent no datagram yet, and only if it was sent no other message lately.
 - A REQ socket is never sent an unsolicited message: it would take that for the reply to its next request.
@@ -10,17 +10,13 @@ Rules:
   time, also if it has two names: Hermes' services abort when two requests overlap. They know "ping", others know
   heartbeats; any answer is a sign of life.
 
-See docs/protocols/dbp.md, "Heartbeats" and "Disconnect and silence".
-
-Periodic broadcasts: the beacon, by which nodes find the broker, and the broker's heartbeat.
-
-Rules:
+Rules of the periodic broadcasts, which are the beacon, by which nodes find the broker, and the broker's heartbeat:
 - Both are sent once a second.
 - Nodes use the source of the beacon as the broker's address, and its content as the ROUTER's port. They read only the
   first datagram that arrives, so only beacons are sent to the beacon's port.
 - The heartbeat is sent to the same addresses, at the port for heartbeats.
 
-See docs/protocols/dbp.md, "Beacon".
+See docs/protocols/dbp.md, "Heartbeats", "Disconnect and silence" and "Beacon".
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 Invariant: an entry and a connection refer to each other, or neither refers to the other.
 `broker.wires.dbp.sessions.catalogue` owns the entries, `broker.wires.dbp.sessions.commands` the connections.
 
-Addresses of services: the hostport for the registry, and the address for probes.
-
-Rules:
+Rules of the address of a service, as the hostport for the registry and for probes:
 - A service registers its own address. Hermes' services always register 127.0.0.1, which is wrong for clients on other
   machines: a loopback or wildcard address stands for the address from which the service was registered.
 - So does a missing address. A missing port becomes 0, to which no client can connect.

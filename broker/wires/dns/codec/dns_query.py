@@ -1,14 +1,12 @@
-"""Queries: bytes to a `Query`.
+"""Queries: bytes to a `Query`, and domain names.
 
 The reader is strict and cheap, since any program can send any bytes. It keeps the bytes of the question, which a
 response repeats exactly (the case of letters is a client's protection against forged responses), follows no compression
 pointers, and looks into no record but OPT. `twisted.names` cannot take its place: its names lose the borders of labels
 that contain dots, and its messages decode all records and follow pointers.
 
-Domain names: labels in wire format (RFC 1035) and as text.
-
-A name is a tuple of labels without the empty one of the root. Labels are bytes and may contain dots. DNS compares
-names without the case of ASCII letters (RFC 4343); `fold` returns the form that is compared.
+A domain name is a tuple of labels without the empty one of the root. Labels are bytes and may contain dots. DNS
+compares names without the case of ASCII letters (RFC 4343); `fold` returns the form that is compared.
 """
 
 from __future__ import annotations

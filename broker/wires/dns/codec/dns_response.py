@@ -1,10 +1,8 @@
-"""Responses: values to bytes, within a limit of size.
+"""Responses and their resource records: values to bytes, within a limit of size.
 
 Records are written one by one, whole or not at all. If the next one of the answer or of the authority does not fit,
 TC is set and the client asks again by TCP; a client that cannot has the part that fits. Additional records that do not
 fit are left out without TC (RFC 2181, section 9).
-
-Resource records: values, and their bytes.
 
 A name in a record is text with dots, in lower case, without the dot at its end. `twisted.names.dns` encodes the
 records.

@@ -1,25 +1,20 @@
-"""The way from the bytes of a query to those of its response, the same for datagrams and connections.
+"""Answers to queries: by UDP, whose responses are limited, and on connections.
 
-Queries by UDP.
-
-Rules:
+Rules of UDP:
 - A response is never answered, nor a datagram from a port whose service answers everything: two programs would answer
   each other without end.
-- Responses are limited (`response_limit`), those to unreadable queries as well. A query whose response is dropped is
+- Responses are limited (`ResponseLimit`), those to unreadable queries as well. A query whose response is dropped is
   not even read.
 - A response that exceeds the size that the client accepts is truncated, with TC.
+- A datagram's source can be forged, and a response may be twenty times as long as its query: the broker must not become
+  an amplifier. So responses are limited for each address and for each network, since a sender that forges one address
+  can forge its neighbours. Of the queries over the limit most are dropped, and each `SLIP`-th is answered by a short
+  response with TC: a real client asks again by TCP, where a source cannot be forged.
 
-Queries on a connection: several, one after the other, answered in their order (RFC 7766).
-
-A query that cannot be read is answered by FORMERR where it has a whole header, and the connection goes on; a length
-that no query has, and a response, end it.
-
-Response rate limiting: a forged source address must not turn the broker into an amplifier.
-
-A datagram's source can be forged, and a response may be twenty times as long as its query. So responses by UDP are
-limited for each address and for each network, since a sender that forges one address can forge its neighbours. Of the
-queries over the limit most are dropped, and each `SLIP`-th is answered by a short response with TC: a real client asks
-again by TCP, where a source cannot be forged.
+Rules of connections:
+- A connection has several queries, one after the other, answered in their order (RFC 7766).
+- A query that cannot be read is answered by FORMERR where it has a whole header, and the connection goes on; a length
+  that no query has, and a response, end it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Conversion between values of the core and Elko descriptors, and a cache of encoded ones.
+"""Elko descriptors of values of the core: their conversion, a cache of encoded ones, and change notices.
 
-Change notices for administrators that watch services or loads: each notice is encoded once for all watchers.
-
-The registry is watched only while there are watchers.
+Administrators that watch services or loads are sent change notices, each encoded once for all of them. The registry is
+watched only while there are watchers.
 """
 
 from __future__ import annotations

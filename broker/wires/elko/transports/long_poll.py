@@ -1,19 +1,14 @@
-"""HTTP server for long-polling sessions, on Twisted's HTTP implementation.
+"""Sessions over HTTP long polling: the server of their requests, on Twisted's HTTP implementation, and one session.
 
-Rules:
+Rules of requests:
 - A page with a disallowed Origin is refused for any request; programs send no Origin.
 - `broker.net.http.channel` bounds requests, with `REQUEST_WITHIN` and `MAX_BODY`.
 - Connections are reusable; the path alone selects the session of a request.
 - Any other request gets an HTTP error status, is counted, and is rate-limited.
 
-Read on in `long_poll_session` (one session) and `broker.wires.elko.codec.long_poll_messages` (paths and bodies).
-
-One session over HTTP long polling: input in numbered requests (xmit), output in numbered answers (select).
-
-An answer may let the next request of the same connection in at once: the state must be final before
-`PendingRequest.answer`.
-
-Rules:
+Rules of a session, whose input is in numbered requests (xmit), and whose output is in numbered answers (select):
+- An answer may let the next request of the same connection in at once: the state must be final before
+  `PendingRequest.answer`.
 - At most one select is pending: a second one with the same number replaces it. It is answered when output exists, or
   after ``http_select_wait``, and then the next number is expected.
 - Requests with a wrong number are refused without any effect.
@@ -24,6 +19,8 @@ Rules:
 - A session ends after ``http_timeout`` without a pending request, at `disconnect`, and when the broker closes it: then
   the last output, and the number `LAST`, answer the pending select or the next one. When the listener stops, a session
   without output and select ends at once.
+
+`broker.wires.elko.codec.long_poll_messages` has the paths and bodies.
 """
 
 from __future__ import annotations

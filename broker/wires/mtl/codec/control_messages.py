@@ -9,9 +9,7 @@ Rules:
   letters.
 - A body over its limit is answered without being decoded.
 
-JSON bodies of requests. RFC 11 answers valid JSON, and drops invalid: so both are recognized exactly.
-
-Rules:
+Rules of JSON. RFC 11 answers valid JSON, and drops invalid: so both are recognized exactly:
 - All that the grammar allows is JSON: numbers of any length, any escapes, repeated members (the last counts). Lone
   surrogates are JSON, too: users of the value have to expect them.
 - A byte order mark, NaN and Infinity are not in the grammar.

@@ -14,9 +14,7 @@ Rules:
 - The *tail* of a Content is its header from the resource on. Writers send the same tail again and again, and it is
   passed on to all readers: it is checked once, cached (`Tails`), and forwarded unchanged.
 
-Framing: requests of the control flow, commands of the data flow, and the distinction between them.
-
-Rules:
+Rules of frames, by which a socket tells commands of the data flow from requests of the control flow:
 - A request is an envelope (`broker.net.interfaces.envelopes`), a command and a body. The envelope is sent back
   unchanged before the reply.
 - A data command is a header, which is not empty, and a body. It has no empty frame that would delimit routing frames:

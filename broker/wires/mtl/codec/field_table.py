@@ -9,10 +9,8 @@ Rules:
 - Each part ends within its container. A Boolean is 0 or 1. Text (``S``) is UTF-8.
 - Nesting is limited. So no input exhausts the stack, and each byte is read a fixed number of times.
 
-Faults of messages that are dropped without an answer.
-
-RFC 11: an ill-formed message is not answered. So the fault is for counters and the log only. Its text never has input
-of the peer.
+An ill-formed table, as any other ill-formed message of RFC 11, is dropped without an answer (`IllFormed`). So the fault
+is for counters and the log only. Its text never has input of the peer.
 """
 
 from __future__ import annotations

@@ -1,26 +1,21 @@
-"""Catalogue of services for the profile "registry": one *entry* for each provider, name and protocol.
+"""Entries of the profile "registry": their catalogue, the changes that wait for a reader, and those that one missed.
 
-The registry may have several services of the same provider, name and protocol; the entry is the last one offered. The
-catalogue applies the changes of the registry in their order, so a name is found without a search through all services.
-It takes some 600 bytes for each service.
+An *entry* stands for a provider, name and protocol, or for the load of a provider. The registry may have several
+services of the same provider, name and protocol; the entry is the last one offered. The catalogue applies the changes
+of the registry in their order, so a name is found without a search through all services. It takes some 600 bytes for
+each service.
 
-Pending changes of one resource for one reader of the profile "registry".
-
-Rules:
-- Each service of a provider is an *entry*, and so is the load of each provider. The reader is sent all entries, the
-  *snapshot*; then a mark of its end; then the changes.
+Rules of pending changes of one resource for one reader:
+- The reader is sent all entries, the *snapshot*; then a mark of its end; then the changes.
 - An entry that changes before it is sent in the snapshot is sent in its new state, or left out if it was removed.
 - Changes are coalesced: at most one event waits for each entry, the newest. It keeps the place of the former one, so
   that an entry which changes all the time is sent nevertheless, and delays no other.
 - The removal of an entry is sent only if the reader was sent the entry. It takes the place of any waiting event.
 - Events are sent in order: none overtakes a waiting one.
+- The unsent entries of the snapshot are held, eight bytes each, and one event for each entry that has changed since.
+  Once everything is sent, nothing is held.
 
-A value holds the unsent entries of the snapshot, eight bytes each, and one event for each entry that has changed since.
-Once everything is sent, it is empty.
-
-Resumption of a reader of the profile "registry": the changes that it missed, instead of a snapshot.
-
-Rules:
+Rules of resumption, by which a reader gets the changes that it missed instead of a snapshot:
 - The reader gives the epoch and the revision up to which it knows a resource, as a field table in the body of its
   Summon. A body that is no such table asks for a snapshot, as does an empty one.
 - Changes of the same entry are merged into one event, which shows the entry as it is now. Entries that came and went

@@ -1,6 +1,6 @@
-"""The profile "topic": publish and subscribe, with topics that mc0 shares.
+"""The profiles "topic", publish and subscribe with topics that mc0 shares, and "test", a fan-out that keeps nothing.
 
-Rules:
+Rules of "topic":
 - A resource is a topic: in the virtual host that is shared with mc0, that of mc0 with the same bytes. Every other host
   has its own topics.
 - A Content is fanned out to all readers that have summoned its topic at that time, once to each, including readers of
@@ -17,14 +17,10 @@ Rules:
 - A retained value that finds no room at its reader is owed to it: no other Content of that topic precedes it.
 - Topics of the broker itself may be read, but not written to. A reader is sent the changes of services that its user
   may find.
+- The number and the size of retained values are bounded. A value that finds no room is refused. None is evicted for
+  another, since no client would notice the loss.
 
-Retained values: the last Content of topics, for later readers. Their number and size are bounded.
-
-A value that finds no room is refused. None is evicted for another, since no client would notice the loss.
-
-The profile "test" of RFC 11: fan-out of each Content to all readers, at once or never.
-
-Rules:
+Rules of "test", the profile of RFC 11:
 - There is one resource, ``resource``, in each virtual host. Contents are never confirmed.
 - A Content is fanned out to all readers that have summoned the resource, with unchanged properties. It always names
   the resource.
