@@ -19,7 +19,7 @@ from broker.admin.console import WORDS, ConsoleSession, Shown
 from broker.admin.console_input import ConsoleReader
 from broker.core.errors import Reason
 from broker.core.model import Launcher
-from broker.wires.elko.broker_wire import views
+from broker.wires.elko.broker_wire import broker_views
 from broker.wires.elko.commands import BROKER, DIRECTOR, broker_dialect, director_dialect
 from tests.wires.elko.director_recording import DirectorFarm, opens
 from tests.wires.recording import Client, ElkoFarm, RecordingPeer, desc
@@ -95,7 +95,7 @@ class Desk:
             lambda: {"elko_connections.open": 1},
             lambda: {"uptime": 1},
             "1.2.3",
-            {each.name: each for each in views(self.farm.wiring)},
+            {each.name: each for each in broker_views(self.farm.wiring)},
         )
         dialects = [broker_dialect(self.farm.wiring), director_dialect(self.director.wiring)]
         return Client(

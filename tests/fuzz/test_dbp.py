@@ -42,7 +42,7 @@ from broker.wires.dbp.codec.listings import (
     BadInfo,
     details,
     listing,
-    merge,
+    merge_infos,
     take_name,
     unknown,
 )
@@ -283,8 +283,8 @@ def test_an_update_does_what_it_does_to_a_dict(first: bytes, second: bytes) -> N
     info, changes = info_of(first), info_of(second)
     if info is not None and changes is not None:
         expected = {**json.loads(info), **json.loads(changes)}
-        assert repr(json.loads(merge(info, changes))) == repr(expected)
-        assert merge(info, b"{}") == info
+        assert repr(json.loads(merge_infos(info, changes))) == repr(expected)
+        assert merge_infos(info, b"{}") == info
         assert info_of(info) == info
 
 

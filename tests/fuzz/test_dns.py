@@ -15,7 +15,7 @@ from broker.core.errors import Malformed, Reason
 from broker.core.model import Rights, Service
 from broker.wires.dns.codec.dns_query import HEADER, MAX_QUERY, Frames, decode, framed
 from broker.wires.dns.codec.dns_response import MAX_PAYLOAD, failed, limit_of
-from broker.wires.dns.zone import place
+from broker.wires.dns.zone import host_port
 from tests.wires.dns.recording import DnsFarm, Stream
 
 pytestmark = pytest.mark.long
@@ -139,7 +139,7 @@ def test_any_bytes_on_a_stream_are_harmless(data: bytes) -> None:
 
 @given(st.text(max_size=40) | st.from_regex(r"\A\[?[0-9a-f:.%]{1,20}\]?(:[0-9]{1,6})?\Z"))
 def test_any_hostport_is_a_place_or_none(hostport: str) -> None:
-    where = place(hostport)
+    where = host_port(hostport)
     assert where is None or where.port is None or 0 < where.port < 65_536
 
 

@@ -42,7 +42,7 @@ from broker.wires.mtl.codec.data_messages import (
     Summon,
     Tails,
     is_data,
-    split,
+    split_request,
 )
 from broker.wires.mtl.codec.field_table import (
     EMPTY,
@@ -566,7 +566,7 @@ routing = st.lists(st.one_of(st.just(b""), st.just(b""), st.binary(max_size=5), 
 @example([b"x"] * 17 + [b"", b"", b""])
 def test_frames_are_a_request_or_dropped(frames: list[bytes]) -> None:
     try:
-        request = split(frames, size(frames))
+        request = split_request(frames, size(frames))
     except IllFormed:
         at = frames.index(b"") if b"" in frames else None
         assert at is None or at > 16 or len(frames) != at + 3 or sum(map(len, frames[:at])) > 1_024

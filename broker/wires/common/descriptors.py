@@ -68,7 +68,7 @@ class LoadDescriptor(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, 
     latency_ms: float | None = None
 
 
-encode = msgspec.json.Encoder().encode
+encode_descriptor = msgspec.json.Encoder().encode
 """Encodes a descriptor."""
 
 read_offer = msgspec.json.Decoder(OfferDescriptor).decode

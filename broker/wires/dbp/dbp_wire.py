@@ -58,7 +58,7 @@ COLUMNS = (
 )
 
 
-def views(catalogue: Catalogue, leases: ILeases) -> Sequence[AnyView]:
+def dbp_views(catalogue: Catalogue, leases: ILeases) -> Sequence[AnyView]:
     """Return the views of the wire."""
     return [
         View(
@@ -179,7 +179,7 @@ class OpenDbp(PlainWire):
 
     def views(self) -> Sequence[AnyView]:
         """Return the view of registered services."""
-        return views(self.catalogue, self.leases)
+        return dbp_views(self.catalogue, self.leases)
 
     def reload(self, config: Dbp, broker: Broker) -> None:
         """Apply new settings and limits."""

@@ -27,21 +27,21 @@ from broker.wires.common.places import occupied
 from broker.wires.dns.codec.dns_query import MAX_QUERY, Frames
 from broker.wires.dns.dns_settings import Dns
 from broker.wires.dns.sessions.responder import WIRE, Datagrams, Responder, ResponseLimit, StreamSession
-from broker.wires.dns.zone import ServiceNames, Zone, place
+from broker.wires.dns.zone import ServiceNames, Zone, host_port
 from broker.wires.interface import PlainWire, WireContext
 from broker.wires.views import AnyView, Column, Row, View
 
 # The views of DNS: the names that it answers, and its connections.
 
 
-def views(names: ServiceNames, registry: IRegistry, connections: Iterable[DnsConnection]) -> Sequence[AnyView]:
+def dns_views(names: ServiceNames, registry: IRegistry, connections: Iterable[DnsConnection]) -> Sequence[AnyView]:
     """Return the views."""
 
     def name(entry: tuple[bytes, str, str]) -> Row:
         folded, name, protocol = entry
         services = registry.find(name, protocol, restored=True)
         open_ones = [service for service in services if service.auth is None]
-        places = [place(service.hostport) for service in open_ones]
+        places = [host_port(service.hostport) for service in open_ones]
         return {
             "name": folded.decode("utf-8", "replace"),
             "service": name,
@@ -217,7 +217,7 @@ class OpenDns(PlainWire):
     def views(self) -> Sequence[AnyView]:
         """Return names and connections."""
         connections: Any = self.factory.connections
-        return views(self.names, self.context.registry, connections)
+        return dns_views(self.names, self.context.registry, connections)
 
     def connection_factories(self) -> Sequence[ConnectionFactory]:
         """Return the TCP listener."""

@@ -76,7 +76,7 @@ class HostPort:
 
 
 @lru_cache(maxsize=KEPT)
-def place(hostport: str) -> HostPort | None:
+def host_port(hostport: str) -> HostPort | None:
     """Return the place, or None where DNS cannot express it.
 
     An unspecified address (``0.0.0.0``, ``::``) is where a server listens, not where a client connects: None.
@@ -347,7 +347,7 @@ class Zone:
         """Return the data of the asked type (of one other if that has none), and the additional records."""
         if owner.type == dns_response.TXT:
             return [Txt(strings(service)) for service in services], []
-        found = [(service, where) for service in services if (where := place(service.hostport)) is not None]
+        found = [(service, where) for service in services if (where := host_port(service.hostport)) is not None]
         if owner.type == dns_response.SRV:
             return self._srv([(service, where) for service, where in found if where.port is not None], owner)
         addresses: list[Data] = [Address(where.host) for _, where in found if not isinstance(where.host, bytes)]

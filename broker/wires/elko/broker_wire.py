@@ -46,7 +46,7 @@ COLUMNS = (
 )
 
 
-def views(wiring: BrokerWiring) -> Sequence[AnyView]:
+def broker_views(wiring: BrokerWiring) -> Sequence[AnyView]:
     """Return the views of the wire."""
     return [
         View(
@@ -114,7 +114,7 @@ class OpenElko(PlainWire):
 
     def views(self) -> Sequence[AnyView]:
         """Return the view of the sessions."""
-        return views(self.wiring)
+        return broker_views(self.wiring)
 
     def pinger(self) -> Pinger:
         """Return the ping of providers, by their ids in the registry."""

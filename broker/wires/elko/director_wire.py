@@ -68,7 +68,7 @@ USER_COLUMNS = (
 )
 
 
-def views(director: IDirector) -> Sequence[AnyView]:
+def director_views(director: IDirector) -> Sequence[AnyView]:
     """Return the views of the director."""
 
     def users() -> Iterator[UserPlace]:
@@ -174,7 +174,7 @@ class OpenDirector(PlainWire):
 
     def views(self) -> Sequence[AnyView]:
         """Return the views of Context Servers, contexts and users."""
-        return views(self._director)
+        return director_views(self._director)
 
     def pinger(self) -> Pinger:
         """Return the ping of Context Servers, by the numbers of their connections."""

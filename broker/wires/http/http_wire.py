@@ -42,7 +42,7 @@ class HttpConnection(Protocol):
         """Its state."""
 
 
-def views(connections: Iterable[HttpConnection], instances: Instances) -> Sequence[AnyView]:
+def http_views(connections: Iterable[HttpConnection], instances: Instances) -> Sequence[AnyView]:
     """Return the views."""
 
     def instance(each: Instance) -> Row:
@@ -134,7 +134,7 @@ class OpenHttp(PlainWire):
 
     def views(self) -> Sequence[AnyView]:
         """Return connections and instances."""
-        return views(self.factory.connections, self.instances)
+        return http_views(self.factory.connections, self.instances)
 
     def left(self, provider: int) -> float | None:
         """Return the rest of the TTL of an instance."""

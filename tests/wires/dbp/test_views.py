@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.wires.dbp.dbp_settings import Dbp
-from broker.wires.dbp.dbp_wire import views
+from broker.wires.dbp.dbp_wire import dbp_views
 from broker.wires.views import MAX_ROWS as MAX_LISTED
 from tests.admin.test_console import Operator, enter
 from tests.recording.logs import nothing_fails
@@ -29,13 +29,13 @@ def farm() -> Iterator[DbpFarm]:
 
 @pytest.fixture
 def operator(farm: DbpFarm) -> Operator:
-    operator = enter(ElkoFarm(), views={each.name: each for each in views(farm.catalogue, farm.leases)})
+    operator = enter(ElkoFarm(), views={each.name: each for each in dbp_views(farm.catalogue, farm.leases)})
     operator.read()
     return operator
 
 
 def shown(farm: DbpFarm, pattern: str = "*") -> list[dict[str, object]]:
-    return [dict(row) for row in page(views(farm.catalogue, farm.leases), "dbp services", pattern)]
+    return [dict(row) for row in page(dbp_views(farm.catalogue, farm.leases), "dbp services", pattern)]
 
 
 def names(shown: list[dict[str, Any]]) -> list[object]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from broker.wires.elko.director_wire import views
+from broker.wires.elko.director_wire import director_views
 from tests.wires.contexts import page
 from tests.wires.elko.director_recording import DirectorFarm, closes, opens
 
 
 def test_servers_contexts_and_users_are_shown() -> None:
     farm = DirectorFarm()
-    found = views(farm.director)
+    found = director_views(farm.director)
     one, other = farm.server("cs-1", capacity=10), farm.server("cs-2")
     opens(one, "context-inn", "user-ann", "user-bob")
     opens(other, "context-hall", "user-ann")
@@ -31,7 +31,7 @@ def test_what_closes_during_the_reading_is_left_out() -> None:
     server = farm.server("cs-1")
     for name in ("context-a", "context-b", "context-c"):
         opens(server, name)
-    contexts = next(view for view in views(farm.director) if view.table == "contexts")
+    contexts = next(view for view in director_views(farm.director) if view.table == "contexts")
     items = iter(contexts.items())
     first = next(items)
     closes(server, "context-b")

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from broker.wires.elko.broker_wire import views
+from broker.wires.elko.broker_wire import broker_views
 from broker.wires.elko.sessions.broker_session import BrokerWiring
 from broker.wires.views import MAX_ROWS as MAX_LISTED
 from broker.wires.views import Row
@@ -22,13 +22,13 @@ def farm() -> ElkoFarm:
 
 @pytest.fixture
 def operator(farm: ElkoFarm) -> Operator:
-    operator = enter(farm, views={each.name: each for each in views(farm.wiring)})
+    operator = enter(farm, views={each.name: each for each in broker_views(farm.wiring)})
     operator.read()
     return operator
 
 
 def sessions(wiring: BrokerWiring, pattern: str = "*") -> list[Row]:
-    return page(views(wiring), "elko sessions", pattern)
+    return page(broker_views(wiring), "elko sessions", pattern)
 
 
 def labels(shown: list[Row]) -> list[object]:

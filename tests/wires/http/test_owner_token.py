@@ -16,7 +16,7 @@ from broker.core.restored_services import Restored
 from broker.core.silent_peers import EndAtOnce
 from broker.core.store import Store
 from broker.wires.http.http_settings import Http
-from broker.wires.http.http_wire import views
+from broker.wires.http.http_wire import http_views
 from broker.wires.http.sessions.instances import Instances, Offer
 from tests.wires.http.recording import HttpFarm
 from tests.wires.http.test_elsewhere import HOME, Pair
@@ -123,7 +123,7 @@ def test_nothing_shows_the_token_or_its_digest(http: HttpFarm) -> None:
     assert provider is not None
     shown = [repr(known), repr(provider), repr(http.ask("GET", "/v1/services/bank").json)]
     shown += [
-        repr(view.rows("", "", 10)) if hasattr(view, "rows") else repr(view) for view in views((), http.instances)
+        repr(view.rows("", "", 10)) if hasattr(view, "rows") else repr(view) for view in http_views((), http.instances)
     ]
     assert provider.owner.proof
     for text in shown:

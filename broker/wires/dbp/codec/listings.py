@@ -106,7 +106,7 @@ def take_name(data: bytes, registering: bool) -> tuple[str | None, bytes, bool]:
     return name, _object(members, hermes), hermes
 
 
-def merge(info: bytes, changes: bytes) -> bytes:
+def merge_infos(info: bytes, changes: bytes) -> bytes:
     """Return an info with the changes of an update; both are from `take_name`. Raises `BadInfo` if it is too long."""
     return _object({**_MEMBERS.decode(info), **_MEMBERS.decode(changes)}, False)
 

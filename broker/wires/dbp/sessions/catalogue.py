@@ -36,7 +36,7 @@ from broker.core.model import Change, Check, CheckState, Kind, Provider, Rights,
 from broker.core.silent_peers import Silence
 from broker.net.interfaces.router import Complaints
 from broker.wires.dbp.codec.dbp_messages import Form
-from broker.wires.dbp.codec.listings import Details, details, merge
+from broker.wires.dbp.codec.listings import Details, details, merge_infos
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.other_brokers import RemoteServices
 from broker.wires.dbp.sessions.outbound import DbpOutbound, is_broker
@@ -180,7 +180,7 @@ class Catalogue:
 
     def update(self, entry: ServiceEntry, changes: bytes) -> None:
         """Update the info of a service. Raises `Refusal`, with no change."""
-        info = merge(entry.info, changes)
+        info = merge_infos(entry.info, changes)
         self._permit(entry.name)
         self._fit(entry.address, len(info), len(entry.info))
         self._memory.store(entry.address, COPIES * (len(info) - len(entry.info)))

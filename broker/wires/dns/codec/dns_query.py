@@ -52,7 +52,7 @@ _POINTER = 0xC0
 """The bits that mark a compression pointer; a label has none of them."""
 
 
-def read(data: bytes, at: int) -> tuple[Labels, int]:
+def read_name(data: bytes, at: int) -> tuple[Labels, int]:
     """Return the name at an offset, and the offset behind it. Raises `Malformed`.
 
     A compression pointer is refused: in a question there is no name that it could point to.
@@ -75,7 +75,7 @@ def read(data: bytes, at: int) -> tuple[Labels, int]:
         at += length
 
 
-def skip(data: bytes, at: int) -> int:
+def skip_name(data: bytes, at: int) -> int:
     """Return the offset behind the name at an offset. Raises `Malformed`. Pointers are not followed: that costs time,
     and nothing is done with the name."""
     while True:
@@ -187,7 +187,7 @@ def decode(data: bytes) -> Query:
         raise Malformed(Reason.SYNTAX, f"{questions} questions in a query")
     if answers + authorities + additional > MAX_RECORDS:
         raise Malformed(Reason.SYNTAX, f"more than {MAX_RECORDS} records in a query")
-    labels, at = read(data, HEADER)
+    labels, at = read_name(data, HEADER)
     try:
         type, cls = _Kind.unpack_from(data, at)
     except struct.error:
@@ -197,7 +197,7 @@ def decode(data: bytes) -> Query:
     edns = None
     for number in range(answers + authorities + additional):
         owner = at
-        at = skip(data, at)
+        at = skip_name(data, at)
         try:
             kind, payload, ttl, length = _Record.unpack_from(data, at)
         except struct.error:

@@ -107,7 +107,7 @@ class Record:
     data: Data
 
 
-def write(record: Record, body: BytesIO, offsets: dict[bytes, int]) -> None:
+def write_record(record: Record, body: BytesIO, offsets: dict[bytes, int]) -> None:
     """Append a record to a message. ``body`` is the message without its header, ``offsets`` has the places of names
     that are in the message already, to which names of owners are compressed."""
     data = rdata(record.data)
@@ -193,7 +193,7 @@ def encode(query: Query, response: Response, limit: int) -> Encoded:
             if full:
                 break
             before = body.tell()
-            write(record, body, offsets)
+            write_record(record, body, offsets)
             if body.tell() > room:
                 body.seek(before)
                 body.truncate()

@@ -69,12 +69,12 @@ class MessageCache:
     def of(self, told: Notification) -> bytes:
         """Return the encoded message of a notification."""
         if told is not self._told:
-            self._data = encode(message(told))
+            self._data = encode(notification_message(told))
             self._told = told
         return self._data
 
 
-def message(told: Notification) -> Message:
+def notification_message(told: Notification) -> Message:
     """Return the message of a notification."""
     if isinstance(told, core.UserPlace):
         return user_found(told)

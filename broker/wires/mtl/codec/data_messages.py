@@ -383,7 +383,7 @@ def is_data(frames: Sequence[bytes]) -> bool:
     return len(frames) == 2 and bool(frames[0])
 
 
-def split(frames: Sequence[bytes], size: int | None) -> RequestFrames:
+def split_request(frames: Sequence[bytes], size: int | None) -> RequestFrames:
     """Split a request into its parts. ``size`` is the number of frames of its envelope, 0 without one and None for one
     beyond the limits. Raises `IllFormed`."""
     if size is None:

@@ -41,7 +41,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import BAD_STATES, BROKER, Change, Check, Kind, Load, Service
 from broker.net.interfaces.router import Complaints, Sent
-from broker.wires.common.descriptors import encode, load_descriptor, service_descriptor
+from broker.wires.common.descriptors import encode_descriptor, load_descriptor, service_descriptor
 from broker.wires.mtl.codec import data_messages, field_table
 from broker.wires.mtl.profiles import entries
 from broker.wires.mtl.profiles.entries import Catalogue, EntryChange, EntryEvent, EntryKey, PendingChanges, key_of
@@ -475,9 +475,9 @@ def _encode(resource: str, event: _Event, subject: Service | Load, check: Check 
     body = b""
     if isinstance(subject, Service):
         properties["service"] = subject.name
-        body = encode(service_descriptor(subject, check))
+        body = encode_descriptor(service_descriptor(subject, check))
     elif not event.gone:
-        body = encode(load_descriptor(subject))
+        body = encode_descriptor(load_descriptor(subject))
     if body:
         properties["content-type"] = _JSON
     return data_messages.make_tail(resource, field_table.encode(properties)), body

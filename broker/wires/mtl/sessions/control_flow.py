@@ -47,7 +47,7 @@ from broker.net.interfaces.router import Part, Router
 from broker.net.interfaces.router import Sent as Outcome
 from broker.wires.mtl.codec import control_messages as wire
 from broker.wires.mtl.codec.control_messages import EncodedReply
-from broker.wires.mtl.codec.data_messages import split
+from broker.wires.mtl.codec.data_messages import split_request
 from broker.wires.mtl.codec.field_table import IllFormed
 from broker.wires.mtl.sessions.authentication import Authentication, AuthenticationContext
 from broker.wires.mtl.sessions.control_replies import (
@@ -130,7 +130,7 @@ class ControlFlow:
         """Process one message: the frames after the identity, and the number of its connection."""
         sender = self._router.sender()
         try:
-            request = split(frames, size(frames))
+            request = split_request(frames, size(frames))
             asked = self._decoded(request.command, request.body)
         except IllFormed as fault:
             self._complaints.count("mtl_ill_formed", fault.fault.value)

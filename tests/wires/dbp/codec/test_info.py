@@ -21,7 +21,7 @@ from broker.wires.dbp.codec.listings import (
     inactive,
     listing,
     mapping,
-    merge,
+    merge_infos,
     place,
     take_name,
     unknown,
@@ -77,19 +77,21 @@ def test_an_info_that_grows_over_the_limit_as_it_is_written_is_refused() -> None
 
 def test_an_update_replaces_whole_members() -> None:
     info = f"{{{MEMBERS}null}}".encode()
-    assert merge(info, b'{"topics": ["a"], "liveliness": 500}').decode() == f'{{{MEMBERS}["a"], "liveliness": 500}}'
-    assert merge(b'{"x": {"a": 1}, "y": 2}', b'{"y": null, "x": {}}') == b'{"x": {}, "y": null}'
-    assert merge(info, b"{}") == info
-    assert merge(b"{}", info) == info
+    assert (
+        merge_infos(info, b'{"topics": ["a"], "liveliness": 500}').decode() == f'{{{MEMBERS}["a"], "liveliness": 500}}'
+    )
+    assert merge_infos(b'{"x": {"a": 1}, "y": 2}', b'{"y": null, "x": {}}') == b'{"x": {}, "y": null}'
+    assert merge_infos(info, b"{}") == info
+    assert merge_infos(b"{}", info) == info
 
 
 def test_updates_cannot_make_an_info_grow_without_end() -> None:
     info = b"{}"
     for number in range(16):
-        info = merge(info, b'{"k%02d": "%b"}' % (number, b"x" * 1_000))
+        info = merge_infos(info, b'{"k%02d": "%b"}' % (number, b"x" * 1_000))
     with pytest.raises(BadInfo, match="more than 16384 bytes"):
-        merge(info, b'{"k16": "%b"}' % (b"x" * 1_000))
-    assert merge(info, b'{"k15": "%b"}' % (b"y" * 1_000)) == info[:-1002] + b"y" * 1_000 + b'"}'
+        merge_infos(info, b'{"k16": "%b"}' % (b"x" * 1_000))
+    assert merge_infos(info, b'{"k15": "%b"}' % (b"y" * 1_000)) == info[:-1002] + b"y" * 1_000 + b'"}'
 
 
 # Listings

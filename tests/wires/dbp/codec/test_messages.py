@@ -37,7 +37,7 @@ from broker.wires.dbp.codec.dbp_messages import (
     read_time,
     write_time,
 )
-from broker.wires.dbp.codec.listings import MAX_INFO, MAX_NAME, listing, merge, unknown
+from broker.wires.dbp.codec.listings import MAX_INFO, MAX_NAME, listing, merge_infos, unknown
 from tests.wires.dbp.codec.examples import (
     AFTER_A_SHORT_REPLY,
     CONVERSATIONS,
@@ -440,7 +440,7 @@ def answer(sent: list[bytes], catalogue: dict[str, bytes]) -> tuple[bytes, ...]:
             catalogue[message.name] = message.info
             return dbp_messages.approved(message.form, NOW, True)
         case Update(name=str(name)) if name in catalogue:
-            catalogue[name] = merge(catalogue[name], message.info)
+            catalogue[name] = merge_infos(catalogue[name], message.info)
             return dbp_messages.ack(message.form, NOW, True)
         case Update():
             return dbp_messages.denied(message.form, NOW, "not registered", False)

@@ -13,7 +13,7 @@ from broker.core.errors import Malformed, Reason
 from broker.wires.elko.codec import director_messages as wire
 from broker.wires.elko.codec.blocks import BlockReader, encode
 from broker.wires.elko.codec.vocabulary import COMMON, Message
-from broker.wires.elko.sessions.director_session import MessageCache, message
+from broker.wires.elko.sessions.director_session import MessageCache, notification_message
 from tests.wires.elko.codec import reading
 
 read, say = partial(reading.read, wire.VOCABULARY), partial(reading.say, wire.VOCABULARY)
@@ -135,7 +135,7 @@ TOLD: list[tuple[core.Order | core.ContextPlace | core.UserPlace, str]] = [
 
 @pytest.mark.parametrize(("told", "text"), TOLD)
 def test_how_what_is_told_looks(told: core.Order | core.ContextPlace | core.UserPlace, text: str) -> None:
-    assert encode(message(told)) == text.encode() + b"\n\n"
+    assert encode(notification_message(told)) == text.encode() + b"\n\n"
 
 
 def test_what_several_are_told_is_encoded_once() -> None:
@@ -160,4 +160,4 @@ def test_answers_to_reserve_have_their_members_in_order() -> None:
 
 def test_characters_that_real_peers_cannot_read_go_out_as_escapes() -> None:
     told = core.Relay("c", None, {"\U0001f600": "\U0001f600\u0001"})
-    assert b'{"\\ud83d\\ude00":"\\ud83d\\ude00\\u0001"}' in encode(message(told))
+    assert b'{"\\ud83d\\ude00":"\\ud83d\\ude00\\u0001"}' in encode(notification_message(told))

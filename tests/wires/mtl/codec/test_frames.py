@@ -8,15 +8,14 @@ import pytest
 
 from broker.core.errors import Reason
 from broker.net.interfaces.envelopes import MAX_ENVELOPE, MAX_HOPS, size
-from broker.wires.mtl.codec.data_messages import RequestFrames, is_data
-from broker.wires.mtl.codec.data_messages import split as split_at
+from broker.wires.mtl.codec.data_messages import RequestFrames, is_data, split_request
 from broker.wires.mtl.codec.field_table import Fault, IllFormed
 
 COMMAND, BODY = b"Connection.Open", b"{}"
 
 
 def split(frames: Sequence[bytes]) -> RequestFrames:
-    return split_at(frames, size(frames))
+    return split_request(frames, size(frames))
 
 
 def fault_of(frames: Sequence[bytes]) -> Fault:
