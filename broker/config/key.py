@@ -8,7 +8,6 @@ a reload applies. `broker.config.document` derives the example file and the tabl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -96,13 +95,19 @@ def key(
     return field  # type: ignore[no-any-return]
 
 
-@cache
 def declared(table: type[attrs.AttrsInstance]) -> tuple[Declared, ...]:
     """Return the keys of a table. Those that the class has in ``KEYS_LAST`` come last."""
-    last = getattr(table, "KEYS_LAST", ())
-    fields = sorted(attrs.fields(table), key=lambda field: field.name in last)
-    hints = get_type_hints(table)
-    return tuple(_declared(field, hints[field.name]) for field in fields)
+    known = _KNOWN.get(table)
+    if known is None:
+        last = getattr(table, "KEYS_LAST", ())
+        fields = sorted(attrs.fields(table), key=lambda field: field.name in last)
+        hints = get_type_hints(table)
+        known = _KNOWN[table] = tuple(_declared(field, hints[field.name]) for field in fields)
+    return known
+
+
+_KNOWN: dict[type, tuple[Declared, ...]] = {}
+"""No `functools.cache`: mypy takes a class with attributes for an argument without a hash."""
 
 
 def _declared(field: attrs.Attribute[Any], type_: Any) -> Declared:
