@@ -451,10 +451,10 @@ def _claim_keys(claim: Claim) -> Iterable[str]:
 
 COUNTER_COLUMNS = (
     Column("name", "Name of the counter"),
-    Column("value", "What was counted since the start, or what there is now"),
+    Column("value", "Count since the start, or the present number"),
     Column("unit", "Unit of the value"),
-    Column("now", "True for the number of what there is now; other counters only grow"),
-    Column("help", "What is counted"),
+    Column("now", "True for a present number; other counters only grow"),
+    Column("help", "Meaning of the counter"),
 )
 
 

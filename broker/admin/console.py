@@ -58,7 +58,7 @@ RESET = "default"
 
 @attrs.frozen
 class Word:
-    """A word: its parameters and its effect for the help, the right that it needs, and the right to only look."""
+    """A word: its parameters and its effect for the help, and the right that it needs."""
 
     usage: str
     help: str

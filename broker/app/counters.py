@@ -31,7 +31,7 @@ DAEMON = (
     Counter("plan_services", "Services of the capacity plan now, by verdict", "services", gauge=True),
     Counter("plan_readings", "Readings of the capacity plan's file, by outcome", "readings"),
     Counter("state_damaged", "Rows and files of the state that were found damaged", "findings"),
-    Counter("registry", "What the registry holds now", gauge=True),
+    Counter("registry", "Entries of the registry now, by kind", gauge=True),
     Counter("memory", "Memory that peers hold, by its share of the budget", "bytes", gauge=True),
     Counter("memory_entries", "Entries of the fixed shares of memory, and their bounds", gauge=True),
     Counter("memory_evicted", "Peers disconnected because the memory budget was full, by share", "peers"),
