@@ -102,7 +102,7 @@ MAX_SHOWN = 100
 """Characters of a peer's text in a problem."""
 
 
-def query(type_: type[T], given: Mapping[str, Sequence[str]]) -> T:
+def convert_query(type_: type[T], given: Mapping[str, Sequence[str]]) -> T:
     """Return the parameters of a query. Raises `Problem` 400."""
     arrays = _fields(type_)
     values: dict[str, Any] = {}
@@ -115,7 +115,7 @@ def query(type_: type[T], given: Mapping[str, Sequence[str]]) -> T:
     return _converted(values, type_, strict=False)
 
 
-def body(type_: type[T] | None, given: bytes, content_type: str | None) -> T | None:
+def convert_body(type_: type[T] | None, given: bytes, content_type: str | None) -> T | None:
     """Return the JSON body, or None for an endpoint without one. Raises `Problem` 400 or 415.
 
     An empty body is an empty object. The Content-Type may be missing or wrong: ``curl -d`` sends that of URL-encoded

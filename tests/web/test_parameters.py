@@ -8,7 +8,7 @@ import attrs
 import pytest
 from msgspec import Meta
 
-from broker.web.http_endpoint import body, query
+from broker.web.http_endpoint import convert_body, convert_query
 from broker.web.problem import Problem
 
 
@@ -29,9 +29,9 @@ class Body:
 
 
 def test_defaults_and_values() -> None:
-    assert query(Query, {}) == Query()
+    assert convert_query(Query, {}) == Query()
     given = {"limit": ["7"], "where": ["a=1", "b=2"], "near": ["load"], "wait": ["1.5"], "pattern": ["null"]}
-    assert query(Query, given) == Query("null", 7, ("a=1", "b=2"), "load", 1.5)
+    assert convert_query(Query, given) == Query("null", 7, ("a=1", "b=2"), "load", 1.5)
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_defaults_and_values() -> None:
 )
 def test_wrong_parameters_are_named(given: dict[str, list[str]], words: str) -> None:
     with pytest.raises(Problem, match=words) as caught:
-        query(Query, given)
+        convert_query(Query, given)
     assert caught.value.status == 400
 
 
 def test_a_body_is_an_object_of_json() -> None:
-    assert body(Body, b'{"hostport":"h:1","load":2,"info":{"a":[1]}}', None) == Body("h:1", 2.0, {"a": [1]})
-    assert body(None, b"", None) is None
+    assert convert_body(Body, b'{"hostport":"h:1","load":2,"info":{"a":[1]}}', None) == Body("h:1", 2.0, {"a": [1]})
+    assert convert_body(None, b"", None) is None
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,10 @@ def test_a_body_is_an_object_of_json() -> None:
 )
 def test_wrong_bodies_are_problems(given: bytes, content_type: str | None, status: int) -> None:
     with pytest.raises(Problem) as caught:
-        body(Body, given, content_type)
+        convert_body(Body, given, content_type)
     assert caught.value.status == status
 
 
 def test_an_endpoint_without_a_body_refuses_one() -> None:
     with pytest.raises(Problem):
-        body(None, b"{}", None)
+        convert_body(None, b"{}", None)

@@ -32,8 +32,7 @@ from broker.access.grants import Grants
 from broker.access.principal import Access, Principal
 from broker.access.request_limits import RequestLimits, unlimited
 from broker.core.errors import Reason, Refusal
-from broker.web import http_endpoint
-from broker.web.http_endpoint import Answer, Call, Endpoint, Routes
+from broker.web.http_endpoint import Answer, Call, Endpoint, Routes, convert_body, convert_query
 from broker.web.messages import Outlet, Request, Response, Stream
 from broker.web.problem import Problem, problem_of
 from broker.web.sites import known_host, same_site
@@ -138,8 +137,8 @@ class Dispatch:
             self._permit(call, endpoint)
             call = attrs.evolve(
                 call,
-                query=http_endpoint.query(endpoint.query, request.query),
-                body=http_endpoint.body(endpoint.body, request.body, request.headers.get("content-type")),
+                query=convert_query(endpoint.query, request.query),
+                body=convert_body(endpoint.body, request.body, request.headers.get("content-type")),
             )
         except Exception as error:
             self._record(call, endpoint, error)
