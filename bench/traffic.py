@@ -44,8 +44,10 @@ class Sample:
 
 
 def connect(port: int, source: int = 0) -> socket.socket:
-    """A connection to the server, from the loopback address number ``source``: each has its own 28,000 ports."""
+    """A connection to the server on which nothing waits to be sent, from the loopback address number ``source``: each
+    has its own 28,000 ports."""
     sock = socket.socket()
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if source:
         bind(sock, source)
     sock.connect((HOST, port))
@@ -61,7 +63,6 @@ def bind(sock: socket.socket, source: int) -> None:
 def opened(port: int, opening: bytes, replies: int, source: int = 0) -> socket.socket:
     """A connection on which ``opening`` was sent and so many replies have come."""
     sock = connect(port, source)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if opening:
         sock.sendall(opening)
         await_replies(sock, replies)
@@ -73,13 +74,18 @@ def await_replies(sock: socket.socket, replies: int) -> bytes:
     sock.settimeout(STUCK)
     data = b""
     while data.count(b"\n") < replies * NEWLINES:
-        try:
-            more = sock.recv(1 << 16)
-        except TimeoutError:
-            raise Stuck(f"no reply within {STUCK:g} s") from None
-        if not more:
-            raise Stuck(f"the server closed the connection, after {data[-300:]!r}")
-        data += more
+        data += received(sock, data)
+    return data
+
+
+def received(sock: socket.socket, before: bytes | bytearray = b"") -> bytes:
+    """What has come, at least one byte; ``before`` was read before. Raises `Stuck`."""
+    try:
+        data = sock.recv(1 << 16)
+    except TimeoutError:
+        raise Stuck(f"nothing came within {STUCK:g} s, after {before[-300:]!r}") from None
+    if not data:
+        raise Stuck(f"the server closed the connection, after {before[-300:]!r}")
     return data
 
 
@@ -94,11 +100,14 @@ class Poll:
         self.modify = self._epoll.modify
         self.close = self._epoll.close
 
-    def poll(self, within: float = 1.0) -> list[tuple[int, int]]:
-        """The connections that are ready, after a rest; none, if none is within so many seconds."""
+    def poll(self) -> list[tuple[int, int]]:
+        """The connections that are ready, after a rest. Raises `Stuck`."""
         if self.rest:
             time.sleep(self.rest)
-        return self._epoll.poll(within)
+        events = self._epoll.poll(STUCK)
+        if not events:
+            raise Stuck(f"nothing came within {STUCK:g} s")
+        return events
 
 
 class _Stream:
@@ -147,19 +156,14 @@ class Pipeline:
         buffer, unit_bytes, unit_newlines = _BUFFER, self._unit_bytes, self._unit_newlines
         done = 0
         outstanding = self._window * len(streams)
-        start = last = time.perf_counter()
+        start = time.perf_counter()
         end = start + seconds
         for stream in streams.values():
             stream.due = self._window * unit_bytes
             self._send(stream)
         while outstanding:
             events = self._poll.poll()
-            now = time.perf_counter()
-            refill = now < end
-            if events:
-                last = now
-            elif now - last > STUCK:
-                raise Stuck(f"no reply within {STUCK:g} s; {outstanding * self._size} messages are without")
+            refill = time.perf_counter() < end
             for fd, mask in events:
                 stream = streams[fd]
                 if mask & EPOLLIN:
@@ -228,7 +232,6 @@ class FanOut:
         while now < end:
             self._sender.sendall(self._block)
             behind = len(watchers)
-            last = now
             while behind:
                 for fd, _ in self._poll.poll():
                     size = watchers[fd].recv_into(buffer)
@@ -238,9 +241,7 @@ class FanOut:
                     if count == wanted:
                         newlines[fd] = 0
                         behind -= 1
-                now = time.perf_counter()
-                if now - last > STUCK:
-                    raise Stuck(f"{behind} watchers wait for their notices")
+            now = time.perf_counter()
             batches += 1
         return Sample(batches * self._batch * len(watchers), now - start)
 
@@ -273,7 +274,7 @@ class Visits:
     def run(self, seconds: float) -> Sample:
         """Visit for so long. Raises `Stuck`."""
         visits = self._open
-        start = now = last = time.perf_counter()
+        start = now = time.perf_counter()
         end = start + seconds
         for slot in range(self._parallel):
             self._visit(slot)
@@ -281,10 +282,6 @@ class Visits:
         while visits:
             events = self._poll.poll()
             now = time.perf_counter()
-            if events:
-                last = now
-            elif now - last > STUCK:
-                raise Stuck("no answer to what a new connection sent")
             for fd, _ in events:
                 sock, script, slot = visits[fd]
                 data = sock.recv(1 << 16)
@@ -307,7 +304,6 @@ class Visits:
 
     def _visit(self, slot: int) -> None:
         sock = connect(self._port, slot + 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         script = self._script(slot)
         sock.send(next(script))
         sock.setblocking(False)

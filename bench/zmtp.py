@@ -19,7 +19,7 @@ from zmq.backend.cython import _zmq
 from zmq.utils import z85
 
 from bench import traffic
-from bench.traffic import STUCK, Stuck
+from bench.traffic import STUCK, Stuck, received
 
 Frames = Sequence[bytes]
 """One message."""
@@ -89,13 +89,7 @@ class Peer:
     def receive(self) -> list[bytes]:
         """The next message; waits for it. Raises `Stuck`."""
         while not self._messages:
-            try:
-                data = self.sock.recv(READ)
-            except TimeoutError:
-                raise Stuck(f"no message within {STUCK:g} s") from None
-            if not data:
-                raise Stuck("the server closed the connection")
-            self._messages += self.feed(data)
+            self._messages += self.feed(received(self.sock))
         return self._messages.pop(0)
 
     def ask(self, *frames: bytes) -> list[bytes]:
@@ -125,7 +119,6 @@ def connect(
     """A peer with that identity. ``server_key`` (Z85) makes it a CURVE client, with these keys or fresh ones."""
     sock = traffic.connect(port, source)
     try:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.settimeout(STUCK)
         return _shake_hands(sock, identity, server_key, keys)
     except BaseException:
@@ -180,7 +173,7 @@ def _shake_hands(sock: socket.socket, identity: bytes, server_key: bytes | None,
     sock.sendall(greeting(name))
     data = bytearray()
     while len(data) < GREETING:
-        data += _read(sock)
+        data += received(sock, data)
     del data[:GREETING]
     metadata = about(b"DEALER", identity)
     if server_key is None:
@@ -194,20 +187,10 @@ def _shake_hands(sock: socket.socket, identity: bytes, server_key: bytes | None,
     return Peer(sock, curve, bytes(data))
 
 
-def _read(sock: socket.socket) -> bytes:
-    try:
-        data = sock.recv(READ)
-    except TimeoutError:
-        raise Stuck(f"no handshake within {STUCK:g} s") from None
-    if not data:
-        raise Stuck("the server closed the connection during the handshake")
-    return data
-
-
 def _command(sock: socket.socket, data: bytearray, name: bytes) -> bytes:
     """The body of the next command, whose name must be this. Later bytes stay in ``data``."""
     while (taken := take(data)) is None:
-        data += _read(sock)
+        data += received(sock, data)
     flags, content = taken
     if not flags & COMMAND or not content.startswith(name):
         raise Stuck(f"{content[:50]!r} instead of {name!r} in the handshake")

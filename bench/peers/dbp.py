@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from bench import traffic
-from bench.traffic import STUCK, Stuck
-from bench.zmtp import GREETING, READ, Frames, Peer, connect, frame, opening
+from bench.traffic import STUCK, Stuck, received
+from bench.zmtp import GREETING, Frames, Peer, connect, frame, opening
 
 SERVICES = 1_000
 """Registered services, as the original was measured with."""
@@ -146,11 +146,5 @@ def _read(sock: socket.socket, size: int) -> bytes:
     """So many bytes, or more if they are there. Raises `Stuck`."""
     data = b""
     while len(data) < size:
-        try:
-            more = sock.recv(READ)
-        except TimeoutError:
-            raise Stuck(f"no answer within {STUCK:g} s") from None
-        if not more:
-            raise Stuck(f"the server closed the connection, after {data!r:.300}")
-        data += more
+        data += received(sock, data)
     return data

@@ -34,13 +34,6 @@ def request(path: str, body: bytes | None = None) -> bytes:
     return f"POST {path} HTTP/1.1\r\nHost: broker\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def connected(port: int) -> socket.socket:
-    """A connection on which nothing waits to be sent."""
-    sock = traffic.connect(port)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
-
-
 class Good:
     """A peer that pings, on a connection of its own, once in ``every`` seconds."""
 
@@ -82,7 +75,7 @@ class ElkoPeer(Good):
     """Lines over TCP."""
 
     def __init__(self, port: int, role: str = "broker") -> None:
-        super().__init__(connected(port))
+        super().__init__(traffic.connect(port))
         self._ping = messages.PING.replace(b'"broker"', f'"{role}"'.encode())
         self.say(messages.auth("good", role) + self._ping)
 
@@ -94,7 +87,7 @@ class WebPeer(Good):
     """Messages over a WebSocket."""
 
     def __init__(self, port: int) -> None:
-        super().__init__(connected(port))
+        super().__init__(traffic.connect(port))
         self.sock.sendall(HANDSHAKE)
         self.sock.recv(4_096)
         self._ping = frame(1, messages.PING)
@@ -108,7 +101,7 @@ class RtcpPeer(Good):
     """Numbered blocks."""
 
     def __init__(self, port: int) -> None:
-        super().__init__(connected(port))
+        super().__init__(traffic.connect(port))
         self._sent = 0
         self.sock.sendall(b"start\n")
         self.sock.recv(4_096)
@@ -128,7 +121,7 @@ class ConsolePeer(Good):
     COMMAND = b'{op:"ping"}\n'
 
     def __init__(self, port: int) -> None:
-        super().__init__(connected(port))
+        super().__init__(traffic.connect(port))
         self.say(self.COMMAND)
 
     def ping(self, number: int) -> None:
@@ -139,8 +132,8 @@ class HttpPeer(Good):
     """A session that polls: pings go in one request at a time, answers come on a second connection."""
 
     def __init__(self, port: int) -> None:
-        super().__init__(connected(port))
-        self._select = connected(port)
+        super().__init__(traffic.connect(port))
+        self._select = traffic.connect(port)
         self.sockets.append(self._select)
         self._data = {self.sock: b"", self._select: b""}
         self.sock.sendall(request("/connect"))
@@ -214,7 +207,7 @@ class ApiPeer(Good):
     """
 
     def __init__(self, port: int) -> None:
-        super().__init__(connected(port))
+        super().__init__(traffic.connect(port))
         self._due = 0
         self._asked = 1
         self.say(http("PUT /v1/services/bank/good", body=REGISTER))
@@ -263,7 +256,7 @@ class DnsPeer(Good):
     """Less often than the rate of an address allows."""
 
     def __init__(self, port: int) -> None:
-        super().__init__(connected(port))
+        super().__init__(traffic.connect(port))
         self.say(framed(query(1)))
 
     def ping(self, number: int) -> None:
