@@ -14,9 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from select import EPOLLIN, EPOLLOUT
 
-from bench import traffic
-from bench.peers import elko as messages
-from bench.servers import Mc0Server, WireServer
+from bench.servers import Mc0Server
 from bench.traffic import STUCK, Poll, Sample, Stuck
 from bench.zmtp import READ, Frames, Null, Peer, connect
 
@@ -28,12 +26,6 @@ WINDOW = 500
 
 SLICE = 32
 """Messages that are encrypted before any of them is sent."""
-
-ASKS_EVERY = 0.005
-"""Seconds between two questions of a good peer beside hostile ones."""
-
-ANSWERED_WITHIN = 0.050
-"""Seconds in which they are to be answered."""
 
 _BUFFER = bytearray(READ)
 _VIEW = memoryview(_BUFFER)
@@ -271,11 +263,3 @@ class Pace:
 def messages_between(sender: Peer, receiver: Peer, sent: Frames, expected: Frames, every: float) -> Pace:
     """The same message, every so many seconds, from one peer to another or back to itself."""
     return Pace(sender.sock, lambda: sender.encode(sent), receiver.sock, receiver.size(expected), every)
-
-
-def elko_pings(server: WireServer, seconds: float) -> list[float]:
-    """The seconds that each ping of a good Elko peer took."""
-    with traffic.opened(server.elko, messages.auth("good"), 0) as sock:
-        sock.sendall(messages.PING)
-        size = len(traffic.await_replies(sock, 1))
-        return Pace(sock, lambda: messages.PING, sock, size, ASKS_EVERY).run(seconds)

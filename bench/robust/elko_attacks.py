@@ -10,7 +10,7 @@ from itertools import count, cycle, repeat
 
 from bench.harness import KIB
 from bench.peers import elko as messages
-from bench.robust.good_peers import HANDSHAKE, frame, request
+from bench.robust.good_peers import HANDSHAKE, frame, http
 from bench.robust.measure import Door
 from bench.robust.swarm import Attack, forever, swarm
 
@@ -154,8 +154,8 @@ DOORS = [
     _door("websocket-pings", "ping frames without end", Attack(forever(HANDSHAKE, frame(9, b"") * 500))),
     _door("websocket-text", "messages that are none", Attack(forever(HANDSHAKE, frame(1, b"}") * 500))),
     _door("websocket-half", "upgrades that are begun", Attack(lambda number: iter((HANDSHAKE[:-2],)))),
-    _door("http-connect", "requests for sessions", Attack(forever(b"", request("/connect") * 20))),
-    _door("http-unknown", "requests for unknown sessions", Attack(forever(b"", request("/select/1/1") * 20))),
+    _door("http-connect", "requests for sessions", Attack(forever(b"", http("GET /connect") * 20))),
+    _door("http-unknown", "requests for unknown sessions", Attack(forever(b"", http("GET /select/1/1") * 20))),
     _door("http-noise", "requests that are none", Attack(forever(b"", b"GET / HTTP/9\r\nx\r\n\r\n"))),
     _door("rtcp-blocks", "blocks of pings", Attack(_blocks)),
     _door("rtcp-sequence", "blocks out of sequence", Attack(_out_of_sequence)),

@@ -10,12 +10,6 @@ import time
 from bench import traffic
 from bench.peers import elko as messages
 
-HANDSHAKE = (
-    b"GET / HTTP/1.1\r\nHost: broker\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-)
-
-
 PING_EVERY = 0.010
 """Seconds between two pings of a good peer, whether or not the one before was answered."""
 
@@ -27,27 +21,38 @@ def frame(opcode: int, payload: bytes) -> bytes:
     return bytes([0x80 | opcode]) + length + bytes(4) + payload
 
 
-def request(path: str, body: bytes | None = None) -> bytes:
-    """One request of HTTP."""
-    if body is None:
-        return f"GET {path} HTTP/1.1\r\nHost: broker\r\n\r\n".encode()
-    return f"POST {path} HTTP/1.1\r\nHost: broker\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+def http(line: str, *headers: str, body: bytes = b"") -> bytes:
+    """One request of HTTP. ``line`` is its method and path."""
+    head = [f"{line} HTTP/1.1", "Host: localhost", *headers]
+    if body:
+        head.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+def upgrade(path: str) -> bytes:
+    """The handshake of a WebSocket."""
+    key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
+    return http(f"GET {path}", "Upgrade: websocket", "Connection: Upgrade", key, "Sec-WebSocket-Version: 13")
+
+
+HANDSHAKE = upgrade("/")
 
 
 class Good:
-    """A peer that pings, on a connection of its own, once in ``every`` seconds."""
+    """A peer that sends ``asked``, on a connection of its own, once in ``every`` seconds."""
 
     every = PING_EVERY
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, asked: bytes = messages.PING) -> None:
         self.sock = sock
+        self.asked = asked
         self.sockets = [self.sock]
         self.pongs = 0
         self._tail: dict[socket.socket, bytes] = {}
 
     def ping(self, number: int) -> None:
         """Send so many pings."""
-        self.sock.sendall(messages.PING * number)
+        self.sock.sendall(self.asked * number)
 
     def read(self, sock: socket.socket) -> bool:
         """Read what has come. Returns False when the broker closed the connection."""
@@ -75,26 +80,18 @@ class ElkoPeer(Good):
     """Lines over TCP."""
 
     def __init__(self, port: int, role: str = "broker") -> None:
-        super().__init__(traffic.connect(port))
-        self._ping = messages.PING.replace(b'"broker"', f'"{role}"'.encode())
-        self.say(messages.auth("good", role) + self._ping)
-
-    def ping(self, number: int) -> None:
-        self.sock.sendall(self._ping * number)
+        super().__init__(traffic.connect(port), messages.PING.replace(b'"broker"', f'"{role}"'.encode()))
+        self.say(messages.auth("good", role) + self.asked)
 
 
 class WebPeer(Good):
     """Messages over a WebSocket."""
 
     def __init__(self, port: int) -> None:
-        super().__init__(traffic.connect(port))
+        super().__init__(traffic.connect(port), frame(1, messages.PING))
         self.sock.sendall(HANDSHAKE)
         self.sock.recv(4_096)
-        self._ping = frame(1, messages.PING)
-        self.say(frame(1, messages.auth("good")) + self._ping)
-
-    def ping(self, number: int) -> None:
-        self.sock.sendall(self._ping * number)
+        self.say(frame(1, messages.auth("good")) + self.asked)
 
 
 class RtcpPeer(Good):
@@ -121,11 +118,8 @@ class ConsolePeer(Good):
     COMMAND = b'{op:"ping"}\n'
 
     def __init__(self, port: int) -> None:
-        super().__init__(traffic.connect(port))
+        super().__init__(traffic.connect(port), self.COMMAND)
         self.say(self.COMMAND)
-
-    def ping(self, number: int) -> None:
-        self.sock.sendall(self.COMMAND * number)
 
 
 class HttpPeer(Good):
@@ -136,7 +130,7 @@ class HttpPeer(Good):
         self._select = traffic.connect(port)
         self.sockets.append(self._select)
         self._data = {self.sock: b"", self._select: b""}
-        self.sock.sendall(request("/connect"))
+        self.sock.sendall(http("GET /connect"))
         self._session = self._answer(self.sock)["sessionid"]
         self._xmit = 0
         self._due = 0
@@ -155,10 +149,10 @@ class HttpPeer(Good):
     def _send(self, body: bytes) -> None:
         self._busy = True
         self._xmit += 1
-        self.sock.sendall(request(f"/xmit/{self._session}/{self._xmit}", body))
+        self.sock.sendall(http(f"POST /xmit/{self._session}/{self._xmit}", body=body))
 
     def _poll(self, number: str) -> None:
-        self._select.sendall(request(f"/select/{self._session}/{number}"))
+        self._select.sendall(http(f"GET /select/{self._session}/{number}"))
 
     def _answer(self, sock: socket.socket) -> dict[str, str]:
         sock.settimeout(traffic.STUCK)
@@ -190,14 +184,6 @@ class HttpPeer(Good):
 
 
 REGISTER = b'{"hostport":"192.0.2.1:80","ttl":3600}'
-
-
-def http(line: str, *headers: str, body: bytes = b"") -> bytes:
-    """One request. ``line`` is its method and path."""
-    head = [f"{line} HTTP/1.1", "Host: localhost", *headers]
-    if body:
-        head.append(f"Content-Length: {len(body)}")
-    return "\r\n".join([*head, "", ""]).encode() + body
 
 
 class ApiPeer(Good):
@@ -256,11 +242,8 @@ class DnsPeer(Good):
     """Less often than the rate of an address allows."""
 
     def __init__(self, port: int) -> None:
-        super().__init__(traffic.connect(port))
-        self.say(framed(query(1)))
-
-    def ping(self, number: int) -> None:
-        self.sock.sendall(framed(query(1)) * number)
+        super().__init__(traffic.connect(port), framed(query(1)))
+        self.say(self.asked)
 
     def came(self, sock: socket.socket, data: bytes) -> None:
         whole = self._tail.get(sock, b"") + data

@@ -8,22 +8,15 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import repeat
 
-from bench.robust.good_peers import frame, http
+from bench.harness import MIB
+from bench.robust.good_peers import frame, http, upgrade
 from bench.robust.measure import Door
 from bench.robust.swarm import Attack, forever, swarm
 
-BODY = 1_048_576
+BODY = 1 * MIB
 """Bytes of the largest body, by default."""
 
 FIND = http("GET /v1/services/bank")
-
-HANDSHAKE = http(
-    "GET /v1/watch",
-    "Upgrade: websocket",
-    "Connection: Upgrade",
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
-    "Sec-WebSocket-Version: 13",
-)
 
 
 def _slow_heads(number: int) -> Iterator[bytes]:
@@ -93,8 +86,8 @@ DOORS = [
     _door("unread", "finds whose answers are not read", Attack(forever(b"", FIND * 20), reads=False)),
     _door("connects", "a connection for each find", Attack(forever(b"", FIND), hangs_up=1)),
     _door("slow-heads", "heads without an end", Attack(_slow_heads)),
-    _door("slow-bodies", "bodies without an end", Attack(_slow_bodies), bound=448 << 20),
-    _door("oversized", "bodies over the limit", Attack(_oversized), bound=448 << 20),
+    _door("slow-bodies", "bodies without an end", Attack(_slow_bodies), bound=448 * MIB),
+    _door("oversized", "bodies over the limit", Attack(_oversized), bound=448 * MIB),
     _door("malformed", "requests that are none", Attack(_malformed)),
     _door("unknown", "paths that do not exist", Attack(forever(b"", http("GET /nothing") * 20))),
     _door("guesses", "guessed passwords and tokens", Attack(_guesses)),
@@ -105,7 +98,7 @@ DOORS = [
         "event streams that are not read",
         Attack(forever(http("GET /v1/watch"), b""), reads=False),
     ),
-    _door("pings", "WebSockets with pings without end", Attack(forever(HANDSHAKE, frame(9, b"") * 500))),
+    _door("pings", "WebSockets with pings without end", Attack(forever(upgrade("/v1/watch"), frame(9, b"") * 500))),
     _door(
         "lists",
         "lists and metrics without end",

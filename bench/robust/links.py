@@ -16,15 +16,12 @@ from bench import zmtp as peer
 from bench.harness import Figure, Scenario, at_least, exactly
 from bench.processes import NICENESS, InProcess
 from bench.robust import zmtp_attacks
-from bench.robust.measure import SHARE_THERE
+from bench.robust.measure import ANSWERED_WITHIN, SHARE_THERE
 from bench.robust.swarm import SOURCES, Attack, swarm
 from bench.rows.links import PORT, SECRETS, connect_links, listen
 
 EVERY = 0.010
 """Seconds between two messages."""
-
-WITHIN = 0.050
-"""Seconds in which a message is to be back."""
 
 COUNT = 900
 """Hostile connections: less than the limit of the listener, so that it goes on accepting."""
@@ -80,7 +77,7 @@ def good(seconds: float) -> tuple[int, int, int]:
 
         def receive(self, broker: str, frames: Sequence[bytes]) -> None:
             nonlocal back
-            back += time.perf_counter() - float(frames[1]) <= WITHIN
+            back += time.perf_counter() - float(frames[1]) <= ANSWERED_WITHIN
 
     def ask() -> None:
         nonlocal sent

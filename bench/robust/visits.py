@@ -13,7 +13,7 @@ from bench import traffic
 from bench import zmtp as zmtp_peer
 from bench.peers import dbp as dbp_peers
 from bench.peers import elko as messages
-from bench.robust.good_peers import HANDSHAKE, ConsolePeer, frame, framed, http, query, request
+from bench.robust.good_peers import HANDSHAKE, ConsolePeer, frame, framed, http, query
 
 VISIT_EVERY, VISIT_WITHIN = 0.1, 1.0
 """Seconds between two new connections, and in which each is to be answered."""
@@ -64,7 +64,7 @@ VISITS: Mapping[str, Callable[[int], bool]] = {
         messages.auth("visitor", "director") + messages.PING.replace(b'"broker"', b'"director"'), b"pong"
     ),
     "websocket": Visit(HANDSHAKE + frame(1, messages.auth("visitor")) + frame(1, messages.PING), b"pong"),
-    "http": Visit(request("/connect"), b"sessionid"),
+    "http": Visit(http("GET /connect"), b"sessionid"),
     "rtcp": Visit(b"start\n", b"start"),
     "console": Visit(ConsolePeer.COMMAND, b"pong"),
     "tls": shake_hands,

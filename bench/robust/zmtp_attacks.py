@@ -8,6 +8,7 @@ from functools import partial
 from itertools import repeat
 
 from bench import zmtp as zmtp_peer
+from bench.harness import MIB
 from bench.peers import dbp as dbp_peers
 from bench.peers import mtl as mtl_peers
 from bench.robust.measure import Door
@@ -18,7 +19,7 @@ from broker.core.memory_budget import BY_ALL
 UNFINISHED = BY_ALL * 3 // 2
 """Bytes by which the broker grows for all that its budget counts, by default: a half more than the budget."""
 
-BESIDE = 32 * 1024 * 1024
+BESIDE = 32 * MIB
 """Bytes by which it may grow for other reasons: a thousand connections, buffers, what the allocator keeps."""
 
 LONG = 1_000_000

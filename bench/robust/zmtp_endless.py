@@ -14,13 +14,14 @@ from pathlib import Path
 import attrs
 from zmq.utils import z85
 
-from bench import servers
+from bench import servers, traffic
 from bench import zmtp as zmtp_peer
 from bench.harness import MIB, Figure, Scenario, at_least, at_most, exactly
 from bench.machine import forget_peak, peak_resident, waited_seconds
-from bench.peers.mc0 import ANSWERED_WITHIN, ASKS_EVERY, elko_pings, messages_between, opened
+from bench.peers import elko as messages
+from bench.peers.mc0 import Pace, messages_between, opened
 from bench.processes import NICENESS, InProcess
-from bench.robust.measure import ALONE, SHARE_ELSEWHERE, SHARE_THERE
+from bench.robust.measure import ALONE, ANSWERED_WITHIN, SHARE_ELSEWHERE, SHARE_THERE
 from bench.robust.swarm import SOURCES, Attack, Seen, swarm
 from bench.servers import Mc0Server, Server
 from bench.zmtp import COMMAND, GREETING, MORE, Curve, Keys, Null
@@ -160,6 +161,9 @@ def known(revoked: bool) -> Callable[[float], list[Figure]]:
 
 HOSTILE = 1_000
 
+ASKS_EVERY = 0.005
+"""Seconds between two questions of a good peer beside them."""
+
 
 def hello(server_key: bytes) -> bytes:
     """The octets of a CURVE client up to its first answer."""
@@ -171,6 +175,14 @@ def mc0_noops(server: Mc0Server, seconds: float) -> list[float]:
     with closing(opened(server, b"good")) as peer:
         asked, answered = [b"", b"NOOP", b"ID", b"1"], [b"", b"OK", b"ID", b"1"]
         return messages_between(peer, peer, asked, answered, ASKS_EVERY).run(seconds)
+
+
+def elko_pings(server: Mc0Server, seconds: float) -> list[float]:
+    """The seconds that each ping of a good Elko peer took."""
+    with traffic.opened(server.elko, messages.auth("good"), 0) as sock:
+        sock.sendall(messages.PING)
+        size = len(traffic.await_replies(sock, 1))
+        return Pace(sock, lambda: messages.PING, sock, size, ASKS_EVERY).run(seconds)
 
 
 def hellos(seconds: float) -> list[Figure]:

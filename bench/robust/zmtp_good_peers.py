@@ -20,17 +20,12 @@ class ZmtpPeer(Good):
     """Sends the same message, and gets answers whose frame number ``at`` is ``answer``."""
 
     def __init__(self, peer: Peer, asked: Frames, at: int, answer: bytes) -> None:
-        super().__init__(peer.sock)
+        super().__init__(peer.sock, peer.encode(asked))
         self._peer = peer
-        self._asked = peer.encode(asked)
         self._at = at
         self._answer = answer
         if peer.ask(*asked)[at] != answer:
             raise Stuck(f"{asked!r} is not answered by {answer!r}")
-
-    def ping(self, number: int) -> None:
-        """Ask so often."""
-        self.sock.sendall(self._asked * number)
 
     def came(self, sock: object, data: bytes) -> None:
         """Count the answers in what has come."""
