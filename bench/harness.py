@@ -223,18 +223,16 @@ def median(results: Sequence[object], figure: str) -> float:
 
 @attrs.frozen
 class Scenario:
-    """A row with figures of its own, and how long it goes on: by default, with ``--quick``, and with ``--long``."""
+    """A row with figures of its own, and how long it goes on: by default, and with ``--quick``."""
 
     title: str
     seconds: float
     run: Callable[[float], list[Figure]]
-    long: float | None = None
     quick: float | None = None
 
-    def measured(self, seconds: float | None, quick: bool, long: bool) -> list[Figure]:
+    def measured(self, seconds: float | None, quick: bool = False) -> list[Figure]:
         """Run it for so long, or for its own time."""
-        own = self.long if long else self.quick if quick else None
-        return self.run(seconds or own or self.seconds)
+        return self.run((self.quick if quick else None) or seconds or self.seconds)
 
 
 def figure_table(figures: Sequence[Figure]) -> str:
@@ -330,7 +328,7 @@ def main(rows: Mapping[str, Row | Scenario]) -> int:
             costs[name] = each = measured(row, options.runs, options.seconds or 2.0, against)
             print("" if each.ratio is None else f" {each.ratio:.2f}", file=sys.stderr, flush=True)
         else:
-            figures[name] = row.measured(options.seconds, bool(options.quick), False)
+            figures[name] = row.measured(options.seconds, options.quick)
             print(file=sys.stderr, flush=True)
     print(f"load average at the end: {load_average()}\n")
     if costs:

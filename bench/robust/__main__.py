@@ -20,10 +20,7 @@ from bench.traffic import Stuck
 
 DOORS = [*elko_attacks.DOORS, *http_attacks.DOORS, *zmtp_attacks.DOORS, *dns_attacks.DOORS]
 
-SCENARIOS = {
-    **zmtp_endless.SCENARIOS,
-    **links.SCENARIOS,
-}
+SCENARIOS = {**zmtp_endless.SCENARIOS, **links.SCENARIOS}
 """Rows that are not an attack by a swarm: each has figures of its own."""
 
 
@@ -33,8 +30,6 @@ def main() -> int:
     arguments.add_argument("--connections", type=int, default=1_000, help="hostile peers at once")
     arguments.add_argument("--sources", type=int, default=SOURCES, help="addresses that they come from")
     arguments.add_argument("--seconds", type=float, help="of each row, instead of 10 or its own")
-    arguments.add_argument("--quick", action="store_true", help="less of the rows that go on for long")
-    arguments.add_argument("--long", action="store_true", help="five minutes of heartbeats")
     titles = {door.name: f"{door.wire}: {door.title}" for door in DOORS}
     titles |= {name: scenario.title for name, scenario in SCENARIOS.items()}
     options, names = harness.parsed(arguments, titles)
@@ -45,7 +40,7 @@ def main() -> int:
         print(f"{name} ...", file=sys.stderr, flush=True)
         try:
             if name in SCENARIOS:
-                outcomes[name] = SCENARIOS[name].measured(options.seconds, options.quick, options.long)
+                outcomes[name] = SCENARIOS[name].measured(options.seconds)
             else:
                 door = next(door for door in DOORS if door.name == name)
                 shares.append(measure.measure(door, options.connections, options.seconds or 10.0, options.sources))
