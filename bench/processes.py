@@ -16,6 +16,13 @@ NICENESS = 10
 _fork = get_context("fork")
 
 
+def own_reactor() -> Any:
+    """The reactor of this process: it is not imported before the process is forked."""
+    from twisted.internet import reactor
+
+    return reactor
+
+
 class InProcess:
     """A function that runs in a process of its own."""
 

@@ -48,8 +48,8 @@ class Subject:
     """A checkout of the project: by default the one that this file is in."""
 
 
-class CannotStart(Exception):
-    """A server did not come up; the text has its last words."""
+class FailedError(Exception):
+    """A process that is measured failed, or did not come up; the text has its last words."""
 
 
 class Server:
@@ -89,6 +89,8 @@ class WireServer(Server):
 
     elko = 0
     console = 0
+    key: bytes | None = None
+    """The public key that clients need, if it wants CURVE."""
 
     def counters(self) -> dict[str, int]:
         """The broker's counters, as its console shows them."""
@@ -180,9 +182,9 @@ def reference(kind: type[S], name: str, *arguments: str, keys: Keys | None = Non
         try:
             line = process.stdout.readline()
             if not line:
-                raise CannotStart(f"{' '.join(command)} did not start:\n{log.read_text()}")
+                raise FailedError(f"{' '.join(command)} did not start:\n{log.read_text()}")
             server = kind(process, int(line), False, log)
-            if isinstance(server, Mc0Server | MtlServer):
+            if isinstance(server, WireServer):
                 server.key = None if keys is None else keys.public
             if isinstance(server, MtlServer):
                 server.data = server.port
@@ -236,7 +238,7 @@ def die_with_parent() -> None:
 
 
 def await_log(server: Server, find: Callable[[str], F | None], within: float = START_WITHIN) -> F:
-    """Wait until ``find`` finds something in its log, and return that. Raises `CannotStart`."""
+    """Wait until ``find`` finds something in its log, and return that. Raises `FailedError`."""
     return _awaited(server, lambda: find(_log(server)), within)
 
 
@@ -246,9 +248,9 @@ def _awaited(server: Server, look: Callable[[], F | None], within: float) -> F:
         if (found := look()) is not None:
             return found
         if server.process.poll() is not None:
-            raise CannotStart(f"the broker ended with status {server.process.returncode}:\n{_log(server)}")
+            raise FailedError(f"the broker ended with status {server.process.returncode}:\n{_log(server)}")
         time.sleep(0.02)
-    raise CannotStart(f"the broker does not listen after {within:g} s:\n{_log(server)}")
+    raise FailedError(f"the broker does not listen after {within:g} s:\n{_log(server)}")
 
 
 def _log(server: Server) -> str:
@@ -268,8 +270,6 @@ def _secret_file(directory: Path, secret: bytes) -> Path:
 class Mc0Server(WireServer):
     """A server with an mc0 wire."""
 
-    key: bytes | None = None
-    """The public key that clients need, if it wants CURVE."""
     allowed = Path()
     """The users file with the one client key that is let in, if not every one is."""
 
@@ -284,13 +284,12 @@ class MtlServer(WireServer):
     """A server whose ``port`` is that of its control flow. The reference server has none, and its own for data."""
 
     data = 0
-    key: bytes | None = None
-    """The public key that clients need, if it wants CURVE."""
 
 
 MC0_LISTENS = re.compile(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(")
 DBP_LISTENS = re.compile(r"dbp on tcp://127\.0\.0\.1:(\d+) \(udp 127\.0\.0\.1:(\d+)")
 MTL_LISTENS = re.compile(r"mtl on tcp://127\.0\.0\.1:(\d+) \(data tcp://127\.0\.0\.1:(\d+)")
+HTTP_LISTENS = re.compile(r" http on 127\.0\.0\.1:(\d+) \(")
 """The log lines of open wires."""
 
 DURABLE = "durable"

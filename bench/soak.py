@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import linear_regression
 from tempfile import TemporaryDirectory
 
-from bench.harness import table
+from bench.harness import MIB, table
 from bench.machine import describe, resident
 from broker.client.blocking import Client
 from tests.contract.newcomers import DOORS, answered, connected
@@ -31,9 +31,7 @@ EVERY = 10.0
 """Seconds between two samples."""
 
 GOAL = 0.1
-"""MiB a minute that the line may rise at most, beyond twice its standard error: 4 GiB in a month."""
-
-MEBIBYTE = 1024 * 1024
+"""MiB a minute that the line of the second half may rise at most, beyond twice its standard error: 4 GiB in a month."""
 
 
 def offers(daemon: Daemon, number: int) -> None:
@@ -138,27 +136,22 @@ def main() -> int:
             time.sleep(options.warm_up)
             before, begin = soak.done["visits"], time.monotonic()
             while time.monotonic() < begin + options.seconds:
-                samples.append(((time.monotonic() - begin) / 60, resident(daemon.process.pid) / MEBIBYTE))
+                samples.append(((time.monotonic() - begin) / 60, resident(daemon.process.pid) / MIB))
                 time.sleep(EVERY)
             visits = soak.done["visits"] - before
         finally:
             soak.stop()
         time.sleep(30)
-        after = resident(daemon.process.pid) / MEBIBYTE
-    half = samples[len(samples) // 2 :]
+        after = resident(daemon.process.pid) / MIB
     rows = []
-    missed = False
-    for name, part in (("all", samples), ("second half", half)):
+    for name, part in (("all", samples), ("second half", samples[len(samples) // 2 :])):
         slope, error = line(part)
-        missed = slope - 2 * error > GOAL
         rows.append([name, f"{part[0][1]:.1f}", f"{part[-1][1]:.1f}", f"{slope:+.3f}", f"{error:.3f}"])
     print("  \n".join(f"{name}: {value}" for name, value in describe().items()))
-    print(
-        f"\n{visits / samples[-1][0]:.0f} visits a minute, {dict(soak.done)}; {start / MEBIBYTE:.1f} MiB at the start, "
-    )
+    print(f"\n{visits / samples[-1][0]:.0f} visits a minute, {dict(soak.done)}; {start / MIB:.1f} MiB at the start,")
     print(f"{after:.1f} MiB half a minute after the end.\n")
     print(table(["part", "MiB at its begin", "at its end", "MiB a minute", "standard error"], rows))
-    return missed
+    return slope - 2 * error > GOAL
 
 
 def line(samples: Sequence[tuple[float, float]]) -> tuple[float, float]:

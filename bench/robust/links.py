@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any
 
 from bench import zmtp as peer
 from bench.harness import Figure, Scenario, at_least, exactly
-from bench.processes import NICENESS, InProcess
+from bench.processes import NICENESS, InProcess, own_reactor
 from bench.robust import zmtp_attacks
 from bench.robust.measure import ANSWERED_WITHIN, SHARE_THERE
 from bench.robust.swarm import SOURCES, Attack, swarm
@@ -60,9 +59,7 @@ KINDS: dict[str, tuple[str, Callable[[int], Iterator[bytes]]]] = {
 
 def good(seconds: float) -> tuple[int, int, int]:
     """The connecting broker. Returns the messages sent, those back in time, and the times that the link was lost."""
-    from twisted.internet import reactor as _reactor
-
-    reactor: Any = _reactor
+    reactor = own_reactor()
     end = time.perf_counter() + seconds
     sent = back = 0
     lost = -1  # the first `up` is none

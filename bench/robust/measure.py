@@ -386,7 +386,7 @@ _LISTENS = {
     ("mc0",): servers.MC0_LISTENS,
     ("dbp",): servers.DBP_LISTENS,
     ("mtl", "mtl-data"): servers.MTL_LISTENS,
-    ("api",): re.compile(r" http on 127\.0\.0\.1:(\d+) \("),
+    ("api",): servers.HTTP_LISTENS,
     ("dns", "dns-udp"): re.compile(r"dns on 127\.0\.0\.1:(\d+) \(udp and tcp\)"),
 }
 """The log line of an open wire, and the names of the ports in it."""

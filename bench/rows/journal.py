@@ -20,7 +20,7 @@ import attrs
 
 from bench.harness import MIB, Figure, Scenario, at_most
 from bench.references.journal import Load
-from bench.servers import CHECKOUT, die_with_parent
+from bench.servers import CHECKOUT, FailedError, die_with_parent
 
 CPU_GOAL = 1.5
 """Microseconds of the reactor's CPU time that a record may cost."""
@@ -37,10 +37,6 @@ FULL = 64 * MIB
 RATE = 20_000
 
 
-class FailedError(Exception):
-    """A process that is measured failed; the text has its last words."""
-
-
 def compared(kind: str, connections: int, turn: float, segment: int) -> Callable[[float], list[Figure]]:
     """Return the comparison of both processes under a load."""
 
@@ -48,10 +44,8 @@ def compared(kind: str, connections: int, turn: float, segment: int) -> Callable
         load = Load(kind, RATE, seconds, connections, turn, segment)
         with TemporaryDirectory(prefix="journal-bench-") as directory, ThreadPoolExecutor(2) as both:
             without, journal = both.map(lambda subject: _one(subject, load, directory), ("none", "journal"))
-        cost, late = (
-            [1e6 * each["cpu"] / each["messages"] for each in (without, journal)],
-            [1e3 * each["late"] for each in (without, journal)],
-        )
+        cost = [1e6 * each["cpu"] / each["messages"] for each in (without, journal)]
+        late = [1e3 * each["late"] for each in (without, journal)]
         return [
             at_most("CPU of the reactor for a record, µs", cost[1] - cost[0], CPU_GOAL, "{:.2f}"),
             Figure("CPU of a message, with and without the journal, µs", f"{cost[1]:.2f}, {cost[0]:.2f}"),

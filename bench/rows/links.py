@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from bench.harness import Figure, Scenario, at_most
-from bench.processes import InProcess
+from bench.processes import InProcess, own_reactor
 
 PORT = 25_900
 """Port of the listener, on the loopback interface."""
@@ -69,10 +69,6 @@ class _Table:
 
 def connect_links(name: str, port: int, receiver: Any) -> Any:
     """Open the links of a broker on the reactor."""
-    from twisted.internet import reactor as _reactor
-
-    reactor: Any = _reactor
-
     from broker.cluster.links.link_messages import LinkSettings
     from broker.cluster.links.links import LinkContext, Links
     from broker.config import zmq_endpoint
@@ -82,6 +78,7 @@ def connect_links(name: str, port: int, receiver: Any) -> Any:
     from broker.net.rate_limits import Complaints
     from broker.net.scheduler import Scheduler
 
+    reactor = own_reactor()
     leases = Leases(reactor)
     context = LinkContext(Pool(100), Scheduler(reactor, leases.look), Complaints(Counters(), reactor), reactor, leases)
     links = Links(LinkSettings(zmq_endpoint.parse(f"tcp://127.0.0.1:{port}"), SECRETS[name]), context)
@@ -92,121 +89,108 @@ def connect_links(name: str, port: int, receiver: Any) -> Any:
     return links
 
 
+class _Listener:
+    """The listening broker: echoes ``trip``, counts ``flow`` and acknowledges each burst, until the link is lost."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self.cpu = 0.0
+        self.messages = 0
+        self._links = connect_links("b", PORT, self)
+
+    def up(self, broker: str) -> None:
+        pass
+
+    def down(self, broker: str) -> None:
+        if own_reactor().running:
+            own_reactor().stop()
+
+    def receive(self, broker: str, frames: Sequence[bytes]) -> None:
+        if frames[0] == b"flow":
+            if not self.messages:
+                self._began = time.process_time()
+            self.messages += 1
+            if not self.messages % BURST:
+                self._links.send(broker, "bench", [b"ack"])
+            self.cpu = time.process_time() - self._began
+        else:
+            self._links.send(broker, "bench", frames)
+
+
 def listen() -> Side:
-    """The listening broker: echoes ``trip``, counts ``flow`` and acknowledges each burst; ends by ``end``."""
-    from twisted.internet import reactor as _reactor
-
-    reactor: Any = _reactor
-
-    class Receiver:
-        began = 0.0
-        cpu = 0.0
-        messages = 0
-
-        def up(self, broker: str) -> None:
-            pass
-
-        def down(self, broker: str) -> None:
-            if reactor.running:
-                reactor.stop()
-
-        def receive(self, broker: str, frames: Sequence[bytes]) -> None:
-            if frames[0] == b"flow":
-                if not self.messages:
-                    self.began = time.process_time()
-                self.messages += 1
-                if not self.messages % BURST:
-                    links.send(broker, "bench", [b"ack"])
-                self.cpu = time.process_time() - self.began
-            else:
-                links.send(broker, "bench", frames)
-
-    receiver = Receiver()
-    links = connect_links("b", PORT, receiver)
-    reactor.run()
-    return Side(receiver.cpu, receiver.messages)
+    """Run the listening broker."""
+    listener = _Listener()
+    own_reactor().run()
+    return Side(listener.cpu, listener.messages)
 
 
-class _Load:
-    """The load of the connecting side: round trips first, then the flow. ``send`` takes the frames of a message."""
+class _Connector:
+    """The connecting broker, and its load: round trips first, then the flow."""
 
-    def __init__(self, seconds: float, send: Callable[[list[bytes]], object], end: Callable[[], object]) -> None:
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._send = send
-        self._end = end
         self._until = 0.0
         self._sent_at = 0.0
         self.trips: list[float] = []
         self.sent = 0
         self._acknowledged = 0
         self._flowing = False
+        self._began = 0.0
         self.cpu = 0.0
+        self._links = connect_links("a", 0, self)
 
-    def begin(self) -> None:
+    def up(self, broker: str) -> None:
         self._until = time.perf_counter() + self._seconds
         self._trip()
 
+    def down(self, broker: str) -> None:
+        pass
+
+    def _send(self, *frames: bytes) -> None:
+        self._links.send("b", "bench", frames)
+
     def _trip(self) -> None:
         self._sent_at = time.perf_counter()
-        self._send([b"trip", BODY])
+        self._send(b"trip", BODY)
 
-    def receive(self, frames: Sequence[bytes]) -> None:
-        if not self._flowing:
-            now = time.perf_counter()
-            self.trips.append(now - self._sent_at)
-            if now < self._until:
-                self._trip()
-                return
-            self._flowing = True
-            self._until = now + self._seconds
-            self.began = time.process_time()
-            self._flow()
-        else:
+    def receive(self, broker: str, frames: Sequence[bytes]) -> None:
+        if self._flowing:
             self._acknowledged += BURST
+            return
+        now = time.perf_counter()
+        self.trips.append(now - self._sent_at)
+        if now < self._until:
+            self._trip()
+            return
+        self._flowing = True
+        self._until = now + self._seconds
+        self._began = time.process_time()
+        self._flow()
 
     def _flow(self) -> None:
-        from twisted.internet import reactor as _reactor
-
-        reactor: Any = _reactor
+        reactor = own_reactor()
         if time.perf_counter() >= self._until:
-            self.cpu = time.process_time() - self.began
-            self._end()
+            self.cpu = time.process_time() - self._began
+            reactor.callLater(0.2, reactor.stop)
             return
         if self.sent - self._acknowledged <= WAITING:
             for _ in range(BURST):
-                self._send([b"flow", BODY])
+                self._send(b"flow", BODY)
             self.sent += BURST
         reactor.callLater(0, self._flow)
 
-    def side(self) -> Side:
-        return Side(self.cpu, self.sent, self.trips[len(self.trips) // 10 :])
 
-
-def connect_own(seconds: float) -> Side:
-    """The connecting broker."""
-    from twisted.internet import reactor as _reactor
-
-    reactor: Any = _reactor
-
-    class Receiver:
-        def up(self, broker: str) -> None:
-            load.begin()
-
-        def down(self, broker: str) -> None:
-            pass
-
-        def receive(self, broker: str, frames: Sequence[bytes]) -> None:
-            load.receive(frames)
-
-    load = _Load(seconds, lambda frames: links.send("b", "bench", frames), lambda: reactor.callLater(0.2, reactor.stop))
-    links = connect_links("a", 0, Receiver())
-    reactor.run()
-    return load.side()
+def connect(seconds: float) -> Side:
+    """Run the connecting broker."""
+    connector = _Connector(seconds)
+    own_reactor().run()
+    trips = connector.trips
+    return Side(connector.cpu, connector.sent, trips[len(trips) // 10 :])
 
 
 def hops(seconds: float) -> list[Figure]:
     """One run."""
-    there, here = InProcess(listen), InProcess(connect_own, seconds)
+    there, here = InProcess(listen), InProcess(connect, seconds)
     try:
         sender, receiver = here.result(BROAD), there.result(BROAD)
     finally:

@@ -1,8 +1,8 @@
 """Registrations that a kill loses: the time before a ``kill -9`` up to which all answered ones are in the record.
 
-Clients register instances over HTTP, one after the other, beside processes that
-keep the processors busy. The broker is killed in the middle, and its record is read. The loss of a round is the time
-from the answer to the oldest registration that is missing, to the kill.
+Clients register instances over HTTP, one after the other, beside processes that keep the processors busy. The broker is
+killed in the middle, and its record is read. The loss of a round is the time from the answer to the oldest registration
+that is missing, to the kill.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import http.client
 import json
 import random
-import re
 import sqlite3
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.harness import Figure, Scenario
-from bench.servers import HOST, Server, await_log, free_port, spawn, twistd
+from bench.servers import HOST, HTTP_LISTENS, WireServer, broker_with
 from broker.core.store import DATABASE
 
 CLIENTS = 4
@@ -33,15 +32,9 @@ PATIENCE = 30.0
 
 CONFIG = """\
 [http]
-endpoint = "tcp:{http}:interface=127.0.0.1"
+endpoint = "tcp:0:interface=127.0.0.1"
 services = 100_000
 services_per_user = 100_000
-[mc0]
-enabled = false
-[dbp]
-enabled = false
-[mtl]
-enabled = false
 """
 
 BUSY = "while True: sum(range(10_000))"
@@ -68,32 +61,25 @@ def register(port: int, client: int, answered: dict[str, float]) -> None:
 def kill_once(directory: Path, busy: int, seconds: float) -> tuple[int, int, float]:
     """Run one round beside so many busy processes. Returns the numbers of registrations and of lost ones, and the loss
     in seconds."""
-    port, elko = free_port(), free_port()
-    (directory / "config.toml").write_text(CONFIG.format(http=port))
-    log = directory / "log"
-    command = twistd(
-        f"--config={directory / 'config.toml'}", f"--port={elko}", "--console-port=off", f"--state={directory}"
-    )
     load: list[subprocess.Popen[bytes]] = []
-    server = Server(spawn(command, log), port, True, log)
-    try:
-        await_log(server, re.compile(r"http on \S+").search)
-        load = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(busy)]
-        answered: dict[str, float] = {}
-        clients = [threading.Thread(target=register, args=(port, each, answered)) for each in range(CLIENTS)]
-        for client in clients:
-            client.start()
-        time.sleep(seconds)
-        killed = time.monotonic()
-        server.process.kill()
-        server.process.wait()
-        for client in clients:
-            client.join()
-    finally:
-        for process in load:
-            process.kill()
-            process.wait()
-        server.stop()
+    with broker_with(WireServer, "http", CONFIG, HTTP_LISTENS, directory) as (server, said):
+        try:
+            load = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(busy)]
+            answered: dict[str, float] = {}
+            port = int(said[1])
+            clients = [threading.Thread(target=register, args=(port, each, answered)) for each in range(CLIENTS)]
+            for client in clients:
+                client.start()
+            time.sleep(seconds)
+            killed = time.monotonic()
+            server.process.kill()
+            server.process.wait()
+            for client in clients:
+                client.join()
+        finally:
+            for process in load:
+                process.kill()
+                process.wait()
     with closing(sqlite3.connect(directory / DATABASE)) as database:
         # The columns of a version are read by their content.
         texts = [

@@ -19,8 +19,7 @@ from tempfile import TemporaryDirectory
 import attrs
 
 from bench.harness import Figure, Scenario, at_most
-
-CHECKOUT = Path(__file__).resolve().parents[2]
+from bench.servers import CHECKOUT, FailedError
 
 RECORDS = int(os.environ.get("RECORDS", "2000000"))
 """Enough that the start of Spark is not all; the goals are meant for ten million."""
@@ -53,10 +52,6 @@ class Run:
     def work(self) -> float:
         """Seconds from the session's start to the report."""
         return sum(self.jobs.values())
-
-
-class FailedError(Exception):
-    """A process that is measured failed; the text has its last words."""
 
 
 def _lines(arguments: Sequence[str], log: Path) -> Iterator[tuple[float, str]]:
