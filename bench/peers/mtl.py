@@ -207,7 +207,7 @@ class FanOut:
         begun = self._sent
         half = max(self._ahead // 2, 1)
         lead = self._ahead - half
-        self._answer_pings()
+        drained(self._writer)  # answers pings: nothing else comes to the writer
         start = now = time.perf_counter()
         end = start + seconds
         self._send(lead)
@@ -248,11 +248,6 @@ class FanOut:
             except zmq.Again:
                 raise Stuck(f"a Content did not come within {STUCK:g} s") from None
         self._taken += count
-
-    def _answer_pings(self) -> None:
-        """Nothing else comes to the writer."""
-        for _ in drained(self._writer):
-            pass
 
 
 def drained(sock: Socket) -> list[tuple[bytes, bytes]]:

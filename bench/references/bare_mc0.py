@@ -15,6 +15,8 @@ from typing import Any
 
 from twisted.internet.protocol import Factory, Protocol
 
+from bench.processes import own_reactor
+from bench.references.elko import serve
 from bench.zmtp import COMMAND, GREETING, MORE, frame, opening
 
 NOOP = frame(MORE, b"") + frame(0, b"NOOP")
@@ -84,17 +86,6 @@ class Noops:
         self._reactor.callLater(due[0][0] - now, self._send)
 
 
-def main() -> None:
-    """Run it until it is killed."""
-    from twisted.internet import reactor as default_reactor
-
-    reactor: Any = default_reactor
-    noops = Noops(reactor, float(sys.argv[1]))
-    factory = Factory.forProtocol(lambda: Bare(noops))
-    port = reactor.listenTCP(0, factory, backlog=1_024, interface="127.0.0.1")
-    print(port.getHost().port, flush=True)
-    reactor.run()
-
-
 if __name__ == "__main__":
-    main()
+    noops = Noops(own_reactor(), float(sys.argv[1]))
+    serve(Factory.forProtocol(lambda: Bare(noops)))

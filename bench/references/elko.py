@@ -17,8 +17,8 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.protocols.basic import LineReceiver
 from twisted.protocols.policies import TimeoutMixin
 
-BACKLOG = 1_024
-"""Connections that wait to be accepted: the broker has as many, and with fewer connects are measured in seconds."""
+from bench.processes import own_reactor
+from bench.references.router import BACKLOG
 
 OF_A_VISIT = 6
 """Newlines in what a visitor sends: three messages with two each."""
@@ -127,12 +127,9 @@ class FanOut(LineReceiver):
 SERVERS: dict[str, type[Protocol]] = {"echo": Echo, "answer": Answer, "register": Register, "fanout": FanOut}
 
 
-def main() -> None:
-    """Run one of them until it is killed."""
-    from twisted.internet import reactor as default_reactor
-
-    reactor: Any = default_reactor
-    factory = Factory.forProtocol(SERVERS[sys.argv[1]])
+def serve(factory: Factory) -> None:
+    """Listen on a free port, print its number, and run until the process is killed."""
+    reactor = own_reactor()
     factory.noisy = False
     port = reactor.listenTCP(0, factory, BACKLOG, "127.0.0.1")
     print(port.getHost().port, flush=True)
@@ -140,4 +137,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(Factory.forProtocol(SERVERS[sys.argv[1]]))

@@ -6,30 +6,18 @@ It binds a ROUTER to a free port of 127.0.0.1, and prints its number. It receive
 that have an ID, keeps who subscribed to which topic, and forwards what is published. It forgets nobody, checks nothing,
 and trusts its peers. If there is nothing to do it waits inside libzmq.
 
-It is pyzmq as fast as it goes: the methods of the extension itself with plain numbers for flags, libzmq asked directly
-whether there is more, long bodies shared by all receivers, and a way of its own for each usual message.
+It is pyzmq as fast as it goes: see `bench.references.router`; long bodies are shared by all receivers, and each usual
+message has a way of its own.
 """
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import zmq
-from zmq.backend.cython import _zmq
 
-SHARED = 256
-"""Bytes from which a body is shared by its receivers: copying a shorter one costs less than counting who has it."""
-
-HOST = "tcp://127.0.0.1"
-
-_MORE = int(zmq.SNDMORE | zmq.NOBLOCK)
-_LAST = int(zmq.NOBLOCK)
-
-_lib = ctypes.PyDLL(_zmq.__file__)  # the symbols of libzmq are found through the extension that needs it
+from bench.references.router import LAST, MORE, SHARED, bound, more_of
 
 
 class Topics(dict[bytes, list[bytes]]):
@@ -63,9 +51,7 @@ def tuned(router: zmq.Socket[bytes]) -> None:
     extension: Any = super(zmq.Socket, router)
     send, recv = extension.send, extension.recv
     topics = Topics()
-    socket = ctypes.c_void_p(router.underlying)
-    more, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
-    ask, question = _lib.zmq_getsockopt, (socket, int(zmq.RCVMORE), ctypes.byref(more), ctypes.byref(size))
+    more, ask, question = more_of(router)
     while True:
         identity = recv(0)
         recv(0)
@@ -85,34 +71,23 @@ def tuned(router: zmq.Socket[bytes]) -> None:
             _, key, topic, _, body = frames
             receivers = topics.get(topic, ())
             for receiver in receivers:
-                send(receiver, _MORE)
-                send(b"", _MORE)
-                send(b"MESSAGE", _MORE)
-                send(key, _MORE)
-                send(topic, _MORE)
-                send(b"", _MORE)
-                send(body, _LAST)
+                send(receiver, MORE)
+                send(b"", MORE)
+                send(b"MESSAGE", MORE)
+                send(key, MORE)
+                send(topic, MORE)
+                send(b"", MORE)
+                send(body, LAST)
         elif len(frames) == 7 and frames[1] == b"ID" and frames[4] not in topics:
-            send(identity, _MORE)
-            send(b"", _MORE)
-            send(b"OK", _MORE)
-            send(b"ID", _MORE)
-            send(frames[2], _LAST)
+            send(identity, MORE)
+            send(b"", MORE)
+            send(b"OK", MORE)
+            send(b"ID", MORE)
+            send(frames[2], LAST)
         else:
             for receiver, message in topics.handle(identity, frames):
-                router.send_multipart([receiver, *message], _LAST)
-
-
-def main() -> None:
-    """Run it until it is killed."""
-    files = sys.argv[1:]
-    router = zmq.Context().socket(zmq.ROUTER)
-    if files:
-        router.curve_server = True
-        router.curve_secretkey = Path(files[0]).read_bytes().split()[0]
-    print(router.bind_to_random_port(HOST), flush=True)
-    tuned(router)
+                router.send_multipart([receiver, *message], LAST)
 
 
 if __name__ == "__main__":
-    main()
+    tuned(bound({}))

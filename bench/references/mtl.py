@@ -15,20 +15,12 @@ flags; long bodies are shared by all receivers; what follows the sequence is che
 from __future__ import annotations
 
 import struct
-import sys
-from pathlib import Path
 from typing import Any
 
 import zmq
 from zmq.backend import Socket as BackendSocket
 
-SHARED = 256
-"""Bytes from which a body is shared by its receivers: copying a shorter one costs less than counting who has it."""
-
-HOST = "tcp://127.0.0.1"
-
-_MORE = int(zmq.SNDMORE | zmq.NOBLOCK)
-_LAST = int(zmq.NOBLOCK)
+from bench.references.router import BACKLOG, LAST, MORE, SHARED, bound
 
 _HEAD = struct.Struct(">BQ")
 _LENGTH = struct.Struct(">I")
@@ -74,42 +66,29 @@ def fan_out(router: zmq.Socket[bytes]) -> None:
                     reader = turns[at % len(turns)]
                     at += 1
                     sequences[reader] = number = sequences[reader] + 1
-                    send(reader, _MORE)
-                    send(pack(_CONTENT, number) + tail, _MORE)
-                    send(body, _LAST)
-                send(identity, _MORE)
-                send(pack(_CONFIRM, sequence) + b"\0", _MORE)
-                send(b"", _LAST)
+                    send(reader, MORE)
+                    send(pack(_CONTENT, number) + tail, MORE)
+                    send(body, LAST)
+                send(identity, MORE)
+                send(pack(_CONFIRM, sequence) + b"\0", MORE)
+                send(b"", LAST)
                 continue
             for reader in sequences:
                 sequences[reader] = number = sequences[reader] + 1
                 try:
-                    send(reader, _MORE)
+                    send(reader, MORE)
                 except zmq.ZMQError:
                     continue
-                send(pack(_CONTENT, number) + tail, _MORE)
-                send(body, _LAST)
+                send(pack(_CONTENT, number) + tail, MORE)
+                send(body, LAST)
         elif kind != _CONFIRM:
             if kind == _SUMMON:
                 sequences[identity] = 0
                 turns.append(identity)
-            send(identity, _MORE)
-            send(pack(_RESPONSE, sequence), _MORE)
-            send(b"200", _LAST)
-
-
-def main() -> None:
-    """Run it until it is killed."""
-    router = zmq.Context().socket(zmq.ROUTER)
-    router.set(zmq.ROUTER_MANDATORY, 1)
-    router.set(zmq.BACKLOG, 1_024)
-    router.set(zmq.SNDHWM, HIGH_WATER)
-    if len(sys.argv) > 1:
-        router.curve_server = True
-        router.curve_secretkey = Path(sys.argv[1]).read_bytes().split()[0]
-    print(router.bind_to_random_port(HOST), flush=True)
-    fan_out(router)
+            send(identity, MORE)
+            send(pack(_RESPONSE, sequence), MORE)
+            send(b"200", LAST)
 
 
 if __name__ == "__main__":
-    main()
+    fan_out(bound({zmq.ROUTER_MANDATORY: 1, zmq.BACKLOG: BACKLOG, zmq.SNDHWM: HIGH_WATER}))

@@ -7,7 +7,6 @@ receives each change.
 
 from __future__ import annotations
 
-import json
 import socket
 import tempfile
 import threading
@@ -25,6 +24,7 @@ from bench.rows.mc0 import puts
 from bench.servers import Mc0Server
 from tests.cluster.farm.hosts import ELKO, Broker, Hosts
 from tests.cluster.real_etcd import Etcd, until
+from tests.integration.daemon import Peer
 
 RATE = 100.0
 """Changes a second."""
@@ -44,50 +44,40 @@ BETWEEN = 100
 """Offers between the offer of a service and its withdrawal."""
 
 
-class Peer:
-    """A plain connection of Elko."""
+class Connection(Peer):
+    """A connection that has authenticated. Pings of the broker are answered, and are none of the messages."""
 
     def __init__(self, broker: Broker, role: str) -> None:
-        self.socket = socket.create_connection((broker.address, ELKO), 30)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.lines = self.socket.makefile("rb")
-        self.say(to=role, op="auth")
+        super().__init__(socket.create_connection((broker.address, ELKO), 30))
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.send(to=role, op="auth")
 
-    def say(self, **message: Any) -> None:
-        self.socket.sendall(json.dumps(message).encode() + b"\n\n")
-
-    def hear(self) -> dict[str, Any]:
-        """The next message but pings, which are answered."""
-        while line := self.lines.readline():
-            if line.strip():
-                message: dict[str, Any] = json.loads(line)
-                if message["op"] != "ping":
-                    return message
-                self.say(to=message["to"], op="pong", tag=message.get("tag"))
-        raise EOFError
+    def receive(self) -> Any:
+        while (message := super().receive())["op"] == "ping":
+            self.send(to=message["to"], op="pong", tag=message.get("tag"))
+        return message
 
     def done(self) -> None:
-        """Return when all that was sent was handled."""
-        self.say(to="error", op="ping", tag="done")
-        while self.hear().get("tag") != "done":
+        self.send(to="error", op="ping", tag="done")
+        while self.receive().get("tag") != "done":
             pass
 
 
 def seen_changes(hosts: Hosts, count: int, rate: float) -> list[Figure]:
     """Measure the time from a change to its arrival at the watchers of the other brokers."""
     one, *others = hosts.brokers.values()
-    provider = Peer(one, "client")
+    provider = Connection(one, "client")
     seen: dict[str, dict[str, float]] = {each.name: {} for each in others}
     watchers = []
     for broker in others:
-        watcher = Peer(broker, "admin")
-        watcher.say(to="admin", op="watch", services=True)
+        watcher = Connection(broker, "admin")
+        watcher.send(to="admin", op="watch", services=True)
         watcher.done()
 
-        def read(watcher: Peer = watcher, seen: dict[str, float] = seen[broker.name]) -> None:
+        def read(watcher: Connection = watcher, seen: dict[str, float] = seen[broker.name]) -> None:
             try:
                 while True:
-                    message = watcher.hear()
+                    message = watcher.receive()
                     now = time.monotonic()
                     for each in message.get("desc", ()):
                         seen[f"{each['service']} {message['on']}"] = now
@@ -106,9 +96,9 @@ def seen_changes(hosts: Hosts, count: int, rate: float) -> list[Figure]:
         name = f"change-{pair if on else pair - BETWEEN}"
         sent[f"{name} {on}"] = time.monotonic()
         if on:
-            provider.say(to="client", op="willserve", services=[{"service": name, "hostport": f"192.0.2.1:{number}"}])
+            provider.send(to="client", op="willserve", services=[{"service": name, "hostport": f"192.0.2.1:{number}"}])
         elif pair >= BETWEEN:
-            provider.say(to="client", op="wontserve", services=[name])
+            provider.send(to="client", op="wontserve", services=[name])
     time.sleep(2.0)
     rows = []
     for name, times in seen.items():
@@ -117,9 +107,9 @@ def seen_changes(hosts: Hosts, count: int, rate: float) -> list[Figure]:
             figures = f"{median(late):.1f}, {late[int(0.99 * len(late))]:.1f}, {late[-1]:.1f}"
             rows.append(Figure(f"{len(late):,} changes seen at {name}: median, 99 %, longest, ms", figures))
     for watcher, thread in watchers:
-        watcher.socket.shutdown(socket.SHUT_RDWR)
+        watcher.sock.shutdown(socket.SHUT_RDWR)
         thread.join()
-    provider.socket.close()
+    provider.sock.close()
     return rows
 
 

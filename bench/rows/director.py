@@ -12,6 +12,7 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from twisted.internet.task import Clock
 
@@ -147,22 +148,6 @@ def reservations(make: Callable[[int], Work], seconds: float) -> list[Figure]:
     return [*figures, at_most(f"{SIZES[-1]:,} servers, as a ratio to {SIZES[0]}", many / few, FLAT, "{:.2f}")]
 
 
-def opened(seconds: float) -> list[Figure]:
-    return reservations(lambda size: Farm(size).reserve, seconds)
-
-
-def cloned(seconds: float) -> list[Figure]:
-    return reservations(lambda size: Farm(size, clones=True).reserve, seconds)
-
-
-def placed(seconds: float) -> list[Figure]:
-    def make(size: int) -> Work:
-        farm = Farm(size)
-        return lambda: farm.reserve(new=True)
-
-    return reservations(make, seconds)
-
-
 def dumped(_: float) -> list[Figure]:
     """A dump of everything, piece by piece, and the end of a large server: how long each holds the reactor."""
     farm = Farm(SIZES[-1])
@@ -212,8 +197,13 @@ def dumped(_: float) -> list[Figure]:
 
 
 ROWS = {
-    "open": Scenario(f"Reservations for {CONTEXTS:,} open contexts", 0.25, opened),
-    "clones": Scenario(f"Reservations for a hundred clone sets with {CONTEXTS:,} open clones", 0.25, cloned),
-    "new": Scenario("Reservations for contexts that are not open", 0.25, placed),
+    name: Scenario(f"Reservations for {what}", 0.25, partial(reservations, make))
+    for name, what, make in (
+        ("open", f"{CONTEXTS:,} open contexts", lambda size: Farm(size).reserve),
+        ("clones", f"a hundred clone sets with {CONTEXTS:,} open clones", lambda size: Farm(size, clones=True).reserve),
+        ("new", "contexts that are not open", lambda size: partial(Farm(size).reserve, new=True)),
+    )
+}
+ROWS |= {
     "large": Scenario("What holds the reactor in a large farm", 0.0, dumped),
 }
