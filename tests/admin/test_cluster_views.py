@@ -6,9 +6,9 @@ from broker.admin import metrics, table_endpoints
 from broker.admin.broker_tables import cluster_views
 from broker.core.cluster.cluster_interfaces import SINGLE
 from broker.core.model import NotReady
-from tests.admin.api.calls import Site
-from tests.admin.api.test_metrics import samples
+from tests.admin.calls import Site
 from tests.admin.members import two
+from tests.admin.test_metrics import samples
 from tests.wires.contexts import page
 
 A = {

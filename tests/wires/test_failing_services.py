@@ -13,7 +13,7 @@ from broker.wires.dbp.sessions.listing import Listing
 from tests.recording.logs import nothing_fails
 from tests.wires.dns.recording import DnsFarm
 from tests.wires.http.recording import HttpFarm
-from tests.wires.mtl.profiles.test_registry import RegistryFarm, brief
+from tests.wires.mtl.profiles.test_registry_profile import RegistryFarm, brief
 from tests.wires.mtl.profiles_recording import got, summon
 from tests.wires.recording import ElkoFarm, desc
 

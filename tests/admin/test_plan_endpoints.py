@@ -13,8 +13,8 @@ from broker.admin import metrics as plan_metrics
 from broker.admin import plan_endpoints
 from broker.core.plan import WEEK, IPlan, Plan, PlannedService, ScheduleRecord, Verdict
 from broker.web.problem import Problem
-from tests.admin.api.calls import ApiFarm, Site
-from tests.admin.api.test_metrics import samples
+from tests.admin.calls import ApiFarm, Site
+from tests.admin.test_metrics import samples
 
 DAY = 86_400.0
 

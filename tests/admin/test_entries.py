@@ -14,7 +14,7 @@ from broker.admin.table_endpoints import MAX_IDS
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Auth, Check, CheckState, NotReady, Policy, Provider, Rights, Service
 from broker.web.problem import Problem
-from tests.admin.api.calls import ApiFarm, Site, content
+from tests.admin.calls import ApiFarm, Site, content
 
 OLD = Provider(7, "old", "elko", "192.0.2.3:1", 0.0, 0.0, (Service("bank", "old:80", 7, "tcp"),))
 

@@ -20,7 +20,7 @@ from broker.admin.plan_endpoints import LIFETIME, MAX_TICKETS, NewTicket, Report
 from broker.web.http_endpoint import Call, NoParameters, Routes
 from broker.web.messages import Request, Response
 from broker.web.problem import Problem
-from tests.admin.api.calls import BOB
+from tests.admin.calls import BOB
 
 
 def at_once(function: Callable[..., Any], *arguments: Any) -> Deferred[Any]:

@@ -13,7 +13,7 @@ from broker.core.errors import Refusal
 from broker.web.problem import Problem
 from broker.wires.counter import Counter, Documentation
 from broker.wires.views import AnyView, Column, View
-from tests.admin.api.calls import ApiFarm, Site, content, pieces
+from tests.admin.calls import ApiFarm, Site, content, pieces
 
 
 def sessions(wire: str, *rows: dict[str, Any]) -> AnyView:

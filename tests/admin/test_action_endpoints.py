@@ -15,7 +15,7 @@ from broker.core.model import Launcher
 from broker.web.problem import Problem, problem_of
 from broker.wires.dialect import Dialect
 from broker.wires.elko.commands import broker_dialect, director_dialect
-from tests.admin.api.calls import BOB, Site
+from tests.admin.calls import BOB, Site
 from tests.wires.elko.director_recording import DirectorFarm, opens
 from tests.wires.recording import ElkoFarm, desc
 

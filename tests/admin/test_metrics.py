@@ -18,9 +18,9 @@ from broker.app.counters import COUNTERS
 from broker.core.model import NotReady
 from broker.wires.counter import Counter, Documentation
 from broker.wires.views import AnyView, Column, View
-from tests.admin.api.calls import Site, content, pieces
+from tests.admin.calls import Site, content, pieces
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 STATUS = {
     "version": "1.2",

@@ -15,7 +15,7 @@ from broker.core.model import Auth, Rights, Service
 from broker.core.watches import FULL_RING
 from broker.web.messages import Stream
 from broker.web.problem import Problem
-from tests.admin.api.calls import ApiFarm, Site
+from tests.admin.calls import ApiFarm, Site
 
 
 @attrs.define(eq=False)
