@@ -26,8 +26,7 @@ from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.web import http_endpoint
-from broker.web.http_endpoint import Call, Routes
+from broker.web.http_endpoint import Call, Routes, convert_query
 from broker.web.messages import Request, Response
 from broker.wires.views import AnyView
 
@@ -123,7 +122,7 @@ def _measured(farm: _Farm, url: str) -> tuple[float, float, int]:
     def begin() -> Response:
         endpoint, path = farm.routes.find("GET", split.path)
         request = Request("GET", split.path, given)
-        response = endpoint.handler(Call(request, Principal(), path, http_endpoint.query(endpoint.query, given)))
+        response = endpoint.handler(Call(request, Principal(), path, convert_query(endpoint.query, given)))
         assert isinstance(response, Response)
         return response
 

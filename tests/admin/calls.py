@@ -12,8 +12,7 @@ from broker.access.principal import Principal
 from broker.core.model import Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.web import http_endpoint
-from broker.web.http_endpoint import Call, Endpoint, Routes
+from broker.web.http_endpoint import Call, Endpoint, Routes, convert_body, convert_query
 from broker.web.messages import Request, Response, Stream
 from tests.recording.farm import CoreFarm, clock_at
 
@@ -41,8 +40,8 @@ class Site:
                 request,
                 BOB,
                 path,
-                http_endpoint.query(endpoint.query, query),
-                http_endpoint.body(endpoint.body, data, "application/json"),
+                convert_query(endpoint.query, query),
+                convert_body(endpoint.body, data, "application/json"),
             )
         )
         assert isinstance(result, Response | Stream)
