@@ -93,8 +93,7 @@ def plan_endpoints(plan: IPlan, registry: IRegistry, clock: Any) -> list[Endpoin
             raise Problem(404, f"the capacity plan has no need of {name[:80]!r}", Reason.NO_SUCH_SERVICE)
         has = len({service.provider for service in registry.services(name)})
         number = wanted if call.query.scale_in else max(wanted, has)
-        record = planned.record or ScheduleRecord()
-        return answer(Replicas(name, number, wanted, has, moment(current.made), round(age), record))
+        return answer(Replicas(name, number, wanted, has, moment(current.made), round(age), planned.record))
 
     def handle(call: Call) -> Response:
         current, age = plan.current(), plan.age()

@@ -123,7 +123,7 @@ class PlannedService:
     report: str = ""
     free: int = 0
     schedule: Sequence[int] = ()
-    record: ScheduleRecord | None = None
+    record: ScheduleRecord = ScheduleRecord()
 
     def wanted(self, at: float) -> int | None:
         """Return the providers that the schedule needs in the hour of a moment and in the next one, which a start
