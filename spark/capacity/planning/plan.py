@@ -40,7 +40,7 @@ from spark.capacity.planning.forecast import full_hour
 from spark.capacity.planning.needs import MOST_ERLANGS, POLICY_COLUMNS, Needs, State, service_needs, several, state_of
 from spark.capacity.planning.peak_bound import A_WEEK
 from spark.capacity.planning.policy import Assumptions, Policy
-from spark.capacity.tables.schema import GOLD_PLAN, PEAKS
+from spark.capacity.tables.schema import GOLD_PLAN, ODDS, PEAKS
 
 WEEK = timedelta(weeks=1)
 
@@ -105,14 +105,6 @@ def growth(peaks: Sequence[float | None], whole: int = WEEKS) -> Growth | None:
     slope = float(np.median((values[later] - values[earlier]) / (weeks[later] - weeks[earlier])))
     return Growth(float(np.median(values - slope * (weeks + 1))), slope)
 
-
-ODDS = (
-    *("bound_trials", "bound_missed", "bound_miss_most", "bound_ahead_h"),
-    *("odds_day", "odds_trials", "odds_missed", "odds_said"),
-    *("odds_week", "odds_week_trials", "odds_week_missed", "odds_week_said"),
-    *("hours_tried", "hours_missed", "weeks_tried", "weeks_missed"),
-)
-"""Columns of the odds of a bound, which the plan has from its forecast."""
 
 HOUR = 3600.0
 """Seconds of an hour, for rows of older tables, which do not tell how much of it was observed."""
