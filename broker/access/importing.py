@@ -5,9 +5,7 @@ Rules:
 - Each listener gives its peers the rights that they had there: users for codes, verifiers and keys, and the user
   ``anonymous`` for peers without any. Listeners that are on by default count as well.
 - A code becomes a token, a verifier a password, ``NAME.public`` a key, ``{key}`` the placeholder ``{user}``.
-- A rule of the former version applied to its first match only, while rights add up. Where an earlier rule permits less
-  than a later one to a name that both may match, the later one is written as a comment (`Imported.conflicts`).
-- With a users file (``access.file``), its text is kept, and rights of the empty user become those of ``anonymous``.
+- A part of a rule that rights cannot express is told of (`Imported.conflicts`); see `broker.access.imported_rights`.
 
 The module writes new files and changes none. It knows the former keys by their names only: no section has them now.
 """
@@ -20,7 +18,6 @@ import stat
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from functools import cache
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -28,10 +25,11 @@ from typing import Any
 import attrs
 
 from broker import curve
-from broker.access import password_verifiers, tokens
+from broker.access import password_verifiers
 from broker.access.document import parse
 from broker.access.guarded_reading import BadUsers, read
 from broker.access.identity import ANONYMOUS
+from broker.access.imported_rights import FormerRule, Gathered, add_rules, extended_text, users_text
 from broker.access.password_verifiers import BadPassword, is_user
 from broker.access.replacing import MODE, EditFailed, alone, replace
 from broker.blocking import blocking
@@ -39,7 +37,6 @@ from broker.config import endpoint, files, zmq_endpoint
 from broker.config.endpoint import BadEndpoint
 from broker.config.files import BadFile
 from broker.config.removed_keys import keys_of_users, without_users
-from broker.config.toml_lines import toml
 
 ADMIN = ("view", "admin.*")
 """Operations of administrators, besides those of their role."""
@@ -64,77 +61,6 @@ class Imported:
     """Rights that are in the file as comments only: sentences."""
     left: tuple[str, ...] = ()
     """Former keys that the new configuration still has, since they are in inline tables."""
-
-
-@attrs.frozen
-class _Right:
-    """A right, or a part of one, for these users: patterns of names, among those of one wire."""
-
-    users: tuple[str, ...]
-    operations: tuple[str, ...]
-    listener: str
-    names: tuple[str, ...] = ("*",)
-    comment: str = ""
-    realm: tuple[str, ...] = ()
-    """The users whom the listener knew, if ``users`` has patterns."""
-
-
-@attrs.frozen
-class _Rule:
-    """A rule of a wire: its user patterns, and its rights as triples of operation, listener and name."""
-
-    key: str
-    users: tuple[str, ...]
-    permits: tuple[tuple[str, str, str], ...]
-    lost: tuple[str, ...] = ()
-    """Parts that cannot be carried over."""
-
-
-@attrs.define
-class _Gathered:
-    """The users and rights so far."""
-
-    base: Path
-    credentials: dict[str, dict[str, list[str]]] = attrs.field(factory=dict)
-    """Of each user: lines of passwords, keys and codes."""
-    owners: dict[tuple[str, str], str] = attrs.field(factory=dict)
-    """The user of each key and each code."""
-    rights: list[_Right] = attrs.field(factory=list)
-    comments: list[tuple[str, ...]] = attrs.field(factory=list)
-    conflicts: list[str] = attrs.field(factory=list)
-    coded: list[tuple[str, str]] = attrs.field(factory=list)
-    """Users for codes and console passwords, each with its listener."""
-    needed: bool = False
-    """True if any listener had credentials or rules, or was reached by other machines."""
-
-    def user(self, name: str, kind: str, value: str, where: str) -> str:
-        """Add a credential to a user. Returns the user who has it, who may be another one."""
-        self.needed = True
-        if kind != "passwords":
-            owner = self.owners.setdefault((kind, value), name)
-            if owner != name:
-                if kind == "keys":
-                    self.conflicts.append(f"{where}: the key of {name} is that of {owner} too, and a key has one user")
-                return owner
-        values = self.credentials.setdefault(name, {}).setdefault(kind, [])
-        if value not in values:
-            values.append(value)
-        return name
-
-    def permit(self, users: Iterable[str], operations: Sequence[str], listener: str, *names: str) -> None:
-        """Add a right."""
-        self.rights.append(_Right(tuple(users), tuple(operations), listener, names or ("*",)))
-
-    def secret(self, table: dict[str, Any], key: str) -> str | None:
-        """Return a secret that a table has, or has in a file. Raises `EditFailed`."""
-        if table.get(f"{key}_file") is None:
-            found = table.get(key)
-            return None if found is None else str(found)
-        path = self.base / str(table[f"{key}_file"])
-        try:
-            return files.secret(path)
-        except BadFile as error:
-            raise EditFailed(f"{key}_file: {path} {error}") from None
 
 
 @blocking
@@ -164,7 +90,7 @@ def imported(path: str) -> Imported:
         data = tomllib.loads(text)
     except (BadFile, ValueError, RecursionError) as error:
         raise EditFailed(f"{path} {error if isinstance(error, BadFile) else 'is no TOML'}") from None
-    gathered = _Gathered(Path(path).parent)
+    gathered = Gathered(Path(path).parent)
     try:
         for wire in (_elko, _director, _mc0, _mtl, _dbp, _dns, _http, _console):
             wire(gathered, data)
@@ -173,9 +99,9 @@ def imported(path: str) -> Imported:
     former = _table(data, "access").get("file")
     users = None
     if former is not None:
-        users = _extended(read(str(Path(path).parent / str(former))), gathered)
+        users = extended_text(read(str(Path(path).parent / str(former))), gathered)
     elif gathered.needed:
-        users = _written(gathered)
+        users = users_text(gathered)
     if users is not None:
         parse("users.toml", users)
     configuration = without_users(text)
@@ -193,12 +119,12 @@ def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-def _elko(gathered: _Gathered, data: dict[str, Any]) -> None:
+def _elko(gathered: Gathered, data: dict[str, Any]) -> None:
     listeners = _table(data, "elko").get("listeners", [{}])
     _listeners(gathered, "elko", listeners, "tcp:9000:interface=127.0.0.1", ("client", "admin"))
 
 
-def _director(gathered: _Gathered, data: dict[str, Any]) -> None:
+def _director(gathered: Gathered, data: dict[str, Any]) -> None:
     director = data.get("director")
     if director is None or not director.get("enabled", True):
         return
@@ -207,7 +133,7 @@ def _director(gathered: _Gathered, data: dict[str, Any]) -> None:
 
 
 def _listeners(
-    gathered: _Gathered, wire: str, listeners: list[dict[str, Any]], default: str, roles: tuple[str, ...]
+    gathered: Gathered, wire: str, listeners: list[dict[str, Any]], default: str, roles: tuple[str, ...]
 ) -> None:
     for listener in listeners:
         name = listener.get("name", "main")
@@ -236,7 +162,7 @@ def _listeners(
             gathered.permit([ANONYMOUS], ("find",), title)
 
 
-def _mc0(gathered: _Gathered, data: dict[str, Any]) -> None:
+def _mc0(gathered: Gathered, data: dict[str, Any]) -> None:
     mc0 = _table(data, "mc0")
     if not mc0.get("enabled", True):
         return
@@ -260,11 +186,11 @@ def _mc0(gathered: _Gathered, data: dict[str, Any]) -> None:
         if topics["subscribe"]:
             # Without it, the topics of the registry would show nothing.
             permits.append(("find", "mc0", "*"))
-        rules.append(_Rule(f"mc0.rules[{number}]", tuple(rule.get("keys", ("*",))), tuple(permits)))
-    _rules(gathered, rules, realm, nameless)
+        rules.append(FormerRule(f"mc0.rules[{number}]", tuple(rule.get("keys", ("*",))), tuple(permits)))
+    add_rules(gathered, rules, realm, nameless)
 
 
-def _mtl(gathered: _Gathered, data: dict[str, Any]) -> None:
+def _mtl(gathered: Gathered, data: dict[str, Any]) -> None:
     mtl = _table(data, "mtl")
     if not mtl.get("enabled", True):
         return
@@ -292,25 +218,25 @@ def _mtl(gathered: _Gathered, data: dict[str, Any]) -> None:
         listeners = list(_hosts(rule.get("hosts", ("*",)), hosts, lost))
         permits = tuple(dict.fromkeys(_resources(rule, lost)))
         everywhere = tuple((operation, listener, name) for listener in listeners for operation, name in permits)
-        rules.append(_Rule(key, tuple(rule.get("users", ("*",))), everywhere, tuple(lost)))
-    _rules(gathered, rules, realm, nameless)
+        rules.append(FormerRule(key, tuple(rule.get("users", ("*",))), everywhere, tuple(lost)))
+    add_rules(gathered, rules, realm, nameless)
 
 
-def _dbp(gathered: _Gathered, data: dict[str, Any]) -> None:
+def _dbp(gathered: Gathered, data: dict[str, Any]) -> None:
     dbp = _table(data, "dbp")
     if dbp.get("enabled", True):
         local = _is_local(zmq_endpoint.parse, dbp.get("endpoint", "tcp://127.0.0.1:5246"))
         _open(gathered, "dbp", dbp, local)
 
 
-def _dns(gathered: _Gathered, data: dict[str, Any]) -> None:
+def _dns(gathered: Gathered, data: dict[str, Any]) -> None:
     dns = _table(data, "dns")
     if dns.get("enabled", False):
         gathered.needed |= not _is_local(endpoint.parse, dns.get("endpoint", "tcp:9053:interface=127.0.0.1"))
         gathered.permit([ANONYMOUS], ("find",), "dns")
 
 
-def _http(gathered: _Gathered, data: dict[str, Any]) -> None:
+def _http(gathered: Gathered, data: dict[str, Any]) -> None:
     http = _table(data, "http")
     if not http.get("enabled", True):
         return
@@ -322,7 +248,7 @@ def _http(gathered: _Gathered, data: dict[str, Any]) -> None:
     gathered.permit([ANONYMOUS], ADMIN, "http")
 
 
-def _open(gathered: _Gathered, wire: str, table: dict[str, Any], local: bool) -> None:
+def _open(gathered: Gathered, wire: str, table: dict[str, Any], local: bool) -> None:
     """Add the rights at a listener without authentication."""
     gathered.needed |= not local or table.get("offer") is not None
     offers = table.get("offer")
@@ -331,7 +257,7 @@ def _open(gathered: _Gathered, wire: str, table: dict[str, Any], local: bool) ->
         gathered.permit([ANONYMOUS], ("offer",), wire, *(offers or ("*",)))
 
 
-def _console(gathered: _Gathered, data: dict[str, Any]) -> None:
+def _console(gathered: Gathered, data: dict[str, Any]) -> None:
     console = _table(data, "console")
     if not console.get("enabled", True):
         return
@@ -365,7 +291,7 @@ def _has_secret(table: dict[str, Any]) -> bool:
 
 
 @blocking
-def _keys(gathered: _Gathered, directory: str | None, where: str) -> list[str]:
+def _keys(gathered: Gathered, directory: str | None, where: str) -> list[str]:
     """Add the keys of a directory. Returns the names of their users."""
     names: list[str] = []
     if directory is None:
@@ -451,168 +377,7 @@ def _resources(rule: dict[str, Any], lost: list[str]) -> Iterator[tuple[str, str
                 lost.append(f"{side} = {resource!r}")
 
 
-def _rules(gathered: _Gathered, rules: Sequence[_Rule], realm: Sequence[str], nameless: bool) -> None:
-    """Add the rights of rules, of which only the first one that matched a name applied."""
-    for number, rule in enumerate(rules):
-        users = tuple(_users(rule.users, realm, nameless))
-        for part in rule.lost:
-            gathered.conflicts.append(f"{rule.key}: {part} has no counterpart among rights")
-        if any(_hides(before, rule) for before in rules[:number]):
-            continue  # it never applied
-        narrower = [
-            before
-            for before in rules[:number]
-            if _share(before.users, rule.users, nameless)
-            and not all(any(_covers(some, each) for some in before.permits) for each in rule.permits)
-        ]
-        parts = [attrs.evolve(part, realm=tuple(realm)) for part in _parts(users, rule)]
-        if narrower:
-            keys = ", ".join(before.key for before in narrower)
-            gathered.conflicts.append(f"{rule.key} may give more than {keys}, which came first, to the same users")
-            gathered.comments.append(
-                (
-                    f"{rule.key}: not in force. {keys} came first and gave less to the users that both match, while",
-                    "rights add up. Write names of users that none of the earlier rules matches, and remove the marks.",
-                    *(line for part in parts for line in _right(part)),
-                )
-            )
-        elif users:
-            gathered.rights += parts
-
-
-def _users(patterns: Iterable[str], realm: Sequence[str], nameless: bool) -> Iterator[str]:
-    for pattern in patterns:
-        if pattern:
-            yield pattern
-        if nameless and not pattern.strip("*"):
-            yield ANONYMOUS
-
-
-def _parts(users: tuple[str, ...], rule: _Rule) -> Iterator[_Right]:
-    """Yield the rights of a rule, as few as possible."""
-    by_names: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for listener in dict.fromkeys(listener for _, listener, _ in rule.permits):
-        for operation in dict.fromkeys(operation for operation, _, _ in rule.permits):
-            names = tuple(name for one, at, name in rule.permits if (one, at) == (operation, listener))
-            if names:
-                by_names.setdefault((listener, ("*",) if "*" in names else names), []).append(operation)
-    for (listener, names), operations in by_names.items():
-        yield _Right(users, tuple(operations), listener, names, rule.key)
-
-
-def _hides(before: _Rule, rule: _Rule) -> bool:
-    """Return True if the later rule never applied."""
-    return all(any(_matches_all(one, other) for one in before.users) for other in rule.users)
-
-
-def _covers(one: tuple[str, str, str], other: tuple[str, str, str]) -> bool:
-    return one[0] == other[0] and all(map(_matches_all, one[1:], other[1:]))
-
-
-def _matches_all(pattern: str, other: str) -> bool:
-    """Return True if all that the other pattern matches is matched by this one; False also where that is not clear."""
-    prefix = pattern.removesuffix("*")
-    return pattern == other or (pattern.endswith("*") and not set("*?[") & set(prefix) and other.startswith(prefix))
-
-
-def _share(some: Iterable[str], others: Iterable[str], nameless: bool) -> bool:
-    return any(_meet(one, other) and (nameless or bool(one and other)) for one in some for other in others)
-
-
-def _meet(one: str, other: str) -> bool:
-    """Return True if a text may match both shell patterns."""
-    first, second = (re.findall(r"\[[^\]]*\]|.", pattern, re.DOTALL) for pattern in (one, other))
-
-    @cache
-    def meet(i: int, j: int) -> bool:
-        if i == len(first) or j == len(second):
-            return all(part == "*" for part in (*first[i:], *second[j:]))
-        if first[i] == "*":
-            return meet(i + 1, j) or meet(i, j + 1)
-        if second[j] == "*":
-            return meet(i, j + 1) or meet(i + 1, j)
-        return (len(first[i]) > 1 or len(second[j]) > 1 or "?" in (first[i], second[j]) or first[i] == second[j]) and (
-            meet(i + 1, j + 1)
-        )
-
-    return meet(0, 0)
-
-
-# the text
-
-
-def _written(gathered: _Gathered) -> str:
-    lines = ["# Users and rights, imported from the listeners of a configuration. docs/security.md describes the file."]
-    if not gathered.credentials:
-        lines.append("nobody = true")
-    lines += _entries(gathered)
-    for right in _merged(_narrowed(right, gathered.credentials) for right in gathered.rights):
-        lines += ["", *([f"# {right.comment}"] if right.comment else []), *_right(right)]
-    return _text([*lines, *_comments(gathered)])
-
-
-def _extended(text: str, gathered: _Gathered) -> str:
-    """Return the text of a users file with the users of listeners, which had the rights of the empty user there."""
-    names = [name for name, _ in gathered.coded]
-    everybody = ", ".join(map(toml, [ANONYMOUS, *dict.fromkeys(names)]))
-    text = re.sub(
-        r"(?m)^(\s*users\s*=\s*\[[^\]]*?)(\"\"|'')", lambda match: f"{match[1]}{everybody}", text.replace("\r\n", "\n")
-    )
-    gathered.conflicts += [
-        f"{right.comment}: restricted the rights of the users file, which rights cannot do"
-        for right in gathered.rights
-        if right.comment
-    ]
-    return text.rstrip("\n") + "\n" + _text([*_entries(gathered), *_comments(gathered)])
-
-
-def _entries(gathered: _Gathered) -> Iterator[str]:
-    for name, kinds in gathered.credentials.items():
-        yield from ("", "[[users]]", f"name = {toml(name)}")
-        for kind in ("passwords", "keys"):
-            if kind in kinds:
-                yield f"{kind} = {toml(kinds[kind])}"
-        for code in kinds.get("tokens", ()):
-            yield from ("[[users.tokens]]", f"label = {toml('the former code')}")
-            yield f"hash = {toml(tokens.hashed(code))}"
-
-
-def _merged(rights: Iterable[_Right]) -> Iterator[_Right]:
-    """Yield the rights, those of the same users and names at one listener as one."""
-    found: dict[tuple[tuple[str, ...], str, tuple[str, ...], str], list[str]] = {}
-    for right in rights:
-        if right.users:
-            found.setdefault((right.users, right.listener, right.names, right.comment), []).extend(right.operations)
-    for (users, listener, names, comment), operations in found.items():
-        yield _Right(users, tuple(dict.fromkeys(operations)), listener, names, comment)
-
-
-def _narrowed(right: _Right, users: Iterable[str]) -> _Right:
-    """Return a right whose patterns match no user whom the listener did not know."""
-
-    def meant(pattern: str) -> Iterator[str]:
-        matching = [user for user in users if fnmatchcase(user, pattern)]
-        known = [user for user in matching if user in right.realm]
-        return iter(known if known != matching else [pattern])
-
-    if not right.realm:
-        return right
-    return attrs.evolve(right, users=tuple(dict.fromkeys(user for pattern in right.users for user in meant(pattern))))
-
-
-def _right(right: _Right) -> list[str]:
-    lines = ["[[rights]]"]
-    for key, values in (("users", right.users), ("operations", right.operations), ("listeners", (right.listener,))):
-        lines.append(f"{key} = {toml(values)}")
-    if right.names != ("*",):
-        lines.append(f"names = {toml(right.names)}")
-    return lines
-
-
-def _comments(gathered: _Gathered) -> Iterator[str]:
-    for block in gathered.comments:
-        yield ""
-        yield from (f"# {line}" for line in block)
+# the configuration
 
 
 def _naming(configuration: str) -> str:
@@ -622,7 +387,3 @@ def _naming(configuration: str) -> str:
     if header is not None:
         return configuration[: header.end()] + line + configuration[header.end() :]
     return f"{configuration.rstrip()}\n\n[access]\n{line}".lstrip("\n")
-
-
-def _text(lines: Iterable[str]) -> str:
-    return "".join(f"{line}\n" for line in lines)
