@@ -7,6 +7,8 @@ Rules:
 - Each value is decoded by itself. `Foreign` says that a value is not one of this layout; it is then left out.
 - An isolated surrogate in a text of a provider, which UTF-8 cannot represent, is an escape of JSON, and read as a
   question mark. Other values have none.
+
+The file is longer than others: it has all values of one version of the layout, each with its limits.
 """
 
 from __future__ import annotations

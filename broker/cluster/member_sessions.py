@@ -16,6 +16,8 @@ Rules:
 - Loads and beats wait for the watch, too, though nothing in the table decides them: that takes some milliseconds, or
   `SILENCE` at most, the others keep the last loads meanwhile, and what is written has one order.
 - Credentials that are refused end the start; later, they are a trouble.
+
+The file is longer than others: the steps between the states call all parts of a member, and these call the steps.
 """
 
 from __future__ import annotations

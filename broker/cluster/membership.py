@@ -20,6 +20,8 @@ Memory of a member across restarts, in the database of the state directory.
 Rules:
 - It belongs to one farm and one name: a broker with another name, or in another farm, begins without any.
 - Writes happen in the thread of the disk, one at a time; the newest memory wins. A failed write is tried again.
+
+The file is longer than others: the lease, the name and what is remembered of them change together.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ Rules:
 - An own key that vanishes without a successor is written again, and an own key without a provider is deleted.
 - Once this member stops, what it has not yet written replaces nothing that was unknown before: it gives way.
 - A value of more than `PART` bytes is written in parts; the head, which is written last, names their generation.
+
+The file is longer than others: each step in the life of an own key changes the same tables.
 """
 
 from __future__ import annotations

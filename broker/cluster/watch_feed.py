@@ -31,6 +31,8 @@ Rules:
   nothing by that. The pauses grow, because a farm without changes has no events.
 - A watch that has ended is replaced soon.
 - It ends when etcd has space again: from then on the beats prove the watch alive.
+
+The file is longer than others: the beats and the reopening decide about the watch of the feed.
 """
 
 from __future__ import annotations

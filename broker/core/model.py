@@ -1,4 +1,7 @@
-"""Domain values of the broker: services, providers, loads, changes and rights. All are immutable."""
+"""Domain values of the broker: services, providers, loads, changes and rights. All are immutable.
+
+The file is longer than others: it has the values that all layers share.
+"""
 
 from __future__ import annotations
 

@@ -22,6 +22,8 @@ Rules:
 
 Peers are known by their *entries*: the wires' own objects, which keep the time of the last sign of life. `suspects` is
 bounded by the leases of all wires.
+
+The file is longer than others: all its rules change the state of one suspect.
 """
 
 from __future__ import annotations

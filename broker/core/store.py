@@ -9,6 +9,8 @@ Rules:
 - A damaged database is set aside, and the broker begins with an empty one: peers register again, and ids are above all
   that were issued (`broker.core.recorder`). A damaged row is set aside in the database, and the others are used.
 - Peers of damaged sessions establish these again. The wire that owns the sessions validates their content.
+
+The file is longer than others: it has all tables of one database, with the steps between their versions.
 """
 
 from __future__ import annotations

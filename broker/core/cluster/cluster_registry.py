@@ -13,6 +13,8 @@ Rules:
 - The holder checks the health of its services. A mirrored service that fails there is judged here by the same policy,
   among all services of its name and protocol, and with the panic threshold of this broker.
 - All services together are bounded. Mirrored ones beyond the limit are left out, and counted.
+
+The file is longer than others: its methods change the tables of the registry that they extend.
 """
 
 from __future__ import annotations

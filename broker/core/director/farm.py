@@ -31,6 +31,8 @@ Rules:
 - Thus a lookup costs the logarithm of the number of servers, for each change since the last lookup.
 
 `placement` is the caller.
+
+The file is longer than others: the choice of a server follows each change of one.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ Limits of the director's tables, each with its unit and reason.
 
 Limits that are configured are in `director_interfaces.DirectorSettings`. docs/protocols/elko-director.md lists
 these, and a test compares both.
+
+The file is longer than others: servers, contexts and reservations refer to each other.
 """
 
 from __future__ import annotations

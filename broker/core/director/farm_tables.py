@@ -28,6 +28,8 @@ Rules:
 - Code that needs a part cleaned up earlier does that part itself. A step that finds nothing to do is a no-op.
 
 `farm` supplies the steps.
+
+The file is longer than others: it has all tables that the parts of the director share.
 """
 
 from __future__ import annotations
