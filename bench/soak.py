@@ -85,7 +85,7 @@ WORK: Sequence[Callable[[Daemon, int], object]] = (
     *(lambda daemon, number, door=door: door.honest(daemon, door.port(daemon)) for door in DOORS.values()),
     *(offers, offers, puts, plays, queues),
 )
-"""What each thread does in turn."""
+"""The visits of each thread, in turn."""
 
 
 class Soak:

@@ -79,7 +79,7 @@ def await_replies(sock: socket.socket, replies: int) -> bytes:
 
 
 def received(sock: socket.socket, before: bytes | bytearray = b"") -> bytes:
-    """What has come, at least one byte; ``before`` was read before. Raises `Stuck`."""
+    """The next bytes, at least one; ``before`` are those that were read before. Raises `Stuck`."""
     try:
         data = sock.recv(1 << 16)
     except TimeoutError:
@@ -253,7 +253,7 @@ class FanOut:
 
 
 Script = Generator[bytes, bytes, None]
-"""What one visitor does: it yields packets to send, empty ones to send nothing, and is sent what was read."""
+"""The behaviour of one visitor: it yields packets to send, empty ones to send nothing, and is sent what was read."""
 
 
 class Visits:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from twisted.logger import globalLogPublisher
 
-from broker.logs import log_writer as module
+from broker.logs import log_writer
 from broker.logs.log_destination import Journal, observer
 from broker.logs.log_levels import LogControl
 from broker.logs.log_writer import MAX_QUEUED, Line, LogWriter, RotatingFile, written
@@ -85,7 +85,7 @@ def test_the_number_of_dropped_lines_is_logged_when_lines_are_written_again(held
 
 
 def test_the_end_waits_for_the_last_lines_but_not_for_ever(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LAST_SECONDS", 0.05)
+    monkeypatch.setattr(log_writer, "LAST_SECONDS", 0.05)
     writer = LogWriter(held)
     writer.start()
     writer.put("first\n")

@@ -11,9 +11,7 @@ import pytest
 from broker.access import document, editing, tokens
 from broker.access.guarded_reading import BadUsers
 from broker.access.replacing import EditFailed
-from tests.access.users import BOB, FILE, KEY, put
-
-OTHER = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
+from tests.access.users import BOB, FILE, KEY, OTHER_KEY, put
 
 
 @pytest.fixture
@@ -68,12 +66,12 @@ def test_a_token_of_an_earlier_user_is_put_into_that_users_table(path: str) -> N
 
 
 def test_keys_and_certificates_come_and_go(path: str) -> None:
-    editing.add_key(path, "bob", OTHER)
+    editing.add_key(path, "bob", OTHER_KEY)
     editing.add_certificate(path, "ann", "second.example")
     found = directory(path)
-    assert found.keys == {KEY: "ann", OTHER: "bob"}
+    assert found.keys == {KEY: "ann", OTHER_KEY: "bob"}
     assert set(found.certificates) == {"ann.example", "second.example"}
-    editing.remove_key(path, "bob", OTHER)
+    editing.remove_key(path, "bob", OTHER_KEY)
     editing.remove_certificate(path, "ann", "Ann.example")
     assert set(directory(path).certificates) == {"second.example"}
     editing.remove_certificate(path, "ann", "second.example")
@@ -104,8 +102,8 @@ def test_the_file_says_that_there_is_nobody_while_it_is_so(path: str) -> None:
 
 def test_an_array_over_several_lines_is_replaced_as_a_whole(path: str) -> None:
     put(Path(path), FILE.replace(f'keys = ["{KEY}"]', f'keys = [\n  # the laptop\n  "{KEY}",\n]'))
-    editing.add_key(path, "ann", OTHER)
-    assert directory(path).keys == {KEY: "ann", OTHER: "ann"}
+    editing.add_key(path, "ann", OTHER_KEY)
+    assert directory(path).keys == {KEY: "ann", OTHER_KEY: "ann"}
 
 
 @pytest.mark.parametrize(

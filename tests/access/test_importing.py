@@ -13,9 +13,8 @@ from broker.access.grants import grants_of
 from broker.access.password_verifiers import MIN_ITERATIONS, of
 from broker.access.replacing import EditFailed
 from broker.config.removed_keys import keys_of_users
-from tests.access.users import KEY, put
+from tests.access.users import KEY, OTHER_KEY, put
 
-OTHER_KEY = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 JOBS = of("pencil", MIN_ITERATIONS)
 
 ELKO = """\

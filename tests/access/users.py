@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from broker.access import tokens
+from broker.access import editing, tokens
 from broker.access.password_verifiers import MIN_ITERATIONS, of
 from broker.config.daemon_settings import OPEN_FILE
 
 KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
-"""A CURVE public key."""
+OTHER_KEY = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
+"""CURVE public keys."""
 
 ANN = of("pencil", MIN_ITERATIONS)
 BOB = of("crayon", MIN_ITERATIONS)
@@ -85,6 +86,13 @@ OPEN = f'\n[access]\nfile = "{OPEN_FILE}"\n'
 def token(text: str) -> str:
     """The table of a token, after that of its user."""
     return f'[[users.tokens]]\nlabel = "{text}"\nhash = "{tokens.hashed(text)}"\n'
+
+
+def give_password(path: Path, name: str, password: str) -> None:
+    """Give a user of a file a password, or another one. The user is added if it is not there."""
+    if name not in {each.name for each in editing.users(str(path))}:
+        editing.add_user(str(path), name)
+    editing.set_password(str(path), name, password)
 
 
 def put(path: Path, content: str, mode: int = 0o600) -> str:

@@ -9,8 +9,7 @@ import attrs
 import pytest
 from zope.interface import implementer
 
-from broker.admin import metrics as plan_metrics
-from broker.admin import plan_endpoints
+from broker.admin import metrics, plan_endpoints
 from broker.core.plan import WEEK, IPlan, Plan, PlannedService, ScheduleRecord, Verdict
 from broker.web.problem import Problem
 from tests.admin.calls import ApiFarm, Site
@@ -70,18 +69,18 @@ def test_without_a_plan_the_list_is_empty_and_tells_the_problem() -> None:
     current.reason = "there is no such file"
     answer = Site(plan_endpoints.plan_endpoints(current, farm.registry, farm.clock)).get("/v1/plan")
     assert (answer["made"], answer["age"], answer["problem"], answer["rows"]) == (None, None, current.reason, [])
-    assert samples(plan_metrics.plan_metrics(current)) == {}
+    assert samples(metrics.plan_metrics(current)) == {}
 
 
 def test_services_that_are_short_first_are_metrics() -> None:
     farm = ApiFarm()
-    many = [short(farm, f"s{number}", float(number)) for number in range(plan_metrics.SERVICES + 5)]
-    found = samples(plan_metrics.plan_metrics(Current(farm, short(farm, "enough", None), *many)))
+    many = [short(farm, f"s{number}", float(number)) for number in range(metrics.SERVICES + 5)]
+    found = samples(metrics.plan_metrics(Current(farm, short(farm, "enough", None), *many)))
     assert found["elkobroker_plan_age_seconds"] == 3_600
     assert found["elkobroker_plan_short_services"] == len(many)
     days = {name: value for name, value in found.items() if name.startswith("elkobroker_plan_days_until_short")}
-    assert len(days) == plan_metrics.SERVICES
-    assert max(days.values()) == plan_metrics.SERVICES - 1
+    assert len(days) == metrics.SERVICES
+    assert max(days.values()) == metrics.SERVICES - 1
     assert not [name for name in found if name.startswith("elkobroker_plan_urgent")]
 
 
@@ -89,7 +88,7 @@ def test_services_that_are_overloaded_are_metrics_by_their_state() -> None:
     farm = ApiFarm()
     verdicts = {"hot": Verdict.OVERLOADED, "alone": Verdict.NO_SPARE, "below": Verdict.BELOW}
     found = samples(
-        plan_metrics.plan_metrics(
+        metrics.plan_metrics(
             Current(farm, *(PlannedService(name, each, 2, 2, 3, 1, None) for name, each in verdicts.items()))
         )
     )

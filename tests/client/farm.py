@@ -10,10 +10,9 @@ from typing import Any
 
 import attrs
 
-from broker.access import editing
 from broker.client.blocking import Client
 from broker.client.mtl import Settings
-from tests.access.users import ELSEWHERE, put, right
+from tests.access.users import ELSEWHERE, give_password, put, right
 from tests.integration.daemon import Daemon, environment
 from tests.patience import PATIENCE
 
@@ -73,9 +72,7 @@ class Farm:
         path = self.directory / "users.toml"
         if not path.exists():
             put(path, ELSEWHERE + right("*", "*", "mtl"))
-        if name not in {each.name for each in editing.users(str(path))}:
-            editing.add_user(str(path), name)
-        editing.set_password(str(path), name, password)
+        give_password(path, name, password)
 
     def run(self, command: str, *arguments: str, says: str = "") -> str:
         """Run one of the broker's commands with this input, and return its output."""

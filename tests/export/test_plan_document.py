@@ -134,7 +134,7 @@ def test_changes_are_those_of_verdicts_and_of_new_services_that_are_short() -> N
         ({"state": "no N+1"}, {"state": "overloaded"}, True),
         ({"state": "overloaded"}, {"state": "no N+1"}, False),
         ({"state": "overloaded"}, {}, False),
-        # What the policy wants is no alarm.
+        # A state that the policy wants is no alarm.
         ({}, {"state": "below policy", "add": 1}, False),
         ({}, {"short_by_trend": TOMORROW}, False),
     ],

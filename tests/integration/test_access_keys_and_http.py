@@ -12,7 +12,7 @@ from pathlib import Path
 
 from broker.access import tokens
 from broker.access.login_gate import GUESSES
-from tests.access.users import put
+from tests.access.users import KEY, put
 from tests.integration.configurations import OFF
 from tests.integration.daemon import Daemon
 from tests.integration.http_api import ask
@@ -131,7 +131,7 @@ def test_too_many_requests_of_a_user_are_refused(tmp_path: Path) -> None:
         assert ask(daemon, "GET", "/v1/services/bob-a", **basic("bob", "crayon"))[0] != 429
 
 
-STRANGER = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
+STRANGER = KEY
 """A CURVE public key that no client has."""
 
 MC0 = """\

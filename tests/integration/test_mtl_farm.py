@@ -13,8 +13,7 @@ from uuid import uuid4
 import pytest
 import zmq
 
-from broker.access import editing
-from tests.access.users import ACCESS, ELSEWHERE, put, right
+from tests.access.users import ACCESS, ELSEWHERE, give_password, put, right
 from tests.integration.daemon import Daemon
 from tests.integration.dbp_nodes import Nodes
 from tests.integration.mc0_clients import clients_of, console, counters, shown
@@ -331,8 +330,7 @@ def start(tmp_path: Path) -> Callable[[], AbstractContextManager[Daemon]]:
     """Starts a daemon at a unix socket that requires authentication; several times if needed."""
     users = tmp_path / "users.toml"
     put(users, ELSEWHERE + right("alice", "*", "mtl"))
-    editing.add_user(str(users), "alice")
-    editing.set_password(str(users), "alice", "secret")
+    give_password(users, "alice", "secret")
     keys = f'endpoint = "ipc://@elkobroker-{uuid4()}"'
     config = configured(tmp_path, keys + ACCESS + '\n[[mtl.queues]]\nqueues = ["durable"]\ndurable = true')
     return lambda: Daemon(tmp_path, "--config", config)

@@ -20,7 +20,7 @@ import pytest
 import zmq
 
 from broker.access import editing
-from tests.access.users import ELSEWHERE, put, right
+from tests.access.users import ELSEWHERE, give_password, put, right
 from tests.integration.daemon import Daemon
 from tests.integration.mc0_clients import Keys, brokerkeys, counters, shown
 from tests.integration.mtl_peers import (
@@ -106,10 +106,7 @@ class House:
 
 def add(directory: Path, name: str, password: str = PASSWORD) -> None:
     """Make a user with a password, or give them another one."""
-    path = str(directory / "users.toml")
-    if name not in {each.name for each in editing.users(path)}:
-        editing.add_user(path, name)
-    editing.set_password(path, name, password)
+    give_password(directory / "users.toml", name, password)
 
 
 @pytest.fixture(scope="module")

@@ -36,9 +36,8 @@ from broker.net.scheduler import Scheduler
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.codec.director_messages import VOCABULARY as DIRECTOR_VOCABULARY
-from broker.wires.elko.elko_settings import BrokerLimits as BrokerLimits
+from broker.wires.elko.elko_settings import BrokerLimits, DirectorLimits
 from broker.wires.elko.elko_settings import Director as DirectorConfig
-from broker.wires.elko.elko_settings import DirectorLimits
 from broker.wires.elko.sessions import director_session as elko_director
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring

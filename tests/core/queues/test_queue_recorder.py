@@ -24,7 +24,7 @@ from broker.core.damage import Damage
 from broker.core.database import StateUnusable
 from broker.core.disk import QUIET_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MOST
 from broker.core.errors import Reason, Refusal
-from broker.core.queues import queue_recorder as queue_recorder
+from broker.core.queues import queue_recorder
 from broker.core.queues.queue_interfaces import RestoredMessage
 from broker.core.queues.queue_messages import DUPLICATES_FOR, Death, QueueRule, QueueSettings
 from broker.core.queues.queue_recorder import COMMIT_MESSAGES, COMMIT_SECONDS

@@ -13,21 +13,17 @@ from broker.access.everyone import Everyone
 from broker.access.logins import Logins
 from broker.access.users_access import UsersAccess
 from broker.wires.common.known_keys import KnownKeys
-from tests.access.users import put
+from tests.access.users import KEY, OTHER_KEY, put, right, user
 
-ANN = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
-BOB = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
-STRANGER = "0" * 40
+ANN, BOB, STRANGER = KEY, OTHER_KEY, "0" * 40
 
 
 def users(**keys: str) -> str:
-    return "nobody = true\n" * (not keys) + "".join(
-        f'[[users]]\nname = "{name}"\nkeys = ["{key}"]\n' for name, key in keys.items()
-    )
+    return "nobody = true\n" * (not keys) + "".join(user(name, f'keys = ["{key}"]') for name, key in keys.items())
 
 
 def anonymous(operation: str = "find", listener: str = "mc0") -> str:
-    return f'[[rights]]\nusers = ["anonymous"]\noperations = ["{operation}"]\nlisteners = ["{listener}"]\n'
+    return right("anonymous", operation, listener)
 
 
 class Rig:
@@ -57,7 +53,7 @@ class Rig:
         ("", None),
         (anonymous(), ""),
         (anonymous("login"), ""),
-        (anonymous(listener="mc0 more"), ""),
+        (anonymous(listener="mc0?more"), ""),
         (anonymous(listener="mtl"), None),
     ],
 )

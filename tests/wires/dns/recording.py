@@ -19,7 +19,6 @@ from broker.wires.dns.zone import ServiceNames, Zone
 from tests.recording.farm import CoreFarm
 from tests.wires.recording import Client, ElkoFarm, RecordingPeer
 
-DOMAIN = (b"elkobroker",)
 SOURCE = ("192.0.2.7", 4000)
 TTL = 5
 UNLIMITED = Dns(endpoint="tcp:53", response_rate=0.0)

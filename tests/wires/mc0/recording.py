@@ -127,7 +127,7 @@ class Mc0Farm(CoreFarm):
     # from the operator
 
     def grants(self, user: str) -> Grants:
-        """What the rules give to a user."""
+        """The grants of a user by the rules."""
         return grants_of(user, "mc0", chain(*self._rules)) if self._rules else EVERYTHING
 
     def use(self, *rules: Rule, sessions: int | None = None, subscriptions: int | None = None) -> None:

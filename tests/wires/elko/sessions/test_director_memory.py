@@ -1,4 +1,4 @@
-"""What the director keeps for a peer counts for its address, unless the peer has a user."""
+"""Memory of the director for a peer: it counts for the address of the peer, unless the peer has a user."""
 
 from __future__ import annotations
 

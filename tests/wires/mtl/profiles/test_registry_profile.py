@@ -315,7 +315,7 @@ def test_a_reader_of_all_loads_is_sent_those_of_providers_of_what_its_user_may_f
     farm.core.leave(bank)
     farm.core.leave(shop)
     assert loads(got(reader)) == [("down", shop, None), ("down", bank, None)]
-    # What a departed provider had is not known any more.
+    # The services of a departed provider are not known any more.
     body = field_table.encode({"epoch": epoch, "revision": revision})
     assert loads(summon(limited(farm, "load"), "load", body=body)) == [("synced", 0, None)]
 

@@ -19,7 +19,7 @@ from broker.core.memory_budget import MemoryLimits
 from broker.core.model import Provider, Rights
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
-from broker.wires.mtl.profiles import service_profile as module
+from broker.wires.mtl.profiles import service_profile
 from broker.wires.mtl.profiles.reply_inboxes import OVERHEAD
 from broker.wires.mtl.profiles.request_dispatch import ServiceBounds
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
@@ -499,7 +499,7 @@ def test_a_ttl_is_a_number_of_milliseconds(farm: ServiceFarm, ttl: field_table.V
 def test_a_ttl_that_is_too_long_is_an_hour(farm: ServiceFarm) -> None:
     caller = farm.caller()
     caller.asked("a", ttl=2**63 - 1)
-    assert next(farm.profile.waiting()).ttl == module.MAX_TTL / 1000
+    assert next(farm.profile.waiting()).ttl == service_profile.MAX_TTL / 1000
 
 
 @pytest.mark.parametrize(

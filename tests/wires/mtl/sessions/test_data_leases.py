@@ -12,27 +12,16 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker.access.registry_reading import EVERY_ENTRY
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK, Leases
-from broker.core.model import Rights
 from broker.wires.mtl.sessions.data_leases import DataLeases
 from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant
 from broker.wires.mtl.sessions.settings import MtlSettings
+from tests.wires.mtl.data_recording import Everything
 
 KEY = "k" * 40
 OTHER_KEY = "o" * 40
-
-
-class Everything:
-    """The rights of somebody who may do everything."""
-
-    offers = Rights()
-    reading = EVERY_ENTRY
-
-    def may(self, side: Side, profile: str, resource: str) -> bool:
-        return True
 
 
 class Table:

@@ -438,7 +438,7 @@ def test_an_unknown_user_costs_as_much_work_as_a_wrong_password() -> None:
         _, function, arguments = threads.jobs[-1]
         assert function is password_verifiers.matching
         work.append(arguments[1:])
-    # How `matching` does that work is tested with the users file.
+    # The work of `matching` itself is tested with the users file.
     assert work[0] == work[1] == ("wrong", FAST)
 
 
