@@ -122,7 +122,7 @@ class ServerLink:
                 raise Refusal(Reason.LIMIT, f"a server may have {MAX_CONTEXTS} contexts, and this is one more")
             found = OpenContext(context, server)
         if not found.reporters & self._report.bit:
-            self._grow(context_bytes(context))
+            self._count(context_bytes(context))
             found.reporters |= self._report.bit
         found.yours = found.yours or yours
         found.maxcap = maxcap
@@ -140,17 +140,19 @@ class ServerLink:
     def closed(self, context: str) -> None:
         found, bit = self._own(context), self._report.bit
         users = sum(user_bytes(user) for user, reporters in found.users.items() if reporters & bit)
-        self._shrink(context_bytes(context) + self._gates.pop(context, 0) + users)
+        self._count(-context_bytes(context) - self._gates.pop(context, 0) - users)
         self._farm.taken_back(found, bit)
         self._farm.notifier.deliver()
 
     def gate(self, context: str, open: bool, reason: str | None) -> None:
         check_text("a reason", reason or "")
         found = self._own(context)
-        self._shrink(self._gates.pop(context, 0))
-        if reason is not None and not open and len(reason) > SHORT_REASON:
-            self._grow(getsizeof(reason))
-            self._gates[context] = getsizeof(reason)
+        size = 0 if open or reason is None or len(reason) <= SHORT_REASON else getsizeof(reason)
+        self._count(size - self._gates.get(context, 0))
+        if size:
+            self._gates[context] = size
+        else:
+            self._gates.pop(context, None)
         if open:
             found.gate = None
         else:
@@ -165,14 +167,14 @@ class ServerLink:
         bit = self._report.bit
         if user in found.users:
             if not found.users[user] & bit:
-                self._grow(user_bytes(user))
+                self._count(user_bytes(user))
                 found.users[user] |= bit
             return
         if len(found.users) >= MAX_USERS_IN_CONTEXT:
             raise Refusal(Reason.LIMIT, f"a context may have {MAX_USERS_IN_CONTEXT} users, and this is one more")
         if found.server.users >= MAX_USERS:
             raise Refusal(Reason.LIMIT, f"a server may have {MAX_USERS} users, and this is one more")
-        self._grow(user_bytes(user))
+        self._count(user_bytes(user))
         self._farm.entered(found, user, bit)
         self._farm.notifier.deliver()
 
@@ -182,7 +184,7 @@ class ServerLink:
         if not found.users.get(user, 0) & bit:
             check_name("user", user)
             raise Refusal(Reason.NOT_REGISTERED, f"user {user!r} is not in context {context!r}")
-        self._shrink(user_bytes(user))
+        self._count(-user_bytes(user))
         self._farm.exited(found, user, bit)
         self._farm.notifier.deliver()
 
@@ -194,15 +196,11 @@ class ServerLink:
 
     # Internals
 
-    def _grow(self, size: int) -> None:
-        """Count bytes of a report. Raises `Refusal` LIMIT if there is no room for them."""
-        if not self._room(self._bytes + size):
+    def _count(self, size: int) -> None:
+        """Add bytes to those of the reports, or subtract them. Raises `Refusal` LIMIT if there is no room for them."""
+        if not self._room(self._bytes + size) and size > 0:
             raise Refusal(Reason.LIMIT, "the contexts and users of the servers at this address take too much memory")
         self._bytes += size
-
-    def _shrink(self, size: int) -> None:
-        self._bytes -= size
-        self._room(self._bytes)
 
     def _check_here(self) -> None:
         if self._gone:

@@ -74,6 +74,15 @@ def test_contexts_and_the_reasons_of_closed_gates_count(server: Client) -> None:
     assert server.peer.held == 0
 
 
+def test_a_refused_reason_leaves_that_before_it_counted(server: Client) -> None:
+    opens(server, "context-1")
+    server.say("provider", "gate", context="context-1", open=False, reason="x" * 900)
+    before = server.peer.room = server.peer.held
+    server.say("provider", "gate", context="context-1", open=False, reason="x" * 1000)
+    assert [refusal.reason for refusal in server.peer.refusals] == [Reason.LIMIT]
+    assert server.peer.held == before
+
+
 def test_reservations_count_until_they_are_used(farm: DirectorFarm) -> None:
     server = farm.server("s1")
     gatekeeper = farm.user()
