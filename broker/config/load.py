@@ -19,7 +19,7 @@ from broker.config.errors import BadConfig, ConfigError, Problem
 from broker.config.files import BadFile
 from broker.config.removed_keys import why_removed
 from broker.config.schema import Config, Schema
-from broker.config.structure import UNKNOWN, structure
+from broker.config.structure import structure
 from broker.config.toml_lines import line_of, lines
 from broker.config.validate import found
 
@@ -52,8 +52,7 @@ def parse(text: str, name: str, schema: Schema, users: str | None = None) -> Con
         raise BadConfig(name, [ConfigError(None, "", "is nested too deeply")]) from error
     except ValueError as error:
         raise BadConfig(name, [_syntax(text, error)]) from error
-    config, wrong = structure(data, schema.config)
-    wrong = [(key, (why_removed(key) if why.startswith(UNKNOWN) else None) or why) for key, why in wrong]
+    config, wrong = structure(data, schema.config, why_removed)
     config, unreadable = _with_files(config, Path(name).parent, schema)
     wrong += unreadable
     unjudged = {table(key) for key, _ in wrong}

@@ -20,9 +20,6 @@ from broker.config.dotted_keys import join
 MAX_INTEGER = 2**63 - 1
 """The largest integer of TOML. tomllib accepts larger ones, which neither a float nor an error message can hold."""
 
-UNKNOWN = "unknown key"
-"""Beginning of the problem of a key that there is not."""
-
 Path = tuple[str | int, ...]
 
 V = TypeVar("V")
@@ -38,6 +35,8 @@ class _Problem:
     text: str
     missing: Any = None
     """The type of a missing value; None for any other problem."""
+    unknown: bool = False
+    """True for a key that there is not."""
 
 
 _BLANK = {str: "", int: 0, float: 0.0, bool: False}
@@ -52,17 +51,23 @@ _GIVEN = {
 }
 
 
-def structure(data: dict[str, Any], values: type[V]) -> tuple[V, list[tuple[str, str]]]:
+def structure(
+    data: dict[str, Any], values: type[V], removed: Callable[[str], str | None] = lambda key: None
+) -> tuple[V, list[tuple[str, str]]]:
     """Return the ``values`` that ``data`` describes, and its problems as pairs of dotted key and text.
 
-    A wrong value is replaced by its default, so that the rest can still be checked. ``data`` is consumed.
+    A wrong value is replaced by its default, so that the rest can still be checked. ``data`` is consumed. ``removed``
+    returns the text for a key that former versions had, None for any other.
     """
     problems = _mended(data, values)
     # A required value of the wrong type was removed, and now is missing: that is no second error. Nor is a value that a
     # placeholder lacks.
     while _mended(data, values):
         pass
-    return _CONVERTER.structure(data, values), [(_dotted(problem.path), problem.text) for problem in problems]
+    wrong = [(_dotted(problem.path), problem) for problem in problems]
+    return _CONVERTER.structure(data, values), [
+        (key, (removed(key) if problem.unknown else None) or problem.text) for key, problem in wrong
+    ]
 
 
 def _mended(data: dict[str, Any], values: type) -> list[_Problem]:
@@ -120,7 +125,8 @@ def _problems(error: BaseException, path: Path, type_: Any = None) -> Iterator[_
         known = [field.name for field in attrs.fields(error.cl)]
         for name in sorted(error.extra_fields):
             near = get_close_matches(name, known, 1)
-            yield _Problem((*path, name), UNKNOWN + (f"; did you mean {near[0]!r}?" if near else ""))
+            text = "unknown key" + (f"; did you mean {near[0]!r}?" if near else "")
+            yield _Problem((*path, name), text, unknown=True)
     elif isinstance(error, KeyError):
         yield _Problem(path, "is missing", missing=type_)
     elif isinstance(error, _Wrong):
