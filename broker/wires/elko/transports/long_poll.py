@@ -49,7 +49,7 @@ from broker.wires.elko.transports.limits import LongPollLimits, TransportLimits
 from broker.wires.elko.transports.virtual_transport import ID_BITS, Listener, Sockets, VirtualTransport
 
 FULL = 65_536
-"""Bytes of output buffered for the next select; see `broker.net.connection.BATCH`."""
+"""Bytes of output buffered for the next select; see `broker.net.connection_output.BATCH`."""
 
 
 class PendingRequest(Protocol):
