@@ -204,7 +204,6 @@ STEP = 0.2
 """Seconds between two states of the progress bar."""
 
 Request = Callable[[], Awaitable[object]]
-Open = Callable[[Any, Callable[[], Client]], Coroutine[Any, Any, Request]]
 
 
 @click.command()

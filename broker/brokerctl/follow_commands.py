@@ -352,7 +352,7 @@ since_option = click.option("--since", metavar="EPOCH-REVISION", callback=_since
 KINDS = ("joined", "left", "offered", "withdrawn", "amended", "load", "checked", "hidden", "shown")
 
 
-def selecting(command: Any) -> Any:
+def selecting_changes(command: Any) -> Any:
     """Add the selection of changes."""
     for option in (
         click.option("-k", "--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only these; repeatable."),
@@ -369,7 +369,7 @@ def _query(pattern: str | None, kinds: tuple[str, ...]) -> dict[str, Any]:
 
 
 @click.command()
-@selecting
+@selecting_changes
 @click.option("-n", "--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Changes.")
 @remote
 @click.pass_context
@@ -392,7 +392,7 @@ def events(context: click.Context, pattern: str | None, since: str | None, kinds
 
 
 @click.command()
-@selecting
+@selecting_changes
 @click.option("-n", "--count", type=click.IntRange(1), help="End after that many changes.")
 @remote
 @click.pass_context

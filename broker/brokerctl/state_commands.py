@@ -296,7 +296,7 @@ def twistd(*options: str) -> subprocess.CompletedProcess[str]:
         raise Failure(f"{sys.executable} cannot be run: {error.strerror}") from None
 
 
-def lines(finished: subprocess.CompletedProcess[str]) -> Sequence[str]:
+def output_lines(finished: subprocess.CompletedProcess[str]) -> Sequence[str]:
     """Return the output, clean."""
     return [clean(line) for line in (finished.stdout + finished.stderr)[:MAX_OUTPUT].splitlines()]
 
@@ -313,7 +313,7 @@ def check(context: click.Context, file: str, ports: bool) -> int:
     """
     finished = twistd("--config", file, "--check-ports" if ports else "--check")
     output = session_of(context).output
-    found = lines(finished)
+    found = output_lines(finished)
     if any("Unknown command: elkobroker" in line for line in found):
         raise Failure("the daemon is not installed beside this brokerctl: pip install 'elkobroker[daemon]'")
     for line in found:
@@ -388,7 +388,7 @@ def _configuration(config: Path, ports: bool) -> Iterator[Finding]:
     except Failure as failure:
         yield error(str(config), str(failure))
     else:
-        told = lines(finished)
+        told = output_lines(finished)
         if finished.returncode == 0:
             yield ok(str(config), "is valid" + (", and its ports are free" if ports else ""))
         for line in told if finished.returncode != 0 else ():

@@ -201,7 +201,7 @@ def columns_of(top: Top, rows: Sequence[Mapping[str, Any]], width: int) -> list[
 
 def screen(top: Top, seen: Seen, width: int, height: int) -> list[Text]:
     """Return all lines, none wider than the terminal, and no more than it has."""
-    lines = [_broker(seen, width), _numbers(top, seen), _tabs(top)]
+    lines = [_broker(seen), _numbers(top, seen), _tabs(top)]
     if top.helping:
         lines.append(Text())
         lines += [Text.assemble("  ", (keys.ljust(24), "bold"), meaning) for keys, meaning in HELP]
@@ -216,7 +216,7 @@ def screen(top: Top, seen: Seen, width: int, height: int) -> list[Text]:
     return lines[-height:]
 
 
-def _broker(seen: Seen, width: int) -> Text:
+def _broker(seen: Seen) -> Text:
     version = seen.status.get("version")
     name = seen.status.get("name")
     left = Text.assemble(("elkobroker ", "bold"), output.text(version) if version else "")

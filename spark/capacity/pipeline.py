@@ -290,7 +290,7 @@ class Pipeline:
                 offers.setdefault(instance, set()).add(service)
         return dict(Counter(service for services in offers.values() if len(services) > 1 for service in services))
 
-    def _document(self, now: datetime, rows: Mapping[str, Any]) -> dict[str, Any]:
+    def _document(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         """Make plan.json of this run, with its inputs."""
         dates = self._tables.dates(BRONZE_RECORDS)
         inputs = {
@@ -328,7 +328,7 @@ class Pipeline:
             rows["set_back"] = rows.pop(SILVER_SET_BACK.name)
             rows["broker_down"] = broker_down(rows[SILVER_SIGNS.name])
             files = page.write(tables.out, rows)
-            files += plan_json.write(tables.out, self._document(now, rows))
+            files += plan_json.write(tables.out, self._document(rows))
             # A question about the plan begins with its policy.
             files.append(tables.out / POLICY)
             replace(files[-1], self._settings.options.assumed.text)

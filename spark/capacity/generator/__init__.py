@@ -84,7 +84,7 @@ def generate(
         truth, members = add_service(stream, seed, service, number, start, until)
         truths.append(truth)
         providers.extend(members)
-    add_strange(stream, chance, start, until, faults)
+    add_strange(stream, chance, until, faults)
     written = write(stream, chance, directory, faults, told)
     truth_of_all = Truth(
         seed=seed,

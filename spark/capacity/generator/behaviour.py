@@ -62,7 +62,7 @@ def add_service(
     downs = [_downs(chance, service, since, until, index in flappers) for index in range(service.providers)]
     switches = [_switches(service, index, since, until) for index in range(service.providers)]
     sessions = [
-        _replaced(_sessions(chance, own, since, until, stream.boots), at, service.replaced_by)
+        _replaced(_sessions(chance, own, since, stream.boots), at, service.replaced_by)
         for (own, _), at in zip(downs, switches, strict=True)
     ]
     weights = chance.normal(1.0, 0.03, service.providers).clip(0.8, 1.2)
@@ -218,9 +218,7 @@ def _downs(
     return downs, episodes
 
 
-def _sessions(
-    chance: np.random.Generator, downs: Sequence[_Down], since: int, until: int, boots: Sequence[Boot]
-) -> list[_Session]:
+def _sessions(chance: np.random.Generator, downs: Sequence[_Down], since: int, boots: Sequence[Boot]) -> list[_Session]:
     """Return the times at which a provider is registered: the broker is there, and the provider is not down."""
     sessions = []
     for boot in boots:

@@ -32,7 +32,7 @@ JUMP = 600
 """Seconds by which it is slow then."""
 
 
-def add_strange(stream: Stream, chance: np.random.Generator, start: int, until: int, faults: Faults) -> None:
+def add_strange(stream: Stream, chance: np.random.Generator, until: int, faults: Faults) -> None:
     """Add records that a reader does not know, at times at which the broker is there."""
     members = {"wire": "elko", "service": "strange", "provider": 1, "endpoint": "10.99.0.1:1"}
     version = stream.template("load", members | {"weight": {"cpu": 3}}, version=3)
