@@ -14,7 +14,7 @@ from broker.wires.common.known_keys import KnownKeys
 from broker.wires.interface import WireContext
 from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.sessions.access_policy import AccessPolicy, titles
-from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys
+from broker.wires.mtl.sessions.authentication import AuthenticationContext
 from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.sasl import Mechanisms
 
@@ -42,39 +42,25 @@ class ClientIdentities:
 
     def authentication(self, context: WireContext, policy: AccessPolicy) -> AuthenticationContext:
         """Return the means of authentication for the control flow."""
-        keys = self.keys
-        curve = CurveKeys()
-        if keys is not None:
-            name_of = keys.name_of
-            curve = CurveKeys(name_of, lambda key: name_of(key) is not None)
-        mechanisms = Mechanisms(self.access, context.logins, self.secret, curve.user_of)
-        return AuthenticationContext(mechanisms, curve, policy.serves_anonymous)
+        name_of = (lambda key: "") if self.keys is None else self.keys.name_of
+        mechanisms = Mechanisms(self.access, context.logins, self.secret, name_of)
+        return AuthenticationContext(mechanisms, name_of, policy.serves_anonymous)
 
     def revoke_from(self, control: ControlFlow) -> None:
         """Have the control flow revoke the access of users and keys that are removed or changed."""
-        KnownPasswords(self.access).revoke_from(control)
+        verifiers = self.access.verifiers
+
+        def passwords_changed() -> None:
+            nonlocal verifiers
+            before, verifiers = verifiers, self.access.verifiers
+            control.revoke_users({name for name, kept in before.items() if verifiers.get(name) != kept})
+
+        self.access.changed.append(passwords_changed)
         # The permissions of users change with their rights.
         self.access.changed.append(control.review)
         if self.keys is not None:
             # First, before the ROUTER closes their connections: sessions and leases are then counted as revoked.
             self.keys.changed.insert(0, control.revoke_keys)
-
-
-class KnownPasswords:
-    """The passwords of the users file, of which each change ends the sessions of its user."""
-
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self._before = access.verifiers
-
-    def revoke_from(self, control: ControlFlow) -> None:
-        """Have the control flow revoke the access of users who are removed, or have another password."""
-
-        def changed() -> None:
-            before, self._before = self._before, self._access.verifiers
-            control.revoke_users({name for name, kept in before.items() if self._before.get(name) != kept})
-
-        self._access.changed.append(changed)
 
 
 @blocking

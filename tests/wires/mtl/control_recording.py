@@ -26,7 +26,7 @@ from broker.net.interfaces.router import Part, Sender
 from broker.wires.mtl.codec.data_messages import Content
 from broker.wires.mtl.profiles.topic_profile import FanOutProfile
 from broker.wires.mtl.sessions.access_policy import AccessPolicy
-from broker.wires.mtl.sessions.authentication import AuthenticationContext, CurveKeys
+from broker.wires.mtl.sessions.authentication import AuthenticationContext
 from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.control_sessions import ControlSession
 from broker.wires.mtl.sessions.data_leases import DataLeases
@@ -190,7 +190,7 @@ class ControlFarm(CoreFarm):
         if isinstance(self.access, Users):
             self.access.rights = rights or (*ALL_USERS, *([ANYBODY] if anonymous else []))
         self.mechanisms = Mechanisms(
-            self.access, Logins.open(self.clock.seconds, self.threads), b"s" * 32, self._key_user
+            self.access, Logins.open(self.clock.seconds, self.threads), b"s" * 32, self.keys.get
         )
         self.policy = AccessPolicy(hosts, hosts[0], self.access)
         self.settings = MtlSettings(**settings)
@@ -203,16 +203,11 @@ class ControlFarm(CoreFarm):
         self.control = ControlFlow(
             self.router,
             FlowContext(self.leases, self.data, self.complaints, self.settings),
-            AuthenticationContext(
-                self.mechanisms, CurveKeys(self._key_user, self.keys.__contains__), self.policy.serves_anonymous
-            ),
+            AuthenticationContext(self.mechanisms, self.keys.get, self.policy.serves_anonymous),
             ProfileAccess(self.policy, self.profiles, port if callable(port) else lambda: port),
         )
         self.router.serve(self.control)
         self._identities = count(1)
-
-    def _key_user(self, key: str) -> str | None:
-        return self.keys.get(key) or None
 
     def peer(
         self, address: str = THERE, key: str = "", identity: bytes | None = None, socket_type: str = "DEALER"

@@ -31,33 +31,17 @@ TOO_LATE = LoginFailed(FailureReason.MALFORMED, "the exchange took too long")
 CHANGED = LoginFailed(FailureReason.CREDENTIALS, "the users have changed meanwhile")
 
 
-def _no_user(key: str) -> str | None:
-    return None
-
-
-def _any_key(key: str) -> bool:
-    return True
-
-
-@attrs.frozen(eq=False)
-class CurveKeys:
-    """CURVE keys of clients. Both functions take a public key in Z85.
-
-    - ``user_of`` returns the user that the key authenticates, None or "" without one.
-    - ``admits`` is True if a peer with that key may still authenticate: keys are revoked while peers are connected.
-    """
-
-    user_of: Callable[[str], str | None] = _no_user
-    admits: Callable[[str], bool] = _any_key
-
-
 @attrs.frozen(eq=False)
 class AuthenticationContext:
-    """Means of authentication: the mechanisms of SASL, and CURVE keys. ``anonymous`` returns True for a virtual host
-    that serves the anonymous user."""
+    """Means of authentication: the mechanisms of SASL, and CURVE keys.
+
+    - ``name_of`` returns the user of a key (Z85), empty for the anonymous one; None if the key is not admitted: keys
+      are revoked while peers are connected.
+    - ``anonymous`` returns True for a virtual host that serves the anonymous user.
+    """
 
     mechanisms: Mechanisms
-    keys: CurveKeys = CurveKeys()
+    name_of: Callable[[str], str | None] = lambda key: ""
     anonymous: Callable[[str], bool] = lambda host: False
 
 
@@ -82,7 +66,7 @@ class Authentication:
 
     def names(self, session: ControlSession) -> tuple[str, ...]:
         """Return the mechanisms that are offered to a session."""
-        if session.curve and not self._context.keys.admits(session.curve):
+        if session.curve and self._context.name_of(session.curve) is None:
             return ()
         anonymous = self._context.anonymous(session.host)
         return self._context.mechanisms.names(self.plain or session.secure, session.curve, anonymous)

@@ -106,7 +106,7 @@ class ControlFlow:
         self._data_leases = context.data_leases
         self._complaints = context.complaints
         self._settings = settings
-        self._keys = authentication.keys
+        self._name_of = authentication.name_of
         self._sessions = ControlSessionTable(settings.sessions, self._ended)
         self._logins = Authentication(authentication, context.leases, settings.plain, self._late)
         self._behind = 0
@@ -386,10 +386,8 @@ class ControlFlow:
 
     def _user_at_once(self, session: ControlSession) -> str | None:
         """Return the user of a session that needs no exchange, "" if anonymous; None if it has to authenticate."""
-        if session.curve and self._keys.admits(session.curve):
-            user = self._keys.user_of(session.curve)
-            if user:
-                return user
+        if session.curve and (user := self._name_of(session.curve)):
+            return user
         policy = self._access.policy
         return "" if policy.is_open(session.host) or not policy.has_passwords else None
 

@@ -125,7 +125,7 @@ class Mechanisms:
     - ``access`` has the users with their passwords.
     - ``logins`` has the gate, and the checks of PLAIN.
     - ``secret`` is the key of the salts of unknown users. It must outlast restarts: other salts would reveal them.
-    - ``key_user`` returns the user that a CURVE key authenticates, or None.
+    - ``key_user`` returns the user that a CURVE key authenticates, None or "" without one.
     """
 
     def __init__(
