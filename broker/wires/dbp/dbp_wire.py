@@ -119,8 +119,6 @@ class OpenDbp(PlainWire):
     leases: ILeases
     grants: Callable[[], Grants]
     """Rights of peers by the users file."""
-    terms: Dbp
-    """The configuration of the last reload."""
     beacon: Beacon | None = None
     udp_address: str = ""
 
@@ -183,17 +181,19 @@ class OpenDbp(PlainWire):
 
     def reload(self, config: Dbp, broker: Broker) -> None:
         """Apply new settings and limits."""
-        self.terms = config
-        self.review()
+        self._use(config)
         self.listener.router.use(config)
         self.outbound.name = _name(broker)
         if self.beacon is not None:
             self.beacon.name = self.outbound.name
 
     def review(self) -> None:
-        """Apply the settings with the present grants of the users file."""
+        """Apply the present grants of the users file."""
+        self._use(self.catalogue.dbp)
+
+    def _use(self, config: Dbp) -> None:
         grants = self.grants()
-        self.catalogue.use(self.terms, _rights(grants))
+        self.catalogue.use(config, _rights(grants))
         self.listing.use(RegistryReading.of(grants))
 
     def connection_factories(self) -> Sequence[ConnectionFactory]:
@@ -313,7 +313,6 @@ def open_dbp(config: Dbp, context: WireContext) -> OpenDbp:
         datagrams,
         leases,
         grants,
-        config,
     )
     if access.users:
         access.changed.append(wire.review)
