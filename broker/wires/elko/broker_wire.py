@@ -17,19 +17,17 @@ from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Pinger
 from broker.core.interfaces import IRegistry
 from broker.core.model import Rights, Service
-from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
-from broker.net.tls import Certificates
 from broker.wires.dialect import Dialect
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.commands import broker_dialect
-from broker.wires.elko.elko_listeners import ElkoListeners, base_policy
+from broker.wires.elko.elko_listeners import ElkoListeners, OpenElkoWire, base_policy
 from broker.wires.elko.elko_settings import BrokerListener, Elko
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring, PeerInfo
 from broker.wires.elko.sessions.descriptor_cache import ChangeNotices
-from broker.wires.interface import PlainWire, WireContext
+from broker.wires.interface import WireContext
 from broker.wires.views import AnyView, Column, Row, View
 
 # Views of the Elko Broker for operators: its connected peers.
@@ -78,7 +76,7 @@ WIRE = "elko"
 """The name of the wire in counters and logs."""
 
 
-class OpenElko(PlainWire):
+class OpenElko(OpenElkoWire):
     """The running Elko Broker; see `broker.wires.interface.OpenWire`."""
 
     log = Logger()
@@ -93,14 +91,6 @@ class OpenElko(PlainWire):
         )
         self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse)
         self.listeners.make()
-
-    def bind(self, title: str) -> str:
-        """Open the listener."""
-        return self.listeners.bind(title)
-
-    def places(self) -> Iterable[Mapping[str, object]]:
-        """Return the open listeners."""
-        return self.listeners.places()
 
     def services(self) -> Iterable[Service]:
         """Return the open listeners as services, with the names that the original broker uses."""
@@ -137,14 +127,6 @@ class OpenElko(PlainWire):
         """Return the console commands."""
         return [broker_dialect(self.wiring, self._access, self._audit)]
 
-    def certificates(self) -> Sequence[Certificates]:
-        """Return the certificates of the open TLS listeners."""
-        return self.listeners.certificates()
-
-    def connection_factories(self) -> Iterable[ConnectionFactory]:
-        """Return the factories of the sessions, one for each listener."""
-        return self.listeners.connection_factories()
-
     def reload(self, config: Elko, broker: Broker) -> None:
         """Apply new policies and limits."""
         self._broker = broker
@@ -157,10 +139,6 @@ class OpenElko(PlainWire):
     def close(self) -> Deferred[Any]:
         """Close all connections in order. Fires when they are closed."""
         return self.listeners.close()
-
-    def abandon(self) -> None:
-        """Close the ports if the reactor does not run."""
-        self.listeners.stop_listening()
 
     def _policy(self, listener: BrokerListener) -> Policy:
         rights = Rights(services=listener.limits.services)

@@ -23,20 +23,18 @@ from broker.core.director.director_interfaces import ContextDump, DirectorSettin
 from broker.core.director.returning import WITHIN
 from broker.core.director.sharing.shared_director import SharedDirector
 from broker.core.model import Service
-from broker.net.admission import ConnectionFactory
 from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
-from broker.net.tls import Certificates
 from broker.wires.dialect import Dialect
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.director_messages import VOCABULARY
 from broker.wires.elko.commands import director_dialect
-from broker.wires.elko.elko_listeners import ElkoListeners, base_policy
+from broker.wires.elko.elko_listeners import ElkoListeners, OpenElkoWire, base_policy
 from broker.wires.elko.elko_settings import Director as Config
 from broker.wires.elko.elko_settings import DirectorListener, title
 from broker.wires.elko.server_checks import ServerChecks
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.director_session import DirectorSession, DirectorWiring
-from broker.wires.interface import PlainWire, WireContext
+from broker.wires.interface import WireContext
 from broker.wires.views import AnyView, Column, Row, View
 
 # Views of the director for operators: Context Servers, contexts and users.
@@ -136,7 +134,7 @@ RECORD = "director.json"
 """File name of the record of the farm, in the state directory."""
 
 
-class OpenDirector(PlainWire):
+class OpenDirector(OpenElkoWire):
     """The running director; see `broker.wires.interface.OpenWire`."""
 
     log = Logger()
@@ -164,14 +162,6 @@ class OpenDirector(PlainWire):
         self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse)
         self.listeners.make()
 
-    def bind(self, title: str) -> str:
-        """Open the listener."""
-        return self.listeners.bind(title)
-
-    def places(self) -> Iterable[Mapping[str, object]]:
-        """Return the open listeners."""
-        return self.listeners.places()
-
     def views(self) -> Sequence[AnyView]:
         """Return the views of Context Servers, contexts and users."""
         return director_views(self._director)
@@ -184,10 +174,6 @@ class OpenDirector(PlainWire):
         """Return the console commands."""
         return [director_dialect(self.wiring, self._context.access, self._context.audit)]
 
-    def certificates(self) -> Sequence[Certificates]:
-        """Return the certificates of the open TLS listeners."""
-        return self.listeners.certificates()
-
     def counts(self) -> dict[str, int]:
         """Return counters and present numbers, by ``director.REASON``."""
         return {f"{WIRE}.{name}": count for name, count in self._director.counts().items()}
@@ -198,10 +184,6 @@ class OpenDirector(PlainWire):
             return ()
         suffix = self._config.service or self._broker.service
         return self.listeners.services(lambda role: f"director-{role}-{suffix}" if suffix else f"director-{role}")
-
-    def connection_factories(self) -> Iterable[ConnectionFactory]:
-        """Return the factories of the sessions, one for each listener."""
-        return self.listeners.connection_factories()
 
     def reload(self, config: Config, broker: Broker) -> None:
         """Apply new settings, policies and limits."""
@@ -241,10 +223,6 @@ class OpenDirector(PlainWire):
         self._part(farewell=False)
         self._closing.append(self.listeners.close())
         return DeferredList(self._closing)
-
-    def abandon(self) -> None:
-        """Close the ports if the reactor does not run."""
-        self.listeners.stop_listening()
 
     def _end(self) -> None:
         self._announced = False

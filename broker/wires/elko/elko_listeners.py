@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -26,7 +26,7 @@ from broker.wires.elko.transports.elko_websocket import WebSockets
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
-from broker.wires.interface import WireContext
+from broker.wires.interface import PlainWire, WireContext
 
 L = TypeVar("L", BrokerListener, DirectorListener)
 """A listener of the broker or the director."""
@@ -167,6 +167,32 @@ class ElkoListeners(Generic[L]):
         closing = [each.carrier.close() for each in self.made.values()]
         self.made.clear()
         return DeferredList(closing)
+
+
+class OpenElkoWire(PlainWire):
+    """The methods of `broker.wires.interface.OpenWire` for which a protocol has nothing but its listeners."""
+
+    listeners: ElkoListeners[Any]
+
+    def bind(self, title: str) -> str:
+        """Open the listener."""
+        return self.listeners.bind(title)
+
+    def places(self) -> Iterable[Mapping[str, object]]:
+        """Return the open listeners."""
+        return self.listeners.places()
+
+    def certificates(self) -> Sequence[Certificates]:
+        """Return the certificates of the open TLS listeners."""
+        return self.listeners.certificates()
+
+    def connection_factories(self) -> Iterable[ConnectionFactory]:
+        """Return the factories of the sessions, one for each listener."""
+        return self.listeners.connection_factories()
+
+    def abandon(self) -> None:
+        """Close the ports if the reactor does not run."""
+        self.listeners.stop_listening()
 
 
 def base_policy(listener: BrokerListener | DirectorListener, diagnostics: bool) -> Policy:
