@@ -21,8 +21,8 @@ from tempfile import TemporaryDirectory
 from bench.harness import MIB, table
 from bench.machine import describe, resident
 from broker.client.blocking import Client
-from tests.contract.newcomers import DOORS, answered, connected
-from tests.contract.strangers import elko, port
+from tests.contract.newcomers import DOORS, answered, connected, elko_message
+from tests.contract.strangers import port
 from tests.integration.configurations import every_listener
 from tests.integration.daemon import Daemon
 from tests.integration.http_api import ask
@@ -39,10 +39,12 @@ def offers(daemon: Daemon, number: int) -> None:
     name = f"soak-{number % 500}"
     with connected(port(daemon, "elko")) as stream:
         offer = {"service": name, "protocol": "tcp", "hostport": f"h{number}:1", "label": f"label {number}"}
-        words = elko({"op": "auth"}) + elko({"op": "willserve", "services": [offer]})
-        words += elko({"op": "load", "factor": number % 7}) + elko({"op": "find", "service": name, "tag": "t"})
+        words = elko_message({"op": "auth"}) + elko_message({"op": "willserve", "services": [offer]})
+        words += elko_message({"op": "load", "factor": number % 7}) + elko_message(
+            {"op": "find", "service": name, "tag": "t"}
+        )
         answered(stream, words, b"hostport")
-        stream.sendall(elko({"op": "find", "service": f"nobody-{number}", "wait": -1}))
+        stream.sendall(elko_message({"op": "find", "service": f"nobody-{number}", "wait": -1}))
 
 
 def puts(daemon: Daemon, number: int) -> None:
@@ -65,7 +67,7 @@ def plays(daemon: Daemon, number: int) -> None:
             *({"op": "user", "context": name, "user": f"u-{number}-{user}", "on": True} for user in range(20)),
             {"op": "reserve", "protocol": "tcp", "context": name, "user": "somebody"},
         ]
-        answered(stream, b"".join(elko({"to": "provider", **each}) for each in provider), b"reserv")
+        answered(stream, b"".join(elko_message({"to": "provider", **each}) for each in provider), b"reserv")
 
 
 def queues(daemon: Daemon, number: int) -> None:

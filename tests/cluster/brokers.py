@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,6 +12,7 @@ from urllib.parse import quote
 
 from tests.cluster.real_etcd import Etcd
 from tests.integration.daemon import Daemon, Peer
+from tests.integration.http_api import ask
 from tests.patience import PATIENCE
 
 TTL = 5
@@ -27,15 +26,7 @@ class Broker(Daemon):
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """The status and the JSON of an answer over HTTP."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.http_port(), timeout=PATIENCE)
-        try:
-            data = None if body is None else json.dumps(body).encode()
-            connection.request(method, path, data, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            text = answer.read()
-        finally:
-            connection.close()
-        return answer.status, json.loads(text) if text else None
+        return ask(self, method, path, body)
 
     def get(self, path: str) -> Any:
         """The JSON of a successful answer."""

@@ -9,7 +9,7 @@ import json
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -18,6 +18,7 @@ from tests.integration.dbp_nodes import Nodes
 from tests.integration.mc0_clients import Clients
 from tests.integration.mtl_peers import CANARY, Peers
 from tests.patience import PATIENCE
+from tests.wires.elko.transports.virtual_links import HANDSHAKE, masked
 
 HERE = "127.0.0.1"
 
@@ -52,11 +53,12 @@ def answered(stream: socket.socket, data: bytes, wanted: bytes) -> bytes:
     return got
 
 
-def _message(**message: object) -> bytes:
-    return json.dumps(message).encode() + b"\n\n"
+def elko_message(words: Mapping[str, object]) -> bytes:
+    """One message of Elko, to the client role unless it names another."""
+    return json.dumps({"to": "client", **words}).encode() + b"\n\n"
 
 
-AUTH, PING = _message(to="client", op="auth"), _message(to="client", op="ping", tag="here")
+AUTH, PING = elko_message({"op": "auth"}), elko_message({"op": "ping", "tag": "here"})
 HELLO = AUTH + PING
 
 
@@ -80,12 +82,7 @@ def tls(daemon: Daemon, port: int) -> None:
 
 def websocket(daemon: Daemon, port: int) -> None:
     with connected(port) as stream:
-        upgrade = (
-            b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-        )
-        frame = b"\x81" + bytes([0x80 | len(HELLO)]) + bytes(4) + HELLO
-        answered(stream, upgrade + frame, b'"here"')
+        answered(stream, HANDSHAKE + masked(0x81, HELLO), b'"here"')
 
 
 def long_poll(daemon: Daemon, port: int) -> None:

@@ -22,13 +22,14 @@ from zmq.utils import z85
 from broker.net.zmtp.curve import CurveClient
 from broker.net.zmtp.frames import FrameLimits
 from broker.net.zmtp.machine import Claim, Machine, Output
-from tests.contract.newcomers import DOORS
+from tests.contract.newcomers import DOORS, elko_message, get
 from tests.integration.daemon import Daemon
 from tests.integration.http_api import ask
 from tests.integration.mtl_peers import CONTENT, LEASE, SUMMON, Control, head, short, tail
 from tests.net.zmtp.curve_sides import security
 from tests.net.zmtp_peers import greeting, message, part, ready
 from tests.patience import PATIENCE
+from tests.wires.elko.transports.virtual_links import HANDSHAKE, masked
 
 INFO = 16_000
 """Bytes of the description of a registered service: the most that DBP takes."""
@@ -95,17 +96,15 @@ def register(daemon: Daemon, services: int) -> list[socket.socket]:
             answer += sock.recv(WRITE)
     offered = [{"service": "many", "protocol": "tcp", "hostport": f"h{number}:1"} for number in range(services)]
     peer = socket.create_connection(("127.0.0.1", port(daemon, "elko")), PATIENCE)
-    peer.sendall(elko({"op": "auth"}) + b"".join(elko({"op": "willserve", "services": [each]}) for each in offered))
+    peer.sendall(
+        elko_message({"op": "auth"})
+        + b"".join(elko_message({"op": "willserve", "services": [each]}) for each in offered)
+    )
     kept.append(peer)
     return kept
 
 
 # what strangers send
-
-
-def elko(words: dict[str, object]) -> bytes:
-    """One message of Elko."""
-    return json.dumps({"to": "client", **words}).encode() + b"\n\n"
 
 
 def dealer(number: int, kind: bytes = b"DEALER") -> bytes:
@@ -238,34 +237,34 @@ def _topics(number: int, size: Size) -> Iterator[bytes]:
 
 
 def _finds(number: int, size: Size) -> Iterator[bytes]:
-    yield elko({"op": "auth"})
-    yield from _many(elko({"op": "find", "service": "many"}), size)
+    yield elko_message({"op": "auth"})
+    yield from _many(elko_message({"op": "find", "service": "many"}), size)
 
 
 def _waits(number: int, size: Size) -> Iterator[bytes]:
-    yield elko({"op": "auth"})
+    yield elko_message({"op": "auth"})
     for wait in range(1_000):
         words = {"op": "find", "service": f"{number} {wait} ".ljust(250, "x"), "wait": -1, "tag": "t" * 1_000}
-        yield elko(words)
+        yield elko_message(words)
 
 
 def _offers(number: int, size: Size) -> Iterator[bytes]:
-    yield elko({"op": "auth"})
+    yield elko_message({"op": "auth"})
     label = "l" * 200
     for first in range(0, 1_000, 50):
         names = (f"{number} {each} ".ljust(200, "x") for each in range(first, first + 50))
         offers = [{"service": name, "protocol": "tcp", "hostport": "h:1", "label": label} for name in names]
-        yield elko({"op": "willserve", "services": offers})
+        yield elko_message({"op": "willserve", "services": offers})
 
 
 def _provider(number: int) -> bytes:
     address = {"op": "address", "protocol": "tcp", "hostport": f"h{number}:1"}
     words = ({"op": "auth"}, address, {"op": "willserve", "context": "c", "capacity": -1})
-    return b"".join(elko({"to": "provider", **each}) for each in words)
+    return b"".join(elko_message({"to": "provider", **each}) for each in words)
 
 
 def _opened(name: str) -> bytes:
-    return elko({"to": "provider", "op": "context", "context": name, "open": True, "yours": False})
+    return elko_message({"to": "provider", "op": "context", "context": name, "open": True, "yours": False})
 
 
 def _director_contexts(number: int, size: Size) -> Iterator[bytes]:
@@ -274,7 +273,7 @@ def _director_contexts(number: int, size: Size) -> Iterator[bytes]:
     for each in range(size.sent // 1_500):
         name = f"c-{number}.{each}-1"
         yield _opened(name)
-        yield elko({"to": "provider", "op": "gate", "context": name, "open": False, "reason": "r" * 150})
+        yield elko_message({"to": "provider", "op": "gate", "context": name, "open": False, "reason": "r" * 150})
 
 
 def _director_users(number: int, size: Size) -> Iterator[bytes]:
@@ -284,7 +283,7 @@ def _director_users(number: int, size: Size) -> Iterator[bytes]:
         if not each % 5_000:
             yield _opened(context)
         user = f"u-{number}.{each}-1"
-        yield elko({"to": "provider", "op": "user", "context": context, "user": user, "on": True})
+        yield elko_message({"to": "provider", "op": "user", "context": context, "user": user, "on": True})
 
 
 def _director_reservations(number: int, size: Size) -> Iterator[bytes]:
@@ -292,13 +291,13 @@ def _director_reservations(number: int, size: Size) -> Iterator[bytes]:
     for each in range(size.sent // 1_000):
         user = f"{number}.{each}".ljust(200, "u")
         words = {"op": "reserve", "protocol": "tcp", "context": f"c-{number}", "user": user}
-        yield elko({"to": "provider", **words})
+        yield elko_message({"to": "provider", **words})
 
 
 def _director_watches(number: int, size: Size) -> Iterator[bytes]:
-    yield elko({"to": "admin", "op": "auth"})
+    yield elko_message({"to": "admin", "op": "auth"})
     for each in range(size.sent // 3_000):
-        yield elko({"to": "admin", "op": "watch", "user": f"{number} {each} ".ljust(250, "x")})
+        yield elko_message({"to": "admin", "op": "watch", "user": f"{number} {each} ".ljust(250, "x")})
 
 
 def _block(number: int, size: Size) -> Iterator[bytes]:
@@ -306,28 +305,14 @@ def _block(number: int, size: Size) -> Iterator[bytes]:
     yield from _long(size)
 
 
-def _websocket() -> bytes:
-    return (
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    )
-
-
-def _frame(first: int, text: bytes) -> bytes:
-    """A frame of a client, masked with zeros."""
-    size = len(text)
-    length = bytes([0x80 | size]) if size < 126 else b"\xfe" + size.to_bytes(2, "big")
-    return bytes([first]) + length + bytes(4) + text
-
-
 def _web_finds(number: int, size: Size) -> Iterator[bytes]:
-    yield _websocket() + _frame(0x81, elko({"op": "auth"}))
-    yield from _many(_frame(0x81, elko({"op": "find", "service": "many"})), size)
+    yield HANDSHAKE + masked(0x81, elko_message({"op": "auth"}))
+    yield from _many(masked(0x81, elko_message({"op": "find", "service": "many"})), size)
 
 
 def _fragments(number: int, size: Size) -> Iterator[bytes]:
-    yield _websocket() + _frame(0x01, b'{"to":"client", "op":"auth", "label":"')
-    yield from _many(_frame(0x00, b"x" * 1_000), size)
+    yield HANDSHAKE + masked(0x01, b'{"to":"client", "op":"auth", "label":"')
+    yield from _many(masked(0x00, b"x" * 1_000), size)
 
 
 def _web_head(number: int, size: Size) -> Iterator[bytes]:
@@ -351,26 +336,26 @@ def _chunks(number: int, size: Size) -> Iterator[bytes]:
 
 
 def _pages(number: int, size: Size) -> Iterator[bytes]:
-    yield from _many(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n", size)
+    yield from _many(get("/openapi.json"), size)
 
 
 def _listings(number: int, size: Size) -> Iterator[bytes]:
-    yield from _many(b"GET /v1/services?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n", size)
+    yield from _many(get("/v1/services?limit=1000"), size)
 
 
 def _events(number: int, size: Size) -> Iterator[bytes]:
-    yield b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    yield get("/v1/watch")
     yield from _long(size)
 
 
 def _sessions(number: int, size: Size) -> Iterator[bytes]:
-    yield from _many(b"GET /connect HTTP/1.1\r\nHost: localhost\r\n\r\n", attrs.evolve(size, sent=size.sent // 10))
+    yield from _many(get("/connect"), attrs.evolve(size, sent=size.sent // 10))
 
 
 def _rtcp_finds(number: int, size: Size) -> Iterator[bytes]:
     yield b"start\n"
-    yield b"1 0\n" + elko({"op": "auth"})
-    one = elko({"op": "find", "service": "many"})
+    yield b"1 0\n" + elko_message({"op": "auth"})
+    one = elko_message({"op": "find", "service": "many"})
     sent, block = 0, 2
     while sent < size.sent:
         data = b"%d 0\n" % block + one
@@ -382,7 +367,7 @@ def _rtcp_finds(number: int, size: Size) -> Iterator[bytes]:
 def _rtcp_out_of_sequence(number: int, size: Size) -> Iterator[bytes]:
     yield b"start\n"
     for block in range(2, 40):
-        yield b"%d 0\n" % block + elko({"op": "auth", "label": "x" * 10_000})
+        yield b"%d 0\n" % block + elko_message({"op": "auth", "label": "x" * 10_000})
 
 
 def _rtcp_block(number: int, size: Size) -> Iterator[bytes]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import socket
 import time
 from base64 import b64encode
@@ -18,6 +16,7 @@ from broker.brokerctl.answers import Exit
 from tests.brokerctl.server import ctl
 from tests.contract.doors import CODE, DOORS, IN, NAMED, TOKEN, TOKENS, Door, House, open_house
 from tests.integration.daemon import Peer
+from tests.integration.http_api import ask
 from tests.integration.mtl_peers import Control, Scram, challenge
 from tests.patience import PATIENCE, until
 
@@ -256,12 +255,7 @@ def found_over_elko(house: House, listener: str, auth: dict[str, str] | None) ->
 
 
 def found_over_http(house: House, **headers: str) -> object:
-    connection = http.client.HTTPConnection("127.0.0.1", house.daemon.http_port(), PATIENCE)
-    try:
-        connection.request("GET", "/v1/services/secretive", headers=headers)
-        return json.loads(connection.getresponse().read())["services"][0]["auth"]
-    finally:
-        connection.close()
+    return ask(house.daemon, "GET", "/v1/services/secretive", **headers)[1]["services"][0]["auth"]
 
 
 def test_secrets_of_services_are_for_users_and_not_for_everybody_on_this_machine(house: House) -> None:

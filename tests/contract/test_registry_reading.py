@@ -17,6 +17,7 @@ from tests.contract.doors import USERS, House, open_house
 from tests.core.plans import ISSUED, document, service
 from tests.integration.daemon import Peer
 from tests.integration.dbp_nodes import Nodes
+from tests.integration.mtl_peers import Control
 from tests.patience import PATIENCE, until
 
 BOB = ("bob", "crayon")
@@ -234,13 +235,19 @@ def test_the_watch_of_elko(house: House) -> None:
     assert not any(name.startswith("ann") for name in NAME.findall(text))
 
 
-@pytest.mark.parametrize("topic", ["elkobroker.services", "elkobroker.load"])
-def test_topics_of_the_registry(house: House, topic: str) -> None:
-    last = fresh()
+def session(house: House, profile: str) -> Control:
+    """A session of bob over MTL, with a profile."""
     control = house.mtl.control(source=house.source())
     assert control.open().code == "401"
     assert control.plain(*BOB).code == "201"
-    assert control.profile("topic").code == "200"
+    assert control.profile(profile).code == "200"
+    return control
+
+
+@pytest.mark.parametrize("topic", ["elkobroker.services", "elkobroker.load"])
+def test_topics_of_the_registry(house: House, topic: str) -> None:
+    last = fresh()
+    control = session(house, "topic")
     flow = house.mtl.flow()
     assert flow.lease(control.token("Reader", topic)) == "200"
     assert flow.summon(topic) == "200"
@@ -252,10 +259,7 @@ def test_topics_of_the_registry(house: House, topic: str) -> None:
 
 
 def test_the_registry_profile(house: House) -> None:
-    control = house.mtl.control(source=house.source())
-    assert control.open().code == "401"
-    assert control.plain(*BOB).code == "201"
-    assert control.profile("registry").code == "200"
+    control = session(house, "registry")
     codes = [
         control.lease("Reader", name).code
         for name in ("services", "load", "service/ann-bank", "load/ann-bank", "service/bob-bank", "load/bob-bank")
@@ -266,10 +270,7 @@ def test_the_registry_profile(house: House) -> None:
 @pytest.mark.parametrize("resource", ["services", "load"])
 def test_the_lists_of_the_registry_profile(house: House, resource: str) -> None:
     last = fresh()
-    control = house.mtl.control(source=house.source())
-    assert control.open().code == "401"
-    assert control.plain(*BOB).code == "201"
-    assert control.profile("registry").code == "200"
+    control = session(house, "registry")
     flow = house.mtl.flow()
     assert flow.lease(control.token("Reader", resource)) == "200"
     assert flow.summon(resource) == "200"

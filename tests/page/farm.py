@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import attrs
 
+from tests.integration.configurations import OFF, TCP, listener
 from tests.integration.daemon import Daemon, Peer
-from tests.patience import PATIENCE
-
-ACCESS = '[access]\nfile = "users.toml"\n'
-"""The table of a daemon with users."""
+from tests.integration.http_api import ask
 
 
 def configuration(*tables: str) -> str:
     """The configuration of a daemon with Elko and HTTP alone, and further tables."""
-    endpoint = 'endpoint = "tcp:0:interface=127.0.0.1"\n'
-    off = (f"[{wire}]\nenabled = false\n" for wire in ("mc0", "dbp", "mtl"))
-    return "".join((f"[[elko.listeners]]\n{endpoint}", f"[http]\n{endpoint}", *off, *tables))
+    return "".join((listener("main"), f'[http]\nendpoint = "{TCP}"\n', OFF, *tables))
 
 
 @attrs.frozen(eq=False)
@@ -47,14 +41,10 @@ class Farm:
 
     def call(self, method: str, path: str, body: object = None, token: str | None = None) -> Any:
         """The JSON answer to a request over HTTP, None for an empty one; it must succeed."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.daemon.http_port(), timeout=PATIENCE)
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        connection.request(method, path, None if body is None else json.dumps(body).encode(), headers)
-        response = connection.getresponse()
-        text = response.read()
-        connection.close()
-        assert response.status < 300, (method, path, response.status, text)
-        return json.loads(text) if text else None
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        status, answer = ask(self.daemon, method, path, body, **headers)
+        assert status < 300, (method, path, status, answer)
+        return answer
 
     def put(self, name: str, hostport: str, **more: object) -> Any:
         """Offer a service by HTTP."""

@@ -8,10 +8,10 @@ import pytest
 from playwright.sync_api import expect
 
 from broker.access import tokens
-from tests.access.users import put
+from tests.access.users import ACCESS, put
 from tests.integration.daemon import Daemon
 from tests.page.conftest import Tabs
-from tests.page.farm import ACCESS, Farm, configuration
+from tests.page.farm import Farm, configuration
 
 pytestmark = pytest.mark.long
 

@@ -9,11 +9,11 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from broker.access import tokens
-from tests.access.users import put
+from tests.access.users import ACCESS, put
 from tests.core.plans import document, service
 from tests.integration.daemon import Daemon
 from tests.page.conftest import PHONE, WIDE, Tabs
-from tests.page.farm import ACCESS, Farm, configuration
+from tests.page.farm import Farm, configuration
 
 pytestmark = pytest.mark.long
 
