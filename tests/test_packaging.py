@@ -114,7 +114,7 @@ def test_a_wheel_has_the_broker_the_jobs_and_the_plugin_and_nothing_else(tmp_pat
     assert all(
         name.startswith(("broker/", "spark/")) or name == "twisted/plugins/elkobroker_plugin.py" for name in names
     )
-    for folder in ("broker/admin/page/static", "spark/capacity/report/templates"):
+    for folder in ("broker/operate/page/static", "spark/capacity/report/templates"):
         assert {str(path.relative_to(ROOT)) for path in (ROOT / folder).iterdir()} < set(names)
     helper = {f"broker/net/zmtp/_sealing{sysconfig.get_config_var('EXT_SUFFIX')}"}
     found = {name for name in names if "_sealing." in name}

@@ -18,16 +18,16 @@ from twisted.internet.task import Clock
 
 from bench.harness import Figure, Scenario, at_most
 from broker.access.principal import Principal
-from broker.admin import daemon_endpoints, event_endpoints, metrics, table_endpoints, why
-from broker.admin.broker_tables import counter_view, registry_views
 from broker.app.counters import COUNTERS
 from broker.app.daemon import COLLECT_AFTER
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.web.http_endpoint import Call, Routes, convert_query
-from broker.web.messages import Request, Response
+from broker.operate import daemon_endpoints, event_endpoints, metrics, table_endpoints, why
+from broker.operate.broker_tables import counter_view, registry_views
+from broker.rest.http_endpoint import Call, Routes, convert_query
+from broker.rest.messages import Request, Response
 from broker.wires.views import AnyView
 
 READS = (

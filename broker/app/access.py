@@ -17,12 +17,12 @@ from broker.access.logins import Logins
 from broker.access.password_checks import CHECKS
 from broker.access.request_limits import RequestLimits
 from broker.access.users_access import UsersAccess
-from broker.admin.audit import FILE, AuditLog
 from broker.config.daemon_settings import Access as Config
 from broker.config.daemon_settings import opens
 from broker.core.counters import Counters
 from broker.core.limits import Rates
 from broker.core.worker import Worker
+from broker.operate.audit import FILE, AuditLog
 
 AUDIT_FILES = 10
 """Rotated audit logs that are kept: 160 MiB with the default size."""

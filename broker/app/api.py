@@ -16,20 +16,6 @@ from twisted.python.failure import Failure
 from broker.access.acts import Audit
 from broker.access.principal import Access
 from broker.access.registry_reading import RegistryReading
-from broker.admin import (
-    action_endpoints,
-    daemon_endpoints,
-    event_endpoints,
-    metrics,
-    plan_endpoints,
-    table_endpoints,
-    why,
-)
-from broker.admin.action_endpoints import Orders
-from broker.admin.console import Shown
-from broker.admin.event_endpoints import WatchHub
-from broker.admin.metrics import CounterMetrics, LoopTimes
-from broker.admin.plan_endpoints import ReportTickets
 from broker.app.core import Core
 from broker.core.control import IOperations
 from broker.core.database import StateError
@@ -39,7 +25,21 @@ from broker.core.model import Listening
 from broker.core.plan import IPlan
 from broker.net.scheduler_probe import SchedulerProbe
 from broker.net.tls import Certificates
-from broker.web.http_endpoint import Endpoint
+from broker.operate import (
+    action_endpoints,
+    daemon_endpoints,
+    event_endpoints,
+    metrics,
+    plan_endpoints,
+    table_endpoints,
+    why,
+)
+from broker.operate.action_endpoints import Orders
+from broker.operate.console import Shown
+from broker.operate.event_endpoints import WatchHub
+from broker.operate.metrics import CounterMetrics, LoopTimes
+from broker.operate.plan_endpoints import ReportTickets
+from broker.rest.http_endpoint import Endpoint
 from broker.wires.dialect import Dialect
 from broker.wires.views import AnyView
 

@@ -9,8 +9,6 @@ from weakref import WeakSet
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from broker.admin.console import ConsoleSession, Shown
-from broker.admin.console_input import ConsoleReader
 from broker.app.access import OpenAccess
 from broker.app.core import Core
 from broker.config import daemon_settings
@@ -22,6 +20,8 @@ from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineFactory
 from broker.net.listeners import StreamListener
 from broker.net.tls import Certificates
+from broker.operate.console import ConsoleSession, Shown
+from broker.operate.console_input import ConsoleReader
 from broker.wires.common.places import place
 from broker.wires.dialect import Dialect
 

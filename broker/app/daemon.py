@@ -28,18 +28,6 @@ from twisted.logger import Logger
 from broker import blocking
 from broker.access.guarded_reading import BadUsers
 from broker.access.login_gate import MAX_ENTRIES
-from broker.admin import page_files
-from broker.admin.broker_tables import (
-    CertificateWatch,
-    certificate_view,
-    checks_view,
-    cluster_views,
-    counter_view,
-    listener_view,
-    plan_view,
-    registry_views,
-)
-from broker.admin.console import ControlWords, Shown
 from broker.app import descriptors, readiness
 from broker.app.access import OpenAccess, open_access
 from broker.app.api import OperatorsApi, Sources
@@ -74,8 +62,20 @@ from broker.net.listeners import CannotListen, ListenerRetries
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.tls import Certificates
 from broker.net.traces import Traces
+from broker.operate import page_files
+from broker.operate.broker_tables import (
+    CertificateWatch,
+    certificate_view,
+    checks_view,
+    cluster_views,
+    counter_view,
+    listener_view,
+    plan_view,
+    registry_views,
+)
+from broker.operate.console import ControlWords, Shown
+from broker.rest.http_endpoint import Endpoint
 from broker.wall_clock import wall
-from broker.web.http_endpoint import Endpoint
 from broker.wires.counter import Documentation
 from broker.wires.interface import WireContext
 

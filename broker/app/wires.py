@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from broker.net.listeners import ListenerRetries
     from broker.net.tls import Certificates
     from broker.net.udp import UdpSocket
-    from broker.web.http_endpoint import Endpoint
+    from broker.rest.http_endpoint import Endpoint
     from broker.wires.dialect import Dialect
     from broker.wires.views import AnyView
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from broker.core.errors import Reason, Refusal
-from broker.web.sites import canonical
+from broker.rest.sites import canonical
 
 ALL = "*"
 """The entry that allows every page."""

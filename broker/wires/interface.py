@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from broker.net.scheduler import Scheduler
     from broker.net.tls import Certificates
     from broker.net.udp import UdpSocket
-    from broker.web.http_endpoint import Endpoint
+    from broker.rest.http_endpoint import Endpoint
     from broker.wires.counter import Counter
     from broker.wires.dialect import Dialect
     from broker.wires.views import AnyView

@@ -9,13 +9,13 @@ from twisted.internet.task import Clock
 
 from broker.access.acts import NoAudit
 from broker.access.everyone import Everyone
-from broker.admin.console import Shown
 from broker.app.api import OperatorsApi, Sources
 from broker.app.core import build
 from broker.core.counters import Counters
 from broker.core.load_history import STEP
 from broker.core.plan import PlanFile
 from broker.core.store import Store
+from broker.operate.console import Shown
 
 
 def test_loads_are_sampled_and_lags_measured_from_the_start_to_the_stop(tmp_path: Path) -> None:

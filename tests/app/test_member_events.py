@@ -12,7 +12,7 @@ from broker.app.member_events import MAX_GONE, MemberEvents
 from broker.core.cluster.cluster_interfaces import Member
 from broker.core.interfaces import INotifications
 from broker.core.model import EVENTS
-from tests.admin.members import Members, two
+from tests.operate.members import Members, two
 
 B = Member("b", "i2", version="1.1", draining=True)
 

@@ -15,10 +15,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
-from broker.admin.console import WORDS, ConsoleSession, Shown
-from broker.admin.console_input import ConsoleReader
 from broker.core.errors import Reason
 from broker.core.model import Launcher
+from broker.operate.console import WORDS, ConsoleSession, Shown
+from broker.operate.console_input import ConsoleReader
 from broker.wires.elko.broker_wire import broker_views
 from broker.wires.elko.commands import BROKER, DIRECTOR, broker_dialect, director_dialect
 from tests.wires.elko.director_recording import DirectorFarm, opens

@@ -11,7 +11,7 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Malformed, Reason
 from broker.net.web_origins import Origins
-from broker.web.messages import RequestIds
+from broker.rest.messages import RequestIds
 from broker.wires.elko.codec import long_poll_messages, rtcp_messages
 from broker.wires.elko.codec.blocks import MAX_BLOCK
 from broker.wires.elko.transports.long_poll import LongPollFactory

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.logger import LogLevel, capturedLogs
 
-from broker.web.http_endpoint import Call, Endpoint
-from broker.web.messages import Outlet, Stream
+from broker.rest.http_endpoint import Call, Endpoint
+from broker.rest.messages import Outlet, Stream
 from tests.net.http.http_peers import Site
 from tests.wires.http.recording import HttpFarm
 

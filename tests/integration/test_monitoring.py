@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.admin.metrics import cluster_metrics
-from tests.admin.members import two
+from broker.operate.metrics import cluster_metrics
 from tests.core.plans import document, service
 from tests.integration.daemon import Daemon
+from tests.operate.members import two
 from tests.patience import PATIENCE
 
 ETC = Path(__file__).parents[2] / "etc"

@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.net.web_origins import Origins
-from broker.web.messages import RequestIds
+from broker.rest.messages import RequestIds
 from broker.wires.elko.sessions.authentication import Policy
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from broker.net.web_origins import Origins
-from broker.web.messages import RequestIds
+from broker.rest.messages import RequestIds
 from broker.wires.elko.sessions.authentication import Policy
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory

@@ -22,8 +22,8 @@ from broker.core.errors import Reason
 from broker.net.http.request import HttpRequest
 from broker.net.http.stream_outlet import StreamOutlet
 from broker.net.http.websocket import Upgrade, WebSocket
-from broker.web.messages import RAW_REQUEST_ID, REQUEST_ID, Response, Stream
-from broker.web.problem import Problem
+from broker.rest.messages import RAW_REQUEST_ID, REQUEST_ID, Response, Stream
+from broker.rest.problem import Problem
 
 if TYPE_CHECKING:
     from broker.net.http.listener import Channel, HttpFactory
@@ -216,12 +216,12 @@ class _Events(StreamOutlet):
         self._request = request
 
     def write(self, data: bytes) -> None:
-        """See `broker.web.messages.Outlet`."""
+        """See `broker.rest.messages.Outlet`."""
         if not self._closed and data and self._fits(len(data)):
             self._request.write(data)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """See `broker.web.messages.Outlet`."""
+        """See `broker.rest.messages.Outlet`."""
         if not self._closed:
             self.lost()
             self._over()

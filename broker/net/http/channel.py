@@ -43,7 +43,7 @@ from broker.net.rate_limits import Complaints
 from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler
-from broker.web.messages import RAW_REQUEST_ID, REQUEST_ID, RequestIds
+from broker.rest.messages import RAW_REQUEST_ID, REQUEST_ID, RequestIds
 
 LENGTH_DIGITS = 15
 """Digits of a Content-Length: a petabyte. Longer numbers are refused unread."""

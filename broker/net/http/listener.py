@@ -1,4 +1,4 @@
-"""Listener of HTTP: it makes a `broker.web.messages.Request` of each request, and sends the answer of ``respond``.
+"""Listener of HTTP: it makes a `broker.rest.messages.Request` of each request, and sends the answer of ``respond``.
 
 Rules:
 - At the connection limit, a connection without a complete request gives way: the one whose last request is the longest
@@ -32,9 +32,9 @@ from broker.net.http.websocket import WebSocket
 from broker.net.rate_limits import Complaints, Deadlines
 from broker.net.scheduler import Scheduler
 from broker.net.taps import Direction, Seen
-from broker.web.http_endpoint import Answer
-from broker.web.messages import Request, RequestIds
-from broker.web.problem import MEDIA_TYPE, Problem
+from broker.rest.http_endpoint import Answer
+from broker.rest.messages import Request, RequestIds
+from broker.rest.problem import MEDIA_TYPE, Problem
 
 MAX_PARAMETERS = 100
 """Parameters of a query: no endpoint has as many, and each costs some µs."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from broker.web.messages import Stream
+from broker.rest.messages import Stream
 
 
 class StreamOutlet:
@@ -31,7 +31,7 @@ class StreamOutlet:
     def start(self) -> bool:
         """Begin the stream. Returns False if it failed, or ended already."""
         try:
-            # A subclass is a whole `broker.web.messages.Outlet`.
+            # A subclass is a whole `broker.rest.messages.Outlet`.
             ended = self._stream.begin(self)  # type: ignore[arg-type]
         except Exception:
             self._failed()
@@ -44,7 +44,7 @@ class StreamOutlet:
 
     @property
     def behind(self) -> bool:
-        """See `broker.web.messages.Outlet`."""
+        """See `broker.rest.messages.Outlet`."""
         behind: bool = self._channel.behind
         return behind
 

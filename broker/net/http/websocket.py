@@ -24,8 +24,8 @@ from broker.core.errors import Reason
 from broker.net.http.request import HttpRequest
 from broker.net.http.stream_outlet import StreamOutlet
 from broker.net.websockets import PING_EVERY, breach, close_frame, ping_frame
-from broker.web.messages import Stream
-from broker.web.problem import Problem
+from broker.rest.messages import Stream
+from broker.rest.problem import Problem
 
 if TYPE_CHECKING:
     from broker.net.http.listener import Channel, HttpFactory

@@ -18,7 +18,7 @@ from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.listeners import StreamListener, bound
 from broker.net.tls import Certificates
 from broker.net.web_origins import Origins
-from broker.web.messages import RequestIds
+from broker.rest.messages import RequestIds
 from broker.wires.common.places import place
 from broker.wires.elko.elko_settings import BrokerListener, DirectorListener, ElkoListener, title
 from broker.wires.elko.sessions.authentication import AccessControl, Policy

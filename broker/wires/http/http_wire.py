@@ -17,8 +17,8 @@ from broker.net.http.listener import HttpFactory
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.listeners import StreamListener
 from broker.net.tls import Certificates
-from broker.web.http_endpoint import Endpoint, Routes
-from broker.web.messages import RequestIds
+from broker.rest.http_endpoint import Endpoint, Routes
+from broker.rest.messages import RequestIds
 from broker.wires.common.places import place
 from broker.wires.http.http_settings import Http
 from broker.wires.http.sessions.dispatch import LISTENER, Dispatch

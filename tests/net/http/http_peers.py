@@ -18,7 +18,7 @@ from broker.net.http.listener import HttpFactory
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
-from broker.web.messages import Request, RequestIds, Response
+from broker.rest.messages import Request, RequestIds, Response
 from tests.net.words import TickingClock, Wire
 
 

@@ -17,7 +17,7 @@ from broker.net.http.bounds import RequestBounds
 from broker.net.http.channel import DRIPS, FEW
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.scheduler import QUANTUM, TURN
-from broker.web.messages import Request, Response
+from broker.rest.messages import Request, Response
 from tests.net.http.http_peers import Site
 
 

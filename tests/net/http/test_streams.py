@@ -15,7 +15,7 @@ from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.http.websocket import MAX_MESSAGE
 from broker.net.interfaces.limits import ConnectionLimits
 from broker.net.websockets import PING_EVERY
-from broker.web.messages import Outlet, Request, Stream
+from broker.rest.messages import Outlet, Request, Stream
 from tests.net.http.http_peers import Link, Site
 
 

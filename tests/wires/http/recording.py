@@ -14,8 +14,8 @@ from broker.access.acts import Act
 from broker.access.everyone import Everyone
 from broker.access.principal import Access
 from broker.core.errors import Refusal
-from broker.web.http_endpoint import Endpoint, Routes
-from broker.web.messages import Request, Response, Stream
+from broker.rest.http_endpoint import Endpoint, Routes
+from broker.rest.messages import Request, Response, Stream
 from broker.wires.http.http_settings import Http
 from broker.wires.http.sessions.dispatch import Dispatch
 from broker.wires.http.sessions.finding import FindingEndpoints

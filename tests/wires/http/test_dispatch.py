@@ -14,8 +14,8 @@ from twisted.internet.defer import Deferred, succeed
 from broker.access.acts import Act
 from broker.access.principal import Method, Principal
 from broker.core.errors import Reason, Refusal
-from broker.web.http_endpoint import Call, Endpoint
-from broker.web.messages import Outlet, Request, Response, Stream
+from broker.rest.http_endpoint import Call, Endpoint
+from broker.rest.messages import Outlet, Request, Response, Stream
 from tests.access.test_users_access import Rig
 from tests.access.users import FILE, TOKEN
 from tests.wires.http.recording import HttpFarm

@@ -9,7 +9,7 @@ import pytest
 from broker.wires.mc0.views import MAX_TOPICS, views
 from broker.wires.views import MAX_ROWS as MAX_LISTED
 from broker.wires.views import Row
-from tests.admin.test_console import Operator, enter
+from tests.operate.test_console import Operator, enter
 from tests.recording.logs import nothing_fails
 from tests.wires.contexts import page
 from tests.wires.mc0.recording import Mc0Farm, rule

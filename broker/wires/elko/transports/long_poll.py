@@ -43,7 +43,7 @@ from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.proxies import proxied
 from broker.net.rate_limits import Deadlines
 from broker.net.web_origins import Origins, not_allowed
-from broker.web.messages import REQUEST_ID, RequestIds
+from broker.rest.messages import REQUEST_ID, RequestIds
 from broker.wires.elko.codec import long_poll_messages as wire
 from broker.wires.elko.transports.limits import LongPollLimits, TransportLimits
 from broker.wires.elko.transports.virtual_transport import ID_BITS, Listener, Sockets, VirtualTransport

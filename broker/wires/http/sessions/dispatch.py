@@ -32,10 +32,10 @@ from broker.access.grants import Grants
 from broker.access.principal import Access, Principal
 from broker.access.request_limits import RequestLimits, unlimited
 from broker.core.errors import Reason, Refusal
-from broker.web.http_endpoint import Answer, Call, Endpoint, Routes, convert_body, convert_query
-from broker.web.messages import Outlet, Request, Response, Stream
-from broker.web.problem import Problem, problem_of
-from broker.web.sites import known_host, same_site
+from broker.rest.http_endpoint import Answer, Call, Endpoint, Routes, convert_body, convert_query
+from broker.rest.messages import Outlet, Request, Response, Stream
+from broker.rest.problem import Problem, problem_of
+from broker.rest.sites import known_host, same_site
 
 LISTENER = "http"
 """The title of the listener, for `Access.allows`."""

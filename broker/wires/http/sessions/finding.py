@@ -28,9 +28,9 @@ from broker.access.principal import Access, Principal, sees_secrets
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, Check, Service
-from broker.web.http_endpoint import Answer, Call, Endpoint
-from broker.web.messages import Response
-from broker.web.problem import Problem
+from broker.rest.http_endpoint import Answer, Call, Endpoint
+from broker.rest.messages import Response
+from broker.rest.problem import Problem
 from broker.wires.http.sessions.dispatch import LISTENER
 
 MAX_WAIT = 300.0

@@ -12,9 +12,9 @@ from msgspec import Meta
 from twisted.internet.interfaces import IReactorTime
 
 from broker.core.model import DESCRIPTIONS, MAX_COUNT, LoadDetails, load_details
+from broker.rest.http_endpoint import Call, Endpoint, path_of
+from broker.rest.messages import Response
 from broker.wall_clock import wall
-from broker.web.http_endpoint import Call, Endpoint, path_of
-from broker.web.messages import Response
 from broker.wires.http.sessions.instances import Instance, Instances, Offer
 
 LEAST_TTL, MOST_TTL = 1.0, 86_400.0

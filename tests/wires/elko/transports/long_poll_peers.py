@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from broker.net.web_origins import Origins
-from broker.web.messages import RequestIds
+from broker.rest.messages import RequestIds
 from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from tests.wires.elko.transports.virtual_links import CarriedLink, WordHub

@@ -1,0 +1,92 @@
+"""Checks against requests that a web page of another site causes, as pure functions.
+
+A browser lets any page send requests to any address that it reaches, this machine included. A page cannot read answers
+of another origin, since the API sends no CORS headers. Two attacks remain:
+
+- *Cross-site requests* that change something, and WebSockets, whose messages a page may read. Browsers send ``Origin``
+  or ``Sec-Fetch-Site`` with both: they must name the listener's own site. A proxy may send another ``Host`` than the
+  browser: then ``Sec-Fetch-Site`` and a known name in ``Origin`` stand for it.
+- *DNS rebinding*: a name of the attacker that resolves to the listener's address makes the page's own origin equal to
+  the listener's. The name is in ``Host``, which must therefore be a known one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from broker.access.identity import is_address
+from broker.rest.messages import Request
+
+OWN = ("none", "same-origin")
+"""Values of Sec-Fetch-Site without another page as the cause: a typed address, or a page of the listener itself."""
+
+PORTS = {"http": 80, "https": 443}
+"""The default ports of the schemes of origins."""
+
+LOCAL_NAMES = ("localhost", "ip6-localhost")
+"""Names that resolve to this machine without DNS. A name below ``localhost.`` may be resolved by DNS."""
+
+
+def known_host(request: Request, hosts: Collection[str]) -> bool:
+    """Return True if the request names the listener: by an IP literal, ``localhost`` or a name of ``hosts``.
+
+    ``hosts`` are names in lower case, without port; ``*`` allows each name. A request without Host is of no browser.
+    """
+    host = request.headers.get("host")
+    if host is None or "*" in hosts:
+        return True
+    parts = _split(host.strip())
+    return parts is not None and _known(parts[0], hosts)
+
+
+def same_site(request: Request, hosts: Collection[str] = ()) -> bool:
+    """Return True if no page of another site caused the request, as far as its headers tell. ``hosts`` as for
+    `known_host`."""
+    site = request.headers.get("sec-fetch-site", "none").strip().lower()
+    if site not in OWN:
+        return False
+    origin = request.headers.get("origin")
+    if origin is None:
+        return True
+    own = canonical(origin)
+    if own is None:
+        return False
+    host = canonical(f"{own[0]}://{request.headers.get('host', '').strip()}")
+    return own == host or (site == "same-origin" and _known(own[1], hosts))
+
+
+def canonical(origin: str) -> tuple[str, str, int] | None:
+    """Return an origin as its scheme, its host and its port, so that origins that are equal as URLs are equal values:
+    in lower case, without a dot at the end of the host, addresses in their one spelling, with the port of the scheme.
+
+    None for ``null``, for another scheme than http and https, and for anything malformed.
+    """
+    scheme, separator, authority = origin.strip().partition("://")
+    parts = _split(authority) if separator else None
+    default = PORTS.get(scheme.lower())
+    if parts is None or default is None:
+        return None
+    name, port = parts
+    return scheme.lower(), name, default if port is None else port
+
+
+def _known(name: str, hosts: Collection[str]) -> bool:
+    return name in LOCAL_NAMES or name in hosts or is_address(name)
+
+
+def _split(authority: str) -> tuple[str, int | None] | None:
+    """Return the host of an authority, in lower case and without brackets, and its port; None if it is malformed."""
+    try:
+        parts = urlsplit(f"//{authority}")
+        name, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if not name or parts.path or parts.query or parts.fragment or "@" in authority:
+        return None
+    name = name.removesuffix(".")
+    try:
+        return str(ip_address(name)), port
+    except ValueError:
+        return (name, port) if name else None
