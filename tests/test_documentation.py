@@ -11,17 +11,11 @@ from pathlib import Path
 import pytest
 
 from broker.app.configuration import example
-from broker.app.counters import DAEMON
-from broker.app.wires import WIRES
-from broker.cluster.settings import COUNTERS as CLUSTER
-from broker.wires.counter import Counter
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 RECORDS = sorted(DOCS.glob("adr/[0-9]*.md"))
 PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("bench/**/*.md"), ROOT / "spark" / "README.md"]
-
-COUNTERS = [*DAEMON, *CLUSTER, *(counter for wire in WIRES for counter in wire.counters)]
 
 LINK = re.compile(r"(?<!!)\[[^]]*\]\(([^)\s]+)\)")
 
@@ -99,24 +93,6 @@ def test_the_shipped_configuration_has_the_examples_of_all_sections() -> None:
     assert (ROOT / "etc" / "elkobroker.toml").read_text() == example()
 
 
-def described_counters(text: str) -> set[str]:
-    """The names in the first column of tables. A name that begins with a dot is of the family of the name before it."""
-    found = set()
-    for row in re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE):
-        family = ""
-        for name in re.findall(r"`([\w.-]+)", row):
-            family = family if name.startswith(".") else name.partition(".")[0]
-            found.add(family + name if name.startswith(".") else name)
-    return found
-
-
-@pytest.mark.parametrize("counter", COUNTERS, ids=lambda counter: counter.name)
-def test_operations_describes_each_counter(counter: Counter) -> None:
-    described = {counter.name, f"WIRE_{counter.name.partition('_')[2]}"}
-    names = described_counters((DOCS / "operations.md").read_text())
-    assert described & (names | {name.partition(".")[0] for name in names})
-
-
 def test_pre_commit_runs_what_make_check_runs() -> None:
     assert re.findall(r"^ +entry: (.*)$", (ROOT / ".pre-commit-config.yaml").read_text(), re.MULTILINE) == [
         "make --no-print-directory check"
@@ -133,7 +109,7 @@ def modules(page: Path) -> set[str]:
     return {name for name in MODULE.findall(page.read_text()) if "NAME" not in name}
 
 
-@pytest.mark.parametrize("name", ["architecture.md", "operations.md", "glossary.md"])
+@pytest.mark.parametrize("name", ["architecture.md", "metrics.md", "glossary.md"])
 def test_modules_that_the_documentation_names_exist(name: str) -> None:
     found = modules(DOCS / name)
     assert found

@@ -1,7 +1,8 @@
-"""The example file and the tables of the documentation, from the declarations of the keys."""
+"""The example file and the lists of the documentation, from the declarations of the keys."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, get_args, get_origin
@@ -12,7 +13,7 @@ from broker.config.key import REQUIRED, Declared, Key, declared
 from broker.config.toml_lines import toml
 
 WIDTH = 120
-"""Columns of the example file."""
+"""Columns of the example file and of the lists."""
 
 HEAD = """# elkobroker: the configuration, with every key.
 #
@@ -80,42 +81,65 @@ def _said(each: Declared) -> str:
 
 
 def tables(sections: Iterable[tuple[str, attrs.AttrsInstance]]) -> str:
-    """Return the tables of the keys of sections, given by name and default values, as Markdown."""
-    return "\n".join(line for name, default in sections for line in _markdown(name, type(default)))
+    """Return the lists of the keys of sections, given by name and default values, as Markdown."""
+    seen: dict[str, str] = {}
+    return "\n".join(line for name, default in sections for line in _markdown(name, type(default), seen))
 
 
-def _markdown(name: str, table: type[attrs.AttrsInstance]) -> Iterator[str]:
-    yield f"### `[{name}]`"
+def _markdown(name: str, table: type[attrs.AttrsInstance], seen: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of a section. A key that an earlier section has, too, refers to that one; ``seen`` has these."""
+    yield from (f"### `[{name}]`", "", *_wrapped(_text(table)), "")
+    repeated: dict[str, list[str]] = {}
+    for place, item in _items("", table, False):
+        if (earlier := seen.setdefault(item, name)) != name:
+            repeated.setdefault(earlier, []).append(f"`{place}`")
+        else:
+            yield from _wrapped(item, "- ", "  ")
+    for earlier, places in repeated.items():
+        yield from _wrapped(f"as in `[{earlier}]`: {', '.join(places)}.", "- ", "  ")
     yield ""
-    yield _text(table)
-    yield ""
-    yield "| key | values | default | reload | meaning |"
-    yield "|---|---|---|---|---|"
-    yield from _rows("", table, False)
-    yield ""
 
 
-def _rows(here: str, table: type[attrs.AttrsInstance], reload: bool) -> Iterator[str]:
+def _items(here: str, table: type[attrs.AttrsInstance], reload: bool) -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of each key, and of those of the tables inside; ``reload`` holds for all of them."""
     for each in declared(table):
         place = f"{here}{each.name}"
         applies = reload or each.key.reload
+        if each.table is not None:
+            yield from _items(f"{place}.", each.table, applies)
+            continue
+        default = "" if each.default in (None, REQUIRED) or each.entry else f" = `{toml(each.default)}`"
+        about = ", ".join(filter(None, (_values(each), _at(each, applies))))
+        doc = _text(each.entry) if each.entry is not None else each.key.doc
+        yield place, f"`{place}{'[]' if each.entry else ''}`{default}{f' ({about})' if about else ''}: {doc}"
         if each.entry is not None:
-            yield f"| `{place}[]` | tables | | {_at(each, applies)} | {_text(each.entry)} |"
-            yield from _rows(f"{place}[].", each.entry, applies)
-        elif each.table is not None:
-            yield from _rows(f"{place}.", each.table, applies)
-        else:
-            default = "" if each.default in (None, REQUIRED) else f"`{toml(each.default)}`"
-            cells = place, _values(each), default, _at(each, applies), each.key.doc.replace("|", "\\|")
-            yield "| `{}` | {} | {} | {} | {} |".format(*cells)
+            yield from _items(f"{place}[].", each.entry, applies)
 
 
 def _at(each: Declared, applies: bool) -> str:
-    return "yes" if applies else "replaced" if each.key.replaceable else "no"
+    return "" if applies else "replaced at a reload" if each.key.replaceable else "restart"
 
 
 def _values(each: Declared) -> str:
-    return _type(each.type) if each.key.within is None else span(each.key)
+    """Return the values of a key, as far as its default and its text do not show them."""
+    if each.entry is not None:
+        return "tables"
+    if each.key.within is not None:
+        return span(each.key)
+    texts = re.findall(r'"(.+?)"', _type(each.type))
+    shown = all(text in each.key.doc for text in texts) if texts else each.default not in (None, REQUIRED)
+    return "" if shown else _type(each.type)
+
+
+def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def span(told: Key) -> str:
@@ -154,4 +178,4 @@ def _text(table: type) -> str:
 
 
 def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+    return _wrapped(text, "# ", "# ")

@@ -13,6 +13,7 @@ from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.app.counters import COUNTERS
+from broker.cluster.settings import COUNTERS as CLUSTER
 from broker.core.model import NotReady
 from broker.operate import metrics
 from broker.operate.metrics import CounterMetrics, LoopTimes, endpoints, render
@@ -165,14 +166,15 @@ def test_promtool_finds_nothing_wrong() -> None:
 
 def test_the_document_has_the_names_of_all_metrics() -> None:
     """Dashboards and alerts use the names: a change of one is a change of the interface."""
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \|", DOCUMENT.read_text(), re.MULTILINE)
-    named = {name: (kind, re.findall(r"`(\w+)`", labels)) for name, kind, labels in rows}
-    missing = []
-    for family in CounterMetrics(COUNTERS).families():
-        kind, labels = "gauge" if family.gauge else "counter", list(family.labels)
-        if named.get(family.name) != (kind, labels):
-            shown = ", ".join(f"`{label}`" for label in labels)
-            missing.append(f"| `{family.name}` | {kind} | {shown} | {family.help} |")
+    named: dict[str, list[str]] = {}
+    for head in re.findall(r"^- ((?:`elkobroker_\w+`|[^:])*?):", DOCUMENT.read_text(), re.MULTILINE):
+        labels = re.findall(r"`(\w+)`", " ".join(re.findall(r"\(([^)]*)\)", head)))
+        named.update((name, labels) for name in re.findall(r"elkobroker_\w+", head))
+    missing = [
+        f"- `{family.name}` ({', '.join(f'`{label}`' for label in family.labels)}): {family.help}"
+        for family in CounterMetrics(Documentation([*COUNTERS, *CLUSTER])).families()
+        if named.get(family.name) != list(family.labels)
+    ]
     assert not missing, "\n".join(missing)
     others = [metric for collected in everything()[1:4] for metric in collected if metric is not None]
     for metric in others:
