@@ -1,6 +1,6 @@
 """The profile "queue" of MTL: deliveries to readers, and answers to writers.
 
-Tests are named after the rows of the conformance list in docs/protocols/mtl.md.
+Tests are named after the rows of tests/contract/test_mtl_conformance.py.
 
 The file is longer than others: it has all tests of `broker.wires.mtl.profiles.queue_profile`.
 """

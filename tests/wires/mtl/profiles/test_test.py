@@ -1,6 +1,6 @@
 """The profile "test" of MTL: who gets what.
 
-Tests are named after the rows of the conformance list in docs/protocols/mtl.md.
+Tests are named after the rows of tests/contract/test_mtl_conformance.py.
 """
 
 from __future__ import annotations

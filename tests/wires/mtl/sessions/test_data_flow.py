@@ -1,6 +1,6 @@
 """The data flow of MTL: the answer to each command, dropped commands, and the order of output.
 
-Tests are named after the rows of the conformance list in docs/protocols/mtl.md.
+Tests are named after the rows of tests/contract/test_mtl_conformance.py.
 
 The file is longer than others: it has all tests of `broker.wires.mtl.sessions.data_flow`.
 """

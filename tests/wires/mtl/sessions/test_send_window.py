@@ -1,6 +1,6 @@
 """Windows: what an answer is the first one for, and when there is room.
 
-Tests are named after the rows of the conformance list in docs/protocols/mtl.md.
+Tests are named after the rows of tests/contract/test_mtl_conformance.py.
 """
 
 from __future__ import annotations
