@@ -1,8 +1,8 @@
 """The conversations that a document shows, and how they are held.
 
 A block marked ``elko`` is a conversation with a fresh server: ``NAME > TEXT`` is a line that a client sends, ``NAME <
-TEXT`` what it is told, ``NAME * TEXT`` what happens to its connection, ``* N s later`` time that goes by. The mark may
-be followed by settings of the listener.
+TEXT`` one that it receives, ``NAME * TEXT`` an event of its connection, ``* N s later`` time that goes by. The mark may
+be followed by settings of the listener. A line that begins with blanks continues the one before it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ CONNECTS = "connects to the listener "
 def blocks(document: str) -> list[tuple[str, str]]:
     """The settings and the text of each conversation."""
     text = (DOCUMENTS / document).read_text("utf-8")
-    return re.findall(r"^```elko *(.*?)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```elko *(.*?)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [(settings, re.sub(r"\n +", "", block)) for settings, block in found]
 
 
 def shown(block: str) -> list[str]:
