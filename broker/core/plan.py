@@ -106,7 +106,8 @@ class PlannedService:
     is at most ``miss_at_most``, a share. ``note`` is a sentence. ``report`` is the path of its section or page in the
     report, relative to the file of the plan; empty if the plan names none. ``schedule`` has the providers that are
     needed in each hour of the week, from Monday 00:00 UTC on, `UNKNOWN` beyond the horizon; empty if the plan has
-    none. ``record`` is the record of its bounds.
+    none. ``record`` is the record of its bounds. ``pool`` names the services that share servers, with one need for
+    all of them; it is empty if the service shares none.
     """
 
     name: str
@@ -124,6 +125,7 @@ class PlannedService:
     free: int = 0
     schedule: Sequence[int] = ()
     record: ScheduleRecord = ScheduleRecord()
+    pool: str = ""
 
     def wanted(self, at: float) -> int | None:
         """Return the providers that the schedule needs in the hour of a moment and in the next one, which a start
@@ -146,6 +148,13 @@ class Plan:
 
     made: float
     services: Mapping[str, PlannedService]
+
+    def sharing(self, name: str) -> list[str]:
+        """Return the services whose providers the plan of the service ``name`` counts: those of its pool, or itself."""
+        planned = self.services.get(name)
+        if planned is None or not planned.pool:
+            return [name]
+        return [each.name for each in self.services.values() if each.pool == planned.pool]
 
 
 @attrs.frozen

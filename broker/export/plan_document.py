@@ -52,6 +52,7 @@ class _Service(msgspec.Struct, frozen=True):
     report: str | None = None
     schedule: list[int | None] = []
     schedule_record: ScheduleRecord = ScheduleRecord()
+    pool: str | None = None
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -117,7 +118,7 @@ def _check_version(text: bytes) -> None:
 
 
 def _planned(row: _Service, made: float) -> PlannedService:
-    if len(row.service) > MAX_TEXT or len(row.note or "") > MAX_TEXT:
+    if any(len(text) > MAX_TEXT for text in (row.service, row.note or "", row.pool or "")):
         raise BadPlan(f"the plan has a text of more than {MAX_TEXT} characters")
     numbers = (row.providers_now, row.need_now, row.need_horizon, row.add, row.free)
     if any(number is not None and number < 0 for number in numbers):
@@ -141,6 +142,7 @@ def _planned(row: _Service, made: float) -> PlannedService:
         row.free or 0,
         array("i", (UNKNOWN if number is None else number for number in row.schedule)),
         row.schedule_record,
+        row.pool or "",
     )
 
 

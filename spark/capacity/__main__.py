@@ -39,7 +39,7 @@ from spark.capacity.tables.object_store import (
     need_bucket,
     sizes,
 )
-from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, Table
+from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_POOL_1H, GOLD_SERVICE_1H, Table
 from spark.capacity.tables.store import LOG, OutError, Tables, need_publishable
 from spark.capacity.tables.working_copy import LAKE, fill, is_newest, refresh
 from spark.capacity.utc import utc
@@ -283,7 +283,7 @@ def tables_of(out: Place, of_providers: Sequence[Table]) -> Iterator[Tables]:
         raise OutError(f"{out} has no plan yet: run the jobs first")
     with TemporaryDirectory(prefix="capacity-") as folder:
         tables = Tables(None, Path(folder))
-        fill(tables, out, last, [GOLD_PLAN, GOLD_SERVICE_1H])
+        fill(tables, out, last, [GOLD_PLAN, GOLD_SERVICE_1H, GOLD_POOL_1H])
         issued = what_if.last_issue(tables)
         fill(tables, out, last, [GOLD_FORECAST], issued.date())
         if sizes(out, [what_if.POLICY])[what_if.POLICY] is not None:

@@ -41,6 +41,7 @@ from spark.capacity.service import reliability as reliability_of
 from spark.capacity.service.balance import balance
 from spark.capacity.service.daily_jobs import each_service
 from spark.capacity.service.demand import LOOKBACK, service_load
+from spark.capacity.service.pools import Row, find_pools, of_members, planned, planned_rows, shared
 from spark.capacity.service.reliability import provider_days, reliability
 from spark.capacity.tables.lake import publish
 from spark.capacity.tables.object_store import ObjectFolder, Place
@@ -51,6 +52,7 @@ from spark.capacity.tables.schema import (
     GOLD_BALANCE_DAY,
     GOLD_FORECAST,
     GOLD_PLAN,
+    GOLD_POOL_1H,
     GOLD_PROVIDER_DAY,
     GOLD_SERVICE_1H,
     LEDGER,
@@ -215,9 +217,29 @@ class Pipeline:
         self._daily("load", GOLD_SERVICE_1H, hours, loads)
         days = each_service(tables, dates, provider_days, reliability_of.MEASURES)
         self._daily("reliable", GOLD_PROVIDER_DAY, dates, ((day, reliability(rows)) for day, rows in days))
+        self._pools(hours)
         shares = each_service(tables, dates, balance, balance_of.MEASURES)
         self._daily("balance", GOLD_BALANCE_DAY, dates, shares)
         return hours
+
+    def _pools(self, dates: Sequence[date]) -> None:
+        """Make the hours of services that share servers."""
+        tables = self._tables
+        pools = find_pools(tables, dates)
+        shared = [day for day in dates if pools[day]]
+        for day in dates:
+            if not pools[day]:
+                tables.drop_date(GOLD_POOL_1H, day)
+        if not shared:
+            return
+        loads = each_service(tables, shared, service_load, service_load_of.MEASURES, LOOKBACK, pools)
+        rows = ((day, self._of_members(day, rows, pools[day])) for day, rows in loads)
+        self._daily("pools", GOLD_POOL_1H, shared, rows)
+
+    def _of_members(self, day: date, rows: Sequence[Row], pools: Mapping[str, str]) -> list[dict[str, Any]]:
+        own = arrow_schema(GOLD_SERVICE_1H.schema)
+        made = pa.Table.from_pylist(list(rows), own).to_pylist()
+        return of_members(made, pools, self._tables.rows_of(GOLD_SERVICE_1H, day).to_pylist())
 
     def _daily(
         self, name: str, table: Table, dates: Sequence[date], made: Iterable[tuple[date, list[dict[str, Any]]]]
@@ -257,7 +279,7 @@ class Pipeline:
         tables, settings = self._tables, self._settings
         known = [day for day in tables.dates(GOLD_SERVICE_1H) if day >= (now - HISTORY).date()]
         assumed = settings.options.assumed
-        load = tables.read(GOLD_SERVICE_1H, known).persist()
+        load = planned(tables, known).persist()
         if assumed.named:
             assumed.need_services(row["service"] for row in load.select("service").distinct().collect())
         with self._progress.job("forecast") as step:
@@ -283,12 +305,8 @@ class Pipeline:
 
     def _shared(self) -> dict[str, int]:
         """Count the providers of each service that offered others on the same day, the last one."""
-        offers: dict[str, set[str]] = {}
-        for day in self._tables.dates(GOLD_PROVIDER_DAY)[-1:]:
-            rows = self._tables.rows_of(GOLD_PROVIDER_DAY, day)
-            for service, instance in zip(rows["service"].to_pylist(), rows["instance"].to_pylist(), strict=True):
-                offers.setdefault(instance, set()).add(service)
-        return dict(Counter(service for services in offers.values() if len(services) > 1 for service in services))
+        days = self._tables.dates(GOLD_PROVIDER_DAY)
+        return shared(self._tables, days[-1]) if days else {}
 
     def _document(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         """Make plan.json of this run, with its inputs."""
@@ -313,10 +331,8 @@ class Pipeline:
             for table in (GOLD_PROVIDER_DAY, GOLD_BALANCE_DAY, EVALUATION, SILVER_SIGNS, SILVER_SET_BACK):
                 days = [day for day in tables.dates(table) if day >= since.date()]
                 rows[table.name] = [row for day in days for row in tables.rows_of(table, day).to_pylist()]
-            hours = [
-                tables.rows_of(GOLD_SERVICE_1H, day) for day in tables.dates(GOLD_SERVICE_1H) if day >= since.date()
-            ]
-            empty = arrow_schema(GOLD_SERVICE_1H.schema).empty_table()
+            hours = [planned_rows(tables, day) for day in tables.dates(GOLD_SERVICE_1H) if day >= since.date()]
+            empty = arrow_schema(GOLD_POOL_1H.schema).empty_table()
             rows[GOLD_SERVICE_1H.name] = RowsByService(pa.concat_tables([empty, *hours]))
             told = tables.rows_of(GOLD_FORECAST, now.date())
             rows[GOLD_FORECAST.name] = RowsByService(told.filter(pc.equal(told["issued"], _moment(now))))

@@ -32,8 +32,8 @@ def service(name: str, **members: Any) -> dict[str, Any]:
         "odds_week": {"week_ahead": 0.03, "said": 0.04, "trials": 2, "missed": 0},
         "schedule_record": {"hours": 336, "missed": 1, "weeks": 2, "weeks_missed": 1, "saved": 0.3},
         "bound": {"trials": 16, "missed": 0, "miss_at_most": 0.17, "hours_ahead": 168},
-        "erlangs": None, "service_s": None, "shared_providers": 0, "cost_now": None, "cost_needed": None, "note": "",
-        "report": None, "schedule": [None] * 168,
+        "erlangs": None, "service_s": None, "shared_providers": 0, "pool": None, "cost_now": None, "cost_needed": None,
+        "note": "", "report": None, "schedule": [None] * 168,
     }  # fmt: skip
     if add := members.get("add", 0):
         known["state"] = "below policy"

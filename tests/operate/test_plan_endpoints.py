@@ -130,6 +130,16 @@ def test_an_autoscaler_scales_in_only_if_it_says_so() -> None:
     assert site.get("/v1/plan/bank/replicas?scale_in=true")["replicas"] == 1
 
 
+def test_an_autoscaler_counts_the_servers_of_a_pool_once() -> None:
+    farm = ApiFarm()
+    planned = [attrs.evolve(scheduled(farm, 1), name=name, pool="bank") for name in ("bank", "shop")]
+    site = Site(plan_endpoints.plan_endpoints(Current(farm, *planned), farm.registry, farm.clock))
+    farm.join("a", "bank", "shop")
+    farm.join("b", "shop")
+    farm.join("c", "other")
+    assert [site.get(f"/v1/plan/{name}/replicas")["has"] for name in ("bank", "shop")] == [2, 2]
+
+
 def test_an_autoscaler_gets_no_number_from_an_old_plan_or_of_an_unknown_service() -> None:
     farm = ApiFarm()
     current = Current(farm, scheduled(farm, 1), PlannedService("free", Verdict.UNKNOWN, 1, None, None, None, None))

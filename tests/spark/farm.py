@@ -1,7 +1,7 @@
 """Journals made by hand: a few records of a broker's start, as ingest hands them on."""
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,10 +105,11 @@ def each(
     day: date = DAY,
     lookback: int = 0,
     limits: Limits = LIMITS,
+    pools: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Do a daily job with all services."""
+    """Do a daily job with all services, or with all pools."""
     folder = Path(files[0]).parent
-    return list(do(job, measures, day, day - timedelta(days=lookback), files, Share(0, 1), folder, limits))
+    return list(do(job, measures, folder, day, day - timedelta(days=lookback), files, Share(0, 1), pools, limits))
 
 
 def put_dates(tables: Tables, table: Table, rows: Iterable[dict[str, Any]]) -> None:

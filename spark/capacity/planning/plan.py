@@ -7,8 +7,8 @@ Rules:
   bound. An hour of an exclusion is no peak.
 - The providers run out in the first hour whose need is more than there are now: at the earliest by the bound of that
   hour, as expected by its p50. So a service is short by its need of now just where that first hour is ``now``.
-- An instance that offers several services lends its full load to each of them. Such needs do not add up; the plan says
-  how many of the providers are shared.
+- Services that share servers have one need, made of the hours of all their servers (`service/pools.py`), and one state.
+  A service of them whose own servers are overloaded is so, whatever the others have to spare.
 
 A service's plan is plain Python on a few hundred numbers; Spark only brings them together, service by service.
 
@@ -40,7 +40,7 @@ from spark.capacity.planning.forecast import full_hour
 from spark.capacity.planning.needs import MOST_ERLANGS, POLICY_COLUMNS, Needs, State, service_needs, several, state_of
 from spark.capacity.planning.peak_bound import A_WEEK
 from spark.capacity.planning.policy import Assumptions, Policy
-from spark.capacity.tables.schema import GOLD_PLAN, ODDS, PEAKS
+from spark.capacity.tables.schema import GOLD_PLAN, ODDS, OWN_PEAK, OWN_PROVIDERS, PEAKS
 
 WEEK = timedelta(weeks=1)
 
@@ -112,6 +112,7 @@ HOUR = 3600.0
 NO_FULL_LOAD = "full_load is not set for this service: nothing is claimed about its capacity"
 GONE = "no provider was there in the last full hour"
 RUNS_OUT = "the bound needs more providers than there are now"
+POOLED = "the numbers are those of all servers that it shares with other services, the same for each (pool {!r})"
 SEVERAL = "providers handle several requests at a time: Erlang's formula is not used"
 
 
@@ -158,11 +159,12 @@ def plan(
 ) -> DataFrame:
     """Return the rows of gold_plan for the forecasts that were issued at ``now``.
 
-    ``load`` is gold_service_1h; ``shared`` tells how many providers of a service offer others as well.
+    ``load`` is gold_service_1h, or gold_pool_1h; ``shared`` tells how many providers of a service offer others as well.
     """
     issued, of_others = full_hour(now), dict(shared or {})
     columns = ("full_load", "providers_mean", *PEAKS, "requests", "service_s", "in_flight", "observed_s")
-    known = load.where(F.col("h") < F.lit(issued)).select("service", "h", *columns)
+    pooled = [name for name in ("pool", OWN_PROVIDERS, OWN_PEAK) if name in load.columns]
+    known = load.where(F.col("h") < F.lit(issued)).select("service", "h", *columns, *pooled)
     told = forecasts.where(F.col("issued") == F.lit(issued))
 
     def of_service(steps: pd.DataFrame, hours: pd.DataFrame) -> pd.DataFrame:
@@ -210,10 +212,13 @@ def plan_service(
     busy, need = needs.busy(bound), needs.of(bound)
     known = sum(finest(row) is not None for row in hours)
     state = state_of(needs, providers, demand if last else None, highest, bound, known)
+    if needs.overloads(options.grown * (last.get(OWN_PEAK) or 0.0), round(last.get(OWN_PROVIDERS) or providers)):
+        state = State.OVERLOADED
     notes = [
         NO_FULL_LOAD if full_load is None else None,
         GONE if not providers else None,
         RUNS_OUT if providers and need is not None and need > providers else None,
+        POOLED.format(last["pool"]) if last.get("pool") else None,
         SEVERAL if erlangs is not None and several(erlangs, there) else None,
         first["flag"] or None,
     ]
@@ -247,6 +252,7 @@ def plan_service(
         "erlangs": erlangs,
         "service_s": last.get("service_s"),
         **{name: first.get(name) for name in ODDS},
+        "pool": last.get("pool"),
         "note": "; ".join(note for note in notes if note),
     }
 

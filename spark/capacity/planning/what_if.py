@@ -24,6 +24,7 @@ import pyarrow.parquet
 from spark.capacity.planning.forecast import bounds, finest_peaks, full_hour
 from spark.capacity.planning.plan import Options, plan_service
 from spark.capacity.planning.policy import Assumptions, read_assumptions
+from spark.capacity.service.pools import planned_rows, pools_of
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     GOLD_FORECAST,
@@ -62,7 +63,7 @@ def needed(wanted: Sequence[str]) -> list[Table]:
 
 
 def removed(tables: Tables, issued: datetime, wanted: Sequence[str]) -> dict[str, int]:
-    """Count the providers of each service, up in the last full hour, that match one of ``KIND=VALUE``.
+    """Count the providers of each service, or of its pool, up in the last full hour, that match one of ``KIND=VALUE``.
 
     Raises `QuestionError` where none of them matches: a name with a typing error must not look like an answer.
     """
@@ -83,7 +84,11 @@ def removed(tables: Tables, issued: datetime, wanted: Sequence[str]) -> dict[str
         if not mine:
             raise QuestionError(f"no provider that was up in the last full hour has {kind}={value}")
         gone |= mine
-    return dict(Counter(service for service, _ in gone))
+    pools = pools_of(tables, since.date())
+    of_pool = {(pools.get(service, service), instance) for service, instance in gone}
+    count = Counter(pool for pool, _ in of_pool)
+    services = {service for service, _ in names}
+    return {service: count[pool] for service in services if count[pool := pools.get(service, service)]}
 
 
 def _matches(instance: str, kind: str, value: str) -> bool:
@@ -146,10 +151,9 @@ def last_issue(tables: Tables) -> datetime:
 
 def _hours(tables: Tables, issued: datetime, days: int = 91) -> Iterable[Row]:
     first: date = (issued - timedelta(days=days)).date()
-    table: Table = GOLD_SERVICE_1H
-    for day in tables.dates(table):
+    for day in tables.dates(GOLD_SERVICE_1H):
         if first <= day <= issued.date():
-            yield from (row for row in tables.rows_of(table, day).to_pylist() if row["h"] < issued)
+            yield from (row for row in planned_rows(tables, day).to_pylist() if row["h"] < issued)
 
 
 def _by_service(rows: Iterable[Row]) -> dict[str, list[Row]]:

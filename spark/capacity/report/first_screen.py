@@ -9,7 +9,7 @@ import attrs
 
 from spark.capacity.planning.needs import State
 from spark.capacity.report.chart import Outlook, outlook
-from spark.capacity.report.row_values import number_of, time_of
+from spark.capacity.report.row_values import number_of, text_of, time_of
 from spark.capacity.report.service_rows import (
     Misses,
     Odds,
@@ -156,5 +156,5 @@ def pooled(services: Sequence[ServiceRows], name: str = "odds") -> Pooled:
 
 
 def sharing(services: Sequence[ServiceRows]) -> int:
-    """Return the number of services some of whose providers offer other services as well."""
-    return sum(bool(number_of(service.plan, "shared_providers")) for service in services)
+    """Return the number of services that share servers with others, and so a need."""
+    return sum(text_of(service.plan, "pool") is not None for service in services)

@@ -23,7 +23,8 @@ Rules:
 | `odds` | of a peak above the bound on the next day; `said` on average on `trials` past days, `missed` with one |
 | `odds_week` | the same of the next week |
 | `schedule_record` | `missed` of `hours`, and `weeks_missed` of `weeks`, had a peak above the bound of the hour |
-| `shared_providers` | providers that offer other services as well: such needs do not add up |
+| `shared_providers` | providers that offer other services as well |
+| `pool` | pool of these services, by the name of the first: its services have one need, in the row of each; else null |
 | `policy` | the policy that decided: its pattern, headroom, target, spares, failures, limits and cost of a provider |
 | `cost_now`, `cost_needed` | of `providers_now` and `need_horizon`, where the policy has a cost |
 | `report` | the section or page of the report on the service: a path relative to this file |
@@ -135,6 +136,7 @@ def _service(row: Row, steps: Sequence[Row], report: str | None) -> dict[str, An
         },
         **{name: _number(row[name]) for name in ("erlangs", "service_s")},
         "shared_providers": row["shared_providers"],
+        "pool": row["pool"],
         "cost_now": cost_now(row),
         "cost_needed": None if cost is None or row["need_horizon"] is None else cost * row["need_horizon"],
         "note": row["note"],

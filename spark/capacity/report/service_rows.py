@@ -227,19 +227,27 @@ def cost_now(plan: Row) -> float | None:
 
 
 def totals(plans: Iterable[Row]) -> list[StateTotal]:
-    """Return the total of each state, the worst first."""
+    """Return the total of each state, the worst first. The providers of a pool count once, in its worst state."""
     of_state: dict[State, list[Row]] = {state: [] for state in State}
     for plan in plans:
         of_state[planned_state(plan)].append(plan)
-    return [_total(state, mine) for state, mine in of_state.items()]
+    counted = set[str]()
+    return [_total(state, mine, counted) for state, mine in of_state.items()]
 
 
-def _total(state: State, plans: Sequence[Row]) -> StateTotal:
+def _total(state: State, plans: Sequence[Row], counted: set[str]) -> StateTotal:
+    """Return the total of a state; the pools that are ``counted`` are left out, and its pools are added to them."""
+    once = []
+    for plan in sorted(plans, key=lambda plan: -(number_of(plan, "add") or 0)):
+        pool = text_of(plan, "pool")
+        if pool is None or pool not in counted:
+            once.append(plan)
+        counted |= {pool} if pool is not None else set()
     now, add, free = (
-        sum(int(number_of(plan, name) or 0) for plan in plans) for name in ("providers_now", "add", "free")
+        sum(int(number_of(plan, name) or 0) for plan in once) for name in ("providers_now", "add", "free")
     )
-    costs = [cost for plan in plans if (cost := cost_now(plan)) is not None]
-    return StateTotal(state, len(plans), now, add, free, sum(costs) if costs and len(costs) == len(plans) else None)
+    costs = [cost for plan in once if (cost := cost_now(plan)) is not None]
+    return StateTotal(state, len(plans), now, add, free, sum(costs) if costs and len(costs) == len(once) else None)
 
 
 def missed_before(row: Row) -> Misses | None:

@@ -98,6 +98,7 @@ class PlanFacts:
     policy: Policy
     shared: float
     """Providers that offer other services as well."""
+    pool: str | None
     note: str | None
 
 
@@ -224,6 +225,7 @@ def _plan_facts(service: ServiceRows) -> PlanFacts:
         limit_of(plan),
         policy_of(plan),
         number_of(plan, "shared_providers") or 0,
+        text_of(plan, "pool"),
         text_of(plan, "note"),
     )
 

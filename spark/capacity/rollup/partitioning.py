@@ -89,8 +89,8 @@ def _first(group: Iterable[Pair]) -> tuple[str, str]:
     return min((pair.service, pair.instance) for pair in group)
 
 
-def _joined(pairs: Iterable[Pair]) -> list[list[Pair]]:
-    """Put the pairs together that share a registration or an instance."""
+def connected(keys: Iterable[tuple[object, object]]) -> dict[object, object]:
+    """Return for each key of the pairs one of the keys that they connect it with, the same for all of these."""
     leads: dict[object, object] = {}
 
     def lead(key: object) -> object:
@@ -100,12 +100,20 @@ def _joined(pairs: Iterable[Pair]) -> list[list[Pair]]:
             key = leads[key]
         return key
 
-    keys = [((*pair[:4],), (pair.service, pair.instance), pair) for pair in pairs]
-    for registration, instance, _ in keys:
-        leads[lead(registration)] = lead(instance)
+    for one, other in keys:
+        leads[lead(one)] = lead(other)
+    return {key: lead(key) for key in leads}
+
+
+def _joined(pairs: Iterable[Pair]) -> list[list[Pair]]:
+    """Put the pairs together that share a registration or an instance."""
+    pairs = list(pairs)
+    registrations: list[tuple[object, ...]] = [(*pair[:4],) for pair in pairs]
+    instances = ((pair.service, pair.instance) for pair in pairs)
+    lead = connected(zip(registrations, instances, strict=True))
     groups: dict[object, list[Pair]] = {}
-    for registration, _, pair in keys:
-        groups.setdefault(lead(registration), []).append(pair)
+    for registration, pair in zip(registrations, pairs, strict=True):
+        groups.setdefault(lead[registration], []).append(pair)
     return list(groups.values())
 
 

@@ -5,6 +5,8 @@ Rules:
 - What fits into one bin stays in memory. More is written into a temporary file, and read again bin by bin.
 - A bin is looked at in slices of some instances: many that were there for a short time have few rows and large grids.
 - Results do not depend on the division, except for the last bits of sums.
+- Services of one pool may be read as one, which has the name of the pool; of an instance with several of them each
+  window counts once, that of the longest time up with a known load.
 """
 
 from collections import Counter, defaultdict
@@ -100,6 +102,16 @@ class Source:
     width: int
     """The number of five minutes."""
     share: Share
+    pools: Mapping[str, str] | None = None
+    """The pool of each service that is read, where pools are read in place of services."""
+
+    def named(self, batch: pa.RecordBatch) -> tuple[Ints, list[str]]:
+        """Return the number of each row's service or pool among the names, which may repeat; -1 for a row of none."""
+        service, names = codes(batch["service"])
+        if self.pools is None:
+            return service, names
+        known = np.array([name in self.pools for name in names] + [False])
+        return np.where(known[service], service, -1), [self.pools.get(name, "") for name in names]
 
 
 def services(source: Source, folder: Path, limits: Limits = LIMITS) -> Iterator[Service]:
@@ -146,8 +158,9 @@ def _count(source: Source) -> Counter[str]:
     """Count the rows of each service of the share."""
     found = Counter[str]()
     for batch in batches(source.files, ("service",)):
-        service, names = codes(batch["service"])
-        found.update(dict(zip(names, np.bincount(service + 1, minlength=len(names) + 1)[1:].tolist(), strict=True)))
+        service, names = source.named(batch)
+        for name, count in zip(names, np.bincount(service + 1, minlength=len(names) + 1)[1:].tolist(), strict=True):
+            found[name] += count
     return Counter({name: count for name, count in found.items() if count and source.share.has(name)})
 
 
@@ -156,7 +169,7 @@ def _cut(source: Source, bins: Mapping[str, range]) -> Iterator[tuple[int, pa.Re
     number_of = {name: number for number, name in enumerate(sorted(bins))}
     columns = {name: name.removeprefix(SUM) for name in source.measures}
     for batch in batches(source.files, ("service", "instance", "w", *columns.values())):
-        (service, names), (instance, instances) = codes(batch["service"]), codes(batch["instance"])
+        (service, names), (instance, instances) = source.named(batch), codes(batch["instance"])
         place = (micros(batch["w"]) - source.begin) // FIVE_MINUTES
         # The last item is for rows without a name, whose number is -1.
         of = [bins.get(name, range(0)) for name in names] + [range(0)]
@@ -195,11 +208,21 @@ class _Bin:
         self._order = np.lexsort((rank[instance], service))
         self._place = rows["place"].to_numpy()
         self._values = {name: pc.fill_null(rows[name], np.nan).to_numpy() for name in source.measures}
+        if source.pools is not None:
+            self._order = self._once(service, rank[instance])
         service, instance = service[self._order], instance[self._order]
         another = np.append(True, (np.diff(service) != 0) | (np.diff(instance) != 0))[: len(service)]
         self._begins = np.flatnonzero(another)
         """The first row of each instance."""
         self._service, self._instance = service[self._begins], instance[self._begins]
+
+    def _once(self, service: Ints, instance: Ints) -> Ints:
+        """Return the order of the rows with one row for each window of an instance."""
+        known = np.where(np.isnan(self._values["load_mean"]), 0.0, self._values["up_s"])
+        order = np.lexsort((-known, self._place, instance, service))
+        keys = np.stack([service, instance, self._place])[:, order]
+        made: Ints = order[np.append(True, (np.diff(keys) != 0).any(axis=0))[: len(order)]]
+        return made
 
     def services(self) -> Iterator[Service]:
         """Return the services, all of which are small."""

@@ -3,7 +3,7 @@
 Their rows come back to the driver, which writes them: there is one for each service's hour, and each provider's day.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
 from math import ceil
 from pathlib import Path
@@ -19,9 +19,15 @@ Job = Callable[[Service, date], Iterable[dict[str, Any]]]
 
 
 def each_service(
-    tables: Tables, dates: Sequence[date], job: Job, measures: Sequence[str], lookback: timedelta = timedelta()
+    tables: Tables,
+    dates: Sequence[date],
+    job: Job,
+    measures: Sequence[str],
+    lookback: timedelta = timedelta(),
+    pools: Mapping[date, Mapping[str, str]] | None = None,
 ) -> Iterator[tuple[date, list[dict[str, Any]]]]:
-    """Do a job with each service on each date; a grid has the measures of that date and of some days before it.
+    """Do a job with each service on each date, or with each of the pools of that date; a grid has the measures of that
+    date and of some days before it.
 
     A service is never divided between tasks. A core has one task for a date at most, since each reads all rows.
     """
@@ -36,10 +42,11 @@ def each_service(
             first = day - lookback
             days = [first + timedelta(days=number) for number in range(lookback.days + 1)]
             files = [str(path) for one in days for path in tables.files(SILVER_PROVIDER_5M, one)]
-            tasks += [(day, first, files, Share(number, shares)) for number in range(shares)]
+            mine = None if pools is None else pools[day]
+            tasks += [(day, first, files, Share(number, shares), mine) for number in range(shares)]
         made: dict[date, list[dict[str, Any]]] = {day: [] for day in some}
         work = context.parallelize(tasks, len(tasks))
-        done = work.flatMap(lambda task: ((task[0], row) for row in do(job, measures, *task, folder)))
+        done = work.flatMap(lambda task: ((task[0], row) for row in do(job, measures, folder, *task)))
         for day, row in done.collect():
             made[day].append(row)
         yield from made.items()
@@ -48,14 +55,15 @@ def each_service(
 def do(
     job: Job,
     measures: Sequence[str],
+    folder: Path,
     day: date,
     first: date,
     files: Sequence[str],
     share: Share,
-    folder: Path,
+    pools: Mapping[str, str] | None = None,
     limits: Limits = LIMITS,
 ) -> Iterator[dict[str, Any]]:
-    """Do a job with a share of the services; a task of Spark."""
+    """Do a job with a share of the services or pools; a task of Spark."""
     begin = midnight(first)
-    source = Source(files, measures, begin, (midnight(day) + DAY - begin) // FIVE_MINUTES, share)
+    source = Source(files, measures, begin, (midnight(day) + DAY - begin) // FIVE_MINUTES, share, pools)
     return (row for service in services(source, folder, limits) for row in job(service, day))

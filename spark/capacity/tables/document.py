@@ -30,6 +30,7 @@ PURPOSES = {
     "unknown_members": "members of records that this version does not have",
     "silver_provider_5m": "five-minute windows of each provider",
     "gold_service_1h": "hours of each service",
+    "gold_pool_1h": "hours of all servers of services that share some, under each of these services",
     "gold_provider_day": "reliability of each provider on a day",
     "gold_balance_day": "how evenly the load of a service lay on its providers on a day",
     "gold_forecast": "demand of the hours to come, by the run that forecast it",
@@ -198,7 +199,10 @@ MEANINGS = {
     "providers_most": ("providers", "largest number of providers, by the policy; null: no limit"),
     "cost": ("", "cost of a provider, by the policy"),
     "erlangs": ("requests", "mean number of requests in service in the last full hour"),
-    "shared_providers": ("providers", "providers that offer other services as well: needs do not add up"),
+    "shared_providers": ("providers", "providers that offer other services as well"),
+    "pool": ("", "pool of services that share servers, by the name of the first; null: it shares none"),
+    "own_providers": ("providers", "mean number of the providers of the service itself"),
+    "own_peak": ("as reported", "finest peak of the loads of these"),
     "note": ("", "a restriction of the plan, as a sentence"),
     "horizon_h": ("h", "hours of the forecast that are over and known"),
     "mape": ("share", "mean absolute error of p50 by the mean demand"),
@@ -227,8 +231,14 @@ OF_TABLE = {
     ("bronze_pairs", "load"): ("as reported", "load that was reported last"),
     ("bronze_pairs", "full_load"): ("as reported", "full load that was reported last"),
     ("silver_provider_5m", "in_flight"): ("requests", "mean of the numbers that it reported"),
-    ("gold_service_1h", "in_flight"): ("requests", "mean number of requests that all providers were handling"),
-    ("gold_service_1h", "observed_s"): ("s", "time for which the broker was up; requests are those of that time"),
+    **{
+        (name, column): told
+        for name in ("gold_service_1h", "gold_pool_1h")
+        for column, told in {
+            "in_flight": ("requests", "mean number of requests that all providers were handling"),
+            "observed_s": ("s", "time for which the broker was up; requests are those of that time"),
+        }.items()
+    },
     ("gold_plan", "state"): (
         "",
         "overloaded, no N+1, below policy, can free, enough, too little history or unknown",

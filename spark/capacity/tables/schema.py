@@ -264,32 +264,30 @@ which the provider was not up all the time, or its load not known (`rollup/minut
 `requests` and `errors` are its reports for that time. Of `timed` requests the latency is known: `busy_s` is the
 sum of their service times in seconds. `in_flight` is the mean number of requests that it reported to be handling."""
 
-GOLD_SERVICE_1H = Table(
-    "gold_service_1h",
-    columns(
-        date="date",
-        service="string",
-        h="timestamp",
-        demand_mean="double",
-        demand_p95="double",
-        demand_max="double",
-        demand_peak="double",
-        capacity="double",
-        full_load="double",
-        providers_mean="double",
-        providers_min="long",
-        util="double",
-        cov="double",
-        max_mean="double",
-        gini="double",
-        requests="long",
-        errors="long",
-        service_s="double",
-        in_flight="double",
-        observed_s="double",
-    ),
-    dated=True,
-)
+OF_HOUR = {
+    "date": "date",
+    "service": "string",
+    "h": "timestamp",
+    "demand_mean": "double",
+    "demand_p95": "double",
+    "demand_max": "double",
+    "demand_peak": "double",
+    "capacity": "double",
+    "full_load": "double",
+    "providers_mean": "double",
+    "providers_min": "long",
+    "util": "double",
+    "cov": "double",
+    "max_mean": "double",
+    "gini": "double",
+    "requests": "long",
+    "errors": "long",
+    "service_s": "double",
+    "in_flight": "double",
+    "observed_s": "double",
+}
+
+GOLD_SERVICE_1H = Table("gold_service_1h", columns(**OF_HOUR), dated=True)
 """A service's hour, which starts at `h`. `demand_p95` and `demand_max` are of its five-minute windows, `demand_peak` is
 of its highest minute, and never less than `demand_max` (`service/demand.py`).
 
@@ -297,6 +295,16 @@ of its highest minute, and never less than `demand_max` (`service/demand.py`).
 `in_flight` the mean number of requests that all providers together were handling, where they report that;
 `observed_s` the seconds of the hour for which the broker was up, null in an older table: requests are those of that
 time."""
+
+OWN_PROVIDERS, OWN_PEAK = "own_providers", "own_peak"
+
+GOLD_POOL_1H = Table(
+    "gold_pool_1h", columns(**OF_HOUR, pool="string", **{OWN_PROVIDERS: "double", OWN_PEAK: "double"}), dated=True
+)
+"""An hour of all servers of a pool together, for each service of it: services that share servers (`service/pools.py`).
+
+`pool` is the name of the pool. `own_providers` and `own_peak` are the mean number of the service's own providers and
+the finest peak of their loads."""
 
 PEAKS = ("demand_peak", "demand_max", "demand_mean")
 """Columns of an hour that tell its peak, the finest first. An older table has no `demand_peak`."""
@@ -435,6 +443,7 @@ GOLD_PLAN = Table(
         service_s="double",
         **ODDS,
         shared_providers="long",
+        pool="string",
         note="string",
     ),
     dated=True,
@@ -448,8 +457,8 @@ highest load of the last day, and the load of `known_hours` hours is known. `gro
 peaks, as a share of them, from `trend_level` on, and `exhaust_trend` the week in which it makes the providers of now
 too few, within 13. `weekly_peaks` are those of the 13 weeks before the plan, oldest first. `demand_now` is the highest
 minute of the last full hour, `demand_mean` its mean. `erlangs` is the mean number of requests in service in that hour,
-where providers report requests. So many `shared_providers` offer other services as well: their full load counts in
-each, and needs do not add up."""
+where providers report requests. So many `shared_providers` offer other services as well. Then `pool` is the name of the
+pool of these services, and the numbers of the row are those of its union: the same in the row of each of them."""
 
 EVALUATION = Table(
     "evaluation",
@@ -488,6 +497,7 @@ TABLES = {
         UNKNOWN_MEMBERS,
         SILVER_PROVIDER_5M,
         GOLD_SERVICE_1H,
+        GOLD_POOL_1H,
         GOLD_PROVIDER_DAY,
         GOLD_BALANCE_DAY,
         GOLD_FORECAST,

@@ -44,10 +44,10 @@ from spark.capacity.tables.schema import (
 LOCK, LOG = ".lock", ".spark.log"
 """Files of a directory that holds no tables yet: the lock of the run, and the output of Java in the last one."""
 
-LAYOUT = 5
+LAYOUT = 6
 """The version of the tables; another number makes the next run compute the derived ones again from bronze. 1: before
 `awaited_s`, `demand_max` and the sums of requests; 2: before forecasts, plans and evaluations were dated; 3: before
-bronze was sorted; 4: before pairs had their last records."""
+bronze was sorted; 4: before pairs had their last records; 5: before services that share servers had common hours."""
 
 SURVEYED = 5
 """The first layout whose files of bronze are sorted, have times in their runs, and pairs with their last records beside
@@ -59,7 +59,7 @@ ISSUED = (GOLD_FORECAST, GOLD_PLAN)
 FILES = 8
 """Most files of a date that Spark writes: as many tasks work on it."""
 
-DERIVED = ("silver_*", "gold_service_1h", "gold_provider_day", "gold_balance_day")
+DERIVED = ("silver_*", "gold_service_1h", "gold_pool_1h", "gold_provider_day", "gold_balance_day")
 """The tables that are made of bronze date by date."""
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from spark.capacity.planning.plan import GONE, NO_FULL_LOAD, RUNS_OUT, SEVERAL, Options, plan
 from spark.capacity.planning.policy import Assumptions, Policy
-from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN
+from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PLAN, GOLD_POOL_1H
 from tests.spark.hours import hour, row, table
 
 NOW = 10
@@ -84,6 +84,30 @@ def planned(spark, options=AT, **members):
     rows = job.collect()
     assert len({row_["service"] for row_ in rows}) == len(rows)
     return {row_["service"]: row_ for row_ in rows}
+
+
+def pooled(service: str, own_peak: float, own_providers: float) -> dict[str, object]:
+    """A service of a pool of four servers whose highest load was 300, at a full load of 100."""
+    known = {"date": hour(NOW - 1).date(), "service": service, "h": hour(NOW - 1), "demand_mean": 250.0, "pool": "a"}
+    known |= {"demand_peak": 300.0, "providers_mean": 4.0, "full_load": 100.0}
+    return known | {"own_peak": own_peak, "own_providers": own_providers}
+
+
+def test_services_that_share_servers_have_one_need(spark):
+    hours = [pooled("a", 180.0, 2.0), pooled("b", 210.0, 2.0), {**pooled("c", 1.0, 1.0), "pool": None, "service": "c"}]
+    load = spark.createDataFrame(
+        [tuple(row.get(name) for name in GOLD_POOL_1H.schema.names) for row in hours], GOLD_POOL_1H.schema
+    )
+    forecasts = spark.createDataFrame([one for name in "abc" for one in told(name, [330.0])], GOLD_FORECAST.schema)
+    rows = {row_["service"]: row_ for row_ in plan(load, forecasts, hour(NOW), AT).collect()}
+    # 330 / 70, rounded up, and two.
+    assert {(rows[name]["providers_now"], rows[name]["need_horizon"], rows[name]["add"]) for name in "ab"} == {
+        (4, 7, 3)
+    }
+    assert [rows[name]["pool"] for name in "abc"] == ["a", "a", None]
+    assert "pool 'a'" in rows["b"]["note"]
+    # The servers of the pool carry its load; those of b alone do not carry theirs.
+    assert [rows[name]["state"] for name in "ab"] == ["too little history", "overloaded"]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,14 @@ from spark.capacity.__main__ import main
 from spark.capacity.planning import what_if
 from spark.capacity.planning.plan import Options, plan_service
 from spark.capacity.planning.policy import Assumptions, read_assumptions
-from spark.capacity.tables.schema import BRONZE_RECORDS, GOLD_FORECAST, GOLD_PLAN, GOLD_SERVICE_1H, SILVER_PROVIDER_5M
+from spark.capacity.tables.schema import (
+    BRONZE_RECORDS,
+    GOLD_FORECAST,
+    GOLD_PLAN,
+    GOLD_POOL_1H,
+    GOLD_SERVICE_1H,
+    SILVER_PROVIDER_5M,
+)
 from spark.capacity.tables.store import Tables
 from tests.spark.farm import put_dates
 from tests.spark.hours import hour
@@ -65,6 +72,17 @@ def test_a_host_that_goes_takes_its_providers_along(tables):
     assert (other["providers_now"], other["add"], other["state"]) == (2, 2, "no N+1")
     with pytest.raises(what_if.QuestionError, match="named by endpoint, host, label"):
         what_if.removed(tables, hour(NOW), ["name=x"])
+
+
+def test_a_provider_of_several_services_goes_once_from_their_pool(tables):
+    load = {"date": hour(NOW).date(), "h": hour(NOW - 1), "providers_mean": 5.0, "full_load": 50.0, "demand_mean": 90.0}
+    put_dates(tables, GOLD_POOL_1H, [{**load, "service": name, "pool": "api"} for name in ("api", "web")])
+    shared = {"date": hour(NOW).date(), "up_s": 300.0, "w": hour(NOW - 1)}
+    windows = tables.rows_of(SILVER_PROVIDER_5M, hour(NOW).date()).to_pylist()
+    more = [{**shared, "service": "api", "instance": f"10.0.0.{number}:80"} for number in (1, 2, 9)]
+    put_dates(tables, SILVER_PROVIDER_5M, [*windows, *more])
+    assert what_if.removed(tables, hour(NOW), ["host=10.0.0.1", "host=10.0.0.9"]) == {"api": 2, "web": 2}
+    assert asked(tables, without={"web": 2})["providers_now"] == 3
 
 
 def test_a_label_is_that_of_the_records(tables):

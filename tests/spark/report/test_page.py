@@ -533,13 +533,15 @@ def test_the_record_of_the_bound_says_how_far_ahead_it_looked(hours_ahead, said)
         assert f"1 of 12, {said} ahead; 95 %: at most 34 %" in text(section(page, own))
 
 
-def test_services_that_share_providers_are_told_that_needs_do_not_add_up(page):
-    shared = parsed(render({"gold_plan": [plan("a", shared_providers=3), plan("b", shared_providers=1), plan("c")]}))
-    assert "2 services have providers that offer other services as well" in text(section(shared, "At a glance"))
-    assert "3 providers of this service offer other services as well" in text(section(shared, "Service a"))
-    assert "1 provider of this service offers other services" in text(section(shared, "Service b"))
+def test_services_that_share_servers_have_the_need_of_their_pool(page):
+    plans = [plan("a", shared_providers=3, pool="a"), plan("b", shared_providers=1, pool="a"), plan("c")]
+    shared = parsed(render({"gold_plan": plans}))
+    assert "2 services share servers with others. Such services are a pool" in text(section(shared, "At a glance"))
+    for name, said in (("a", "3 providers of this service offer"), ("b", "1 provider of this service offers")):
+        of_service = text(section(shared, f"Service {name}"))
+        assert f"{said} other services as well. The chart and the numbers are those of the pool a" in of_service
     for own in (section(shared, "Service c"), section(page, "At a glance")):
-        assert "do not add up" not in text(own)
+        assert "pool" not in text(own)
 
 
 def test_the_worst_service_stands_first():

@@ -78,6 +78,22 @@ def test_the_broker_has_a_verdict_for_each_state(state):
     assert [name for name, one in told["totals"].items() if one["services"]] == [state.value]
 
 
+def test_the_providers_of_a_pool_count_once():
+    plans = [
+        plan("a", pool="a", cost=2.0),
+        plan("b", pool="a", cost=2.0, state="overloaded"),
+        plan("c", pool="a", cost=2.0),
+        plan("d", cost=2.0),
+    ]
+    told = plan_json.document(plans, [], {})
+    of_state = {name: one for name, one in told["totals"].items() if one["services"]}
+    assert [one["pool"] for one in told["services"]] == ["a", "a", "a", None]
+    assert of_state == {
+        "overloaded": {"services": 1, "providers_now": 4, "add": 2, "free": 0, "cost_now": 8.0},
+        "below policy": {"services": 3, "providers_now": 4, "add": 2, "free": 0, "cost_now": 8.0},
+    }
+
+
 def test_totals_have_the_cost_of_each_state():
     plans = [
         plan("a", state="can free", free=3, cost=2.0, add=0),
