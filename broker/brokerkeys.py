@@ -14,7 +14,7 @@ from pathlib import Path
 
 import zmq
 
-from broker import curve, small_file
+from broker import curve_keys, small_file
 from broker.config import files
 from broker.config.files import PUBLIC
 
@@ -83,10 +83,10 @@ def _make(directory: str, mode: int) -> None:
 
 
 def _check_name(name: str) -> None:
-    if not curve.is_name(name):
+    if not curve_keys.is_name(name):
         raise Failed(
             f"{name!r} is no name for a key: it has letters, digits and _ . @ + = : , - only, begins with a letter, "
-            f"a digit or _, and has {curve.MAX_NAME} characters at most"
+            f"a digit or _, and has {curve_keys.MAX_NAME} characters at most"
         )
 
 

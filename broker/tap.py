@@ -17,8 +17,8 @@ from twisted.python import usage
 from broker.app.configuration import SCHEMA, Config, example, problems, read, report
 from broker.config.cluster_settings import Cluster
 from broker.config.daemon_settings import OPEN_FILE, Access, Log
-from broker.config.errors import BadConfig, ConfigError
-from broker.config.section import Section
+from broker.config.key import Section
+from broker.config.key_checks import BadConfig, ConfigError
 from broker.config.structure import structure
 from broker.wires.elko.elko_settings import BrokerListener
 
@@ -90,9 +90,9 @@ class Options(usage.Options):
 
     def _check_ports(self, config: Config) -> int:
         """Print the listeners that cannot be opened now. Returns the exit status."""
-        from broker.app import port_check
+        from broker.app import process
 
-        obstacles = port_check.obstacles(config)
+        obstacles = process.obstacles(config)
         for text in obstacles:
             print(f"error: {text}")
         return 1 if obstacles else 0
@@ -191,7 +191,7 @@ def makeService(options: Options) -> IService:
     from broker.app.daemon import Daemon
     from broker.app.wires import WIRES
     from broker.logs.log_destination import LoggedService
-    from broker.logs.log_levels import LogControl
+    from broker.logs.log_lines import LogControl
     from broker.net.sdnotify import SystemdNotifier
 
     config: Config = options["configured"]

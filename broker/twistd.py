@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from broker.app.heap import use_system_heap
-from broker.app.signals import hold_signals
+from broker.app.process_start import hold_signals, use_system_heap
 
 ONLY_SHOWS = {"--check", "--check-ports", "--example", "--help", "--version"}
 """Options with which no broker runs."""

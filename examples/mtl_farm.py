@@ -10,10 +10,10 @@ from typing import Any
 
 from twisted.internet.task import react
 
-from broker.client.events import Event
 from broker.client.mtl import Client
 from broker.client.profiles import registry
 from broker.client.profiles.registry import Service
+from broker.client.settings import Event
 
 
 async def main(reactor: Any) -> None:

@@ -14,7 +14,7 @@ import zmq
 from broker import brokerkeys
 from broker.brokerkeys import Failed, main
 from broker.config import files
-from broker.curve import MAX_NAME, public_key
+from broker.curve_keys import MAX_NAME, public_key
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parent.parent

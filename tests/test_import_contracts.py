@@ -11,7 +11,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parent.parent
-WIRES = {f"broker.wires.{path.parent.name}" for path in (ROOT / "broker" / "wires").glob("*/wire.py")}
+WIRES = {f"broker.wires.{path.parent.name}" for path in (ROOT / "broker" / "wires").glob("*/*_entry.py")}
 """The folders with a wire, as modules."""
 
 

@@ -15,8 +15,7 @@ from twisted.python.failure import Failure
 from broker.core.control import LogLevels
 from broker.core.errors import Reason, Refusal
 from broker.logs.log_destination import Journal, datagram, prefixed, streams_to_journal
-from broker.logs.log_levels import MAX_EXCEPTIONS, LogControl
-from broker.logs.log_lines import json_line, text_lines
+from broker.logs.log_lines import MAX_EXCEPTIONS, LogControl, json_line, text_lines
 
 WIRES = ("elko", "mtl", "console")
 
@@ -37,7 +36,7 @@ def test_the_longest_module_applies_and_a_wire_before_all() -> None:
     assert not written(control, level="warn", namespace="broker.core.registry.Registry")
     assert written(control, level="info", namespace="broker.net.tls.Certificates")
     assert not written(control, level="info", namespace="broker.network")
-    assert written(control, level="debug", namespace="broker.wires.mtl.open.OpenMtl")
+    assert written(control, level="debug", namespace="broker.wires.mtl.mtl_wire.OpenMtl")
     assert written(control, level="debug", namespace="broker.net.rate_limits.Complaints", wire="mtl")
     assert written(control, level="debug", namespace="broker.core.topics", conversation="mtl-7")
     assert not written(control, level="debug", namespace="broker.core.topics", conversation="elko-7")

@@ -17,7 +17,7 @@ from twisted.logger import globalLogPublisher
 
 from broker.logs import log_writer
 from broker.logs.log_destination import Journal, observer
-from broker.logs.log_levels import LogControl
+from broker.logs.log_lines import LogControl
 from broker.logs.log_writer import MAX_QUEUED, Line, LogWriter, RotatingFile, written
 from tests.patience import PATIENCE, until
 
@@ -210,7 +210,7 @@ def test_a_file_that_another_program_truncates_goes_on_at_its_beginning(tmp_path
 CRASH = """
 import sys
 from twisted.logger import Logger, globalLogBeginner
-from broker.logs.log_levels import LogControl
+from broker.logs.log_lines import LogControl
 from broker.logs.log_destination import observer
 from broker.logs.log_writer import Stream
 control = LogControl()

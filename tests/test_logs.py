@@ -21,8 +21,7 @@ from zope.interface.verify import verifyObject
 
 from broker.core.control import LevelName
 from broker.logs.log_destination import LoggedService, install, observer
-from broker.logs.log_levels import Format, LogControl
-from broker.logs.log_lines import MAX_MESSAGE, MAX_TRACEBACK
+from broker.logs.log_lines import MAX_MESSAGE, MAX_TRACEBACK, Format, LogControl
 from broker.logs.log_writer import Stream
 from tests.patience import PATIENCE
 
@@ -283,7 +282,7 @@ PLUGIN = """
 from twisted.application.service import Service
 from twisted.logger import Logger
 from twisted.python import usage
-from broker.logs.log_levels import LogControl
+from broker.logs.log_lines import LogControl
 from broker.logs.log_destination import LoggedService
 
 class Options(usage.Options):

@@ -13,7 +13,7 @@ from OpenSSL import SSL
 
 from broker import pem
 from broker.app.configuration import parse
-from broker.config.errors import BadConfig
+from broker.config.key_checks import BadConfig
 from broker.pem import Files
 from tests.config.certificates import certificate
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker import curve, pem, small_file
-from broker.access import guarded_reading
+from broker import curve_keys, pem, small_file
+from broker.access import users_file
 from broker.config import files
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -21,8 +21,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "revocations": lambda path: pem.revocation_list(str(path)),
     "secret": files.secret,
     "curve-secret": files.curve_secret,
-    "curve-public": lambda path: curve.read(str(path)),
-    "users": lambda path: guarded_reading.read(str(path)),
+    "curve-public": lambda path: curve_keys.read(str(path)),
+    "users": lambda path: users_file.read(str(path)),
     "configuration": files.text,
 }
 

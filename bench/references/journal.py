@@ -63,7 +63,7 @@ class Load:
 
 
 class Written:
-    """The journal as `broker/app/journal.py` wires it."""
+    """The journal as `broker/app/core_parts.py` wires it."""
 
     def __init__(self, reactor: Any, registry: Registry, directory: str, load: Load) -> None:
         self.threads = ThreadPool(minthreads=0, maxthreads=1)

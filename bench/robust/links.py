@@ -33,11 +33,11 @@ BROAD = 60.0
 
 def hello(number: int) -> Iterator[bytes]:
     """A greeting and the HELLO of CURVE, with a box that the broker has to open; then nothing."""
-    from broker import curve
+    from broker import curve_keys
     from broker.cluster.links.link_wire import LinkKey
 
     yield peer.greeting(b"CURVE") + peer.frame(
-        peer.COMMAND, peer.Curve(curve.decode(LinkKey.of(SECRETS["b"]).public)).hello()
+        peer.COMMAND, peer.Curve(curve_keys.decode(LinkKey.of(SECRETS["b"]).public)).hello()
     )
 
 

@@ -18,8 +18,8 @@ from twisted.internet.task import Clock
 
 from bench.harness import Figure, Scenario, at_most
 from broker.access.principal import Principal
-from broker.app.counters import COUNTERS
 from broker.app.daemon import COLLECT_AFTER
+from broker.app.process import COUNTERS
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Rights, Service
 from broker.core.registry import Registry
@@ -28,7 +28,7 @@ from broker.operate import daemon_endpoints, event_endpoints, metrics, table_end
 from broker.operate.broker_tables import counter_view, registry_views
 from broker.rest.http_endpoint import Call, Routes, convert_query
 from broker.rest.messages import Request, Response
-from broker.wires.views import AnyView
+from broker.wires.tables import AnyView
 
 READS = (
     "/v1/services",

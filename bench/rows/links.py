@@ -71,8 +71,8 @@ def connect_links(name: str, port: int, receiver: Any) -> Any:
     """Open the links of a broker on the reactor."""
     from broker.cluster.links.link_messages import LinkSettings
     from broker.cluster.links.links import LinkContext, Links
-    from broker.config import zmq_endpoint
-    from broker.core.counters import Counters
+    from broker.config import endpoint
+    from broker.core.event_counters import Counters
     from broker.core.liveness import Leases
     from broker.core.place_table import Pool
     from broker.net.rate_limits import Complaints
@@ -81,7 +81,7 @@ def connect_links(name: str, port: int, receiver: Any) -> Any:
     reactor = own_reactor()
     leases = Leases(reactor)
     context = LinkContext(Pool(100), Scheduler(reactor, leases.look), Complaints(Counters(), reactor), reactor, leases)
-    links = Links(LinkSettings(zmq_endpoint.parse(f"tcp://127.0.0.1:{port}"), SECRETS[name]), context)
+    links = Links(LinkSettings(endpoint.parse_zmq(f"tcp://127.0.0.1:{port}"), SECRETS[name]), context)
     links.serve("bench", receiver)
     links.bind()
     table: Any = _Table(name)

@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from broker.access import document, password_verifiers, tokens
-from broker.access.document import MAX_PASSWORDS, TokenEntry, UserEntry, UsersDocument
-from broker.access.guarded_reading import read
+from broker.access import passwords as password_verifiers
+from broker.access import users_document
 from broker.access.identity import ANONYMOUS
-from broker.access.password_verifiers import NO_NAME, BadPassword, is_user
-from broker.access.replacing import EditFailed, alone, replace
+from broker.access.passwords import NO_NAME, BadPassword, is_user
+from broker.access.users_document import MAX_PASSWORDS, TokenEntry, UserEntry, UsersDocument
+from broker.access.users_file import EditFailed, alone, read, replace
 from broker.config.structure import structure
 from broker.config.toml_lines import lines, toml
 
@@ -86,16 +86,16 @@ def set_password(path: str, name: str, password: str, keep: bool = False) -> Non
 
 def add_token(path: str, name: str, label: str, days: float | None = TOKEN_DAYS, now: float | None = None) -> str:
     """Add a token to a user, and return it: it is stored nowhere. ``days`` is its life; None is without an end."""
-    token = tokens.new()
+    token = users_document.new_token()
     seconds = time.time() if now is None else now
 
     def change(file: _File) -> None:
         index = file.known(name)
         if any(each.label == label for each in file.users[index].tokens):
             raise EditFailed(f"{name} has a token {label!r} already")
-        block = ["[[users.tokens]]", f"label = {toml(label)}", f"hash = {toml(tokens.hashed(token))}"]
+        block = ["[[users.tokens]]", f"label = {toml(label)}", f"hash = {toml(users_document.token_hash(token))}"]
         if days is not None:
-            block.append(f"expires = {toml(tokens.expiry_text(seconds + days * DAY))}")
+            block.append(f"expires = {toml(users_document.expiry_text(seconds + days * DAY))}")
         file.insert_table(index, block)
 
     _change(path, change)
@@ -182,7 +182,7 @@ class _File:
     _where: dict[str, int] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        document.parse(self.path, self.text)
+        users_document.parse(self.path, self.text)
         self.users = structure(tomllib.loads(self.text), UsersDocument)[0].users
         self.lines = self.text.split("\n")
         if self.lines[-1] == "":

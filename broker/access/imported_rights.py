@@ -17,9 +17,9 @@ from typing import Any
 
 import attrs
 
-from broker.access import tokens
+from broker.access import users_document
 from broker.access.identity import ANONYMOUS
-from broker.access.replacing import EditFailed
+from broker.access.users_file import EditFailed
 from broker.config import files
 from broker.config.files import BadFile
 from broker.config.toml_lines import toml
@@ -222,7 +222,7 @@ def _entries(gathered: Gathered) -> Iterator[str]:
                 yield f"{kind} = {toml(kinds[kind])}"
         for code in kinds.get("tokens", ()):
             yield from ("[[users.tokens]]", f"label = {toml('the former code')}")
-            yield f"hash = {toml(tokens.hashed(code))}"
+            yield f"hash = {toml(users_document.token_hash(code))}"
 
 
 def _merged(rights: Iterable[ImportedRight]) -> Iterator[ImportedRight]:

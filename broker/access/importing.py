@@ -24,16 +24,16 @@ from typing import Any
 
 import attrs
 
-from broker import curve
-from broker.access import password_verifiers
-from broker.access.document import parse
-from broker.access.guarded_reading import BadUsers, read
+from broker import curve_keys
+from broker.access import passwords as password_verifiers
 from broker.access.identity import ANONYMOUS
 from broker.access.imported_rights import FormerRule, Gathered, add_rules, extended_text, users_text
-from broker.access.password_verifiers import BadPassword, is_user
-from broker.access.replacing import MODE, EditFailed, alone, replace
+from broker.access.passwords import BadPassword, is_user
+from broker.access.users_document import parse
+from broker.access.users_file import MODE, BadUsers, EditFailed, alone, read, replace
 from broker.blocking import blocking
-from broker.config import endpoint, files, zmq_endpoint
+from broker.config import endpoint, files
+from broker.config import endpoint as zmq_endpoint
 from broker.config.endpoint import BadEndpoint
 from broker.config.files import BadFile
 from broker.config.removed_keys import keys_of_users, without_users
@@ -170,7 +170,7 @@ def _mc0(gathered: Gathered, data: dict[str, Any]) -> None:
     realm = _keys(gathered, mc0.get("client_keys") if keyed else None, "mc0.client_keys")
     nameless = not keyed or bool(mc0.get("any_key"))
     gathered.needed |= (
-        keyed or "rules" in mc0 or not _is_local(zmq_endpoint.parse, mc0.get("endpoint", "tcp://127.0.0.1:61616"))
+        keyed or "rules" in mc0 or not _is_local(zmq_endpoint.parse_zmq, mc0.get("endpoint", "tcp://127.0.0.1:61616"))
     )
     if "rules" not in mc0:
         users = [*realm, *([ANONYMOUS] if nameless else [])]
@@ -201,7 +201,7 @@ def _mtl(gathered: Gathered, data: dict[str, Any]) -> None:
             realm.append(gathered.user(name, "passwords", verifier, "mtl.users"))
     nameless = not sasl or bool(mtl.get("anonymous"))
     gathered.needed |= (
-        sasl or "rules" in mtl or not _is_local(zmq_endpoint.parse, mtl.get("endpoint", "tcp://127.0.0.1:5975"))
+        sasl or "rules" in mtl or not _is_local(zmq_endpoint.parse_zmq, mtl.get("endpoint", "tcp://127.0.0.1:5975"))
     )
     if sasl and mtl.get("any_key") and not nameless:
         gathered.permit([ANONYMOUS], ("login",), "mtl")
@@ -225,7 +225,7 @@ def _mtl(gathered: Gathered, data: dict[str, Any]) -> None:
 def _dbp(gathered: Gathered, data: dict[str, Any]) -> None:
     dbp = _table(data, "dbp")
     if dbp.get("enabled", True):
-        local = _is_local(zmq_endpoint.parse, dbp.get("endpoint", "tcp://127.0.0.1:5246"))
+        local = _is_local(zmq_endpoint.parse_zmq, dbp.get("endpoint", "tcp://127.0.0.1:5246"))
         _open(gathered, "dbp", dbp, local)
 
 
@@ -303,7 +303,7 @@ def _keys(gathered: Gathered, directory: str | None, where: str) -> list[str]:
     for path in found:
         name = path.name.removesuffix(files.PUBLIC)
         try:
-            key = curve.public_key(curve.read(str(path)))
+            key = curve_keys.public_key(curve_keys.read(str(path)))
         except (OSError, ValueError):
             continue  # the former version left such files out
         if not is_user(name) or name == ANONYMOUS:

@@ -12,17 +12,30 @@ Rules:
   there is such a user or not: the gate reveals no users.
 - Tokens that a person chose pass the gate, under one name for all. Random tokens, keys and certificates do not: their
   256 bits cannot be guessed.
+
+The names that have logged in from each address, in a file: after a restart of the broker, too, guesses at other
+names do not keep them out (`broker.access.login_gate`).
+
+Each line has a network and a name. The file is written some seconds after a change, in a thread. It is a help and no
+record: a line that cannot be read is left out, and a disk that fails costs the help only.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import attrs
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 
+from broker import small_file
 from broker.access.identity import network_of
-from broker.access.password_verifiers import is_user
+from broker.access.passwords import MAX_USER, is_user
+from broker.blocking import blocking
 from broker.core.errors import Reason, Refusal
 from broker.core.limits import ADDRESSES, Rates
 
@@ -150,3 +163,107 @@ class Attempt:
 
 def _key(address: str, name: str) -> Key:
     return network_of(address), name if is_user(name) else ""
+
+
+KNOWN_LOGINS = "known_logins"
+"""Name of the file in the state directory."""
+
+WRITE_AFTER = 5.0
+"""Seconds from the first change to the write: a farm that comes back makes one write, and not a thousand."""
+
+MAX_ADDRESS = 100
+"""Characters of a network: an IPv6 prefix has under 50."""
+
+MAX_BYTES = MAX_REMEMBERED * (MAX_ADDRESS + MAX_USER + 2)
+"""Bytes that are read of the file."""
+
+
+class KnownLogins:
+    """The file at ``path``, for a gate. ``in_thread`` runs a function in a thread, and returns a Deferred of its
+    result."""
+
+    log = Logger()
+
+    def __init__(
+        self, path: str, gate: LoginGate, clock: IReactorTime, in_thread: Callable[..., Deferred[Any]]
+    ) -> None:
+        self._path = path
+        self._gate = gate
+        self._clock = clock
+        self._in_thread = in_thread
+        self._call: IDelayedCall | None = None
+        self._stopped = False
+        gate.learn(_read(path))
+        gate.learned = self._learned
+
+    def stop(self) -> None:
+        """Write no more."""
+        self._stopped = True
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def _learned(self) -> None:
+        if self._call is None and not self._stopped:
+            self._call = self._clock.callLater(WRITE_AFTER, self._write)
+
+    def _write(self) -> None:
+        def failed(failure: Failure) -> None:
+            self.log.warn("{path} cannot be written: {why}", path=self._path, why=failure.getErrorMessage())
+
+        self._call = None
+        self._in_thread(_replace, self._path, tuple(self._gate.known())).addErrback(failed)
+
+
+@blocking
+def _read(path: str) -> list[Key]:
+    """Return the names in the file, none if it cannot be read."""
+    try:
+        text = small_file.read(path, MAX_BYTES).decode("ascii", "replace")
+    except ValueError:
+        return []
+    found = []
+    for line in text.split("\n"):
+        network, _, name = line.partition(" ")
+        if network and len(network) <= MAX_ADDRESS and is_user(name):
+            found.append((network, name))
+    return found
+
+
+@blocking
+def _replace(path: str, known: Iterable[Key]) -> None:
+    text = "".join(f"{network} {name}\n" for network, name in known if is_user(name) and network.isascii())
+    small_file.replace(path, text.encode("ascii"))
+
+
+# Rates of requests by address and by user, which HTTP, the console and Elko listeners share.
+
+
+@attrs.define(eq=False)
+class RequestLimits:
+    """The limits, and the requests of late. A rate is in requests a second; 0 is no limit."""
+
+    addresses: Rates[str]
+    users: Rates[str]
+    per_address: float = 0.0
+    per_user: float = 0.0
+    burst: float = 1_000
+    on: bool = False
+    """True if there is any limit: callers on a hot path look at it first."""
+
+    def use(self, per_address: float, per_user: float, burst: float) -> None:
+        """Apply other limits."""
+        self.per_address, self.per_user, self.burst = per_address, per_user, burst
+        self.on = bool(per_address or per_user)
+
+    def take(self, user: str, address: str) -> None:
+        """Count a request of a user, "" for the anonymous one. Raises `Refusal` LIMIT beyond a rate."""
+        if self.per_address and not self.addresses.take(network_of(address), self.per_address, self.burst):
+            raise Refusal(Reason.LIMIT, f"this address may make {self.per_address:g} requests a second")
+        if self.per_user and user and not self.users.take(user, self.per_user, self.burst):
+            raise Refusal(Reason.LIMIT, f"the user {user} may make {self.per_user:g} requests a second")
+
+
+def unlimited() -> RequestLimits:
+    """Return limits that are off, for tests and tools."""
+    return RequestLimits(Rates(float), Rates(float))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 
 from broker.access.identity import is_local
-from broker.config.checks import hostport
+from broker.config.key_checks import hostport
 from broker.core.model import Listening
 
 

@@ -13,17 +13,16 @@ import attrs
 from prometheus_client.core import Metric
 from twisted.python.failure import Failure
 
-from broker.access.acts import Audit
-from broker.access.principal import Access
-from broker.access.registry_reading import RegistryReading
-from broker.app.core import Core
+from broker.access.principal import Access, Audit
+from broker.access.rights import RegistryReading
+from broker.app.core_parts import Core
 from broker.core.control import IOperations
 from broker.core.database import StateError
 from broker.core.errors import Reason, Refusal
 from broker.core.load_history import LoadHistory
 from broker.core.model import Listening
 from broker.core.plan import IPlan
-from broker.net.scheduler_probe import SchedulerProbe
+from broker.net.scheduler import SchedulerProbe
 from broker.net.tls import Certificates
 from broker.operate import (
     action_endpoints,
@@ -41,7 +40,7 @@ from broker.operate.metrics import CounterMetrics, LoopTimes
 from broker.operate.plan_endpoints import ReportTickets
 from broker.rest.http_endpoint import Endpoint
 from broker.wires.dialect import Dialect
-from broker.wires.views import AnyView
+from broker.wires.tables import AnyView
 
 LISTENER = "http"
 """The title of the listener in rights and in the audit log."""

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.app.wires import WIRES
-from broker.config import load, validate
+from broker.config import load
+from broker.config import load as validate
 from broker.config import reload as reloading
-from broker.config.errors import Problem
-from broker.config.schema import Config as Config
-from broker.config.schema import Schema
-from broker.config.section import Resolves
-from broker.config.validate import resolves
+from broker.config.key import Resolves
+from broker.config.key_checks import Problem
+from broker.config.load import Config as Config
+from broker.config.load import Schema, resolves
 
 SCHEMA = Schema.of(wire.section for wire in WIRES)
 """The sections of the configuration."""
@@ -32,22 +32,22 @@ def parse(text: str, name: str) -> Config:
 
 
 def found(config: Config) -> list[Problem]:
-    """As `broker.config.validate.found`."""
+    """As `broker.config.load.found`."""
     return validate.found(config, SCHEMA)
 
 
 def problems(config: Config) -> list[tuple[str, str]]:
-    """As `broker.config.validate.problems`."""
+    """As `broker.config.load.problems`."""
     return validate.problems(config, SCHEMA)
 
 
 def report(config: Config, resolves: Resolves = resolves) -> str:
-    """As `broker.config.validate.report`."""
+    """As `broker.config.load.report`."""
     return validate.report(config, SCHEMA, resolves)
 
 
 def warnings(config: Config) -> list[str]:
-    """As `broker.config.validate.warnings`, without asking for host names: that blocks."""
+    """As `broker.config.load.warnings`, without asking for host names: that blocks."""
     return validate.warnings(config, SCHEMA, lambda host: True)
 
 
@@ -77,5 +77,5 @@ def refused(old: Config, new: Config) -> list[str]:
 
 
 def example() -> str:
-    """As `broker.config.schema.Schema.example`."""
+    """As `broker.config.load.Schema.example`."""
     return SCHEMA.example()

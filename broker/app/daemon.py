@@ -26,37 +26,33 @@ from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, mayb
 from twisted.logger import Logger
 
 from broker import blocking
-from broker.access.guarded_reading import BadUsers
 from broker.access.login_gate import MAX_ENTRIES
-from broker.app import descriptors, readiness
-from broker.app.access import OpenAccess, open_access
+from broker.access.users_file import BadUsers
+from broker.app import process as descriptors
+from broker.app import readiness
 from broker.app.api import OperatorsApi, Sources
-from broker.app.checks import HealthChecks
-from broker.app.console import ConsoleListener
-from broker.app.core import Core, build, launchers_of
-from broker.app.counters import COUNTERS
+from broker.app.console_parts import ConsoleListener
+from broker.app.core_parts import Core, JournalWriter, OpenAccess, build, launchers_of, open_access, open_journal
 from broker.app.draining import Draining
-from broker.app.event_reports import EventReports
-from broker.app.heap import HeapTrim
-from broker.app.journal import JournalWriter, open_journal
-from broker.app.loop_lag import LoopLag
+from broker.app.health_checks import HealthChecks
+from broker.app.notifications import EventReports
 from broker.app.operations import Operations
+from broker.app.process import COUNTERS, LoopLag, status, version
+from broker.app.process_start import HeapTrim, fail_at_exit, handle_signals, stop_once
 from broker.app.readiness import Readiness
 from broker.app.reloading import Reloader
-from broker.app.signals import fail_at_exit, handle_signals, stop_once
-from broker.app.status import status, version
 from broker.app.wires import RunningWires
 from broker.config import checks_settings
-from broker.config.schema import Config
-from broker.core.counters import Counters
+from broker.config.load import Config
 from broker.core.database import StateError, StateFull
+from broker.core.event_counters import Counters
 from broker.core.memory_budget import MemoryLimits
 from broker.core.model import NotReady, Snapshot
 from broker.core.plan import PlanFile
 from broker.core.store import Store
 from broker.core.worker import log_defect
 from broker.export.plan_document import parse
-from broker.logs.log_levels import LogControl
+from broker.logs.log_lines import LogControl
 from broker.net.admission import ConnectionFactory
 from broker.net.listeners import CannotListen, ListenerRetries
 from broker.net.sdnotify import SystemdNotifier
@@ -76,11 +72,11 @@ from broker.operate.broker_tables import (
 from broker.operate.console import ControlWords, Shown
 from broker.rest.http_endpoint import Endpoint
 from broker.wall_clock import wall
-from broker.wires.counter import Documentation
 from broker.wires.interface import WireContext
+from broker.wires.tables import Documentation
 
 if TYPE_CHECKING:
-    from broker.app.cluster import Membership
+    from broker.app.cluster_parts import Membership
 
 COLLECT_AFTER = (5_000, 4, 20_000)
 """Thresholds of the garbage collector, which takes some 200 ns for each object: 1 ms for the new ones of the first
@@ -349,8 +345,8 @@ class Daemon(TwistedService):
     def _membership(self, snapshot: Snapshot, core: Core) -> Membership:
         """Make the membership in the cluster. Raises CannotListen, OSError or ValueError."""
         # Imported here: a single broker runs without what the cluster needs.
-        from broker.app.cluster import COUNTERS as OF_MEMBERS
-        from broker.app.cluster import Membership
+        from broker.app.cluster_parts import COUNTERS as OF_MEMBERS
+        from broker.app.cluster_parts import Membership
 
         self._documentation = Documentation([*COUNTERS, *OF_MEMBERS])
         config = self._config

@@ -14,7 +14,7 @@ from broker.app.reloading import Reloader
 from broker.app.wires import RunningWires
 from broker.core.control import Drain, IOperations, KeyState, LevelName, LogLevels, ReloadResult, Trace
 from broker.core.model import NotReady
-from broker.logs.log_levels import LogControl
+from broker.logs.log_lines import LogControl
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.traces import Traces
 

@@ -23,9 +23,9 @@ from twisted.python.failure import Failure
 
 from broker.app.configuration import differences, found, merged, settings, warnings
 from broker.blocking import blocking
-from broker.config.errors import BadConfig, Problem
+from broker.config.key_checks import BadConfig, Problem
+from broker.config.load import Config
 from broker.config.reload import Difference
-from broker.config.schema import Config
 from broker.core.control import KeyChange, KeyState, ReloadResult
 from broker.net.tls import Certificates, Identity
 

@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred, DeferredList
 
 from broker.blocking import unavoidable
-from broker.config.section import Binding
+from broker.config.key import Binding
 from broker.core.errors import Reason, Refusal
 from broker.core.model import NotReady, Provider, Service
-from broker.wires.dbp.wire import WIRE as DBP
-from broker.wires.dns.wire import WIRE as DNS
-from broker.wires.elko.wire import BROKER, DIRECTOR
-from broker.wires.http.wire import WIRE as HTTP
+from broker.wires.dbp.dbp_entry import WIRE as DBP
+from broker.wires.dns.dns_entry import WIRE as DNS
+from broker.wires.elko.elko_entry import BROKER, DIRECTOR
+from broker.wires.http.http_entry import WIRE as HTTP
 from broker.wires.interface import OpenWire, Wire, WireContext
-from broker.wires.mc0.wire import WIRE as MC0
-from broker.wires.mtl.wire import WIRE as MTL
+from broker.wires.mc0.mc0_entry import WIRE as MC0
+from broker.wires.mtl.mtl_entry import WIRE as MTL
 
 # Types only: ``--check`` imports this module, and none of what runs.
 if TYPE_CHECKING:
-    from broker.config.schema import Config
+    from broker.config.load import Config
     from broker.core.checks.check_rules import Pinger
-    from broker.core.counters import Counters
+    from broker.core.event_counters import Counters
     from broker.net.admission import ConnectionFactory
     from broker.net.listeners import ListenerRetries
     from broker.net.tls import Certificates
     from broker.net.udp import UdpSocket
     from broker.rest.http_endpoint import Endpoint
     from broker.wires.dialect import Dialect
-    from broker.wires.views import AnyView
+    from broker.wires.tables import AnyView
 
 WIRES: tuple[Wire[Any], ...] = (BROKER, DIRECTOR, MC0, DBP, MTL, DNS, HTTP)
 """All wires, in the order in which their listeners are opened."""

@@ -41,7 +41,7 @@ from zope.interface import implementer
 from broker import pem
 from broker.brokerctl.answers import Answer, Exit, Failure, usage
 from broker.brokerctl.contexts import Context
-from broker.http_client.bodies import Body, TooLong, collect, late
+from broker.http_bodies import Body, TooLong, collect, late
 
 # A bound on the bytes that a server sends: Twisted bounds a line of headers, but not their number.
 

@@ -69,8 +69,7 @@ def _failing(function: Callable[..., Any]) -> Callable[..., Any]:
         except Failure:
             raise
         except Exception as error:
-            from broker.access.guarded_reading import BadUsers
-            from broker.access.replacing import EditFailed
+            from broker.access.users_file import BadUsers, EditFailed
 
             if isinstance(error, EditFailed | BadUsers):
                 raise Failure("; ".join(map(str, error.args))) from None

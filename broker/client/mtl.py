@@ -6,8 +6,8 @@
 `broker.client.profiles` has one function for each task of a profile. `broker.client.blocking` is for programs without
 an event loop, `broker.client.asyncio_client` for asyncio.
 
-Rules (those of the control flow are in `broker.client.control_flow`, those of data flows in `broker.client.data_flow`,
-`reader` and `writer`):
+Rules (those of the control flow are in `broker.client.client_control_flow`, those of data flows in
+`broker.client.client_data_flow`, `reader` and `writer`):
 - A client has one control flow and any number of data flows, in any profiles.
 - Connections are opened on demand.
 - A queue may belong to another broker of a cluster: the client goes there by itself, with the same credentials and
@@ -26,16 +26,14 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.failure import Failure
 
-from broker.client.control_flow import Connect, Control, is_secure
+from broker.client.client_control_flow import Connect, Control, is_secure
+from broker.client.client_data_flow import Direction, Flow, Link, all_of
 from broker.client.credentials import Anonymous, Credentials, External, Password
-from broker.client.data_flow import Direction, Flow, Link, all_of
 from broker.client.dealer import ZeroMQ
-from broker.client.endpoints import Endpoints
 from broker.client.errors import Closed, Lost
-from broker.client.events import Event, OnEvent
 from broker.client.reader import Delivery, Reader, Receive
-from broker.client.settings import Keys, Settings
-from broker.client.transport import FrameSocket, Transport
+from broker.client.settings import Event, Keys, OnEvent, Settings
+from broker.client.transport import Endpoints, FrameSocket, Transport
 from broker.client.writer import Writer
 from broker.wires.mtl.codec.client_messages import Ready
 from broker.wires.mtl.codec.control_messages import DEFAULT_HOST, Confirm

@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.client.data_flow import Direction, all_of
+from broker.client.client_data_flow import Direction, all_of
 from broker.client.errors import Closed, Lost, NotTaken, Refused
 from broker.client.settings import Settings
 from broker.wires.mtl.codec import client_messages as requests

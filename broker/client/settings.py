@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Callable
+
 import attrs
 
 from broker.wires.mtl.codec.data_messages import MAX_BODY
@@ -49,3 +52,22 @@ class Keys:
     server: str
     public: str
     secret: str = attrs.field(repr=False)
+
+
+# Events of a data flow that an application is notified of: loss, recovery, and refused Contents.
+
+
+class Event(enum.Enum):
+    """Changes of a flow that an application is notified of."""
+
+    LOST = "lost"
+    """The flow is lost, and the client is reconnecting."""
+    BACK = "back"
+    """The flow is restored. Resources are summoned again, and unconfirmed Contents are sent again where ``resend`` was
+    set. Contents between the two events are missing where they are not confirmed."""
+    REFUSED = "refused"
+    """The broker refused a Content of a writer without confirmation."""
+
+
+OnEvent = Callable[[Event, str], object]
+"""Callback for events, with a text for people."""

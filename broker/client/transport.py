@@ -1,12 +1,28 @@
-"""Transport of a client: the sockets below the control flow and the data flows.
+"""Transport: the interface of sockets, the endpoints of brokers, and the back-off of reconnections.
+
+Transport of a client: the sockets below the control flow and the data flows.
 
 `broker.client.dealer.ZeroMQ` is the real one. `broker.client.testing.FakeBroker` is one in memory.
+
+Endpoints of the brokers that a client may use: one after the other, until one of them opens a session;
+and the endpoint of a data flow.
+
+Rules:
+- The client stays with a broker until it is lost, and then tries the next one in the order given, in a circle.
+- A host name with several addresses stands for all of them. It is looked up again before each attempt.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from random import random as any_fraction
 from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred
+
+from broker.client.errors import Lost
 
 
 class FrameSocket(Protocol):
@@ -44,3 +60,119 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Release what the transport holds, after all sockets are closed."""
+
+
+class Endpoints:
+    """The endpoints of a client, at least one; ``in_thread`` calls a function in a thread. Raises ValueError without
+    any."""
+
+    def __init__(self, given: str | Sequence[str], in_thread: Callable[..., Deferred[Any]]) -> None:
+        self._given = (given,) if isinstance(given, str) else tuple(given)
+        if not self._given:
+            raise ValueError("a client needs the endpoint of a broker")
+        self._in_thread = in_thread
+        self._all: Sequence[str] = self._given
+        self._at = 0
+
+    @property
+    def given(self) -> Sequence[str]:
+        """The endpoints as they were given."""
+        return self._given
+
+    @property
+    def current(self) -> str:
+        """The endpoint in use, or the next one to be tried."""
+        return self._all[self._at]
+
+    @property
+    def several(self) -> bool:
+        """True if there is more than one."""
+        return len(self._all) > 1
+
+    def next(self) -> bool:
+        """Change to the next endpoint. Returns True if all were tried since the first one."""
+        self._at = (self._at + 1) % len(self._all)
+        return self._at == 0
+
+    async def look_up(self) -> None:
+        """Look up the host names. The endpoint in use stays in use if it is still there. Raises `Lost`."""
+        if not any(map(_name, self._given)):
+            return
+        current = self.current
+        found: list[str] = []
+        for endpoint in self._given:
+            name = _name(endpoint)
+            if name is None:
+                found.append(endpoint)
+                continue
+            host, port = name
+            try:
+                answers = await self._in_thread(socket.getaddrinfo, host, port, socket.AF_INET, socket.SOCK_STREAM)
+            except OSError as error:
+                if len(self._given) == 1:
+                    raise Lost(f"cannot look up {host}: {error.strerror or error}") from None
+                continue
+            addresses = dict.fromkeys(answer[4][0] for answer in answers)
+            # A single address is left to libzmq, which looks it up again by itself.
+            found += [endpoint] if len(addresses) == 1 else [f"tcp://{address}:{port}" for address in addresses]
+        self._all = tuple(dict.fromkeys(found)) or self._given
+        self._at = self._all.index(current) if current in self._all else min(self._at, len(self._all) - 1)
+
+
+def data_endpoint(control: str, port: int, endpoint: str | None = None) -> str:
+    """Return the endpoint of the data flow: the one in the reply, else the port at the control flow's host, else the
+    same.
+
+    Raises `Lost` if the broker's reply makes no sense.
+    """
+    if endpoint is not None:
+        return endpoint
+    if port == 0:
+        return control
+    scheme, _, where = control.partition("://")
+    host, colon, _ = where.rpartition(":")
+    if scheme != "tcp" or not colon:
+        raise Lost(f"the broker gives port {port} for data, but {control} has no ports")
+    # libzmq's syntax "tcp://SOURCE;HOST:PORT": the part before ";" is the local address
+    return f"tcp://{host.rpartition(';')[2]}:{port}"
+
+
+def _name(endpoint: str) -> tuple[str, int] | None:
+    """Return host name and port of an endpoint that has a name; None for an address and all other endpoints."""
+    scheme, _, where = endpoint.partition("://")
+    host, _, port = where.rpartition(":")
+    # With a source address, "SOURCE;HOST:PORT", the endpoint is libzmq's own business.
+    if scheme != "tcp" or not port.isdecimal() or ";" in host or host in ("", "localhost"):
+        return None
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return host, int(port)
+    return None
+
+
+# Exponential backoff with jitter: the delay between attempts doubles, and half of it is random.
+
+
+class Backoff:
+    """Delays between attempts, in seconds, from ``least`` to ``most``. ``fraction`` returns random numbers from 0 to 1.
+
+    A delay has at least half of its nominal length and a random rest, so that clients which lost the same broker at the
+    same
+    moment do not reconnect at the same moment.
+    """
+
+    def __init__(self, least: float, most: float, fraction: Callable[[], float] = any_fraction) -> None:
+        self._least = least
+        self._most = most
+        self._fraction = fraction
+        self._next = least
+
+    def next(self) -> float:
+        """Return the delay before the next attempt, in seconds, and double the one after it."""
+        length, self._next = self._next, min(2 * self._next, self._most)
+        return length * (1 + self._fraction()) / 2
+
+    def reset(self) -> None:
+        """Return to the shortest delay, after an attempt that succeeded."""
+        self._next = self._least

@@ -21,10 +21,9 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
-from broker.client.data_flow import Direction
+from broker.client.client_data_flow import Direction
 from broker.client.errors import Closed, Full, NotConnected, Refused, Rejected, Unsettled
-from broker.client.events import Event
-from broker.client.settings import Settings
+from broker.client.settings import Event, Settings
 from broker.wires.mtl.codec import client_messages as requests
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table

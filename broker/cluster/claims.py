@@ -15,7 +15,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from broker.cluster import layout
-from broker.cluster.etcd.interface import Compare, Delete, EtcdError, Get, IEtcd, KeyValue, Put
+from broker.cluster.etcd.etcd_interface import Compare, Delete, EtcdError, Get, IEtcd, KeyValue, Put
 from broker.cluster.key_table import Table
 from broker.cluster.layout import ClaimValue, Foreign, Keys
 from broker.cluster.mirror import Shared

@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from broker.cluster.etcd.interface import EtcdError
+from broker.cluster.etcd.etcd_interface import EtcdError
 from broker.cluster.member_sessions import Sessions, State
 from broker.cluster.settings import ClusterFailed, Environment
 from broker.core.cluster.cluster_interfaces import IMembers, IQueueOwners, Member, MemberHealth, QueueClaim

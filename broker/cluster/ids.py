@@ -28,7 +28,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.cluster import layout
-from broker.cluster.etcd.interface import Compare, EtcdError, Get, IEtcd, Put
+from broker.cluster.etcd.etcd_interface import Compare, EtcdError, Get, IEtcd, Put
 from broker.cluster.layout import Foreign, IdsValue, Keys
 from broker.cluster.settings import Memory
 from broker.core.errors import Reason, Refusal

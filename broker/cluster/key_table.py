@@ -23,7 +23,7 @@ import attrs
 from twisted.logger import Logger
 
 from broker.cluster import layout
-from broker.cluster.etcd.interface import KeyValue
+from broker.cluster.etcd.etcd_interface import KeyValue
 from broker.cluster.layout import Foreign, HeadValue, Keys, ProviderValue
 from broker.core.cluster.cluster_interfaces import Member
 from broker.core.model import LoadDetails

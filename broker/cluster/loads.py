@@ -16,7 +16,7 @@ from typing import Any
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.cluster import layout
-from broker.cluster.etcd.interface import Delete, Put
+from broker.cluster.etcd.etcd_interface import Delete, Put
 from broker.cluster.layout import LOADS_PER_KEY, Keys
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit

@@ -36,7 +36,7 @@ from twisted.python.failure import Failure
 from broker.cluster import layout
 from broker.cluster.claims import Claims
 from broker.cluster.departed import Departed
-from broker.cluster.etcd.interface import Compare, Denied, EtcdError, NoSpace, Put
+from broker.cluster.etcd.etcd_interface import Compare, Denied, EtcdError, NoSpace, Put
 from broker.cluster.ids import IdPrefetch, Ids
 from broker.cluster.key_table import Bad, Table, Touched
 from broker.cluster.layout import Keys

@@ -24,7 +24,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from broker.cluster.claims import Subscription
-from broker.cluster.etcd.interface import EtcdError, IEtcd
+from broker.cluster.etcd.etcd_interface import EtcdError, IEtcd
 from broker.cluster.layout import MAX_LISTENERS
 from broker.cluster.mirror import Shared
 from broker.cluster.settings import ClusterSettings

@@ -39,7 +39,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.cluster import layout
-from broker.cluster.etcd.interface import (
+from broker.cluster.etcd.etcd_interface import (
     Compare,
     EtcdError,
     Get,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from broker.cluster.etcd.interface import Compare, Delete, KeyValue, Operation
+from broker.cluster.etcd.etcd_interface import Compare, Delete, KeyValue, Operation
 from broker.cluster.key_table import places
 from broker.cluster.layout import MAX_REPLACED, Keys
 from broker.cluster.mirror import Shared

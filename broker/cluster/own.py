@@ -36,7 +36,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.cluster import layout
 from broker.cluster.departed import Departed
-from broker.cluster.etcd.interface import Compare, Delete, KeyValue, Put
+from broker.cluster.etcd.etcd_interface import Compare, Delete, KeyValue, Put
 from broker.cluster.key_table import Entry, places
 from broker.cluster.layout import Keys
 from broker.cluster.mirror import Shared

@@ -26,7 +26,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.cluster.etcd.interface import (
+from broker.cluster.etcd.etcd_interface import (
     BadRequest,
     Compare,
     EtcdError,

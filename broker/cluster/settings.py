@@ -9,9 +9,9 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
-from broker.cluster.etcd.interface import IEtcd
+from broker.cluster.etcd.etcd_interface import IEtcd
 from broker.cluster.links.link_messages import LINK_COUNTERS
-from broker.wires.counter import Counter
+from broker.wires.tables import Counter
 
 
 @attrs.frozen

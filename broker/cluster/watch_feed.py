@@ -46,7 +46,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from broker.cluster import layout
-from broker.cluster.etcd.interface import (
+from broker.cluster.etcd.etcd_interface import (
     Compacted,
     Ended,
     EtcdError,

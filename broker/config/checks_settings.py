@@ -9,10 +9,9 @@ from typing import Literal
 
 import attrs
 
-from broker.config import checks
-from broker.config.errors import Problem
-from broker.config.key import REQUIRED, key
-from broker.config.section import Resolves, Section, Settings
+from broker.config import key_checks
+from broker.config.key import REQUIRED, Resolves, Section, Settings, key
+from broker.config.key_checks import Problem
 
 CHECKED_WIRES = ("elko", "director", "dbp", "mtl", "http")
 """The wires on which services or servers register."""
@@ -46,7 +45,7 @@ _UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"))
 def _services(here: str, services: tuple[str, ...]) -> Iterator[Problem]:
     if not services:
         yield Problem(here, 'is for no service; "*" is every one')
-    yield from checks.patterns(here, services)
+    yield from key_checks.patterns(here, services)
 
 
 def _path(here: str, path: str) -> Iterator[Problem]:
@@ -59,8 +58,8 @@ def _statuses(here: str, statuses: tuple[int, ...]) -> Iterator[Problem]:
         yield Problem(here, "must be two numbers, the least and the greatest status")
     else:
         least, most = statuses
-        yield from checks.in_range(f"{here}[0]", least, 100, 599)
-        yield from checks.in_range(f"{here}[1]", most, least, 599)
+        yield from key_checks.in_range(f"{here}[0]", least, 100, 599)
+        yield from key_checks.in_range(f"{here}[1]", most, least, 599)
 
 
 @attrs.frozen
@@ -137,7 +136,7 @@ class Checks(Settings):
     docs/checks.md has the details."""
 
     enabled: bool = key(True, "Enables the checks.", reload=True)
-    rules: tuple[CheckRule, ...] = key((PINGS,), check=checks.rules, reload=True)
+    rules: tuple[CheckRule, ...] = key((PINGS,), check=key_checks.rules, reload=True)
     concurrency: int = key(50, "Connections for checks at one time. Pings need none.", within=(1, 1_000), reload=True)
     panic: float = key(
         0.5,
@@ -158,7 +157,7 @@ class Checks(Settings):
         "Networks in which services are checked by connections, DBP services by probes. Peers choose the addresses "
         "of their services. Link-local and multicast addresses and the broker's own listeners are refused in any "
         "case.",
-        check=checks.networks,
+        check=key_checks.networks,
         reload=True,
     )
 
@@ -199,7 +198,7 @@ def _load(here: str, load: float) -> Iterator[Problem]:
     if load <= 0:
         yield Problem(here, f"must be above 0, not {load:.15g}")
     else:
-        yield from checks.in_range(here, load, LEAST_LOAD, MOST_LOAD)
+        yield from key_checks.in_range(here, load, LEAST_LOAD, MOST_LOAD)
 
 
 def _name(here: str, name: str) -> Iterator[Problem]:

@@ -13,11 +13,11 @@ from cryptography import x509
 
 from broker import pem
 from broker.access.identity import is_address, is_local
-from broker.config import checks, zmq_endpoint
+from broker.config import endpoint, key_checks
 from broker.config.endpoint import BadEndpoint
-from broker.config.errors import Problem
+from broker.config.key import Binding, Resolves, Section, Settings
 from broker.config.key import key as setting  # one of the keys is called so
-from broker.config.section import Binding, Resolves, Section, Settings
+from broker.config.key_checks import Problem
 
 MAX_ENDPOINTS = 16
 """Limit of etcd's endpoints: a cluster of etcd has three, five or seven members."""
@@ -74,7 +74,7 @@ def _is_host(host: str) -> bool:
 
 def _link(here: str, link: str) -> Iterator[Problem]:
     try:
-        where = zmq_endpoint.parse(link)
+        where = endpoint.parse_zmq(link)
     except BadEndpoint as error:
         yield Problem(here, str(error))
         return
@@ -143,7 +143,9 @@ class Cluster(Settings):
         example="broker.passphrase",
     )
     user: str | None = setting(None, "User of etcd.", check=_user, example="broker")
-    password: str | None = setting(None, "Password of the user.", check=checks.secret, secret=True, example="change me")
+    password: str | None = setting(
+        None, "Password of the user.", check=key_checks.secret, secret=True, example="change me"
+    )
     password_file: str | None = setting(
         None,
         "File that has the password on its only line, relative to this file.",
@@ -174,7 +176,7 @@ class Cluster(Settings):
             for name in ("ca", "certificate", "key", "passphrase_file")
             if getattr(self, name) is not None
         }
-        if any(tuple(checks.path(here, path)) for path in files.values()):
+        if any(tuple(key_checks.path(here, path)) for path in files.values()):
             return  # it is a problem of that key by itself
         if files and self.etcd and not any(url.startswith("https:") for url in self.etcd):
             yield Problem(f"{here}.{next(iter(files))}", "has no effect: the URLs of etcd are http", f"{here}.etcd")
@@ -204,7 +206,7 @@ class Cluster(Settings):
 
     def bindings(self) -> Iterator[Binding]:
         """Yield the socket of links."""
-        where = zmq_endpoint.parse(self.link)
+        where = endpoint.parse_zmq(self.link)
         if self.enabled and where.kind == "tcp":
             yield Binding("cluster.link", "links", where.stream, members=True)
 
@@ -217,7 +219,7 @@ class Cluster(Settings):
         yield (
             f"cluster: {self.effective_name(socket.gethostname())} of the farm {self.farm}, "
             f"etcd {' '.join([', '.join(self.etcd), *login])}, "
-            f"links on {zmq_endpoint.parse(self.link).shown}, ttl {self.ttl} s"
+            f"links on {endpoint.parse_zmq(self.link).shown}, ttl {self.ttl} s"
         )
 
     def warnings(self, resolves: Resolves) -> Iterator[str]:
@@ -229,7 +231,7 @@ class Cluster(Settings):
             if not resolves(host):
                 yield f"cluster.etcd: this machine knows no address of {host}"
         away = not all(is_local(host) for host in hosts)
-        where = zmq_endpoint.parse(self.link)
+        where = endpoint.parse_zmq(self.link)
         if away and where.loopback:
             yield "cluster.link: brokers on other machines cannot reach it, and messages of topics will not pass"
         if where.wildcard and self.advertise is None:
@@ -243,7 +245,7 @@ class Cluster(Settings):
 
 
 def _certificate_warnings(path: str) -> Iterator[str]:
-    yield from checks.expiring("cluster.certificate", path, time.time())
+    yield from key_checks.expiring("cluster.certificate", path, time.time())
     try:
         subject = pem.certificates(path)[0].subject
     except ValueError:

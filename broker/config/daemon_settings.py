@@ -17,18 +17,16 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from broker.access import document
-from broker.access.guarded_reading import BadUsers, read
+from broker.access import users_document
 from broker.access.identity import ANONYMOUS
 from broker.access.principal import OPERATIONS
-from broker.config import checks, endpoint
-from broker.config.checks import MAX_LABEL, MAX_SUFFIX
+from broker.access.users_file import BadUsers, read
+from broker.config import endpoint, key_checks
 from broker.config.checks_settings import CHECKS, JOURNAL
 from broker.config.cluster_settings import CLUSTER
 from broker.config.endpoint import Endpoint
-from broker.config.errors import Problem
-from broker.config.key import REQUIRED, key
-from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
+from broker.config.key import REQUIRED, Binding, PortOption, Resolves, Section, Settings, key, moved
+from broker.config.key_checks import MAX_LABEL, MAX_SUFFIX, Problem
 
 VERSION = 1
 """Version of the format of configuration files. A change that older files do not fit raises it."""
@@ -78,7 +76,7 @@ def _version(here: str, version: int) -> Iterator[Problem]:
 def _log_size(here: str, size: int) -> Iterator[Problem]:
     # A smaller file would be rotated several times a second on the level debug; more is a mistake in the unit.
     if size:
-        yield from checks.in_range(here, size, 100_000, 2**40)
+        yield from key_checks.in_range(here, size, 100_000, 2**40)
 
 
 @attrs.frozen
@@ -96,14 +94,14 @@ class Broker(Settings):
         None,
         "Suffix of the names under which the broker registers its own listeners: broker-client-SUFFIX, "
         "broker-admin-SUFFIX.",
-        check=partial(checks.printable, most=MAX_SUFFIX),
+        check=partial(key_checks.printable, most=MAX_SUFFIX),
         reload=True,
         example="east",
     )
     state: str | None = key(
         None,
         "State directory, where neither the environment (STATE_DIRECTORY) nor the command line (--state) names one.",
-        check=checks.path,
+        check=key_checks.path,
         example="/var/lib/elkobroker",
     )
     grace: float = key(
@@ -124,7 +122,7 @@ class Broker(Settings):
         (),
         "Networks of proxies, whose clients then count by their own addresses: by a header of the PROXY protocol on "
         "any stream listener, and by Forwarded or X-Forwarded-For over HTTP.",
-        check=checks.networks,
+        check=key_checks.networks,
         reload=True,
     )
     # With less, single messages of ordinary size would not fit; more is a mistake in the unit.
@@ -194,7 +192,7 @@ class Console(Settings):
 
     enabled: bool = key(True, "Enables the console.")
     endpoint: str = key(
-        "tcp:9001:interface=127.0.0.1", "Endpoint, in the form of an Elko listener's.", check=checks.listens
+        "tcp:9001:interface=127.0.0.1", "Endpoint, in the form of an Elko listener's.", check=key_checks.listens
     )
 
     @property
@@ -230,7 +228,7 @@ class LauncherEntry(Settings):
     """A program that administrators may start."""
 
     name: str = key(
-        REQUIRED, "Name for administrators.", check=partial(checks.printable, most=MAX_LABEL), example="chat"
+        REQUIRED, "Name for administrators.", check=partial(key_checks.printable, most=MAX_LABEL), example="chat"
     )
     script: str = key(
         REQUIRED,
@@ -316,7 +314,7 @@ class Access(Settings):
         """Yield what is wrong with the users file."""
         if self.file:
             try:
-                document.parse(self.file, read(self.file))
+                users_document.parse(self.file, read(self.file))
             except BadUsers as error:
                 for sentence in error.args:
                     yield Problem(f"{here}.file", str(sentence))
@@ -326,7 +324,7 @@ class Access(Settings):
         if self.file is None:
             return
         try:
-            found = document.parse(self.file, read(self.file))
+            found = users_document.parse(self.file, read(self.file))
         except BadUsers as error:
             yield f"access: {error}"
             return
@@ -340,7 +338,7 @@ class Access(Settings):
         if self.file is None:
             return
         try:
-            found = document.parse(self.file, read(self.file))
+            found = users_document.parse(self.file, read(self.file))
         except BadUsers:
             return
         if opens(found):
@@ -354,7 +352,7 @@ class Access(Settings):
                 yield f"access.file: the token {token.label!r} of {token.user} expires within {days} days"
 
 
-def opens(users: document.UserDirectory) -> bool:
+def opens(users: users_document.UserDirectory) -> bool:
     """Return True if peers without a credential may do everything at some listener."""
     return any(
         ANONYMOUS in right.users and set(right.operations_meant()) == OPERATIONS.keys() for right in users.rights
@@ -436,7 +434,7 @@ class NotifyRule(Settings):
     pattern: str = key(
         "*",
         "Names of services, listeners or brokers, as a pattern (*, ?, [...]).",
-        check=partial(checks.printable, most=1_024),
+        check=partial(key_checks.printable, most=1_024),
     )
     url: str | None = key(
         None, "URL that gets each event by POST, as JSON.", check=_url, secret=True, example="https://example.org/hook"
@@ -445,7 +443,7 @@ class NotifyRule(Settings):
         None,
         "Secret that signs the requests: X-Elkobroker-Signature has the HMAC-SHA256 of X-Elkobroker-Timestamp, a dot"
         " and the body.",
-        check=checks.secret,
+        check=key_checks.secret,
         secret=True,
         example="change me",
     )
@@ -487,7 +485,7 @@ class Notify(Settings):
         within=(0, 3_600),
         reload=True,
     )
-    rules: tuple[NotifyRule, ...] = key((), check=checks.rules, reload=True)
+    rules: tuple[NotifyRule, ...] = key((), check=key_checks.rules, reload=True)
 
     def problems(self, here: str) -> Iterator[Problem]:
         """Yield names that are there twice."""

@@ -3,18 +3,27 @@
 A table of the file is a frozen attrs class, and each of its fields is declared by `key`; the annotation is the type.
 The functions here derive from that: the checks of single keys, the values with the secrets of files, and the keys that
 a reload applies. `broker.config.document` derives the example file and the tables of the documentation.
+
+One table of the configuration, as the component that it configures describes it.
+
+A section is the whole of what the configuration knows of a wire (or of another component): its frozen values with
+their defaults, its checks, the places where it listens, what ``--check`` prints, the keys that a reload may change, and
+its part of the example file. `broker.config.load` puts the sections together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import attrs
 
-from broker.config import checks, files
-from broker.config.errors import Problem
+from broker.config import files, key_checks
+from broker.config.endpoint import BadEndpoint, Endpoint
+from broker.config.files import Named
+from broker.config.key_checks import Problem
 
 T = TypeVar("T")
 A = TypeVar("A", bound=attrs.AttrsInstance)
@@ -143,9 +152,9 @@ def _single(here: str, value: Any, told: Declared) -> Iterator[Problem]:
     if value is None:
         return
     if told.key.within is not None:
-        yield from checks.in_range(here, value, *told.key.within)
+        yield from key_checks.in_range(here, value, *told.key.within)
     if told.key.path:
-        yield from checks.path(here, value)
+        yield from key_checks.path(here, value)
     if told.key.check is not None:
         yield from told.key.check(here, value)
 
@@ -184,3 +193,113 @@ def reloadable_keys(table: type[attrs.AttrsInstance]) -> Iterator[str]:
 def is_named(entry: type[attrs.AttrsInstance]) -> bool:
     """Return True for entries of an array that are identified by their ``name``, not by their order."""
     return hasattr(attrs.fields(entry), "name")
+
+
+Resolves = Callable[[str], bool]
+"""Reports whether this machine resolves a host name. It blocks."""
+
+
+@attrs.frozen
+class Binding:
+    """A socket that a component listens on.
+
+    ``key`` is the dotted key of its address in the configuration, ``title`` the name of the listener in logs and in
+    the state of the daemon. Several sockets of one title are opened and closed together. A ``required`` listener
+    fails the start when it cannot be opened. ``datagrams``: UDP instead of a stream. ``members``: its peers are other
+    brokers of the cluster, which have keys of their own, and no users.
+    """
+
+    key: str
+    title: str
+    where: Endpoint
+    required: bool = False
+    datagrams: bool = False
+    members: bool = False
+
+    def overlaps(self, other: Binding) -> bool:
+        """Return True if the two cannot both be bound."""
+        return self.datagrams == other.datagrams and self.where.overlaps(other.where)
+
+
+@attrs.frozen
+class PortOption:
+    """A command-line option that moves the component to another port of 127.0.0.1, or switches it off.
+
+    ``use`` returns the values with that port; None stands for "off". It raises `ValueError` with a text where the
+    configuration file leaves no room for the option.
+    """
+
+    name: str
+    help: str
+    use: Callable[[Any, int | None], Any]
+
+
+@attrs.frozen
+class Settings:
+    """The base class of a table's values: the methods have what a declaration of single keys does not say."""
+
+    def normal(self) -> Self:
+        """Return the values in the form in which they are checked and shown."""
+        return self
+
+    def problems(self, here: str) -> Iterable[Problem]:
+        """Return what is wrong with valid keys together; ``here`` is the dotted key of the table."""
+        return ()
+
+    def bindings(self) -> Iterable[Binding]:
+        """Return the sockets of an enabled component. Raises `BadEndpoint` where an endpoint is none."""
+        return ()
+
+    def summary(self) -> Iterable[str]:
+        """Return the lines of ``--check``. The values are valid."""
+        return ()
+
+    def warnings(self, resolves: Resolves) -> Iterable[str]:
+        """Return what may surprise, a sentence each. The values are valid."""
+        return ()
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def moved(endpoint: str, **others: Any) -> Callable[[Any, int | None], Any]:
+    """Return the function of a `PortOption` that puts the port into ``endpoint``, and gives ``others`` their values."""
+
+    def use(values: Any, port: int | None) -> Any:
+        if port is None:
+            return attrs.evolve(values, enabled=False)
+        return attrs.evolve(values, enabled=True, endpoint=endpoint.format(port), **others)
+
+    return use
+
+
+@attrs.frozen(eq=False)
+class Section(Generic[S]):
+    """A table of the configuration file, whose keys are declared by `broker.config.key.key`.
+
+    - ``name``: the name of the table, and of the attribute of the configuration.
+    - ``default``: its value where the file has no such table.
+    - ``option``: the command-line option, if there is one.
+    """
+
+    name: str
+    default: S
+    option: PortOption | None = None
+
+    @property
+    def values(self) -> type[S]:
+        """The class that the table becomes."""
+        return type(self.default)
+
+    def problems(self, values: S) -> Iterable[Problem]:
+        """Return all that is wrong with valid types, by dotted keys from the root."""
+        return problems(self.name, values)
+
+    def bindings(self, values: S) -> Iterator[Binding]:
+        """Yield the sockets of an enabled component; none where the endpoint is none, which is a problem of its key."""
+        with suppress(BadEndpoint):
+            yield from values.bindings()
+
+    def read(self, values: S, named: Named) -> S:
+        """Return the values with the secrets of the files that they name, and with absolute paths."""
+        return read(self.name, values.normal(), named)

@@ -1,27 +1,194 @@
 """Loading: a TOML file to the frozen configuration, or to all of its errors.
 
-The file has a table for each section of the schema (`broker.config.schema`); the members of a table are the fields of
+The file has a table for each section of the schema (`broker.config.load`); the members of a table are the fields of
 the section's values.
+
+The shape of the whole configuration: a section for the daemon's own parts, and one for each wire.
+
+`Schema.config` is a frozen attrs class with an attribute for each section, so that `broker.config.load` reads it,
+`broker.config.reload` compares it and `broker.config.load` checks it without knowing which sections there are.
+`broker.app.configuration` has the schema of this daemon.
+
+Checks of a whole configuration: its problems, by section and between sections; its warnings; and the report of
+``--check``.
 """
 
 from __future__ import annotations
 
 import re
+import socket
+import time
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
+from broker import pem
+from broker.blocking import blocking
 from broker.config import files
-from broker.config.dotted_keys import table
-from broker.config.errors import BadConfig, ConfigError, Problem
+from broker.config.checks_settings import Checks, Journal
+from broker.config.cluster_settings import Cluster
+from broker.config.daemon_settings import AFTER, BEFORE, OPEN_FILE, Access, Broker, Console, Launchers, Log, Plan
 from broker.config.files import BadFile
+from broker.config.key import Binding, Resolves, Section
+from broker.config.key_checks import BadConfig, ConfigError, Problem, expiring
 from broker.config.removed_keys import why_removed
-from broker.config.schema import Config, Schema
 from broker.config.structure import structure
-from broker.config.toml_lines import line_of, lines
-from broker.config.validate import found
+from broker.config.toml_lines import line_of, lines, table
+
+
+@attrs.frozen(init=False, slots=False)
+class Config:
+    """A configuration: an attribute for each section. Made by `Schema.config`, which has those of the wires too."""
+
+    broker: Broker
+    log: Log
+    checks: Checks
+    journal: Journal
+    console: Console
+    launchers: Launchers
+    cluster: Cluster
+    access: Access
+    plan: Plan
+
+    def using(self, **sections: Any) -> Self:
+        """Return a copy with other sections."""
+        return attrs.evolve(self, **sections)
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **sections: Any) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+@attrs.frozen(eq=False)
+class Schema:
+    """The sections in their order: those of the daemon, with those of the wires between."""
+
+    sections: tuple[Section[Any], ...]
+    config: type[Config]
+    """The class of the configuration."""
+
+    @classmethod
+    def of(cls, wires: Iterable[Section[Any]]) -> Schema:
+        """Return the schema of a daemon with these wires."""
+        sections: tuple[Section[Any], ...] = (*BEFORE, *wires, *AFTER)
+        order = {section.name: number for number, section in enumerate(sections)}
+
+        def ordered(made: type, fields: list[Any]) -> list[Any]:
+            return sorted(fields, key=lambda field: order[field.name])
+
+        members = {each.name: attrs.field(default=each.default, type=each.values) for each in sections}
+        config = attrs.make_class("Config", members, bases=(Config,), frozen=True, field_transformer=ordered)
+        return cls(sections, config)
+
+    def values(self, config: Config) -> Iterator[tuple[Section[Any], Any]]:
+        """Yield each section with its values in ``config``."""
+        for section in self.sections:
+            yield section, getattr(config, section.name)
+
+    def example(self) -> str:
+        """Return the example file: every key there is, with its default or a value that it may have."""
+        from broker.config.document import HEAD, example
+
+        return HEAD + "\n".join(example(each.name, each.default) for each in self.sections)
+
+
+NEEDS_USERS = f"""\
+can be reached from other machines: a users file must say who may do what. Write
+    [access]
+    file = "users.toml"  # 'brokerctl passwd NAME --add --file users.toml' makes it
+or, where everybody may do everything,
+    [access]
+    file = "{OPEN_FILE}"  # as the option --open"""
+"""The end of the error of a listener, with the lines that the operator has to write."""
+
+
+def found(config: Config, schema: Schema) -> list[Problem]:
+    """Return all problems. Reads the TLS files and the users file."""
+    problems = [problem for section, values in schema.values(config) for problem in section.problems(values)]
+    return [*problems, *_overlaps(config, schema), *_unusable(config, schema), *_without_users(config, schema)]
+
+
+def problems(config: Config, schema: Schema) -> list[tuple[str, str]]:
+    """As `found`, as pairs of dotted key and text."""
+    return [(problem.key, problem.text) for problem in found(config, schema)]
+
+
+def bindings(config: Config, schema: Schema) -> Iterator[Binding]:
+    """Yield the sockets that the daemon listens on."""
+    for section, values in schema.values(config):
+        yield from section.bindings(values)
+
+
+def _without_users(config: Config, schema: Schema) -> Iterator[Problem]:
+    """Yield the listeners that other machines reach, if no users file says who may do what there."""
+    if config.access.file is None:
+        reached = (each for each in bindings(config, schema) if not each.where.loopback and not each.members)
+        # Several sockets may have one key.
+        for key, where in {each.key: each.where.where for each in reached}.items():
+            yield Problem(key, f"{where} {NEEDS_USERS}", "access.file")
+
+
+def _unusable(config: Config, schema: Schema) -> Iterator[Problem]:
+    """Yield the problems of the TLS files of listeners."""
+    for each in bindings(config, schema):
+        files = pem.Files.of(each.where)
+        try:
+            if files is not None:
+                files.read()
+        except ValueError as error:
+            yield Problem(each.key, str(error))
+
+
+def _overlaps(config: Config, schema: Schema) -> Iterator[Problem]:
+    taken: list[Binding] = []
+    for each in bindings(config, schema):
+        other = next((other for other in taken if each.overlaps(other)), None)
+        if other is not None:
+            yield Problem(each.key, f"{each.where.where} is taken by {other.key}", other.key)
+        taken.append(each)
+
+
+# The report of ``--check``.
+
+
+@blocking
+def resolves(host: str) -> bool:
+    """Report whether this machine knows an address of ``host``. Blocks while it asks."""
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except (OSError, UnicodeError):
+        return False
+
+
+def _expiring(config: Config, schema: Schema) -> Iterator[str]:
+    """Yield a sentence for each TLS certificate that has expired, or expires soon."""
+    now = time.time()
+    for binding in bindings(config, schema):
+        files = pem.Files.of(binding.where)
+        if files is not None:
+            yield from expiring(binding.key, files.certificate, now)
+
+
+def report(config: Config, schema: Schema, resolves: Resolves = resolves) -> str:
+    """Return a line for each listener and each part of the daemon, then one for each warning.
+
+    ``config`` must be valid. Blocks while published names are resolved. Shows no secret.
+    """
+    lines = [line for _, values in schema.values(config) for line in values.summary()]
+    lines += [f"warning: {text}" for text in warnings(config, schema, resolves)]
+    return "\n".join(lines)
+
+
+def warnings(config: Config, schema: Schema, resolves: Resolves) -> list[str]:
+    """Return what may surprise in a valid configuration, a sentence each."""
+    own = [text for _, values in schema.values(config) for text in values.warnings(resolves)]
+    return [*own, *_expiring(config, schema)]
+
 
 _AT = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)\Z")
 

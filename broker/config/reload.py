@@ -14,9 +14,9 @@ from typing import Any
 
 import attrs
 
-from broker.config.dotted_keys import join, pattern_of
 from broker.config.key import declared, is_named, reloadable_keys
-from broker.config.schema import Config, Schema
+from broker.config.load import Config, Schema
+from broker.config.toml_lines import join, pattern_of
 
 HIDDEN = "(hidden)"
 NOT_SET = "(not set)"

@@ -9,8 +9,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
-from broker.config.dotted_keys import join, pattern_of
-from broker.config.toml_lines import statements
+from broker.config.toml_lines import join, pattern_of, statements
 
 OF_USERS = (
     "elko.listeners[*].auth",

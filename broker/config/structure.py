@@ -15,7 +15,7 @@ from cattrs import Converter
 from cattrs.errors import ClassValidationError, ForbiddenExtraKeysError, IterableValidationError, IterableValidationNote
 from cattrs.gen import make_dict_structure_fn
 
-from broker.config.dotted_keys import join
+from broker.config.toml_lines import join
 
 MAX_INTEGER = 2**63 - 1
 """The largest integer of TOML. tomllib accepts larger ones, which neither a float nor an error message can hold."""

@@ -3,7 +3,7 @@
 Rules:
 - Every change raises the revision by one and is kept for a while (`broker.core.watches`).
 - A method completes all its changes and collects their listeners; then it notifies them: for each service first the
-  waits in order of arrival, then the watchers (`broker.core.notifier`).
+  waits in order of arrival, then the watchers (`broker.core.watches`).
 - Waits, monitors and watches receive live registrations only. A find also returns restored services
   (`broker.core.restored_services`), except at endpoints that a live service of that name has.
 - A find obeys the policy of failing health checks (`broker.core.service_group`). Listings have all services.
@@ -45,10 +45,9 @@ from broker.core.model import (
     Service,
     checked_load,
 )
-from broker.core.notifier import Notifier
 from broker.core.restored_services import Restored
 from broker.core.service_group import PANIC, ServiceGroup
-from broker.core.watches import Waits, Watches
+from broker.core.watches import Notifier, Waits, Watches
 
 ID_DIGITS = 16
 """Digits of the greatest id: ids are exact in JSON."""

@@ -3,6 +3,12 @@
 A watcher that resumes, or that reads at its own pace, calls `Watches.since`. If the ring no longer has all changes that
 it lacks, the call returns None, and the watcher takes a snapshot instead. So no change is buffered for a single
 watcher.
+
+Notifier: delivers each change to its listeners, one after the other, in the order of the changes.
+
+A listener may change the registry during a notification. The notifications of that change are queued behind all pending
+ones, so every listener receives changes in order. A cancelled listener receives nothing more. An exception in a
+listener is a defect of the broker: it is logged, and the others are still notified.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -22,8 +28,50 @@ from zope.interface import implementer
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IWait
 from broker.core.model import Change, Kind, Load, LoadDetails, Service
-from broker.core.notifier import Notifier
 from broker.wall_clock import wall
+
+
+class Listener(Protocol):
+    """Receiver of notifications."""
+
+    def hear(self, news: Any) -> None:
+        """Process one notification. No-op once the listener is cancelled."""
+
+
+class Notifier:
+    """Queue of pending notifications."""
+
+    log = Logger()
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[Sequence[Listener], Any]] = deque()
+        self._busy = False
+
+    def add(self, listener: Listener, news: object) -> None:
+        """Queue a notification for one listener."""
+        self._queue.append(((listener,), news))
+
+    def add_all(self, listeners: Sequence[Listener], news: object) -> None:
+        """Queue a notification for several listeners, in their order."""
+        self._queue.append((listeners, news))
+
+    def deliver(self) -> None:
+        """Deliver all pending notifications. A nested call from a listener returns at once: the outer call
+        continues."""
+        queue = self._queue
+        if self._busy or not queue:
+            return
+        self._busy = True
+        while queue:
+            listeners, news = queue.popleft()
+            for listener in listeners:
+                try:
+                    listener.hear(news)
+                except Exception:
+                    # Log the type only: the notification itself may contain a password.
+                    self.log.failure("a listener of the registry failed on a {news}", news=type(news).__name__)
+        self._busy = False
+
 
 RING = 4_096
 """Entries that each ring keeps, or up to a piece more. Loads have a ring of their own, because a busy farm reports

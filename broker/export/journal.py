@@ -49,7 +49,7 @@ from twisted.python.failure import Failure
 from broker.core.disk import DiskErrors, is_full
 from broker.core.limits import LogLimit
 from broker.export.journal_disk import pause
-from broker.export.records import BROKER_WIRE, Record, common, encode_all, microseconds
+from broker.export.journal_records import BROKER_WIRE, Record, common, encode_all, microseconds
 from broker.export.segments import Segments
 from broker.wall_clock import wall
 

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from broker.core.interfaces import IRegistry
 from broker.core.model import ANONYMOUS, BROKER, MAX_COUNT, Change, Kind, LoadDetails, Service
-from broker.export.records import Record, microseconds, with_details, with_zone
+from broker.export.journal_records import Record, microseconds, with_details, with_zone
 
 
 def add_details(before: LoadDetails | None, now: LoadDetails | None) -> LoadDetails | None:

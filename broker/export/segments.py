@@ -1,6 +1,6 @@
 """Files of the metrics journal: the open one, and those that earlier starts left.
 
-Sealing is in `broker.export.sealing`, deletion in `broker.export.retention`, the lock in `broker.export.journal_disk`.
+Sealing and deletion are in `broker.export.sealed_segments`, the lock is in `broker.export.journal_disk`.
 
 All functions block on the disk, and are for one worker thread at a time.
 
@@ -29,9 +29,8 @@ import attrs
 
 from broker.blocking import blocking
 from broker.export.journal_disk import Disk, Lock, about, entries, is_at
-from broker.export.records import BROKER_NAME
-from broker.export.retention import Retention
-from broker.export.sealing import Sealing
+from broker.export.journal_records import BROKER_NAME
+from broker.export.sealed_segments import Retention, Sealing
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 """Size at which a file is rotated, in bytes: some 300,000 records. Many small files are far slower to read."""

@@ -26,8 +26,8 @@ from twisted.logger import FilteringLogObserver, ILogObserver, LogEvent
 from twisted.python.components import Componentized
 from zope.interface import implementer
 
-from broker.logs.log_levels import LogControl
 from broker.logs.log_lines import (
+    LogControl,
     cut,
     fields_of,
     json_line,

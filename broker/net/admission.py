@@ -24,11 +24,11 @@ from broker.core.errors import Reason, Refusal
 from broker.core.limits import Rates
 from broker.core.place_table import PlaceTable, Pool
 from broker.net.connection import StreamConnection
-from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.connection_limits import ConnectionLimits
 from broker.net.proxies import is_proxied
 from broker.net.rate_limits import Complaints, Deadlines
+from broker.net.scheduled_input import Direction
 from broker.net.scheduler import Scheduler
-from broker.net.taps import Direction
 
 STOP_WITHIN = 5.0
 """Deadline in seconds for all connections together to close when the listener stops."""
@@ -161,7 +161,7 @@ class ConnectionFactory(Factory):
     def tap(self, wanted: Callable[[StreamConnection], bool], seen: TapSeen) -> None:
         """Report the messages of the connections that ``wanted`` selects, present and later ones, until `untap`.
 
-        ``seen`` gets the connection, the direction and the message; see `broker.net.taps`.
+        ``seen`` gets the connection, the direction and the message; see `broker.net.scheduled_input`.
         """
         self._tapped = wanted, seen
         for connection in self.connections:

@@ -8,7 +8,7 @@ Rules:
 - Names are looked up in threads of the reactor, at most `LOOKUPS` at a time; a check that finds none free is put off.
 - `HOST_RATE` bounds the checks of one address: a peer that offers a thousand services at a foreign address does not
   turn the broker into a flood. A check beyond is put off.
-- A check that is put off, or that is not permitted (`broker.net.outgoing`), proves nothing about the service.
+- A check that is put off, or that is not permitted (`broker.net.outgoing_addresses`), proves nothing about the service.
 - The caller bounds the number of open checks, and ends each at its timeout.
 """
 
@@ -41,7 +41,7 @@ from broker.access.identity import is_address
 from broker.core.checks.check_rules import CheckKind, Outcome, Question
 from broker.core.errors import Reason, Refusal
 from broker.core.limits import Rates
-from broker.net.outgoing import Address, Outgoing, split
+from broker.net.outgoing_addresses import Address, Outgoing, split
 
 # Bound on the input of one connection.
 

@@ -31,14 +31,13 @@ from zope.interface import implementer
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.limits import Bucket
 from broker.core.memory_budget import SHORT, Share
-from broker.net.client_certificate import client_names
 from broker.net.connection_output import ConnectionOutput
 from broker.net.connection_states import BLOCKED, BULK, ENDED, IDLE, LOST, OPEN, OPENING, SERVING, STRANGER, ReadState
 from broker.net.epoll_streams import TcpStream, nothing_waits, plain_socket, unsent
-from broker.net.interfaces.peer import MessageReader
-from broker.net.scheduled_input import STRIKES
+from broker.net.peer_interfaces import MessageReader
+from broker.net.scheduled_input import STRIKES, Seen, TappedOutput, TappedReader
 from broker.net.silent_hosts import unacknowledged
-from broker.net.taps import Seen, TappedOutput, TappedReader
+from broker.net.tls import client_names
 
 if TYPE_CHECKING:
     from broker.net.admission import ConnectionFactory
@@ -108,7 +107,7 @@ class StreamConnection(ConnectionOutput, Protocol):
     _unsent = 0  # unsent bytes when the read or close deadline began
     _pending = 0  # bytes of an unfinished message, as accounted
     _refusals: Bucket | None = None
-    vanished = False  # see `broker.net.interfaces.peer.Peer`
+    vanished = False  # see `broker.net.peer_interfaces.Peer`
     _state = 0  # bytes of the session's state, as accounted
 
     def __init__(
@@ -398,7 +397,7 @@ class StreamConnection(ConnectionOutput, Protocol):
             self.transport.bufferSize = Connection.bufferSize
 
     def hold(self, size: int) -> bool:
-        """See `broker.net.interfaces.peer.Peer`."""
+        """See `broker.net.peer_interfaces.Peer`."""
         memory, grown = self.factory.memory, size - self._state
         if grown > 0 and not memory.fits(self.host, grown):
             return False

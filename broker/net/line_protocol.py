@@ -21,10 +21,10 @@ from broker.core.limits import Bucket
 from broker.core.place_table import Pool
 from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
+from broker.net.connection_limits import ConnectionLimits
 from broker.net.connection_states import OPENING
 from broker.net.http_guard import Opening, opening
-from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.interfaces.peer import MessageReader, PeerSession
+from broker.net.peer_interfaces import MessageReader, PeerSession
 from broker.net.rate_limits import MAX_SHOWN, Complaints
 from broker.net.scheduler import Scheduler
 
@@ -42,7 +42,7 @@ DEBUG_A_SECOND = 10.0
 
 
 class LineProtocol(StreamConnection):
-    """One connection. It is the `broker.net.interfaces.peer.Peer` of its session."""
+    """One connection. It is the `broker.net.peer_interfaces.Peer` of its session."""
 
     factory: LineFactory
     log = Logger()

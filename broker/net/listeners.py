@@ -39,6 +39,7 @@ from broker.config.endpoint import Endpoint, shown_path
 from broker.core.limits import Backoff
 from broker.core.model import Listening
 from broker.core.place_table import PlaceTable
+from broker.net.admission import ConnectionFactory
 from broker.net.epoll_streams import dispatch
 from broker.net.line_protocol import LineFactory
 from broker.net.proxies import ProxyFactory, TrustedProxies
@@ -391,3 +392,28 @@ class ListenerRetries:
 
 def _cannot(state: Listening) -> CannotListen:
     return CannotListen(f"{state.name}: {state.reason}")
+
+
+# Rows of `broker.wires.interface.OpenWire.places`: the open listeners as operators see them.
+
+
+def occupancy(factory: ConnectionFactory, *more: PlaceTable) -> dict[str, object]:
+    """Return the number of a listener's connections, and ``full``: while true, a new one needs the place of another.
+
+    A listener that was full within the last seconds also has a ``trouble``, and ``refuses`` is true if new peers were
+    refused. Over HTTP and RTCP, sessions and connections have places of their own: ``more`` has the latter.
+    """
+    tables = dict.fromkeys((factory.table, *more))
+    row: dict[str, object] = {"connections": len(factory.connections), "full": any(each.full for each in tables)}
+    troubles = dict.fromkeys(each.trouble for each in tables if each.trouble)
+    if troubles:
+        row.update(trouble="; ".join(troubles), refuses=any(each.turns_away for each in tables))
+    return row
+
+
+def listener_row(wire: str, name: str, listener: StreamListener) -> list[dict[str, object]]:
+    """Return the row of a stream listener, or no row if it is closed."""
+    if listener.port is None:
+        return []
+    row = occupancy(listener.lines, listener.carrier.table)
+    return [{"wire": wire, "name": name, "address": bound(listener.port), **row}]

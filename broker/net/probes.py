@@ -1,8 +1,8 @@
 """Liveness probes of peers, each over a ZMTP connection of its own.
 
 Rules:
-- A question is one message to one address, which `broker.net.outgoing` must permit. Any whole message on its connection
-  proves liveness.
+- A question is one message to one address, which `broker.net.outgoing_addresses` must permit. Any whole message on its
+  connection proves liveness.
 - It ends with the answer or at its deadline, which counts from `Probes.ask`.
 - If the reactor is late for the deadline, it was stalled and could not read: the deadline is extended once by the
   lateness, at most by its original duration. So an answer in the kernel's buffer counts. A punctual reactor adds one
@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 
 from broker.core.memory_budget import SHORT
 from broker.net.epoll_streams import send_now
-from broker.net.outgoing import Outgoing
+from broker.net.outgoing_addresses import Outgoing
 from broker.net.rate_limits import Complaints
 from broker.net.scheduled_input import Scheduled
 from broker.net.scheduler import Scheduler

@@ -14,8 +14,8 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from broker.access.identity import network_of
-from broker.core.counters import Counters
 from broker.core.errors import Refusal
+from broker.core.event_counters import Counters
 from broker.core.limits import LINE_EVERY, LogLimit, Rates
 
 LINES = 200

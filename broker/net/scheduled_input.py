@@ -7,15 +7,59 @@ Rules:
 - Input is handled within a quantum only. The quantum may end after each step; the rest waits for the next one.
 - Backpressure: while bytes wait, the transport is paused, so that a connection holds at most one read.
 - A connection is *held up* while its peer does not read, or a request waits for its answer. It is not served then.
+
+Taps: copies of the messages of one connection, for a trace.
+
+A tap replaces the reader and the output list of a connection by ones that report what passes. For a connection without
+a tap there is neither a check nor a call, so that it costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
 
+from broker.net.peer_interfaces import MessageReader
 from broker.net.scheduler import Scheduler
-from broker.net.taps import Seen
+
+Direction = Literal["in", "out"]
+
+Seen = Callable[[Direction, Any], object]
+"""Called with each item: one that the reader decoded, or the octets of one message that is sent."""
+
+
+class TappedReader:
+    """A reader that reports each item of ``inner`` before it is handled."""
+
+    def __init__(self, inner: MessageReader, seen: Seen) -> None:
+        self.inner = inner
+        self._seen = seen
+
+    @property
+    def pending(self) -> int:
+        """See `MessageReader`."""
+        return self.inner.pending
+
+    def feed(self, data: bytes) -> Iterator[Any]:
+        """See `MessageReader`."""
+        for item in self.inner.feed(data):
+            if item is not None:
+                self._seen("in", item)
+            yield item
+
+
+class TappedOutput(list[bytes]):
+    """A list of output that reports each message that is appended."""
+
+    def __init__(self, output: Iterable[bytes], seen: Seen) -> None:
+        super().__init__(output)
+        self._seen = seen
+
+    def append(self, data: bytes) -> None:
+        """Append a message."""
+        self._seen("out", data)
+        super().append(data)
+
 
 COSTLY, STRIKES = 0.001, 3
 """Seconds beyond which a quantum of an ordinary peer is a strike, and the number of strikes that end the status."""

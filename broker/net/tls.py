@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 from OpenSSL import SSL
-from OpenSSL.crypto import X509StoreFlags
+from OpenSSL.crypto import X509, X509StoreFlags
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator
 from twisted.internet.protocol import Factory, connectionDone
 from twisted.internet.tcp import Connection
@@ -27,11 +29,38 @@ from broker.access.identity import plain
 from broker.blocking import blocking
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import Share
-from broker.net.client_certificate import certificate_names
 from broker.net.epoll_streams import push
 from broker.net.rate_limits import Complaints
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler
+
+# Names of the client certificate of a TLS connection.
+
+MAX_NAMES = 20
+"""Names of one certificate that are used: ordinary ones have one or two."""
+
+
+def client_names(transport: Any) -> tuple[str, ...]:
+    """Return the common name and the DNS names of the verified client certificate; empty without one, or without TLS.
+
+    A listener asks for certificates only if it has a client CA, which has verified this one in the handshake.
+    """
+    peer = getattr(transport, "getPeerCertificate", lambda: None)()
+    return certificate_names(peer.to_cryptography()) if isinstance(peer, X509) else ()
+
+
+def certificate_names(certificate: x509.Certificate) -> tuple[str, ...]:
+    """Return the common name and the DNS names of a certificate, each once. Malformed names are left out."""
+    names: dict[str, None] = {}
+    try:
+        for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME):
+            names[str(attribute.value)] = None
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        names.update(dict.fromkeys(extension.value.get_values_for_type(x509.DNSName)))
+    except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
+        pass
+    return tuple(names)[:MAX_NAMES]
+
 
 READ = 4_096
 """Bytes of one read: a handshake takes at most three of them, and a queued connection holds no more."""

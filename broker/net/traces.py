@@ -25,7 +25,7 @@ from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.limits import Bucket
 from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
-from broker.net.taps import Direction
+from broker.net.scheduled_input import Direction
 from broker.net.udp import UdpSocket
 
 MAX_TRACES = 10

@@ -28,8 +28,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from broker.core.limits import LogLimit
+from broker.net.scheduled_input import Direction
 from broker.net.scheduler import Scheduler
-from broker.net.taps import Direction
 
 BUFFER = 4 * 1024 * 1024
 """Receive buffer in bytes, requested from the kernel. Linux grants twice that, and takes some 830 for a small datagram:

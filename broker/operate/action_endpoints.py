@@ -10,9 +10,8 @@ import attrs
 from msgspec import Meta
 from twisted.internet.defer import Deferred
 
-from broker.access import acts
-from broker.access.acts import Act, Audit, Rejected
-from broker.access.principal import Principal
+from broker.access import principal as acts
+from broker.access.principal import Act, Audit, Principal, Rejected
 from broker.core.control import Drain, IOperations, KeyChange, KeyState, LevelName, LogLevels, ReloadResult, Trace
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IControl, ILaunchers, IRegistry

@@ -24,7 +24,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.access.acts import Act
+from broker.access.principal import Act
 from broker.blocking import blocking
 from broker.rotation import rotate
 from broker.wall_clock import wall
@@ -63,7 +63,7 @@ class AuditRecord(msgspec.Struct, frozen=True):
 
 
 class AuditLog:
-    """Implementation of `broker.access.acts.Audit` by the file ``path``.
+    """Implementation of `broker.access.principal.Audit` by the file ``path``.
 
     ``in_thread`` calls a function in one thread, in order, and returns a Deferred of its result. ``size`` is the number
     of bytes at which the file is rotated, ``files`` the number of rotated files that are kept.

@@ -12,7 +12,7 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from broker.access.registry_reading import RegistryReading
+from broker.access.rights import RegistryReading
 from broker.core.checks.check_rules import TargetInfo
 from broker.core.cluster.cluster_interfaces import IMembers, IQueueOwners, MemberHealth, QueueClaim
 from broker.core.interfaces import IRegistry
@@ -20,8 +20,7 @@ from broker.core.model import BROKER, DESCRIPTIONS, CheckState, Listening, Provi
 from broker.core.plan import IPlan, Plan, PlannedService, Verdict
 from broker.rest.messages import moment
 from broker.wall_clock import wall
-from broker.wires.counter import Documentation
-from broker.wires.views import AnyView, Column, Row, View
+from broker.wires.tables import AnyView, Column, Documentation, Row, View
 
 # The views of the registry: the providers, services and loads of all wires.
 

@@ -24,14 +24,12 @@ import attrs
 import msgspec
 from twisted.internet.defer import Deferred
 
-from broker.access.acts import Act, Audit, NoAudit, Rejected, audited
-from broker.access.everyone import Everyone
-from broker.access.principal import Access, Principal
-from broker.access.registry_reading import RegistryReading
-from broker.access.request_limits import RequestLimits, unlimited
+from broker.access.login_gate import RequestLimits, unlimited
+from broker.access.principal import Access, Act, Audit, NoAudit, Principal, Rejected, audited
+from broker.access.rights import Everyone, RegistryReading
 from broker.core.control import Drain, IOperations, LevelName, LogLevels, ReloadResult, Trace
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.interfaces.peer import Peer
+from broker.net.peer_interfaces import Peer
 from broker.operate.action_endpoints import DRAIN_SECONDS, TRACE_SECONDS
 from broker.operate.console_input import (
     LISTENER,
@@ -43,9 +41,8 @@ from broker.operate.console_input import (
     Negotiation,
     at_once,
 )
-from broker.wires.counter import Documentation
 from broker.wires.dialect import Dialect, Dialogue
-from broker.wires.views import AnyView
+from broker.wires.tables import AnyView, Documentation
 
 # Control words of the console: reload, drain, disconnect, log levels, and traces of peers.
 #

@@ -24,12 +24,11 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
 from broker.access.principal import Access, Principal
-from broker.access.registry_reading import RegistryReading
+from broker.access.rights import RegistryReading
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.http_guard import Opening, is_text, opening
-from broker.net.interfaces.peer import Peer
-from broker.wires.view_scan import Scan, Selection
-from broker.wires.views import MAX_ROWS, AnyView, Row
+from broker.net.peer_interfaces import Peer
+from broker.wires.tables import MAX_ROWS, AnyView, Row, Scan, Selection
 
 MAX_HELD = 1_000
 """Lines that wait for the check of a password."""

@@ -18,7 +18,7 @@ from msgspec import Meta
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
+from broker.access.rights import EVERY_ENTRY, RegistryReading
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import Change, Kind, Load, Service
@@ -26,7 +26,7 @@ from broker.operate.table_endpoints import MAX_LIMIT, MAX_TEXT, PAGE
 from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import Outlet, Request, Response, Stream, array, members, moment, streamed
 from broker.rest.problem import Problem
-from broker.wires.view_scan import matcher
+from broker.wires.tables import matcher
 
 PIECE = 250
 """Events that are encoded in one piece: some 5 µs each."""

@@ -23,15 +23,13 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
+from broker.access.rights import EVERY_ENTRY, RegistryReading
 from broker.core.cluster.cluster_interfaces import IMembers
 from broker.core.model import NotReady
 from broker.core.plan import IPlan
 from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import Response
-from broker.wires.counter import Counter, Documentation
-from broker.wires.view_scan import ITEMS, ROWS
-from broker.wires.views import AnyView
+from broker.wires.tables import ITEMS, ROWS, AnyView, Counter, Documentation
 
 # The endpoint ``/metrics``, rendered family by family in turns of the reactor by `prometheus_client`.
 
@@ -80,7 +78,7 @@ def render(collectors: Sequence[Collect]) -> Iterator[bytes]:
 
 # Metrics of counters: the mapping from a counter's name to a metric and its labels.
 #
-# Rules, for a counter ``NAME.REASON`` (`broker.wires.counter`):
+# Rules, for a counter ``NAME.REASON`` (`broker.wires.tables`):
 # - ``NAME`` is ``WIRE`` and the name of its subject, joined by an underscore. The subjects of `SHARED` mean the same on
 #   every wire, so that they are one metric with the wire as a label: ``mc0_dropped`` is
 #   ``elkobroker_dropped_total{wire="mc0"}``. Any other name stays as it is: ``mtl_contents`` is
@@ -308,8 +306,8 @@ def state_metrics(
     degraded: Sequence[NotReady],
     certificates: Iterable[tuple[str, float]] = (),
 ) -> Iterator[Metric]:
-    """Yield the metrics. ``status`` is the state of `broker.app.status`, ``states`` the name of each listener with True
-    if it is open, ``reasons`` what is not ready, ``degraded`` for which reasons the daemon is degraded, and
+    """Yield the metrics. ``status`` is the state of `broker.app.process`, ``states`` the name of each listener with
+    True if it is open, ``reasons`` what is not ready, ``degraded`` for which reasons the daemon is degraded, and
     ``certificates`` the file of each certificate with the time of its expiry, in seconds of the epoch."""
     yield InfoMetricFamily("elkobroker", "Version of the broker.", {"version": str(status.get("version", ""))})
     yield _gauge("elkobroker_ready", "1 if everything is ready, see /readyz.", float(not reasons))
@@ -424,8 +422,8 @@ def _add(metrics: dict[str, GaugeMetricFamily], name: str, help: str, wire: str,
     metric.add_metric([wire], value)
 
 
-# Histograms of the loop: the reactor's lag and the scheduler's delay, as `broker.app.loop_lag` and
-# `broker.net.scheduler_probe` measure them.
+# Histograms of the loop: the reactor's lag and the scheduler's delay, as `broker.app.process` and
+# `broker.net.scheduler` measure them.
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Bounds in seconds: from the scheduler's quantum to a stall. Peers are to be answered within 0.05 s."""

@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker import small_file
 from broker.access.identity import same_host
 from broker.access.principal import Access, Principal
-from broker.access.registry_reading import RegistryReading
+from broker.access.rights import RegistryReading
 from broker.blocking import blocking
 from broker.core.errors import Reason
 from broker.core.interfaces import InThread, IRegistry

@@ -9,7 +9,7 @@ import attrs
 from msgspec import Meta
 from twisted.internet.defer import Deferred
 
-from broker.access.registry_reading import RegistryReading
+from broker.access.rights import RegistryReading
 from broker.core.cluster.cluster_interfaces import IMembers
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
@@ -20,8 +20,7 @@ from broker.operate.daemon_endpoints import Obstacle
 from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import Response, answer, array, entity_tag, is_current, members, not_modified, streamed
 from broker.rest.problem import Problem
-from broker.wires.view_scan import Scan, Selection
-from broker.wires.views import AnyView, Column, Row, View, join
+from broker.wires.tables import AnyView, Column, Row, Scan, Selection, View, join
 
 # Lists: the common query of all of them, and their answers.
 

@@ -10,7 +10,7 @@ import attrs
 from msgspec import Meta
 from twisted.internet.interfaces import IReactorTime
 
-from broker.access.registry_reading import RegistryReading
+from broker.access.rights import RegistryReading
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
 from broker.core.load_history import STEP, LoadHistory

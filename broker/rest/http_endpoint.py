@@ -20,8 +20,8 @@ from twisted.internet.defer import Deferred
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.routing import Map, Rule
 
-from broker.access.grants import EVERYTHING, Grants
 from broker.access.principal import Principal
+from broker.access.rights import EVERYTHING, Grants
 from broker.core.errors import Reason
 from broker.rest.messages import Request, Response, Stream
 from broker.rest.problem import Problem

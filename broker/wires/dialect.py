@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from broker.access.principal import Principal
-from broker.net.interfaces.peer import Peer, PeerSession
+from broker.net.peer_interfaces import Peer, PeerSession
 
 
 class Dialogue(Protocol):

@@ -14,7 +14,7 @@ of a wire::
 The daemon calls `stop_listening` on all wires, writes the last records of the store and the journal, and then closes
 all wires in parallel: the store keeps peers that the shutdown disconnects as present.
 
-Read on in `broker.wires.views`, `broker.wires.counter` and `broker.wires.dialect` (the operator's side).
+Read on in `broker.wires.tables`, `broker.wires.tables` and `broker.wires.dialect` (the operator's side).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import attrs
 from twisted.internet.defer import Deferred
 
-from broker.config.section import Section, Settings
+from broker.config.key import Section, Settings
 from broker.core.cluster.cluster_interfaces import SINGLE, ILinks, IMembers, IQueueOwners
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import NotReady, Service, Snapshot
@@ -33,24 +33,22 @@ from broker.core.silent_peers import EndAtOnce, Silence
 
 # Types only: ``--check`` imports this module, and none of what runs.
 if TYPE_CHECKING:
-    from broker.access.acts import Audit
     from broker.access.logins import Logins
-    from broker.access.principal import Access
+    from broker.access.principal import Access, Audit
     from broker.config.daemon_settings import Broker
     from broker.core.checks.check_rules import Pinger
     from broker.core.checks.check_schedule import Schedule
     from broker.core.damage import Damages
     from broker.core.place_table import Pool
     from broker.net.admission import ConnectionFactory
-    from broker.net.outgoing import Outgoing
+    from broker.net.outgoing_addresses import Outgoing
     from broker.net.rate_limits import Complaints
     from broker.net.scheduler import Scheduler
     from broker.net.tls import Certificates
     from broker.net.udp import UdpSocket
     from broker.rest.http_endpoint import Endpoint
-    from broker.wires.counter import Counter
     from broker.wires.dialect import Dialect
-    from broker.wires.views import AnyView
+    from broker.wires.tables import AnyView, Counter
 
 V = TypeVar("V", bound=Settings)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from broker.access.everyone import Everyone
-from broker.access.grants import Grants, Right, grants_of
-from broker.access.password_verifiers import MIN_ITERATIONS, PasswordVerifier
+from broker.access.passwords import MIN_ITERATIONS, PasswordVerifier
 from broker.access.principal import Method, Principal
+from broker.access.rights import Everyone, Grants, Right, grants_of
 from broker.core.errors import Reason, Refusal
 
 ALL_USERS = (Right(("*",), ("*",)),)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.access import tokens
-from broker.access.document import MAX_PROBLEMS, UserDirectory, parse
-from broker.access.grants import Right
-from broker.access.guarded_reading import BadUsers
+from broker.access import users_document
+from broker.access.rights import Right
+from broker.access.users_document import MAX_PROBLEMS, UserDirectory, parse
+from broker.access.users_file import BadUsers
 from tests.access.users import ANN, FILE, KEY, TOKEN
 
 
@@ -28,7 +28,7 @@ def test_a_file_has_users_by_each_credential_and_rights() -> None:
     assert found.users["ann"].passwords == (ANN,)
     assert found.certificates == {"ann.example": "ann"}
     assert found.keys == {KEY: "ann"}
-    token = found.tokens[tokens.hashed(TOKEN)]
+    token = found.tokens[users_document.token_hash(TOKEN)]
     assert (token.user, token.label, token.expires) == ("ann", "ci", 1000.0)
     assert found.rights[0] == Right(("ann",), ("*",))
 
@@ -39,7 +39,7 @@ def test_an_empty_file_has_no_users_and_no_rights() -> None:
 
 def test_a_token_without_expiry_stays_valid() -> None:
     text = FILE.replace('expires = "1970-01-01T00:16:40Z"\n', "")
-    assert parse("x", text).tokens[tokens.hashed(TOKEN)].expires == math.inf
+    assert parse("x", text).tokens[users_document.token_hash(TOKEN)].expires == math.inf
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_token_without_expiry_stays_valid() -> None:
         ('name = "bob"', 'name = "ann"', 13, "is the same as users\\[0\\].name"),
         (ANN.text(), "pencil", 4, "is not of the form SCRAM-SHA-256"),
         (KEY, "short", 6, "is no CURVE public key"),
-        (tokens.hashed(TOKEN), TOKEN, 9, "is not of the form sha256:"),
+        (users_document.token_hash(TOKEN), TOKEN, 9, "is not of the form sha256:"),
         ("1970-01-01T00:16:40Z", "1970-01-01", 10, "has no time zone"),
         ("1970-01-01T00:16:40Z", "soon", 10, "is no time of RFC 3339"),
         ('operations = ["*"]', 'operations = ["veiw"]', 18, "matches no operation; there are login, find, offer"),
@@ -93,4 +93,4 @@ def test_any_change_of_a_file_is_users_or_a_problem(at: int, text: str) -> None:
 
 @given(st.floats(0, 4e9))
 def test_an_expiry_is_read_as_it_is_written(seconds: float) -> None:
-    assert tokens.expiry(tokens.expiry_text(seconds)) == int(seconds)
+    assert users_document.expiry(users_document.expiry_text(seconds)) == int(seconds)

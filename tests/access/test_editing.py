@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.access import document, editing, tokens
-from broker.access.guarded_reading import BadUsers
-from broker.access.replacing import EditFailed
+from broker.access import editing, users_document
+from broker.access.users_file import BadUsers, EditFailed
 from tests.access.users import BOB, FILE, KEY, OTHER_KEY, put
 
 
@@ -19,8 +18,8 @@ def path(tmp_path: Path) -> str:
     return put(tmp_path / "users.toml", FILE)
 
 
-def directory(path: str) -> document.UserDirectory:
-    return document.parse(path, Path(path).read_text())
+def directory(path: str) -> users_document.UserDirectory:
+    return users_document.parse(path, Path(path).read_text())
 
 
 def kept(path: str) -> list[str]:
@@ -52,7 +51,7 @@ def test_a_password_is_replaced_or_joined_and_all_other_lines_stay(path: str) ->
 def test_a_token_is_returned_once_and_its_hash_is_stored(path: str) -> None:
     token = editing.add_token(path, "bob", "deploy", days=2, now=1000)
     assert token not in Path(path).read_text()
-    found = directory(path).tokens[tokens.hashed(token)]
+    found = directory(path).tokens[users_document.token_hash(token)]
     assert (found.user, found.label, found.expires) == ("bob", "deploy", 1000 + 2 * 86_400)
     editing.revoke_token(path, "bob", "deploy")
     assert Path(path).read_text() == FILE
@@ -60,7 +59,7 @@ def test_a_token_is_returned_once_and_its_hash_is_stored(path: str) -> None:
 
 def test_a_token_of_an_earlier_user_is_put_into_that_users_table(path: str) -> None:
     token = editing.add_token(path, "ann", "second", days=None)
-    assert directory(path).tokens[tokens.hashed(token)].user == "ann"
+    assert directory(path).tokens[users_document.token_hash(token)].user == "ann"
     editing.revoke_token(path, "ann", "ci")
     assert [(user, each.label) for user, each in editing.token_list(path)] == [("ann", "second")]
 

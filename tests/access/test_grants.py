@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.access.document import parse
-from broker.access.grants import EVERYTHING, KINDS, OTHER, Grants, Right, grants_of
+from broker.access.rights import EVERYTHING, KINDS, OTHER, Grants, Right, grants_of
+from broker.access.users_document import parse
 from tests.access.users import FILE
 
 RIGHTS = parse("users.toml", FILE).rights

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.access import importing, tokens
-from broker.access.document import UserDirectory, parse
-from broker.access.grants import grants_of
-from broker.access.password_verifiers import MIN_ITERATIONS, of
-from broker.access.replacing import EditFailed
+from broker.access import importing, users_document
+from broker.access.passwords import MIN_ITERATIONS, of
+from broker.access.rights import grants_of
+from broker.access.users_document import UserDirectory, parse
+from broker.access.users_file import EditFailed
 from broker.config.removed_keys import keys_of_users
 from tests.access.users import KEY, OTHER_KEY, put
 
@@ -103,7 +103,7 @@ LAN, OPS, FARM = "elko listener 'lan'", "elko listener 'ops'", "director listene
 
 def test_codes_become_tokens_of_one_user_with_rights_at_their_listeners(tmp_path: Path) -> None:
     users = users_of(imported(tmp_path, ELKO))
-    assert users.tokens[tokens.hashed("figleaf")].user == "elko-lan"
+    assert users.tokens[users_document.token_hash("figleaf")].user == "elko-lan"
     check(
         users,
         [

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.access import password_verifiers
-from broker.access.password_verifiers import (
+from broker.access import passwords
+from broker.access.passwords import (
     MAX_ITERATIONS,
     MAX_PASSWORD,
     MAX_SALT,
@@ -35,7 +35,7 @@ def text(iterations: object = 4096, salt: bytes = bytes(16), stored_key: str = K
 
 
 def test_the_form_is_that_of_postgresql() -> None:
-    kept = password_verifiers.parse(PENCIL)
+    kept = passwords.parse(PENCIL)
     assert kept.iterations == 4096
     assert kept.salt == b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     assert kept.text() == PENCIL
@@ -45,20 +45,20 @@ def test_the_form_is_that_of_postgresql() -> None:
 
 
 def test_a_new_password_can_be_checked_and_is_kept_with_another_salt_each_time() -> None:
-    one, two = password_verifiers.of("pencil"), password_verifiers.of("pencil")
+    one, two = passwords.of("pencil"), passwords.of("pencil")
     assert one.check("pencil")
     assert not one.check("pencil ")
-    assert one.iterations == password_verifiers.ITERATIONS
+    assert one.iterations == passwords.ITERATIONS
     assert {one.salt, one.stored_key, one.server_key}.isdisjoint({two.salt, two.stored_key, two.server_key})
-    assert password_verifiers.parse(one.text()) == one
+    assert passwords.parse(one.text()) == one
 
 
 def test_nothing_of_it_is_shown() -> None:
-    assert repr(password_verifiers.parse(PENCIL)) == "PasswordVerifier(iterations=4096)"
+    assert repr(passwords.parse(PENCIL)) == "PasswordVerifier(iterations=4096)"
 
 
 def test_a_password_may_be_typed_in_different_ways() -> None:
-    kept = password_verifiers.of("I\N{SOFT HYPHEN}X \N{LATIN SMALL LIGATURE FI}", 4096)
+    kept = passwords.of("I\N{SOFT HYPHEN}X \N{LATIN SMALL LIGATURE FI}", 4096)
     assert kept.check("IX fi")
     assert kept.check("IX\N{NO-BREAK SPACE}fi")
 
@@ -79,18 +79,18 @@ def test_a_password_may_be_typed_in_different_ways() -> None:
 )
 def test_a_password_that_not_every_client_could_send_is_refused(password: str, why: str) -> None:
     with pytest.raises(BadPassword) as refused:
-        password_verifiers.of(password, 4096)
+        passwords.of(password, 4096)
     assert str(refused.value).startswith(why)
     assert len(password) < 2 or password not in str(refused.value)
 
 
 def test_the_longest_password_is_taken() -> None:
-    assert password_verifiers.of("a" * MAX_PASSWORD, 4096).check("a" * MAX_PASSWORD)
+    assert passwords.of("a" * MAX_PASSWORD, 4096).check("a" * MAX_PASSWORD)
 
 
 @pytest.mark.parametrize("password", ["\x07", "\udc80", "\N{LOCK}"])
 def test_a_password_that_there_cannot_be_is_wrong(password: str) -> None:
-    assert not password_verifiers.parse(PENCIL).check(password)
+    assert not passwords.parse(PENCIL).check(password)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_password_that_there_cannot_be_is_wrong(password: str) -> None:
 )
 def test_a_text_that_is_not_exact_is_refused(line: str, why: str) -> None:
     with pytest.raises(ValueError) as refused:
-        password_verifiers.parse(line)
+        passwords.parse(line)
     assert str(refused.value).startswith(why)
 
 
@@ -130,7 +130,7 @@ def test_a_text_that_is_not_exact_is_refused(line: str, why: str) -> None:
     "line", [text(MIN_ITERATIONS), text(MAX_ITERATIONS), text(salt=bytes(12)), text(salt=bytes(64))]
 )
 def test_the_bounds_themselves_are_taken(line: str) -> None:
-    assert password_verifiers.parse(line).text() == line
+    assert passwords.parse(line).text() == line
 
 
 @given(
@@ -143,14 +143,14 @@ def test_the_bounds_themselves_are_taken(line: str) -> None:
     )
 )
 def test_what_is_written_is_read_as_it_was(kept: PasswordVerifier) -> None:
-    assert password_verifiers.parse(kept.text()) == kept
+    assert passwords.parse(kept.text()) == kept
 
 
 @given(st.integers(0, len(PENCIL)), st.text(max_size=3), st.integers(0, 3))
 def test_a_text_that_is_damaged_is_refused_or_another_password(at: int, put: str, cut: int) -> None:
     damaged = PENCIL[:at] + put + PENCIL[at + cut :]
     try:
-        kept = password_verifiers.parse(damaged)
+        kept = passwords.parse(damaged)
     except ValueError:
         return
     assert kept.text() == damaged

@@ -15,17 +15,15 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from broker.access import password_verifiers, tokens
-from broker.access.document import password_credential
-from broker.access.guarded_file import CHECK
-from broker.access.guarded_reading import BadUsers
+from broker.access import passwords as password_verifiers
+from broker.access import users_document
 from broker.access.login_gate import GUESS_EVERY, GUESSES
-from broker.access.logins import Logins
-from broker.access.password_checks import CHECKS, MAX_WAITING
-from broker.access.password_logins import LIFETIME
-from broker.access.password_verifiers import MIN_ITERATIONS, of
+from broker.access.logins import LIFETIME, Logins
+from broker.access.passwords import CHECKS, MAX_WAITING, MIN_ITERATIONS, of
 from broker.access.principal import Method, Principal
-from broker.access.users_access import UsersAccess
+from broker.access.users_access import CHECK, UsersAccess
+from broker.access.users_document import password_credential
+from broker.access.users_file import BadUsers
 from broker.core.errors import Reason, Refusal
 from tests.access.users import ANN, BOB, FILE, KEY, TOKEN, put
 
@@ -155,7 +153,7 @@ def test_a_token_a_certificate_and_a_key_are_never_refused_for_guesses(rig: Rig)
 
 
 def test_a_token_that_a_person_chose_passes_the_gate(rig: Rig) -> None:
-    rig.change(FILE.replace(tokens.hashed(TOKEN), tokens.hashed("figleaf")))
+    rig.change(FILE.replace(users_document.token_hash(TOKEN), users_document.token_hash("figleaf")))
     assert rig.access.by_token("figleaf", HERE).name == "ann"
     for _ in range(GUESSES):
         assert refused_token(rig, "guess").reason is Reason.WRONG_CREDENTIALS

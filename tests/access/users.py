@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from broker.access import editing, tokens
-from broker.access.password_verifiers import MIN_ITERATIONS, of
+from broker.access import editing, users_document
+from broker.access.passwords import MIN_ITERATIONS, of
 from broker.config.daemon_settings import OPEN_FILE
 
 KEY = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"
@@ -27,7 +27,7 @@ certificates = ["Ann.example"]
 keys = ["{KEY}"]
 [[users.tokens]]
 label = "ci"
-hash = "{tokens.hashed(TOKEN)}"
+hash = "{users_document.token_hash(TOKEN)}"
 expires = "1970-01-01T00:16:40Z"
 
 [[users]]
@@ -85,7 +85,7 @@ OPEN = f'\n[access]\nfile = "{OPEN_FILE}"\n'
 
 def token(text: str) -> str:
     """The table of a token, after that of its user."""
-    return f'[[users.tokens]]\nlabel = "{text}"\nhash = "{tokens.hashed(text)}"\n'
+    return f'[[users.tokens]]\nlabel = "{text}"\nhash = "{users_document.token_hash(text)}"\n'
 
 
 def give_password(path: Path, name: str, password: str) -> None:

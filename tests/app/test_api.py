@@ -7,11 +7,11 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from broker.access.acts import NoAudit
-from broker.access.everyone import Everyone
+from broker.access.principal import NoAudit
+from broker.access.rights import Everyone
 from broker.app.api import OperatorsApi, Sources
-from broker.app.core import build
-from broker.core.counters import Counters
+from broker.app.core_parts import build
+from broker.core.event_counters import Counters
 from broker.core.load_history import STEP
 from broker.core.plan import PlanFile
 from broker.core.store import Store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.app.counters import COUNTERS, DAEMON
+from broker.app.process import COUNTERS, DAEMON
 from broker.app.wires import WIRES
 
 BROKER = Path(__file__).parents[2] / "broker"

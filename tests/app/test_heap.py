@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from twisted.internet.task import Clock
 
-from broker.app.heap import BURST, INTERVAL, LARGEST_SHARE, LONGEST_INTERVAL, HeapTrim
+from broker.app.process_start import BURST, INTERVAL, LARGEST_SHARE, LONGEST_INTERVAL, HeapTrim
 from tests.integration.daemon import environment
 
 
@@ -48,7 +48,7 @@ def test_the_program_is_restarted_once_with_the_allocator_of_the_c_library(tmp_p
     program = tmp_path / "program.py"
     program.write_text(
         "import os, sys\n"
-        "from broker.app.heap import use_system_heap\n"
+        "from broker.app.process_start import use_system_heap\n"
         "print(os.getpid(), sys.getallocatedblocks() == 0, sys.argv[1:], flush=True)\n"
         "use_system_heap()\n"
         "print('runs')\n"

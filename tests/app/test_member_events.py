@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from zope.interface import implementer
 
-from broker.app.member_events import MAX_GONE, MemberEvents
+from broker.app.event_sources import MAX_GONE_MEMBERS, MemberEvents
 from broker.core.cluster.cluster_interfaces import Member
 from broker.core.interfaces import INotifications
 from broker.core.model import EVENTS
@@ -60,7 +60,7 @@ def test_the_newest_value_of_a_member_is_reported() -> None:
 
 def test_the_oldest_of_very_many_names_is_forgotten() -> None:
     members, recorded, _ = started()
-    for number in range(MAX_GONE + 1):
+    for number in range(MAX_GONE_MEMBERS + 1):
         members.changed(f"m{number}", Member(f"m{number}", "i"))
         members.changed(f"m{number}", None)
     recorded.events.clear()

@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 
 from broker.app.notifications import MAX_WAITING, Notifications
 from broker.config.daemon_settings import NotifyRule
-from broker.wires.view_scan import page
+from broker.wires.tables import page
 
 
 class Sender:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.task import Clock
 
 from broker.app import readiness
-from broker.app.loop_lag import INTERVAL, WINDOW, LoopLag
+from broker.app.process import INTERVAL, WINDOW, LoopLag
 from broker.app.readiness import STALLED, Readiness
 from broker.core.model import Listening, NotReady
 

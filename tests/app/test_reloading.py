@@ -10,7 +10,7 @@ import attrs
 from broker.app.configuration import Config, merged, parse, read
 from broker.app.reloading import Reloader
 from broker.config.daemon_settings import FIRST_OR_LAST, Access, Broker, Notify, NotifyRule
-from broker.config.errors import BadConfig
+from broker.config.key_checks import BadConfig
 from broker.core.control import KeyChange, ReloadResult
 from broker.net.tls import Certificates
 from broker.wires.elko.elko_settings import BrokerListener, Elko

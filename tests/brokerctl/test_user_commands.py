@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from broker.access import tokens
-from broker.access.document import parse
+from broker.access import users_document
+from broker.access.users_document import parse
 from broker.brokerctl.cli import cli
 from tests.access.users import FILE, put
 
@@ -36,7 +36,7 @@ def test_a_password_of_an_unknown_user_is_refused_without_a_prompt(path: str) ->
 
 def test_a_token_is_printed_once_listed_and_revoked(path: str) -> None:
     token = run("token", "add", "bob", "deploy", "--file", path, "--forever").output.strip()
-    assert parse(path, Path(path).read_text()).tokens[tokens.hashed(token)].user == "bob"
+    assert parse(path, Path(path).read_text()).tokens[users_document.token_hash(token)].user == "bob"
     listed = run("token", "list", "--file", path).output
     assert "bob\tdeploy\tnever expires\n" in listed
     assert token not in listed
@@ -63,7 +63,7 @@ def test_an_import_writes_both_files_and_says_what_is_left(tmp_path: Path) -> No
     assert (result.exit_code, result.stderr) == (0, "")
     users = tmp_path / "users.toml"
     assert f"{users} has the users and their rights" in result.output
-    assert parse(str(users), users.read_text()).tokens[tokens.hashed("figleaf")].user == "elko-main"
+    assert parse(str(users), users.read_text()).tokens[users_document.token_hash("figleaf")].user == "elko-main"
     assert "figleaf" not in (tmp_path / "old.toml.new").read_text()
 
 

@@ -21,10 +21,10 @@ import pytest
 from broker.client.blocking import Caller, Change, Client, Request, Worker
 from broker.client.credentials import Anonymous, Password
 from broker.client.errors import AuthenticationFailed, NotTaken, Refused, Rejected, Unsettled
-from broker.client.events import Event
 from broker.client.mtl import Delivery, Settings
 from broker.client.profiles import registry, test, topic
 from broker.client.profiles.service import RequestFailed
+from broker.client.settings import Event
 from broker.client.testing import FakeBroker
 from tests.access.users import ACCESS
 from tests.client.farm import Farm

@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 from twisted.internet.defer import Deferred
 
-from broker.client.endpoints import data_endpoint
 from broker.client.errors import AuthenticationFailed, Closed, Lost, Refused
 from broker.client.mtl import Delivery, Password, Reader
+from broker.client.transport import data_endpoint
 from broker.wires.mtl.codec import data_messages
 from broker.wires.mtl.codec.data_messages import Lease, Ping, Pong, Summon
 from tests.client.scripted import FORBIDDEN, QUICK, READY, ScriptedBroker, Stage, unauthorized

@@ -10,12 +10,12 @@ import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
-from broker.client.endpoints import Endpoints
 from broker.client.errors import Lost
-from broker.client.events import Event
 from broker.client.mtl import Client, Settings
 from broker.client.profiles import registry
+from broker.client.settings import Event
 from broker.client.testing import FakeBroker
+from broker.client.transport import Endpoints
 
 A, B, C = "tcp://192.0.2.1:5975", "tcp://192.0.2.2:5975", "tcp://192.0.2.3:5975"
 SETTINGS = Settings(failover=2.0, least_pause=0.1, most_pause=1.0)

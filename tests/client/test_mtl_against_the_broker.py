@@ -18,10 +18,10 @@ import pytest
 from broker.client.blocking import Content, Request
 from broker.client.credentials import Anonymous, External, Password
 from broker.client.errors import AuthenticationFailed, NotTaken, Refused
-from broker.client.events import Event
 from broker.client.mtl import Delivery, Keys
 from broker.client.profiles import queue, registry, service, test, topic
 from broker.client.profiles.service import RequestFailed
+from broker.client.settings import Event
 from broker.wires.mtl.codec.control_messages import Confirm
 from tests.access.users import ACCESS, ELSEWHERE, put, right, user
 from tests.client.farm import Farm

@@ -14,10 +14,10 @@ from twisted.internet.task import Clock
 
 from broker.client.credentials import Password
 from broker.client.errors import AuthenticationFailed
-from broker.client.events import Event
 from broker.client.mtl import Delivery, Settings
 from broker.client.profiles import queue, service
 from broker.client.profiles.service import RequestFailed
+from broker.client.settings import Event
 from broker.client.testing import FakeBroker
 from tests.patience import PATIENCE, until
 

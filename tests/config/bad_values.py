@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.app.configuration import parse
-from broker.config.errors import BadConfig
+from broker.config.key_checks import BadConfig
 
 
 def assert_one_problem(text: str, line: int, key: str, problem: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.app.configuration import Config, parse, read, report
-from broker.config.errors import BadConfig
+from broker.config.key_checks import BadConfig
 from tests.config.test_shipped import uncommented
 
 VALID = """\

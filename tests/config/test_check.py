@@ -7,7 +7,7 @@ import pytest
 from broker.app.configuration import Config, report
 from broker.config.checks_settings import FullLoad, Journal
 from broker.config.daemon_settings import Console, LauncherEntry, Launchers
-from broker.config.validate import resolves
+from broker.config.load import resolves
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.elko.elko_settings import BrokerListener, Elko
 from broker.wires.http.http_settings import Http

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from broker.app.configuration import Config, parse, report, settings
 from broker.config.cluster_settings import MAX_ENDPOINTS, MAX_NAME, Cluster
-from broker.config.errors import BadConfig
+from broker.config.key_checks import BadConfig
 from tests.config.bad_values import assert_one_problem
 from tests.config.certificates import certificate
 from tests.config.command_line import configured

@@ -9,7 +9,7 @@ import pytest
 
 from broker.app.configuration import Config, changes, parse, problems, refused, report
 from broker.config.checks_settings import FullLoad, Journal
-from broker.config.errors import BadConfig
+from broker.config.key_checks import BadConfig
 from broker.wires.elko.elko_settings import Director, DirectorLimits, DirectorListener
 from tests.config.command_line import configured
 

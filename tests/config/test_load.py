@@ -14,8 +14,8 @@ import pytest
 from broker.app.configuration import Config, parse, read
 from broker.config.checks_settings import FullLoad, Journal
 from broker.config.daemon_settings import OPEN_FILE, Broker, Console, LauncherEntry, Launchers, Log
-from broker.config.errors import BadConfig, ConfigError
 from broker.config.files import MAX_SECRET, MAX_SIZE
+from broker.config.key_checks import BadConfig, ConfigError
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.elko.elko_settings import BrokerLimits, BrokerListener, Elko
 from broker.wires.mc0.mc0_settings import Mc0

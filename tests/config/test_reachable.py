@@ -8,7 +8,7 @@ import pytest
 
 from broker.app.configuration import SCHEMA, parse
 from broker.config.daemon_settings import OPEN_FILE
-from broker.config.errors import BadConfig
+from broker.config.key_checks import BadConfig
 from tests.access.users import put
 from tests.config.command_line import configured
 

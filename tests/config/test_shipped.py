@@ -25,7 +25,7 @@ from broker.config.daemon_settings import (
     NotifyRule,
     Plan,
 )
-from broker.config.errors import BadConfig
+from broker.config.key_checks import BadConfig
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dns.dns_settings import Dns
 from broker.wires.elko.elko_settings import BrokerLimits, BrokerListener, Director, DirectorLimits, DirectorListener

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.dotted_keys import join, parent, table
-from broker.config.toml_lines import MAX_DEPTH, line_of, lines
+from broker.config.toml_lines import MAX_DEPTH, join, line_of, lines, parent, table
 
 TEXT = '''\
 # a comment with [brackets] and = signs

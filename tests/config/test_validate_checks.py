@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from broker.app.checks import connections_of, settings_of
 from broker.app.configuration import Config, problems, report
+from broker.app.health_checks import connections_of, settings_of
 from broker.config.checks_settings import PINGED_WIRES, PINGS, CheckRule, Checks
 from broker.core.checks.check_rules import CheckKind
 from broker.core.model import Policy

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.config import endpoint
-from broker.config.endpoint import BACKLOG, BadEndpoint, Endpoint
-from broker.config.zmq_endpoint import ZEndpoint, parse
+from broker.config.endpoint import BACKLOG, BadEndpoint, Endpoint, ZEndpoint, parse_zmq
 
 GOOD = [
     ("tcp://127.0.0.1:61616", "127.0.0.1:61616", True, False),
@@ -36,16 +35,16 @@ GOOD = [
 
 @pytest.mark.parametrize(("text", "where", "loopback", "wildcard"), GOOD)
 def test_where_an_endpoint_is(text: str, where: str, loopback: bool, wildcard: bool) -> None:
-    found = parse(text)
+    found = parse_zmq(text)
     assert (found.where, found.loopback, found.wildcard) == (where, loopback, wildcard)
 
 
 def test_the_parts() -> None:
-    assert parse("tcp://[::1]:5") == ZEndpoint("tcp", "::1", 5)
-    assert parse("tcp://*:*") == ZEndpoint("tcp", "*", 0)
-    assert parse("ipc://@x") == ZEndpoint("ipc", path="@x")
+    assert parse_zmq("tcp://[::1]:5") == ZEndpoint("tcp", "::1", 5)
+    assert parse_zmq("tcp://*:*") == ZEndpoint("tcp", "*", 0)
+    assert parse_zmq("ipc://@x") == ZEndpoint("ipc", path="@x")
     passed = Endpoint("systemd", (), {"domain": "INET6", "name": "mc0"})
-    assert parse("systemd:domain=INET6:name=mc0") == ZEndpoint("systemd", passed=passed)
+    assert parse_zmq("systemd:domain=INET6:name=mc0") == ZEndpoint("systemd", passed=passed)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,7 @@ def test_the_parts() -> None:
     ],
 )
 def test_the_endpoint_by_which_it_is_opened(text: str, stream: Endpoint) -> None:
-    found = parse(text).stream
+    found = parse_zmq(text).stream
     assert found == stream
     assert (found.backlog, found.mode) == (BACKLOG, None)
 
@@ -116,7 +115,7 @@ BAD = [
 @pytest.mark.parametrize(("text", "why"), BAD)
 def test_what_is_wrong(text: str, why: str) -> None:
     with pytest.raises(BadEndpoint) as caught:
-        parse(text)
+        parse_zmq(text)
     assert why in str(caught.value)
 
 
@@ -147,8 +146,8 @@ def test_what_is_wrong(text: str, why: str) -> None:
     ],
 )
 def test_which_cannot_both_be_bound(one: str, other: str, overlap: bool) -> None:
-    assert parse(one).overlaps(parse(other)) is overlap
-    assert parse(other).overlaps(parse(one)) is overlap
+    assert parse_zmq(one).overlaps(parse_zmq(other)) is overlap
+    assert parse_zmq(other).overlaps(parse_zmq(one)) is overlap
 
 
 @pytest.mark.parametrize(
@@ -179,22 +178,22 @@ def test_which_cannot_both_be_bound(one: str, other: str, overlap: bool) -> None
     ],
 )
 def test_which_cannot_be_bound_beside_a_listener(one: str, listener: str, overlap: bool) -> None:
-    assert parse(one).overlaps(endpoint.parse(listener)) is overlap
+    assert parse_zmq(one).overlaps(endpoint.parse(listener)) is overlap
 
 
 @given(st.one_of(st.text(), st.text(st.sampled_from("tcpi:/*@[]0159.%"), max_size=30), st.text().map("ipc://".__add__)))
 def test_any_text_is_an_endpoint_or_a_bad_one(text: str) -> None:
     try:
-        found = parse(text)
+        found = parse_zmq(text)
     except BadEndpoint:
         return
     assert found.where
     if found.passed is None:
-        assert parse(f"{found.kind}://{found.where}").where == found.where
+        assert parse_zmq(f"{found.kind}://{found.where}").where == found.where
     assert found.overlaps(found) is (found.port != 0)
 
 
 @given(st.ip_addresses(), st.integers(0, 65_535))
 def test_every_address_and_port_is_taken(ip: object, port: int) -> None:
-    found = parse(f"tcp://[{ip}]:{port}" if ":" in str(ip) else f"tcp://{ip}:{port}")
+    found = parse_zmq(f"tcp://[{ip}]:{port}" if ":" in str(ip) else f"tcp://{ip}:{port}")
     assert found.port == port

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 import attrs
 from websockets.sync.client import connect
 
-from broker.access import tokens
-from broker.access.password_verifiers import MIN_ITERATIONS, of
+from broker.access import users_document
+from broker.access.passwords import MIN_ITERATIONS, of
 from tests.access.users import put
 from tests.integration.carried_peers import HttpPeer, RtcpPeer
 from tests.integration.configurations import TCP, listener
@@ -31,7 +31,7 @@ from tests.patience import PATIENCE
 IN = "in"
 """The result of a login that succeeded."""
 
-TOKEN = tokens.new()
+TOKEN = users_document.new_token()
 
 CODE = "figleaf"
 """A token that a person chose: the code of a server."""
@@ -45,7 +45,7 @@ name = "bob"
 passwords = ["{of("crayon", MIN_ITERATIONS).text()}", "{of("chalk", MIN_ITERATIONS).text()}"]
 [[users.tokens]]
 label = "ci"
-hash = "{tokens.hashed(TOKEN)}"
+hash = "{users_document.token_hash(TOKEN)}"
 [[users]]
 name = "cyd"
 passwords = ["{of("eraser", MIN_ITERATIONS).text()}"]
@@ -53,7 +53,7 @@ passwords = ["{of("eraser", MIN_ITERATIONS).text()}"]
 name = "server"
 [[users.tokens]]
 label = "code"
-hash = "{tokens.hashed(CODE)}"
+hash = "{users_document.token_hash(CODE)}"
 [[rights]]
 users = ["ann", "bob", "cyd"]
 operations = ["*"]

@@ -18,7 +18,7 @@ from broker.core.registry import Registry
 from broker.core.silence import EACH_TICK, LEAST, ORPHAN_LEASE, PROVED_FOR, TICKS, SilenceSettings, Verification
 from broker.wires.dbp import dbp_settings
 from broker.wires.mtl.codec import data_messages as mtl
-from broker.wires.mtl.sessions.principals import ConfirmMode, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from tests.recording.farm import CoreFarm
 from tests.wires.dbp.recording import DbpFarm, T
 from tests.wires.http.recording import HttpFarm

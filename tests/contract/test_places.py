@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from broker.app.console import LIMITS
+from broker.app.console_parts import LIMITS
 from tests.config.certificates import certificate
 from tests.contract.newcomers import DOORS, HERE, connected, get
 from tests.integration.configurations import TCP, listener

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol
 
 import pytest
 
-from broker.wires.mtl.sessions.principals import ConfirmMode, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from tests.wires.dbp.recording import DbpFarm, DbpPeer, T
 from tests.wires.dns.recording import DnsFarm, code, shown
 from tests.wires.http.recording import Answered, HttpFarm

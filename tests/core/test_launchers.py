@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 from zope.interface.verify import verifyObject
 
+from broker.core.control import Launchers
 from broker.core.interfaces import ILaunchers
-from broker.core.launchers import Launchers
 from broker.core.model import Launcher
 
 TABLE = (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.export.journal_disk import Disk
-from broker.export.records import Record, common, encode
+from broker.export.journal_records import Record, common, encode
 from broker.export.segments import JournalLimits, Segments
 
 HOUR = 3600.0

@@ -33,7 +33,7 @@ from broker.export.journal import (
     Journal,
 )
 from broker.export.journal_disk import JournalInUse
-from broker.export.records import Record, boot_name
+from broker.export.journal_records import Record, boot_name
 from broker.export.segments import JournalLimits, Segments
 from tests.export.journals import HOUR, NOON, FailingDisk, check_losses, made, number, records_in, sealed_in
 from tests.threads import Thread, immediately

@@ -21,7 +21,7 @@ from broker.core.model import ANONYMOUS, BROKER, Change, Kind, LoadDetails, Righ
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.export.journal_feed import IN_ADVANCE, KEPT, LATEST, LONGEST_WAIT, RECORDS, FullLoads, JournalFeed
-from broker.export.records import DetailedRecord, Record, microseconds
+from broker.export.journal_records import DetailedRecord, Record, microseconds
 from tests.recording.logs import nothing_fails
 
 START = 1_795_246_600.25

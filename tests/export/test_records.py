@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.model import LoadDetails
-from broker.export.records import (
+from broker.export.journal_records import (
     DetailedRecord,
     Record,
     boot_name,

@@ -376,7 +376,7 @@ def test_names_that_make_no_file_names_are_refused(tmp_path, name):
 
 _APPENDER = textwrap.dedent("""
     import sys
-    from broker.export.records import Record, common, encode
+    from broker.export.journal_records import Record, common, encode
     from broker.export.segments import JournalLimits, Segments
 
     segments = Segments(sys.argv[1], "b", "killed", JournalLimits(segment_bytes=20_000))
@@ -425,7 +425,7 @@ def test_after_a_kill_all_that_was_acknowledged_is_there_exactly_once(tmp_path, 
 
 _LIMITED = textwrap.dedent("""
     import resource, sys
-    from broker.export.records import Record, common, encode
+    from broker.export.journal_records import Record, common, encode
     from broker.export.segments import JournalLimits, Segments
 
     segments = Segments(sys.argv[1], "b", "limited", JournalLimits())

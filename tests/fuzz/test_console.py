@@ -20,7 +20,7 @@ from broker.core.model import Launcher
 from broker.operate.console import WORDS, ConsoleSession, Shown
 from broker.operate.console_input import ConsoleReader
 from broker.wires.elko.broker_wire import broker_views
-from broker.wires.elko.commands import BROKER, DIRECTOR, broker_dialect, director_dialect
+from broker.wires.elko.console_commands import BROKER, DIRECTOR, broker_dialect, director_dialect
 from tests.wires.elko.director_recording import DirectorFarm, opens
 from tests.wires.recording import Client, ElkoFarm, RecordingPeer, desc
 

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.elko.codec.blocks import END, MAX_BLOCK, BlockReader, encode
+from broker.wires.elko.codec.blocks import END, MAX_BLOCK, BlockReader, Message, PongOut, encode
 from broker.wires.elko.codec.broker_messages import VOCABULARY
-from broker.wires.elko.codec.vocabulary import Message, PongOut
 
 # Bytes. Those of the syntax, and pieces of messages, are likelier than chance would have it.
 

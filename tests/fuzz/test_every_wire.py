@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.mtl.codec import data_messages, field_table
-from broker.wires.mtl.sessions.principals import ConfirmMode, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from tests.fuzz import test_dbp as dbp
 from tests.fuzz import test_mc0 as mc0
 from tests.fuzz import test_mtl as mtl

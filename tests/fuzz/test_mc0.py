@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.mc0.codec.messages import (
+from broker.wires.mc0.codec.mc0_messages import (
     MAX_TOPIC,
     MAX_TTL,
     BadMessage,

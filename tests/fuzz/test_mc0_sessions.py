@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.core.liveness import SLACK
-from broker.net.interfaces.envelopes import size
-from broker.wires.common.topic_rights import TopicRights, rights_of
-from broker.wires.mc0.codec import messages as wire
+from broker.net.peer_interfaces import size
+from broker.wires.common.registry_topics import TopicRights, rights_of
+from broker.wires.mc0.codec import mc0_messages as wire
 from broker.wires.mc0.sessions.conversation import CONNECTOR
-from broker.wires.mc0.sessions.session import EXPIRES
+from broker.wires.mc0.sessions.mc0_session import EXPIRES
 from broker.wires.mc0.sessions.session_table import CHECKS_PER_TTL, MIN_TTL, RECONNECT_WITHIN
 from tests.fuzz.test_mc0 import frame_lists
 from tests.recording.farm import STEP

@@ -17,7 +17,7 @@ import pamqp.decode
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.net.interfaces.envelopes import size
+from broker.net.peer_interfaces import size
 from broker.wires.mtl.codec import control_messages, data_messages
 from broker.wires.mtl.codec.control_messages import (
     AuthorizeRequest,

@@ -32,7 +32,7 @@ from twisted.application.service import IServiceMaker
 from twisted.plugin import getPlugins
 
 from broker import wires
-from broker.app.heap import ALLOCATOR
+from broker.app.process_start import ALLOCATOR
 from tests import blocking_guard
 
 ROOT = Path(__file__).parents[2]

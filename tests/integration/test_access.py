@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from broker.access import tokens
-from broker.access.password_verifiers import MIN_ITERATIONS, of
+from broker.access import users_document
+from broker.access.passwords import MIN_ITERATIONS, of
 from tests.access.users import put
 from tests.config.certificates import certificate, revocation_list
 from tests.integration.configurations import OFF
 from tests.integration.daemon import Daemon, Peer
 from tests.patience import PATIENCE, written
 
-TOKEN = tokens.new()
+TOKEN = users_document.new_token()
 
 USERS = f"""\
 [[users]]
@@ -37,7 +37,7 @@ passwords = ["{of("crayon").text()}"]
 name = "robot"
 [[users.tokens]]
 label = "ci"
-hash = "{tokens.hashed(TOKEN)}"
+hash = "{users_document.token_hash(TOKEN)}"
 
 [[rights]]
 users = ["ann"]
@@ -138,7 +138,7 @@ def test_messages_behind_an_auth_wait_for_the_check_of_the_password(tmp_path: Pa
     [
         ("bob", "crayon", ('name = "bob"', 'name = "rob"')),
         ("bob", "crayon", (of("crayon").text()[:20], "")),
-        ("", TOKEN, (tokens.hashed(TOKEN), tokens.hashed("other"))),
+        ("", TOKEN, (users_document.token_hash(TOKEN), users_document.token_hash("other"))),
     ],
     ids=["user", "password", "token"],
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broker.access import tokens
+from broker.access import users_document
 from broker.access.login_gate import GUESSES
 from tests.access.users import KEY, put
 from tests.integration.configurations import OFF
@@ -63,7 +63,9 @@ def test_users_have_their_names_only_and_a_revoked_token_none(tmp_path: Path) ->
         status, problem = ask(daemon, "POST", "/v1/actions/shutdown", {}, **bob, **{"X-Request-ID": "from-bob"})
         assert (status, problem["request_id"]) == (403, "from-bob")
         daemon.wait_for("from-bob] audit: bob")
-        put(tmp_path / "users.toml", USERS.replace(tokens.hashed(TOKEN), tokens.hashed("other")))
+        put(
+            tmp_path / "users.toml", USERS.replace(users_document.token_hash(TOKEN), users_document.token_hash("other"))
+        )
         daemon.wait_for("the users file changed")
         assert ask(daemon, "GET", "/v1/services/robot-a", **robot)[0] == 401
         assert ask(daemon, "GET", "/v1/services/robot-a", **ann)[1]["services"] == []
@@ -105,7 +107,10 @@ def test_a_stream_ends_with_the_token_of_its_reader(tmp_path: Path) -> None:
         connection.request("GET", "/v1/watch", headers=bearer(TOKEN))
         answer = connection.getresponse()
         assert answer.status == 200
-        put(tmp_path / "users.toml", (USERS + watcher).replace(tokens.hashed(TOKEN), tokens.hashed("other")))
+        put(
+            tmp_path / "users.toml",
+            (USERS + watcher).replace(users_document.token_hash(TOKEN), users_document.token_hash("other")),
+        )
         answer.read()  # to its end
         connection.close()
 

@@ -20,7 +20,7 @@ import dns.resolver
 import pytest
 from dns.message import Message
 
-from broker.wires.dns.wire import COUNTERS
+from broker.wires.dns.dns_entry import COUNTERS
 from tests.integration.configurations import OFF
 from tests.integration.daemon import Daemon, Peer
 from tests.integration.mc0_clients import console, counters, run_to_its_end, shown

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import zmq
 
-from broker.app.descriptors import SPARE
+from broker.app.process import SPARE
 from broker.config.key import declared
 from broker.core.store import DATABASE
 from broker.wires.mc0.mc0_settings import Mc0

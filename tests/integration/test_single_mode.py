@@ -42,4 +42,4 @@ def test_a_broker_that_runs_alone_imports_nothing_of_the_cluster(tmp_path: Path)
     assert "broker.core.cluster.cluster_interfaces" in found
     packages = {name.partition(".")[0] for name in found}
     assert not packages & {"treq", "psycopg", "psycopg_pool"}
-    assert not {name for name in found if name.startswith(("broker.cluster", "broker.app.cluster"))}
+    assert not {name for name in found if name.startswith(("broker.cluster", "broker.app.cluster_parts"))}

@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.internet.protocol import Factory
 
-from broker.core.counters import Counters
+from broker.core.event_counters import Counters
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.net.tls import Certificates, TlsFactory

@@ -14,9 +14,9 @@ from twisted.logger import capturedLogs
 from broker.core.errors import Reason, Refusal
 from broker.net import connection_states as states
 from broker.net.connection import CLOSE_WITHIN, HALF_CLOSED
+from broker.net.connection_limits import ConnectionLimits
 from broker.net.connection_output import BATCH
 from broker.net.connection_states import LifeState, TransitionTable
-from broker.net.interfaces.limits import ConnectionLimits
 from tests.net.words import Hub
 
 TABLES: dict[str, TransitionTable[Any]] = {

@@ -9,8 +9,8 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
-from broker.core.counters import Counters
-from broker.net.interfaces.limits import ConnectionLimits
+from broker.core.event_counters import Counters
+from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler

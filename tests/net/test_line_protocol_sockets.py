@@ -13,8 +13,8 @@ from twisted.internet.pollreactor import PollReactor
 
 from broker.core.errors import Reason
 from broker.net.admission import STOP_WITHIN
+from broker.net.connection_limits import ConnectionLimits
 from broker.net.epoll_streams import nothing_waits
-from broker.net.interfaces.limits import ConnectionLimits
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy

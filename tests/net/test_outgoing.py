@@ -8,7 +8,7 @@ import pytest
 
 from broker.config.checks_settings import Checks
 from broker.core.errors import Refusal
-from broker.net.outgoing import Outgoing, is_here, split
+from broker.net.outgoing_addresses import Outgoing, is_here, split
 
 ANYWHERE = ["0.0.0.0/0", "::/0"]
 

@@ -22,9 +22,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import TestCase
 
 from broker.config.checks_settings import Checks
-from broker.core.counters import Counters
 from broker.core.errors import Refusal
-from broker.net.outgoing import Outgoing
+from broker.core.event_counters import Counters
+from broker.net.outgoing_addresses import Outgoing
 from broker.net.probes import AT_ONCE, LIMITS, MAX_ANSWER, MOST, RETRY, Probes
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler

@@ -14,7 +14,7 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import connectionDone
 
 from broker.core.errors import Reason
-from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.connection_limits import ConnectionLimits
 from broker.net.proxies import (
     HEADER_WITHIN,
     MAX_HEADER,

@@ -8,8 +8,8 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from broker.core.counters import Counters
 from broker.core.errors import Reason, Refusal
+from broker.core.event_counters import Counters
 from broker.core.limits import LINE_EVERY
 from broker.net.rate_limits import LINES, MAX_SHOWN, Complaints, Deadlines
 

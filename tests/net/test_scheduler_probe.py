@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from broker.net.scheduler import Scheduler
-from broker.net.scheduler_probe import SchedulerProbe
+from broker.net.scheduler import Scheduler, SchedulerProbe
 
 
 def test_the_delay_is_the_time_until_the_probe_is_served() -> None:

@@ -12,9 +12,9 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublisher
 from zope.interface import implementer
 
-from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.interfaces.limits import ConnectionLimits
+from broker.core.event_counters import Counters
+from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler

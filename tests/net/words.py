@@ -13,11 +13,11 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
+from broker.core.event_counters import Counters
+from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory, LineProtocol
+from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import QUANTUM, TURN, Scheduler
 

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from broker.access.acts import Act
-from broker.access.principal import OPERATIONS
+from broker.access.principal import OPERATIONS, Act
 from broker.core.errors import Refusal
 from broker.core.model import Launcher
 from broker.operate import action_endpoints
 from broker.operate.action_endpoints import Orders
 from broker.rest.problem import Problem, problem_of
 from broker.wires.dialect import Dialect
-from broker.wires.elko.commands import broker_dialect, director_dialect
+from broker.wires.elko.console_commands import broker_dialect, director_dialect
 from tests.operate.calls import BOB, Site
 from tests.wires.elko.director_recording import DirectorFarm, opens
 from tests.wires.recording import ElkoFarm, desc

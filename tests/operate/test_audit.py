@@ -15,8 +15,7 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker.access.acts import Act
-from broker.access.principal import Method, Principal
+from broker.access.principal import Act, Method, Principal
 from broker.operate.audit import MAX_TEXT, MAX_WAITING, RETRY, AuditLog, append
 
 ANN = Principal("ann", Method.TOKEN, "192.0.2.1:4000")

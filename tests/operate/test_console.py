@@ -18,15 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import FieldInfo
 
-from broker.core.counters import Counters
 from broker.core.errors import Malformed, Reason
+from broker.core.event_counters import Counters
 from broker.core.model import Launcher
 from broker.operate.console import ConsoleSession, Shown
 from broker.operate.console_input import MAX_LINE, ConsoleReader, Line
-from broker.wires.counter import Counter, Documentation
 from broker.wires.elko.codec.broker_messages import VOCABULARY
-from broker.wires.elko.commands import WIDTH, broker_dialect
-from broker.wires.views import Column, View
+from broker.wires.elko.console_commands import WIDTH, broker_dialect
+from broker.wires.tables import Column, Counter, Documentation, View
 from tests.access.memory import MemoryAccess
 from tests.wires.recording import Client, ElkoFarm, RecordingPeer, desc, found, nothing, remembered, told
 

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.operate.console_input import MAX_HELD_COMMANDS
-from broker.wires.view_scan import ITEMS
-from broker.wires.views import MAX_ROWS
+from broker.wires.tables import ITEMS, MAX_ROWS
 from tests.operate.test_console import Operator, enter, listed
 from tests.wires.recording import ElkoFarm
 

@@ -12,13 +12,12 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.app.counters import COUNTERS
+from broker.app.process import COUNTERS
 from broker.cluster.settings import COUNTERS as CLUSTER
 from broker.core.model import NotReady
 from broker.operate import metrics
 from broker.operate.metrics import CounterMetrics, LoopTimes, endpoints, render
-from broker.wires.counter import Counter, Documentation
-from broker.wires.views import AnyView, Column, View
+from broker.wires.tables import AnyView, Column, Counter, Documentation, View
 from tests.operate.calls import Site, content, pieces
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"

@@ -11,9 +11,8 @@ import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
-from broker.access.everyone import Everyone
-from broker.access.grants import SERVICE, Grants, NameSet
 from broker.access.principal import Principal
+from broker.access.rights import SERVICE, Everyone, Grants, NameSet
 from broker.operate import plan_endpoints
 from broker.operate.broker_tables import REPORT
 from broker.operate.plan_endpoints import LIFETIME, MAX_TICKETS, NewTicket, ReportTickets

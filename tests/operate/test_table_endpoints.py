@@ -11,8 +11,7 @@ from broker.core.errors import Refusal
 from broker.operate import table_endpoints
 from broker.operate.broker_tables import counter_view, registry_views
 from broker.rest.problem import Problem
-from broker.wires.counter import Counter, Documentation
-from broker.wires.views import AnyView, Column, View
+from broker.wires.tables import AnyView, Column, Counter, Documentation, View
 from tests.operate.calls import ApiFarm, Site, content, pieces
 
 

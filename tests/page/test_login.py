@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-from broker.access import tokens
+from broker.access import users_document
 from tests.access.users import ACCESS, put
 from tests.integration.daemon import Daemon
 from tests.page.conftest import Tabs
@@ -15,20 +15,20 @@ from tests.page.farm import Farm, configuration
 
 pytestmark = pytest.mark.long
 
-TOKEN, NARROW_TOKEN = tokens.new(), tokens.new()
+TOKEN, NARROW_TOKEN = users_document.new_token(), users_document.new_token()
 
 USERS = f"""\
 [[users]]
 name = "carol"
 [[users.tokens]]
 label = "page"
-hash = "{tokens.hashed(TOKEN)}"
+hash = "{users_document.token_hash(TOKEN)}"
 
 [[users]]
 name = "narrow"
 [[users.tokens]]
 label = "page"
-hash = "{tokens.hashed(NARROW_TOKEN)}"
+hash = "{users_document.token_hash(NARROW_TOKEN)}"
 
 [[rights]]
 users = ["carol"]
@@ -79,7 +79,7 @@ def test_a_wrong_token_is_refused_and_forgotten(guarded: Farm, tabs: Tabs) -> No
     page.get_by_label("Token").fill("nöt ascii")
     page.get_by_role("button", name="Sign in").click()
     expect(form).to_contain_text("without spaces")
-    page.get_by_label("Token").fill(tokens.new())
+    page.get_by_label("Token").fill(users_document.new_token())
     page.get_by_role("button", name="Sign in").click()
     expect(form.get_by_role("alert")).to_contain_text("token")
     expect(form).to_be_visible()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from broker.access import tokens
+from broker.access import users_document
 from tests.access.users import ACCESS, put
 from tests.core.plans import document, service
 from tests.integration.daemon import Daemon
@@ -17,14 +17,14 @@ from tests.page.farm import Farm, configuration
 
 pytestmark = pytest.mark.long
 
-TOKEN = tokens.new()
+TOKEN = users_document.new_token()
 
 USERS = f"""\
 [[users]]
 name = "carol"
 [[users.tokens]]
 label = "page"
-hash = "{tokens.hashed(TOKEN)}"
+hash = "{users_document.token_hash(TOKEN)}"
 
 [[rights]]
 users = ["carol"]

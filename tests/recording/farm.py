@@ -7,7 +7,7 @@ from itertools import count
 
 from twisted.internet.task import Clock
 
-from broker.core.counters import Counters
+from broker.core.event_counters import Counters
 from broker.core.interfaces import ILeases, IRegistry
 from broker.core.liveness import Leases
 from broker.core.model import Provider

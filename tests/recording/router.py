@@ -1,4 +1,4 @@
-"""A ROUTER in memory, which records the messages that sessions send: the double of `broker.net.interfaces.router`."""
+"""A ROUTER in memory, which records the messages that sessions send: the double of `broker.net.peer_interfaces`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from itertools import count
 
 from broker.access.identity import owner_of
-from broker.net.interfaces.router import NUMBER, Conversation, N, Part, R, Sender, Sent
+from broker.net.peer_interfaces import NUMBER, Conversation, N, Part, R, Sender, Sent
 
 Frames = list[Part]
 

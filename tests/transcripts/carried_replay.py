@@ -19,9 +19,9 @@ from twisted.logger import capturedLogs
 from broker.net.web_origins import Origins
 from broker.rest.messages import RequestIds
 from broker.wires.elko.sessions.authentication import Policy
-from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
+from broker.wires.elko.transports.transport_limits import TransportLimits
 from tests.transcripts.recordings import Event, Recording
 from tests.transcripts.replay import ABORTED, CLOSED, Broker, Setting, Transport
 

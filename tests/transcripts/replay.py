@@ -18,19 +18,19 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 from zope.interface import implementer
 
-from broker.access.everyone import Everyone
 from broker.access.principal import Access
+from broker.access.rights import Everyone
 from broker.config import daemon_settings
-from broker.core.counters import Counters
+from broker.core.control import Launchers
 from broker.core.director import director as core
+from broker.core.event_counters import Counters
 from broker.core.interfaces import IControl
-from broker.core.launchers import Launchers
 from broker.core.model import BROKER, Auth, Launcher, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
+from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory, LineProtocol
+from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.wires.elko.codec import blocks

@@ -12,9 +12,9 @@ import pytest
 from broker.net.web_origins import Origins
 from broker.rest.messages import RequestIds
 from broker.wires.elko.sessions.authentication import Policy
-from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
+from broker.wires.elko.transports.transport_limits import TransportLimits
 from tests.transcripts.replay import Broker, Setting
 from tests.wires.elko.transports.virtual_links import CarriedLink
 

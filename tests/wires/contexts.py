@@ -8,28 +8,28 @@ from typing import Any
 
 from twisted.internet.defer import maybeDeferred
 
-from broker.access.acts import NoAudit
-from broker.access.everyone import Everyone
 from broker.access.logins import Logins
+from broker.access.principal import NoAudit
+from broker.access.rights import Everyone
 from broker.config.checks_settings import Checks
 from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Outcome, Question
 from broker.core.checks.check_schedule import Schedule
-from broker.core.counters import Counters
+from broker.core.control import Launchers
 from broker.core.damage import Damages
-from broker.core.launchers import Launchers
+from broker.core.event_counters import Counters
 from broker.core.liveness import Leases
 from broker.core.model import Provider, Snapshot
 from broker.core.place_table import Pool
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.topics import Topics
-from broker.net.outgoing import Outgoing
+from broker.net.outgoing_addresses import Outgoing
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
 from broker.wires.interface import WireContext
-from broker.wires.view_scan import page as page_of
-from broker.wires.views import AnyView, Row
+from broker.wires.tables import AnyView, Row
+from broker.wires.tables import page as page_of
 
 
 class NoChecks:

@@ -10,15 +10,15 @@ from typing import Any
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
-from broker.access.everyone import Everyone
+from broker.access.rights import Everyone
+from broker.core.control import Launchers
 from broker.core.errors import Malformed, Refusal
 from broker.core.interfaces import IControl
-from broker.core.launchers import Launchers
 from broker.core.memory_budget import BY_ADDRESS
 from broker.core.model import Auth, Launcher, Provider, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
-from broker.net.interfaces.peer import MessageReader, PeerSession
+from broker.net.peer_interfaces import MessageReader, PeerSession
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.sessions.authentication import AccessControl, Policy

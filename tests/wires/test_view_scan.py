@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.access.registry_reading import EVERY_ENTRY
+from broker.access.rights import EVERY_ENTRY
 from broker.core.errors import Refusal
-from broker.wires.view_scan import ITEMS, ROWS, Scan, Selection, page
-from broker.wires.views import Column, Row, View, join
+from broker.wires.tables import ITEMS, ROWS, Column, Row, Scan, Selection, View, join, page
 
 Thing = dict[str, Any]
 

@@ -16,9 +16,17 @@ Rules:
 - `Client.wait` makes all functions of `broker.client.mtl` and `broker.client.profiles` available.
 """
 
-from broker.client.blocking.client import Client
-from broker.client.blocking.contents import Content, Reader, Writer
-from broker.client.blocking.registry import Change, Offer, Watch
-from broker.client.blocking.service import Caller, Request, Worker
+from broker.client.blocking.blocking_client import Client
+from broker.client.blocking.blocking_profiles import (
+    Caller,
+    Change,
+    Content,
+    Offer,
+    Reader,
+    Request,
+    Watch,
+    Worker,
+    Writer,
+)
 
 __all__ = ["Caller", "Change", "Client", "Content", "Offer", "Reader", "Request", "Watch", "Worker", "Writer"]

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from twisted.internet.defer import Deferred
 
-from broker.client.events import OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Receive
+from broker.client.settings import OnEvent
 from broker.wires.mtl.codec.field_table import Value
 
 PROFILE = "queue"

@@ -22,12 +22,12 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from broker.client.backoff import Backoff
 from broker.client.errors import Closed, MtlError, Rejected, Unsettled
-from broker.client.events import Event, OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.profiles.load_report import LoadReport, encode
 from broker.client.reader import Delivery
+from broker.client.settings import Event, OnEvent
+from broker.client.transport import Backoff
 
 PROFILE = "registry"
 

@@ -22,10 +22,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.client.errors import Closed, Full, MtlError, NotTaken, Rejected, Unsettled
-from broker.client.events import Event, OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.profiles.load_report import LoadReport, encode
 from broker.client.reader import Delivery, outcome
+from broker.client.settings import Event, OnEvent
 from broker.wires.mtl.codec.field_table import Value
 
 PROFILE = "service"

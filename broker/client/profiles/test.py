@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.client.events import OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Receive
+from broker.client.settings import OnEvent
 
 PROFILE = "test"
 RESOURCE = "resource"

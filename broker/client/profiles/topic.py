@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 from twisted.internet.defer import Deferred
 
-from broker.client.events import OnEvent
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Receive
+from broker.client.settings import OnEvent
 from broker.wires.mtl.codec.control_messages import Confirm
 from broker.wires.mtl.codec.field_table import Value
 
@@ -22,7 +22,7 @@ PROFILE = "topic"
 
 
 async def subscribe(client: Client, topics: Sequence[str], receive: Receive, on_event: OnEvent | None = None) -> Reader:
-    """Subscribe to topics. After `broker.client.events.Event.BACK` Contents may be missing."""
+    """Subscribe to topics. After `broker.client.settings.Event.BACK` Contents may be missing."""
     return await client.read(PROFILE, topics, receive, confirm="none", on_event=on_event)
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import attrs
 import msgspec
 
-from broker.cluster.etcd.interface import (
+from broker.cluster.etcd.etcd_interface import (
     Compare,
     Delete,
     Event,

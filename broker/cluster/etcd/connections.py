@@ -25,10 +25,10 @@ from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
 from broker.cluster.etcd.codec import Request, authenticate_request, problem, token
-from broker.cluster.etcd.credentials import Tls, Token
+from broker.cluster.etcd.etcd_credentials import Tls, Token
+from broker.cluster.etcd.etcd_interface import Denied, Unavailable
 from broker.cluster.etcd.failures import PRECONDITION, NeedsToken, explained, refusal
-from broker.cluster.etcd.interface import Denied, Unavailable
-from broker.http_client.bodies import Body, collect, late
+from broker.http_bodies import Body, collect, late
 
 CONNECT = 2.0
 """Seconds for a connection with the resolution of its name: on a local network it takes milliseconds."""

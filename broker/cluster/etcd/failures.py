@@ -16,7 +16,7 @@ from twisted.web.client import (  # type: ignore[attr-defined]
 )
 
 from broker.cluster.etcd.codec import Problem, Unintelligible
-from broker.cluster.etcd.interface import (
+from broker.cluster.etcd.etcd_interface import (
     BadRequest,
     Compacted,
     Denied,
@@ -27,7 +27,7 @@ from broker.cluster.etcd.interface import (
     NoSpace,
     Unavailable,
 )
-from broker.http_client.bodies import TooLong
+from broker.http_bodies import TooLong
 
 INVALID, NOT_FOUND, DENIED, EXHAUSTED, PRECONDITION, RANGE, UNAVAILABLE, UNAUTHENTICATED = 3, 5, 7, 8, 9, 11, 14, 16
 """Codes of gRPC that etcd uses."""
@@ -106,8 +106,8 @@ def explained(where: str, problem: Exception, seconds: float, tls: Any = None, a
     """Return the `EtcdError` of a failed connection or answer, or the CancelledError of a cancelled request. Other
     exceptions are defects, and returned as they are.
 
-    ``tls`` is the `broker.cluster.etcd.credentials.Tls` of the connection, None without. ``answered`` is True if the
-    endpoint has answered before.
+    ``tls`` is the `broker.cluster.etcd.etcd_credentials.Tls` of the connection, None without. ``answered`` is True if
+    the endpoint has answered before.
     """
     if isinstance(problem, EtcdError | NeedsToken):
         return problem

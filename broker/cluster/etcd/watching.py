@@ -17,7 +17,7 @@ from zope.interface import implementer
 
 from broker.cluster.etcd.codec import Message, Unintelligible, message, watch_request
 from broker.cluster.etcd.connections import Endpoint
-from broker.cluster.etcd.interface import Denied, Ended, EtcdError, Event, IEtcdWatch, Watcher
+from broker.cluster.etcd.etcd_interface import Denied, Ended, EtcdError, Event, IEtcdWatch, Watcher
 
 MAX_LINE = 16 * 1024 * 1024
 """Bytes of one line. etcd begins a new fragment at 2 MiB of events, which may be 3 MiB of JSON, and the last event of

@@ -24,15 +24,14 @@ from twisted.internet.interfaces import IDelayedCall
 
 from broker.access.identity import is_local
 from broker.cluster.links.link_wire import Attempt, LinkPeer
+from broker.config.endpoint import ZEndpoint
 from broker.config.files import is_curve_key
-from broker.config.zmq_endpoint import ZEndpoint
 from broker.core.cluster.cluster_interfaces import Member
 from broker.core.errors import Malformed, Reason
 from broker.core.interfaces import ILease
 from broker.core.limits import Backoff
-from broker.net.interfaces.limits import RouterLimits
-from broker.wires.common.connection_counters import connection_counters
-from broker.wires.counter import Counter
+from broker.net.connection_limits import RouterLimits
+from broker.wires.tables import Counter, connection_counters
 
 CONTROL = b""
 """The channel of control messages."""

@@ -24,12 +24,12 @@ from twisted.internet.interfaces import IAddress, IConnector
 from twisted.internet.protocol import ClientFactory
 from twisted.python.failure import Failure
 
-from broker import curve, small_file
+from broker import curve_keys, small_file
 from broker.blocking import blocking
 from broker.config.files import BadFile, curve_secret
 from broker.core.cluster.cluster_interfaces import Member
 from broker.core.errors import Refusal
-from broker.net.interfaces.router import Part
+from broker.net.peer_interfaces import Part
 from broker.net.router.router import Router
 from broker.net.router.router_peer import RouterPeer
 from broker.net.zmtp.frames import FrameLimits
@@ -171,7 +171,7 @@ class _Received:
         self._router = router
 
     def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
-        """See `broker.net.interfaces.router.Conversation`."""
+        """See `broker.net.peer_interfaces.Conversation`."""
         peer = self._router.current
         assert isinstance(peer, LinkPeer)
         self._router.ends.received(peer, frames)
@@ -201,7 +201,7 @@ class LinkKey:
     @classmethod
     def of(cls, secret: str) -> LinkKey:
         """Return the pair of a secret key in Z85."""
-        return cls(curve.encode(crypto_scalarmult_base(curve.decode(secret))), secret)
+        return cls(curve_keys.encode(crypto_scalarmult_base(curve_keys.decode(secret))), secret)
 
 
 @blocking
@@ -226,7 +226,7 @@ def _create(path: str) -> None:
     _, secret = crypto_box_keypair()
     # If the file exists by now, another process was faster: its key counts.
     with suppress(FileExistsError), small_file.written(path, create=True) as file:
-        file.write(curve.encode(secret).encode("ascii") + b"\n")
+        file.write(curve_keys.encode(secret).encode("ascii") + b"\n")
 
 
 class MemberKeys:

@@ -27,9 +27,9 @@ from broker.cluster.links.mesh import LinkContext, Mesh
 from broker.core.cluster.cluster_interfaces import ILinks, IMembers, LinkReceiver
 from broker.core.errors import Reason, Refusal
 from broker.net.admission import ConnectionFactory
-from broker.net.interfaces.router import Sent
+from broker.net.peer_interfaces import Sent
 from broker.net.zmtp.frames import FRAME_COST
-from broker.wires.views import Column, Row, View
+from broker.wires.tables import Column, Row, View
 
 __all__ = ["LinkContext", "Links"]
 

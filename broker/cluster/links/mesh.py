@@ -19,7 +19,7 @@ import attrs
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.logger import Logger
 
-from broker import curve
+from broker import curve_keys
 from broker.cluster.links import link_messages
 from broker.cluster.links.link_messages import (
     CONNECT_WITHIN,
@@ -241,7 +241,7 @@ class Mesh:
             return
         mechanism: Mechanism = Null(False)
         if self._security is not None:
-            mechanism = CurveClient(self._security, curve.decode(neighbour.member.key))
+            mechanism = CurveClient(self._security, curve_keys.decode(neighbour.member.key))
         neighbour.attempt = Attempt(self.attempts, neighbour, mechanism)
         self._enter(neighbour, LinkState.CONNECTING)
         self.attempts.connect(neighbour.attempt, *where, CONNECT_WITHIN)

@@ -58,7 +58,7 @@ from broker.core.director.returning import Returning
 from broker.core.director.server_link import ServerLink
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import InThread
-from broker.core.notifier import Notifier
+from broker.core.watches import Notifier
 from broker.wall_clock import wall
 
 

@@ -49,8 +49,8 @@ from broker.core.director.presence import Presence
 from broker.core.director.reservations import Reservations
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Policy
-from broker.core.notifier import Notifier
 from broker.core.service_group import PANIC
+from broker.core.watches import Notifier
 
 _RANKS = {Policy.SHOW: 0, Policy.LAST: 1, Policy.HIDE: 2}
 """Order of servers before their weights."""

@@ -54,7 +54,7 @@ from broker.core.director.farm_state import (
 )
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Policy
-from broker.core.notifier import Notifier
+from broker.core.watches import Notifier
 
 # Multimaps for tables in which a key usually has one value. They serve the tables of `presence` and `reservations`.
 

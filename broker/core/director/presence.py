@@ -20,7 +20,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker.core.director.director_interfaces import ContextPlace, UserPlace
 from broker.core.director.farm_state import OpenContext, context_set, user_set
 from broker.core.director.farm_tables import BatchedNotices, CloneSet, CountedMultiMap, MultiMap, WatchTable
-from broker.core.notifier import Notifier
+from broker.core.watches import Notifier
 
 
 class Presence:

@@ -37,11 +37,11 @@ from broker.core.cluster.cluster_interfaces import IQueueOwners, QueueClaim
 from broker.core.database import StateError
 from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.limits import Backoff
-from broker.core.queues.queue import Queue
 from broker.core.queues.queue_interfaces import ISharedQueueStore, MessagePage, RestoredMessage
 from broker.core.queues.queue_messages import living_name
 from broker.core.queues.queue_recorder import QueueRecorder
 from broker.core.queues.queues import MAX_QUEUES, Queues
+from broker.core.queues.work_queue import Queue
 
 REQUIRE_SECONDS = 8.0
 """Seconds for which `QueueOwnership.require` waits: less than clients wait for a reply. Loading continues."""

@@ -31,7 +31,6 @@ from twisted.python.failure import Failure
 from broker.core.database import StateError, StateFull
 from broker.core.disk import DiskErrors
 from broker.core.interfaces import ILeases
-from broker.core.queues.queue import Queue
 from broker.core.queues.queue_interfaces import (
     Author,
     Batch,
@@ -43,6 +42,7 @@ from broker.core.queues.queue_interfaces import (
 )
 from broker.core.queues.queue_messages import GONE, KEPT, NOT_KEPT, WAITING, WRITING, Message
 from broker.core.queues.sqlite_store import COMMIT_BYTES, COMMIT_GONE
+from broker.core.queues.work_queue import Queue
 from broker.wall_clock import wall
 
 COMMIT_SECONDS = 0.005

@@ -1,6 +1,6 @@
 """Table of all work queues: created by first use, deleted when unused, and bounded together.
 
-Rules (those of one queue are in `broker.core.queues.queue`):
+Rules (those of one queue are in `broker.core.queues.work_queue`):
 - Spaces are separate namespaces of queues.
 - A dead-letter queue is created by its first message, whatever the number of queues.
 - In a cluster, or with a shared store, a queue is in the table only while this broker owns it (`QueueGate`).
@@ -17,9 +17,9 @@ from broker.core.damage import Damage
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, StoredMemory
 from broker.core.memory_budget import MemoryBudget
-from broker.core.queues.queue import Queue
 from broker.core.queues.queue_interfaces import MessageKeeper, MessageReceiver, QueueGate, QueueInfo, RestoredMessage
 from broker.core.queues.queue_messages import DEAD, Death, Message, QueueRule, QueueSettings, settings_of
+from broker.core.queues.work_queue import Queue
 
 MAX_QUEUES = 10_000
 """Limit of queues of all spaces together, without dead-letter queues: each takes some 4 KB, and exists as long as it

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from broker.net.connection_limits import ConnectionLimits
 from broker.net.http.bounds import RequestBounds
-from broker.net.interfaces.limits import ConnectionLimits
 
 
 @attrs.frozen

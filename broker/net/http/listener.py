@@ -21,7 +21,6 @@ from broker.access.identity import network_of
 from broker.core.errors import Reason, Refusal
 from broker.core.place_table import Pool
 from broker.net.admission import DISCONNECTED, ConnectionFactory
-from broker.net.client_certificate import client_names
 from broker.net.connection import StreamConnection
 from broker.net.http.answering import Answering
 from broker.net.http.bounds import HttpDeadlines, RequestBounds
@@ -30,8 +29,9 @@ from broker.net.http.limits import HttpLimits
 from broker.net.http.request import HttpRequest
 from broker.net.http.websocket import WebSocket
 from broker.net.rate_limits import Complaints, Deadlines
+from broker.net.scheduled_input import Direction, Seen
 from broker.net.scheduler import Scheduler
-from broker.net.taps import Direction, Seen
+from broker.net.tls import client_names
 from broker.rest.http_endpoint import Answer
 from broker.rest.messages import Request, RequestIds
 from broker.rest.problem import MEDIA_TYPE, Problem

@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.core.memory_budget import MemoryBudget
 from broker.net.connection_states import BLOCKED
-from broker.net.interfaces.router import NUMBER, N, Part, R, Sent
+from broker.net.peer_interfaces import NUMBER, N, Part, R, Sent
 from broker.net.router.router_peer import APART, LARGE, Backlog, Identities, RouterPeer
 from broker.net.scheduler import TURN, Scheduler
 from broker.net.zmtp.curve_frames import Sealing
@@ -133,7 +133,7 @@ class FanOut:
         to the number, those from there to the body, and the number of all octets."""
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
-        """See `broker.net.interfaces.router.Router`."""
+        """See `broker.net.peer_interfaces.Router`."""
         if self._sealing is not None:
             size = sum(map(len, frames))
             failed: list[tuple[R, Sent]] = []
@@ -181,7 +181,7 @@ class FanOut:
     def send_each(
         self, receivers: Collection[N], before: bytes, after: bytes, body: Part, now: float
     ) -> list[tuple[N, Sent]]:
-        """See `broker.net.interfaces.router.NumberingRouter`."""
+        """See `broker.net.peer_interfaces.NumberingRouter`."""
         length = len(body)
         if self._sealing is not None:
             frame, at = before + bytes(NUMBER) + after, len(before)

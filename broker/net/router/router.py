@@ -1,6 +1,6 @@
 """A ROUTER (ZeroMQ's socket type for servers): the connections of a wire, each with its identity.
 
-Rules (`broker.net.interfaces.router` has the interface to the sessions):
+Rules (`broker.net.peer_interfaces` has the interface to the sessions):
 - A peer is admitted at the end of its handshake: it gets a number and its identity, and may receive
   messages from then on, before it sends any.
 - `Conversation.closed` is called once for each admitted connection. For a replaced connection the call is immediate,
@@ -25,9 +25,9 @@ from broker.core.limits import LINE_EVERY, Rates
 from broker.core.place_table import Pool
 from broker.net.admission import DISCONNECTED, ConnectionFactory, TapSeen
 from broker.net.connection import StreamConnection
+from broker.net.connection_limits import ConnectionLimits, RouterLimits
 from broker.net.connection_states import BLOCKED
-from broker.net.interfaces.limits import ConnectionLimits, RouterLimits
-from broker.net.interfaces.router import NUMBER, Conversation, N, Part, R, Sender, Sent
+from broker.net.peer_interfaces import NUMBER, Conversation, N, Part, R, Sender, Sent
 from broker.net.rate_limits import Complaints
 from broker.net.router.fan_out import FanOut, FlushOrder
 from broker.net.router.router_peer import (
@@ -351,7 +351,7 @@ class Router(ConnectionFactory):
     # from sessions
 
     def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        """See `broker.net.interfaces.router.Router`."""
+        """See `broker.net.peer_interfaces.Router`."""
         peer = self._peers.get(identity)
         if peer is None:
             return Sent.GONE
@@ -372,7 +372,7 @@ class Router(ConnectionFactory):
         return Sent.SENT
 
     def reply(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        """See `broker.net.interfaces.router.Router`."""
+        """See `broker.net.peer_interfaces.Router`."""
         peer = self._peers.get(identity)
         if peer is None:
             return Sent.GONE
@@ -381,29 +381,29 @@ class Router(ConnectionFactory):
         return self.answer(peer, peer.encoder.message(frames))
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
-        """See `broker.net.interfaces.router.Router`."""
+        """See `broker.net.peer_interfaces.Router`."""
         return self._fan_out.send_all(receivers, frames, now)
 
     def send_each(
         self, receivers: Collection[N], before: bytes, after: bytes, body: Part, now: float
     ) -> list[tuple[N, Sent]]:
-        """See `broker.net.interfaces.router.NumberingRouter`."""
+        """See `broker.net.peer_interfaces.NumberingRouter`."""
         return self._fan_out.send_each(receivers, before, after, body, now)
 
     def end(self, identity: bytes, number: int) -> None:
-        """See `broker.net.interfaces.router.Router`."""
+        """See `broker.net.peer_interfaces.Router`."""
         peer = self._peers.get(identity)
         if peer is not None and peer.number == number:
             peer.close()
 
     def sender(self) -> Sender:
-        """See `broker.net.interfaces.router.Router`."""
+        """See `broker.net.peer_interfaces.Router`."""
         peer = self.current
         assert peer is not None
         return peer.sender
 
     def key(self) -> str:
-        """See `broker.net.interfaces.router.Router`."""
+        """See `broker.net.peer_interfaces.Router`."""
         assert self.current is not None
         return self.current.key
 

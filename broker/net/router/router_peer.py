@@ -22,15 +22,15 @@ import attrs
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
-from broker import curve
+from broker import curve_keys
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import SHORT, MemoryBudget, Share
 from broker.net.connection import CHEAP, UNWATCHED, StreamConnection
 from broker.net.connection_output import BATCH
 from broker.net.connection_states import BLOCKED
 from broker.net.epoll_streams import await_room, nothing_waits, send_now, unsent
-from broker.net.interfaces.router import Sender, Sent
-from broker.net.taps import Seen
+from broker.net.peer_interfaces import Sender, Sent
+from broker.net.scheduled_input import Seen
 from broker.net.zmtp.frames import IDENTITY, SOCKET_TYPE, Command, Encoder, Fault, ZmtpError
 from broker.net.zmtp.machine import Claim, Output
 
@@ -224,7 +224,7 @@ class RouterPeer(StreamConnection):
 
     def _take_claim(self, event: Claim) -> None:
         """Decide on the claim of the peer."""
-        self.key = curve.encode(event.key) if event.key else ""
+        self.key = curve_keys.encode(event.key) if event.key else ""
         self.socket_type = event.properties.get(SOCKET_TYPE, UNTYPED).decode()
         if self.factory.let_in(self, event.properties.get(IDENTITY, b"")):
             # READY goes out before any message of the traffic, so that it is queued first.

@@ -2,11 +2,18 @@
 `RouterListener` binds and closes it.
 
 The ROUTER itself is in `broker.net.router`.
+
+Client keys that a ROUTER admits, by the users file.
+
+Rules:
+- The key of a user is admitted, with the user's name.
+- Any other key is that of the anonymous user, and admitted while that user has any right there. Without a users file
+  these are all keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache, partial
 from time import monotonic
 from typing import Any, Protocol, TypeVar
@@ -17,22 +24,21 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IListeningPort
 from twisted.logger import Logger
 
-from broker import curve
-from broker.config.zmq_endpoint import ZEndpoint
+from broker import curve_keys
+from broker.access.principal import Access, Principal
+from broker.config.endpoint import ZEndpoint
 from broker.core.place_table import Pool
-from broker.net.interfaces.limits import RouterLimits
-from broker.net.listeners import bound, close_now, listen
+from broker.net.connection_limits import RouterLimits
+from broker.net.listeners import bound, close_now, listen, occupancy
 from broker.net.rate_limits import Complaints
 from broker.net.router.router import KeyGate, Router
 from broker.net.router.router_peer import BacklogLimits
 from broker.net.scheduler import Scheduler
-from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveServer, Security
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import FrameLimits
 from broker.net.zmtp.machine import Mechanism, Null
-from broker.net.zmtp.sealing import SealingError, choose
-from broker.wires.common.places import occupied
+from broker.net.zmtp.sealing import SODIUM, SealingError, choose
 
 log = Logger()
 
@@ -110,7 +116,7 @@ def make_kind(
 
 def make_security(secret_key: str) -> Security:
     """Return the keys and the encryption of CURVE for a secret key in Z85. Raises OSError as `make_router`."""
-    secret = curve.decode(secret_key)
+    secret = curve_keys.decode(secret_key)
     return Security(SODIUM, _sealing(), crypto_scalarmult_base(secret), secret)
 
 
@@ -149,7 +155,7 @@ class RouterListener:
     def place(self, wire: str, name: str | None = None) -> Mapping[str, object]:
         """Return its row of `broker.wires.interface.OpenWire.places`."""
         named = {} if name is None else {"name": name}
-        return {"wire": wire, **named, "address": self.address, **occupied(self.router)}
+        return {"wire": wire, **named, "address": self.address, **occupancy(self.router)}
 
     def unbind(self) -> None:
         """Stop listening; connections remain."""
@@ -164,3 +170,66 @@ class RouterListener:
             return succeed(None)
         self.unbind()
         return self.router.close()
+
+
+Changed = Callable[[Collection[str]], object]
+"""Is called with the keys (Z85) that are no longer admitted, or have another name."""
+
+
+@attrs.frozen
+class _Admitted:
+    """The keys that are admitted at one moment."""
+
+    users: Mapping[str, str]
+    others: bool
+    """True if keys without a user are admitted too."""
+
+    def name_of(self, key: str) -> str | None:
+        return self.users.get(key, "" if self.others else None)
+
+
+@attrs.frozen
+class _Gone(Collection[str]):
+    """The keys with a name before, and another one or none now. There are endless ones without a user, which only
+    membership shows."""
+
+    before: _Admitted
+    now: _Admitted
+
+    def __contains__(self, key: object) -> bool:
+        assert isinstance(key, str)
+        name = self.before.name_of(key)
+        return name is not None and self.now.name_of(key) != name
+
+    def __iter__(self) -> Iterator[str]:
+        return (key for key in {**self.before.users, **self.now.users} if key in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class KnownKeys:
+    """The admitted keys of a ROUTER, which is the listener, or listeners, with these titles in the users file."""
+
+    def __init__(self, access: Access, *titles: str) -> None:
+        self.changed: list[Changed] = []
+        """Callbacks for changes."""
+        self._access = access
+        self._titles = titles
+        self._admitted = self._look()
+        access.changed.append(self._users_changed)
+
+    def name_of(self, key: str) -> str | None:
+        """Return the user of a key (Z85), empty for the anonymous one; None if the key is not admitted."""
+        return self._admitted.name_of(key)
+
+    def _look(self) -> _Admitted:
+        others = any(self._access.grants(Principal(), title).some for title in self._titles)
+        return _Admitted(dict(self._access.keys), others)
+
+    def _users_changed(self) -> None:
+        before, self._admitted = self._admitted, self._look()
+        if before != self._admitted:
+            gone = _Gone(before, self._admitted)
+            for call in tuple(self.changed):
+                call(gone)

@@ -1,7 +1,7 @@
 """Routes: the clients behind proxies as peers of their own, for wires that know connections only.
 
 They stand between a ROUTER and the sessions of a wire. The sessions get each message with one empty frame in front,
-whatever its envelope was (`broker.net.interfaces.envelopes`), and send theirs so; the envelope is kept here, and put
+whatever its envelope was (`broker.net.peer_interfaces`), and send theirs so; the envelope is kept here, and put
 before each answer.
 
 Rules:
@@ -26,9 +26,8 @@ from typing import Protocol
 import attrs
 
 from broker.core.errors import Reason, Refusal
-from broker.net.interfaces import envelopes
-from broker.net.interfaces.envelopes import Envelope
-from broker.net.interfaces.router import Complaints, Conversation, Part, R, Router, Sender, Sent
+from broker.net import peer_interfaces
+from broker.net.peer_interfaces import Complaints, Conversation, Envelope, Part, R, Router, Sender, Sent
 
 MAX_ROUTES = 500
 """Routes of one connection: the clients of one proxy. Each takes about a kilobyte here, and a session of the wire."""
@@ -96,15 +95,15 @@ class Routes:
         if not frames or not frames[0] or self._begins(frames):
             self._inner.receive(identity, frames, connection)
             return
-        length = envelopes.size(frames)
+        length = peer_interfaces.size(frames)
         if length is None:
-            self._complaints.add(self._wire, self.sender().address, Refusal(Reason.PARAMETER, envelopes.TOO_LONG))
+            self._complaints.add(self._wire, self.sender().address, Refusal(Reason.PARAMETER, peer_interfaces.TOO_LONG))
             return
         if not length:
             self._inner.receive(identity, frames, connection)
             return
         envelope, rest = tuple(frames[:length]), frames[length - 1 :]
-        routing = envelopes.route(envelope, self._router.sender().socket_type)
+        routing = peer_interfaces.route(envelope, self._router.sender().socket_type)
         if routing:
             self._current = self._route(identity, connection, routing)
             identity, connection = self._current.identity, self._current.number
@@ -135,14 +134,14 @@ class Routes:
     # calls of the sessions
 
     def send(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        """See `broker.net.interfaces.router.Router`."""
+        """See `broker.net.peer_interfaces.Router`."""
         route = self._routes.get(identity)
         if route is None:
             return self._router.send(identity, frames)
         return self._router.send(route.peer, (*route.envelope, *frames))
 
     def reply(self, identity: bytes, frames: Sequence[Part]) -> Sent:
-        """See `broker.net.interfaces.router.Router`."""
+        """See `broker.net.peer_interfaces.Router`."""
         route = self._routes.get(identity)
         if route is not None:
             return self._router.reply(route.peer, (*route.envelope, *frames))
@@ -150,7 +149,7 @@ class Routes:
         return self._router.reply(identity, (*number, *frames) if peer == identity else frames)
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:
-        """See `broker.net.interfaces.router.Router`."""
+        """See `broker.net.peer_interfaces.Router`."""
         routes = self._routes
         if not routes:
             return self._router.send_all(receivers, frames, now)
@@ -165,16 +164,16 @@ class Routes:
         return failed
 
     def sender(self) -> Sender:
-        """See `broker.net.interfaces.router.Router`."""
+        """See `broker.net.peer_interfaces.Router`."""
         sender = self._router.sender()
-        return sender if self._current is None else attrs.evolve(sender, socket_type=envelopes.REQ)
+        return sender if self._current is None else attrs.evolve(sender, socket_type=peer_interfaces.REQ)
 
     def key(self) -> str:
-        """See `broker.net.interfaces.router.Router`."""
+        """See `broker.net.peer_interfaces.Router`."""
         return self._router.key()
 
     def end(self, identity: bytes, number: int) -> None:
-        """See `broker.net.interfaces.router.Router`: of a route, only that."""
+        """See `broker.net.peer_interfaces.Router`: of a route, only that."""
         route = self._routes.get(identity)
         if route is None:
             self._router.end(identity, number)
@@ -192,7 +191,7 @@ class Routes:
             return route
         if len(routes) >= MAX_ROUTES:
             self._close(connection, next(iter(routes.values())))
-        about = connection.to_bytes(8) + envelopes.joined(envelope)
+        about = connection.to_bytes(8) + peer_interfaces.joined(envelope)
         route = Route(b"\0" + blake2b(about, digest_size=16).digest(), next(self._numbers), peer, envelope)
         routes[envelope] = route
         self._connections[peer] = connection

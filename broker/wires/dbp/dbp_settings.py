@@ -8,13 +8,11 @@ from ipaddress import AddressValueError, IPv4Address
 
 import attrs
 
-from broker.config import zmq_endpoint
-from broker.config.endpoint import BadEndpoint, Endpoint
-from broker.config.errors import Problem
-from broker.config.key import key
-from broker.config.section import Binding, PortOption, Resolves, Section, moved
-from broker.config.zmq_endpoint import ZEndpoint
-from broker.net.interfaces.limits import RouterLimits, max_message_key
+from broker.config import endpoint as zmq_endpoint
+from broker.config.endpoint import BadEndpoint, Endpoint, ZEndpoint
+from broker.config.key import Binding, PortOption, Resolves, Section, key, moved
+from broker.config.key_checks import Problem
+from broker.net.connection_limits import RouterLimits, max_message_key
 
 BEACON_PORT = 5245
 """UDP port on which the original nodes wait for the beacon, one after the other. If another program binds it, they fail
@@ -133,7 +131,7 @@ class Dbp(RouterLimits):
     @cached_property
     def place(self) -> ZEndpoint:
         """The address of the ROUTER. Raises `BadEndpoint`."""
-        where = zmq_endpoint.parse(self.endpoint)
+        where = zmq_endpoint.parse_zmq(self.endpoint)
         if where.kind == "systemd":
             raise BadEndpoint("must be tcp://, not systemd's socket: the UDP port and the beacon go with its address")
         if where.kind != "tcp" or ":" in where.host:

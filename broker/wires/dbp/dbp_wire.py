@@ -14,9 +14,8 @@ import attrs
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from broker.access.grants import Grants
 from broker.access.principal import Principal
-from broker.access.registry_reading import RegistryReading
+from broker.access.rights import Grants, RegistryReading
 from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Pinger
 from broker.core.interfaces import ILeases
@@ -38,7 +37,7 @@ from broker.wires.dbp.sessions.other_brokers import RemoteServices
 from broker.wires.dbp.sessions.outbound import BROKER, Beacon, DbpOutbound
 from broker.wires.dbp.sessions.service_state import ServiceEntry, hostport
 from broker.wires.interface import PlainWire, WireContext
-from broker.wires.views import AnyView, Column, Row, View
+from broker.wires.tables import AnyView, Column, Row, View
 
 # View of DBP for operators: its services, their heartbeat contracts and signs of life.
 

@@ -9,10 +9,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 import attrs
 
 from broker.config.endpoint import BadEndpoint, Endpoint, parse
-from broker.config.errors import Problem
-from broker.config.key import key
-from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
-from broker.net.interfaces.limits import connections_key, connections_per_address_key
+from broker.config.key import Binding, PortOption, Resolves, Section, Settings, key, moved
+from broker.config.key_checks import Problem
+from broker.net.connection_limits import connections_key, connections_per_address_key
 from broker.wires.dns.codec.dns_query import Labels, host_labels, wire_length
 
 MAX_DOMAIN = 100

@@ -20,16 +20,15 @@ from broker.core.interfaces import IRegistry
 from broker.core.limits import Rates
 from broker.net.admission import ConnectionFactory
 from broker.net.connection import StreamConnection
-from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.listeners import CannotListen, bound, close_now, listen
+from broker.net.connection_limits import ConnectionLimits
+from broker.net.listeners import CannotListen, bound, close_now, listen, occupancy
 from broker.net.udp import UdpSocket
-from broker.wires.common.places import occupied
 from broker.wires.dns.codec.dns_query import MAX_QUERY, Frames
 from broker.wires.dns.dns_settings import Dns
 from broker.wires.dns.sessions.responder import WIRE, Datagrams, Responder, ResponseLimit, StreamSession
 from broker.wires.dns.zone import ServiceNames, Zone, host_port
 from broker.wires.interface import PlainWire, WireContext
-from broker.wires.views import AnyView, Column, Row, View
+from broker.wires.tables import AnyView, Column, Row, View
 
 # The views of DNS: the names that it answers, and its connections.
 
@@ -201,7 +200,7 @@ class OpenDns(PlainWire):
         """Return the listener."""
         if self.port is None:
             return []
-        return [{"wire": WIRE, "name": WIRE, "address": self.address, **occupied(self.factory)}]
+        return [{"wire": WIRE, "name": WIRE, "address": self.address, **occupancy(self.factory)}]
 
     def counts(self) -> Mapping[str, int]:
         """Return what the sessions and the sockets count."""

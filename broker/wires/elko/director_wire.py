@@ -23,11 +23,11 @@ from broker.core.director.director_interfaces import ContextDump, DirectorSettin
 from broker.core.director.returning import WITHIN
 from broker.core.director.sharing.shared_director import SharedDirector
 from broker.core.model import Service
-from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
+from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.wires.dialect import Dialect
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.director_messages import VOCABULARY
-from broker.wires.elko.commands import director_dialect
+from broker.wires.elko.console_commands import director_dialect
 from broker.wires.elko.elko_listeners import ElkoListeners, OpenElkoWire, base_policy
 from broker.wires.elko.elko_settings import Director as Config
 from broker.wires.elko.elko_settings import DirectorListener, title
@@ -35,7 +35,7 @@ from broker.wires.elko.server_checks import ServerChecks
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.director_session import DirectorSession, DirectorWiring
 from broker.wires.interface import WireContext
-from broker.wires.views import AnyView, Column, Row, View
+from broker.wires.tables import AnyView, Column, Row, View
 
 # Views of the director for operators: Context Servers, contexts and users.
 

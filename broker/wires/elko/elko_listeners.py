@@ -13,19 +13,18 @@ from twisted.logger import Logger
 from broker.config.endpoint import Endpoint
 from broker.core.model import BROKER, Service
 from broker.net.admission import ConnectionFactory
-from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineFactory, LineProtocol
-from broker.net.listeners import StreamListener, bound
+from broker.net.listeners import StreamListener, bound, listener_row
+from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.net.tls import Certificates
 from broker.net.web_origins import Origins
 from broker.rest.messages import RequestIds
-from broker.wires.common.places import place
 from broker.wires.elko.elko_settings import BrokerListener, DirectorListener, ElkoListener, title
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.transports.elko_websocket import WebSockets
-from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory
+from broker.wires.elko.transports.transport_limits import TransportLimits
 from broker.wires.interface import PlainWire, WireContext
 
 L = TypeVar("L", BrokerListener, DirectorListener)
@@ -122,7 +121,7 @@ class ElkoListeners(Generic[L]):
     def places(self) -> Iterator[Mapping[str, object]]:
         """Yield the open listeners, in the form of `broker.wires.interface.OpenWire.places`."""
         for each in self.made.values():
-            yield from place(self.wire, each.name, each)
+            yield from listener_row(self.wire, each.name, each)
 
     def services(self, name: Callable[[str], str]) -> Iterator[Service]:
         """Yield the open listeners as services of provider 0; ``name`` gives the service name of each role."""

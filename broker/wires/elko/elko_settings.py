@@ -9,13 +9,11 @@ from typing import Literal
 
 import attrs
 
-from broker.config import checks, endpoint
-from broker.config.checks import MAX_LABEL, MAX_SUFFIX, hostport
+from broker.config import endpoint, key_checks
 from broker.config.endpoint import Endpoint
-from broker.config.errors import Problem
-from broker.config.key import key
-from broker.config.section import Binding, PortOption, Resolves, Section, Settings
-from broker.wires.elko.transports.limits import TransportLimits
+from broker.config.key import Binding, PortOption, Resolves, Section, Settings, key
+from broker.config.key_checks import MAX_LABEL, MAX_SUFFIX, Problem, hostport
+from broker.wires.elko.transports.transport_limits import TransportLimits
 
 Role = Literal["client", "admin"]
 """Roles at a listener of the broker."""
@@ -107,7 +105,7 @@ class ElkoListener(Settings):
         'Endpoint: "tcp:PORT:interface=ADDRESS", "tls:PORT:certificate=FILE:key=FILE:ca=FILE:interface=ADDRESS", '
         '"unix:PATH:mode=660" or "systemd:domain=INET:name=NAME". Without interface it is all addresses of the '
         "machine.",
-        check=checks.listens,
+        check=key_checks.listens,
     )
     transport: Literal["tcp", "websocket", "http", "rtcp"] = key(
         "tcp",
@@ -137,7 +135,7 @@ class ElkoListener(Settings):
     label: str | None = key(
         None,
         "Label of this listener in the descriptors of the broker's own services.",
-        check=partial(checks.printable, most=MAX_LABEL),
+        check=partial(key_checks.printable, most=MAX_LABEL),
         example="East wing",
         reload=True,
     )
@@ -221,7 +219,7 @@ class DirectorListener(ElkoListener):
         'Endpoint: "tcp:PORT:interface=ADDRESS", "tls:PORT:certificate=FILE:key=FILE:ca=FILE:interface=ADDRESS", '
         '"unix:PATH:mode=660" or "systemd:domain=INET:name=NAME". Without interface it is all addresses of the '
         "machine.",
-        check=checks.listens,
+        check=key_checks.listens,
     )
     allow: tuple[DirectorRole, ...] = key(
         ("user", "provider", "admin"),
@@ -251,7 +249,7 @@ def _names(here: str, listeners: Sequence[ElkoListener]) -> Iterator[Problem]:
 
 def _bindings(wire: str, listeners: Sequence[ElkoListener], first_required: bool) -> Iterator[Binding]:
     for index, listener in enumerate(listeners):
-        where = checks.parsed(listener.endpoint)
+        where = key_checks.parsed(listener.endpoint)
         if where is not None:
             required = first_required and index == 0
             yield Binding(f"{wire}.listeners[{index}].endpoint", title(wire, listener), where, required)
@@ -292,7 +290,7 @@ class Director(Settings):
         None,
         "Suffix of the names under which the director is registered: director-provider-SUFFIX, director-user-SUFFIX,"
         " director-admin-SUFFIX. By default that of the broker.",
-        check=partial(checks.printable, most=MAX_SUFFIX),
+        check=partial(key_checks.printable, most=MAX_SUFFIX),
         reload=True,
         example="east",
     )

@@ -8,12 +8,11 @@ from functools import cached_property
 
 import attrs
 
-from broker.config import checks
+from broker.config import key_checks
 from broker.config.endpoint import Endpoint, parse
-from broker.config.errors import Problem
-from broker.config.key import key
-from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
-from broker.net.interfaces.limits import connections_key, connections_per_address_key, rate_key
+from broker.config.key import Binding, PortOption, Resolves, Section, Settings, key, moved
+from broker.config.key_checks import Problem
+from broker.net.connection_limits import connections_key, connections_per_address_key, rate_key
 
 _HOST = re.compile(r"\*|[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
@@ -33,7 +32,7 @@ class Http(Settings):
     endpoint: str = key(
         "tcp:9080:interface=127.0.0.1",
         "Endpoint, as for an Elko listener: tcp:, tls:, unix: or systemd:.",
-        check=checks.listens,
+        check=key_checks.listens,
     )
     hosts: tuple[str, ...] = key(
         (),

@@ -11,22 +11,21 @@ from twisted.logger import Logger
 
 from broker.config.daemon_settings import Broker
 from broker.net.admission import ConnectionFactory
+from broker.net.connection_limits import ConnectionLimits
 from broker.net.http.bounds import RequestBounds
 from broker.net.http.limits import HttpLimits
 from broker.net.http.listener import HttpFactory
-from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.listeners import StreamListener
+from broker.net.listeners import StreamListener, listener_row
 from broker.net.tls import Certificates
 from broker.rest.http_endpoint import Endpoint, Routes
 from broker.rest.messages import RequestIds
-from broker.wires.common.places import place
 from broker.wires.http.http_settings import Http
 from broker.wires.http.sessions.dispatch import LISTENER, Dispatch
 from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import WIRE, Instance, Instances
 from broker.wires.http.sessions.registration import RegistrationEndpoints
 from broker.wires.interface import PlainWire, WireContext
-from broker.wires.views import AnyView, Column, Row, View
+from broker.wires.tables import AnyView, Column, Row, View
 
 # Views of HTTP for operators: the connections, and the registered instances.
 
@@ -119,7 +118,7 @@ class OpenHttp(PlainWire):
 
     def places(self) -> Sequence[Mapping[str, object]]:
         """Return the listener."""
-        return place(WIRE, LISTENER, self.listener)
+        return listener_row(WIRE, LISTENER, self.listener)
 
     def counts(self) -> Mapping[str, int]:
         """Return the counters of requests and instances."""

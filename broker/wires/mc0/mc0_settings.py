@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import attrs
 
-from broker.config import checks, files, zmq_endpoint
-from broker.config.key import key
-from broker.config.section import Binding, PortOption, Section, moved
-from broker.config.zmq_endpoint import ZEndpoint
-from broker.net.interfaces.limits import RouterLimits
+from broker.config import endpoint as zmq_endpoint
+from broker.config import files, key_checks
+from broker.config.endpoint import ZEndpoint
+from broker.config.key import Binding, PortOption, Section, key, moved
+from broker.net.connection_limits import RouterLimits
 
 
 @attrs.frozen
@@ -23,13 +23,13 @@ class Mc0(RouterLimits):
         'Endpoint, in ZeroMQ\'s form: "tcp://ADDRESS:PORT", "tcp://[IPV6]:PORT", "tcp://*:PORT" or "ipc://PATH". Port'
         ' 0 is any free one. "systemd:domain=INET:name=mc0" is a socket that systemd passes to the daemon; also '
         "INET6, UNIX; also index=N.",
-        check=checks.zmq_listens,
+        check=key_checks.zmq_listens,
     )
     secret_key: str | None = key(
         None,
         "The broker's secret key, which `brokerkeys` makes: 40 characters. With it, all clients must have keys, "
         "which the users file has, and everything is encrypted. Clients need the corresponding public key.",
-        check=checks.curve,
+        check=key_checks.curve,
         secret=True,
         example="change.me.change.me.change.me.change.me.",
     )
@@ -46,7 +46,7 @@ class Mc0(RouterLimits):
     @property
     def place(self) -> ZEndpoint:
         """The address of the ROUTER. Raises `BadEndpoint`."""
-        return zmq_endpoint.parse(self.endpoint)
+        return zmq_endpoint.parse_zmq(self.endpoint)
 
     def bindings(self) -> Iterator[Binding]:
         """Yield the socket."""

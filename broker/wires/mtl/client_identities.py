@@ -10,12 +10,12 @@ import attrs
 from broker.access.principal import Access
 from broker.blocking import blocking
 from broker.core.disk import is_full
-from broker.wires.common.known_keys import KnownKeys
+from broker.wires.common.router_listener import KnownKeys
 from broker.wires.interface import WireContext
 from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.sessions.access_policy import AccessPolicy, titles
-from broker.wires.mtl.sessions.authentication import AuthenticationContext
 from broker.wires.mtl.sessions.control_flow import ControlFlow
+from broker.wires.mtl.sessions.login_exchange import AuthenticationContext
 from broker.wires.mtl.sessions.sasl import Mechanisms
 
 SECRET = "mtl.secret"

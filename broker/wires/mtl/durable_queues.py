@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import attrs
@@ -10,15 +11,54 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from broker.core.database import StateFull
 from broker.core.queues.ownership import NAMES, QueueOwnership
 from broker.core.queues.queue_interfaces import IQueueStore, ISharedQueueStore, RestoredMessage
+from broker.core.queues.queue_messages import MAX_BYTES, Death, QueueRule, QueueSettings
 from broker.core.queues.queue_recorder import QueueRecorder
 from broker.core.queues.queues import Queues
 from broker.core.queues.sqlite_store import QueueStore
 from broker.core.worker import Worker
 from broker.wall_clock import wall
 from broker.wires.interface import WireContext
-from broker.wires.mtl.derived_settings import queue_rules
 from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.queue_profile import identity_of, is_readable
+from broker.wires.mtl.sessions.settings import MtlSettings
+
+# Values that the configuration is translated to: settings of the flows, rules of queues.
+
+
+def mtl_settings(config: Mtl) -> MtlSettings:
+    return MtlSettings(
+        heartbeat=config.heartbeat,
+        lease_ttl=config.lease,
+        window=config.window,
+        window_bytes=config.window_bytes,
+        sessions=config.sessions,
+        flows=config.flows,
+        bridge=config.hosts[0],
+        max_message=config.max_message,
+        endpoint=config.data_endpoint,
+        plain=config.plain,
+    )
+
+
+def queue_rules(config: Mtl) -> list[QueueRule]:
+    return [
+        QueueRule(
+            each.queues,
+            QueueSettings(
+                durable=each.durable,
+                max_messages=each.messages,
+                max_bytes=MAX_BYTES if each.size is None else each.size,
+                by_address=each.size is None,
+                max_deliveries=each.deliveries,
+                dead_letters=frozenset(map(Death, each.dead_letters)),
+                ttl=each.ttl or None,
+                expires=each.expires or math.inf,
+                single=each.single,
+                duplicates=each.duplicates,
+            ),
+        )
+        for each in config.queues
+    ]
 
 
 @attrs.frozen(eq=False)

@@ -18,13 +18,12 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, maybeDeferred
 from twisted.internet.task import Clock
 
-from broker.access.everyone import Everyone
-from broker.access.grants import EVERYTHING, Grants
 from broker.access.logins import Logins
-from broker.access.password_verifiers import MIN_ITERATIONS, PasswordVerifier, of
+from broker.access.passwords import MIN_ITERATIONS, PasswordVerifier, of
 from broker.access.principal import Principal
-from broker.core.counters import Counters
+from broker.access.rights import EVERYTHING, Everyone, Grants
 from broker.core.errors import Elsewhere
+from broker.core.event_counters import Counters
 from broker.core.liveness import Leases
 from broker.core.memory_budget import MemoryBudget
 from broker.core.queues.queue_interfaces import Author, RestoredMessage
@@ -33,7 +32,7 @@ from broker.core.queues.queues import Queues
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.topics import Topics
-from broker.net.interfaces.router import NUMBER, Conversation, N, Part, R, Sender, Sent
+from broker.net.peer_interfaces import NUMBER, Conversation, N, Part, R, Sender, Sent
 from broker.net.rate_limits import Complaints
 from broker.wires.mtl.codec.control_messages import DEFAULT_HOST
 from broker.wires.mtl.profiles.queue_profile import QueueProfile, identity_of
@@ -41,15 +40,13 @@ from broker.wires.mtl.profiles.registry_profile import RegistryProfile
 from broker.wires.mtl.profiles.service_profile import ServiceProfile
 from broker.wires.mtl.profiles.topic_profile import FanOutProfile, TopicProfile
 from broker.wires.mtl.sessions.access_policy import AccessPolicy
-from broker.wires.mtl.sessions.authentication import AuthenticationContext
 from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
-from broker.wires.mtl.sessions.data_leases import DataLeases
-from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
+from broker.wires.mtl.sessions.flow_context import DataLeases, FlowContext, ProfileAccess, SharedSocket
+from broker.wires.mtl.sessions.login_exchange import AuthenticationContext
 from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.mtl.sessions.sasl import Mechanisms
 from broker.wires.mtl.sessions.settings import MtlSettings
-from broker.wires.mtl.sessions.shared_socket import SharedSocket
 
 HIGH_WATER = 10_000
 """Messages that may wait for one client: what the buffers of libzmq and of the kernel take of small ones."""
@@ -75,7 +72,7 @@ class Line:
 
 
 class MemoryRouter:
-    """A ROUTER in memory: `broker.net.interfaces.router.NumberingRouter`."""
+    """A ROUTER in memory: `broker.net.peer_interfaces.NumberingRouter`."""
 
     def __init__(self) -> None:
         self._lines: dict[bytes, Line] = {}

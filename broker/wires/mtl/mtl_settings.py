@@ -9,13 +9,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import attrs
 
-from broker.config import checks, files, zmq_endpoint
-from broker.config.endpoint import BadEndpoint
-from broker.config.errors import Problem
-from broker.config.key import key
-from broker.config.section import Binding, PortOption, Resolves, Section, Settings, moved
-from broker.config.zmq_endpoint import ZEndpoint
-from broker.net.interfaces.limits import RouterLimits, high_water_key, max_message_key
+from broker.config import endpoint as zmq_endpoint
+from broker.config import files, key_checks
+from broker.config.endpoint import BadEndpoint, ZEndpoint
+from broker.config.key import Binding, PortOption, Resolves, Section, Settings, key, moved
+from broker.config.key_checks import Problem
+from broker.net.connection_limits import RouterLimits, high_water_key, max_message_key
 
 MAX_HOSTS = 1_000
 """Virtual hosts. Each Open compares them."""
@@ -46,7 +45,7 @@ def _hosts(here: str, hosts: tuple[str, ...]) -> Iterator[Problem]:
 
 def _data_endpoint(here: str, where: str) -> Iterator[Problem]:
     try:
-        told = zmq_endpoint.parse(where)
+        told = zmq_endpoint.parse_zmq(where)
     except BadEndpoint as error:
         # Clients may need a host name, which is no address to bind to.
         if not where.startswith("tcp://") or not where.isprintable():
@@ -153,7 +152,7 @@ class Mtl(RouterLimits):
         'Endpoint of the control flow, in ZeroMQ\'s form: "tcp://ADDRESS:PORT", "tcp://[IPV6]:PORT", "tcp://*:PORT" '
         'or "ipc://PATH". Port 0 is any free one. "systemd:domain=INET:name=mtl" is a socket that systemd passes to '
         "the daemon; it serves both flows.",
-        check=checks.zmq_listens,
+        check=key_checks.zmq_listens,
     )
     data_port: int | None = key(
         None,
@@ -177,7 +176,7 @@ class Mtl(RouterLimits):
         None,
         "The broker's secret key, which `brokerkeys` makes: then clients must have keys too, and everything is "
         'encrypted. Keys that the users file does not have are those of the user "anonymous".',
-        check=checks.curve,
+        check=key_checks.curve,
         secret=True,
         example="change.me.change.me.change.me.change.me.",
     )
@@ -250,7 +249,7 @@ class Mtl(RouterLimits):
     @property
     def place(self) -> ZEndpoint:
         """The address of the control flow. Raises `BadEndpoint`."""
-        return zmq_endpoint.parse(self.endpoint)
+        return zmq_endpoint.parse_zmq(self.endpoint)
 
     @property
     def data_place(self) -> ZEndpoint | None:
@@ -297,7 +296,7 @@ class Mtl(RouterLimits):
                 kind = "a unix socket" if where.kind == "ipc" else "systemd's socket"
                 yield Problem(f"{here}.data_port", f"has no effect, since {kind} serves both flows", f"{here}.endpoint")
             else:
-                yield from checks.in_range(f"{here}.data_port", self.data_port, 0, 65_535)
+                yield from key_checks.in_range(f"{here}.data_port", self.data_port, 0, 65_535)
         elif where.port == 65_535:
             yield Problem(f"{here}.data_port", "must be given, since there is no port after 65535", f"{here}.endpoint")
 

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 from twisted.trial.unittest import TestCase
 
-from broker.cluster.etcd.client import EtcdClient, connect
-from broker.cluster.etcd.interface import Ended, EtcdError, Event
+from broker.cluster.etcd.etcd_client import EtcdClient, connect
+from broker.cluster.etcd.etcd_interface import Ended, EtcdError, Event
 from tests.patience import PATIENCE
 
 

@@ -9,8 +9,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import gatherResults
 from twisted.internet.threads import deferToThread
 
-from broker.cluster.etcd.client import connect
-from broker.cluster.etcd.interface import (
+from broker.cluster.etcd.etcd_client import connect
+from broker.cluster.etcd.etcd_interface import (
     BadRequest,
     Compacted,
     Compare,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from broker.cluster.etcd import codec
 from broker.cluster.etcd.codec import Unintelligible
-from broker.cluster.etcd.interface import Compare, Delete, Event, Get, KeyValue, Put
+from broker.cluster.etcd.etcd_interface import Compare, Delete, Event, Get, KeyValue, Put
 
 DECODERS: list[Callable[[bytes], Any]] = [
     codec.range_result,

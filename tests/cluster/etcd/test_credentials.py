@@ -11,9 +11,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from twisted.internet import reactor
 from twisted.internet.threads import deferToThread
 
-from broker.cluster.etcd.client import connect
-from broker.cluster.etcd.credentials import TlsFiles
-from broker.cluster.etcd.interface import Denied, Ended, Put, Unavailable
+from broker.cluster.etcd.etcd_client import connect
+from broker.cluster.etcd.etcd_credentials import TlsFiles
+from broker.cluster.etcd.etcd_interface import Denied, Ended, Put, Unavailable
 from tests.cluster.etcd.authority import Authority
 from tests.cluster.etcd.recording import ClientCase, Recorder
 from tests.cluster.real_etcd import Etcd, until

@@ -8,7 +8,7 @@ import pytest
 from twisted.internet import reactor
 from twisted.internet.threads import deferToThread
 
-from broker.cluster.etcd.interface import Compare, Delete, Ended, Get, NoSpace, Put, Unavailable
+from broker.cluster.etcd.etcd_interface import Compare, Delete, Ended, Get, NoSpace, Put, Unavailable
 from tests.cluster.etcd.recording import ClientCase, Recorder
 from tests.cluster.etcd.test_watching import turn
 from tests.cluster.real_etcd import Etcd

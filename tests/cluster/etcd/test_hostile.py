@@ -11,7 +11,7 @@ import pytest
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 
-from broker.cluster.etcd.interface import Denied, Ended, Put, Unavailable
+from broker.cluster.etcd.etcd_interface import Denied, Ended, Put, Unavailable
 from tests.cluster.etcd.hostile import Answer, Asked, Conversation, Server
 from tests.cluster.etcd.recording import ClientCase, Recorder
 from tests.net.waiting import until

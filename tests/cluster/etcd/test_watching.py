@@ -10,7 +10,7 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 
-from broker.cluster.etcd.interface import Delete, Ended, Put, Unavailable
+from broker.cluster.etcd.etcd_interface import Delete, Ended, Put, Unavailable
 from tests.cluster.etcd.recording import ClientCase, Recorder
 from tests.cluster.real_etcd import Etcd
 

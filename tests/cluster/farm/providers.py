@@ -26,9 +26,9 @@ from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 from twisted.web.client import Agent, HTTPConnectionPool
 
-from broker.client.events import Event
 from broker.client.mtl import Client, Settings
 from broker.client.profiles import registry
+from broker.client.settings import Event
 from tests.cluster.farm.hosts import DBP, ELKO, HTTP, MTL, Broker
 
 reactor: Any = _reactor

@@ -17,9 +17,9 @@ from twisted.internet.stdio import StandardIO
 
 from broker.cluster.links.link_messages import LinkSettings
 from broker.cluster.links.links import LinkContext, Links
-from broker.config import zmq_endpoint
+from broker.config import endpoint as zmq_endpoint
 from broker.core.cluster.cluster_interfaces import Member
-from broker.core.counters import Counters
+from broker.core.event_counters import Counters
 from broker.core.liveness import Leases
 from broker.core.place_table import Pool
 from broker.net.rate_limits import Complaints
@@ -48,7 +48,7 @@ class UntilClosed(Protocol):
 name, secret, other, link, key = sys.argv[1:]
 leases = Leases(reactor)
 context = LinkContext(Pool(100), Scheduler(reactor, leases.look), Complaints(Counters(), reactor), reactor, leases)
-links = Links(LinkSettings(zmq_endpoint.parse("tcp://127.0.0.1:0"), secret, again=QUICK), context)
+links = Links(LinkSettings(zmq_endpoint.parse_zmq("tcp://127.0.0.1:0"), secret, again=QUICK), context)
 links.serve("tight", Echo())
 where = links.bind()
 table = Table()

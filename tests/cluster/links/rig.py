@@ -11,7 +11,7 @@ from nacl.bindings import crypto_box_keypair
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
-from broker import curve
+from broker import curve_keys
 from broker.cluster.links.link_messages import (
     HELLO,
     LIMITS,
@@ -22,21 +22,21 @@ from broker.cluster.links.link_messages import (
     introduction,
 )
 from broker.cluster.links.links import LinkContext, Links
-from broker.config import zmq_endpoint
+from broker.config import endpoint as zmq_endpoint
 from broker.core.cluster.cluster_interfaces import IMembers, Member, MemberHealth
-from broker.core.counters import Counters
+from broker.core.event_counters import Counters
 from broker.core.interfaces import IWait
 from broker.core.limits import Backoff
 from broker.core.liveness import Leases
 from broker.core.model import NotReady
 from broker.core.place_table import Pool
-from broker.net.interfaces.limits import RouterLimits
+from broker.net.connection_limits import RouterLimits
 from broker.net.rate_limits import Complaints
 from broker.net.scheduler import Scheduler
-from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import CurveClient, Security
 from broker.net.zmtp.frames import FrameLimits
 from broker.net.zmtp.machine import Machine, Mechanism, Null
+from broker.net.zmtp.sealing import SODIUM
 from tests.net.router.rig import Pair, Speaker
 from tests.net.waiting import reactor, until
 from tests.net.zmtp.curve_sides import sealing_of
@@ -163,7 +163,7 @@ class FalseMember(Speaker):
 
 
 class LinksRig(TestCase):
-    """Tests of links. ``curve`` is True if the nodes have keys."""
+    """Tests of links. ``curve_keys`` is True if the nodes have keys."""
 
     curve = True
 
@@ -188,13 +188,13 @@ class LinksRig(TestCase):
         ``lifetime`` is the clock of its leases.
         """
         if secret is None and self.curve:
-            secret = curve.encode(crypto_box_keypair()[1])
+            secret = curve_keys.encode(crypto_box_keypair()[1])
         counters = Counters()
         leases = Leases(lifetime)
         context = LinkContext(
             Pool(200), Scheduler(reactor, leases.look), Complaints(counters, reactor), reactor, leases, Random(name)
         )
-        links = Links(LinkSettings(zmq_endpoint.parse(endpoint), secret, limits, QUICK), context)
+        links = Links(LinkSettings(zmq_endpoint.parse_zmq(endpoint), secret, limits, QUICK), context)
         where = links.bind()
         node = Node(name, links, Member(name, instance, where, links.public_key), counters, leases)
         links.serve("loose", node.loose, lossy=True)
@@ -225,7 +225,7 @@ class LinksRig(TestCase):
         mechanism: Mechanism = Null(False)
         if self.curve:
             security = Security(SODIUM, sealing_of("python"), pair.public, pair.secret)
-            mechanism = CurveClient(security, curve.decode(node.member.key))
+            mechanism = CurveClient(security, curve_keys.decode(node.member.key))
         machine = Machine(mechanism, "DEALER", FrameLimits())
         return FalseMember(raw, machine, Introduction(name, instance, node.name, node.member.instance))
 

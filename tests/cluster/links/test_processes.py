@@ -9,7 +9,7 @@ import sys
 import pytest
 from nacl.bindings import crypto_box_keypair
 
-from broker import curve
+from broker import curve_keys
 from broker.cluster.links.link_wire import LinkKey
 from broker.core.cluster.cluster_interfaces import Member
 from tests.cluster.links.rig import LinksRig, Node
@@ -19,7 +19,7 @@ from tests.net.waiting import until
 class OtherProcess(LinksRig):
     def other(self, node: Node, name: str) -> subprocess.Popen[str]:
         """Another broker, which is added to the table."""
-        key = LinkKey.of(curve.encode(crypto_box_keypair()[1]))
+        key = LinkKey.of(curve_keys.encode(crypto_box_keypair()[1]))
         arguments = [name, key.secret, node.name, node.member.link, node.member.key]
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.cluster.links.other_broker", *arguments],

@@ -11,7 +11,7 @@ from nacl.bindings import crypto_box_keypair
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker import curve
+from broker import curve_keys
 from broker.cluster.links.link_messages import HELLO, LIMITS, REFUSED, SILENCE, WIRE, LinkState, introduction
 from broker.core.cluster.cluster_interfaces import Member
 from broker.core.errors import Reason
@@ -102,7 +102,7 @@ class Strangers(LinksRig):
     async def test_a_listener_with_another_key_gets_no_link(self) -> None:
         b = self.node("b")
         c = self.node("c", join=False)
-        self.table.set("c", attrs.evolve(c.member, key=curve.encode(crypto_box_keypair()[0])))
+        self.table.set("c", attrs.evolve(c.member, key=curve_keys.encode(crypto_box_keypair()[0])))
         await until(lambda: b.neighbour("c").failures > 2)
         self.assertEqual(b.tight.told, [])
 

@@ -12,7 +12,7 @@ from broker.core.cluster.remote_topics import SHARED, RemoteTopics
 from broker.core.liveness import Leases
 from broker.core.topics import Topics
 from broker.wires.mc0.mc0_settings import Mc0
-from broker.wires.mc0.open import OpenMc0, open_mc0
+from broker.wires.mc0.mc0_wire import OpenMc0, open_mc0
 from tests.cluster.links.rig import LinksRig, Node
 from tests.net.pyzmq_peers import Peer
 from tests.net.waiting import reactor, until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.cluster.links.link_messages import LINK_COUNTERS
 from broker.cluster.links.links import links_view
 from broker.core.cluster.cluster_interfaces import Member
-from broker.wires.counter import Documentation
+from broker.wires.tables import Documentation
 from tests.cluster.links.rig import LinksRig
 from tests.net.waiting import until
 from tests.wires.contexts import page

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from broker.cluster import layout
-from broker.cluster.etcd.interface import Event, Put
+from broker.cluster.etcd.etcd_interface import Event, Put
 from broker.cluster.own import PART
 from broker.core.model import MAX_TEXT, Check, CheckState, FailingService, Kind, Policy
 from tests.cluster.logic.members import Farm, Member

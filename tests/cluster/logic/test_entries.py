@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 import pytest
 
-from broker.cluster.etcd.interface import Delete, Event, Put
+from broker.cluster.etcd.etcd_interface import Delete, Event, Put
 from broker.cluster.own import PART
 from broker.core.model import LoadDetails, Owner, Service
 from tests.cluster.logic.members import Farm

@@ -10,7 +10,7 @@ import random
 import attrs
 import pytest
 
-from broker.cluster.etcd.interface import Delete, Denied, Put
+from broker.cluster.etcd.etcd_interface import Delete, Denied, Put
 from broker.cluster.ids import BLOCK
 from broker.cluster.member_sessions import State
 from broker.cluster.members import INTERVAL

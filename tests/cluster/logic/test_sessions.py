@@ -8,7 +8,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from broker.cluster.etcd.interface import Compare, Event, Granted, LeaseGone, Put
+from broker.cluster.etcd.etcd_interface import Compare, Event, Granted, LeaseGone, Put
 from broker.cluster.publisher import Unit
 from tests.cluster.logic.members import Farm, Member
 

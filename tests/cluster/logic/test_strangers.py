@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 from twisted.logger import capturedLogs
 
-from broker.cluster.etcd.interface import Delete, KeyValue, Put
+from broker.cluster.etcd.etcd_interface import Delete, KeyValue, Put
 from broker.cluster.ids import BLOCK
 from broker.cluster.key_table import MAX_MEMBERS, MAX_VALUE
 from broker.cluster.layout import LAYOUT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.cluster import layout
-from broker.cluster.etcd.interface import KeyValue
+from broker.cluster.etcd.etcd_interface import KeyValue
 from broker.cluster.key_table import Bad, Place, Table, Touched
 from broker.cluster.layout import Keys, MemberValue, ProviderValue, ServiceValue
 

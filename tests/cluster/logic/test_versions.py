@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.etcd.interface import Event, Put
+from broker.cluster.etcd.etcd_interface import Event, Put
 from broker.cluster.layout import LAYOUT
 from broker.core.cluster.cluster_interfaces import QueueClaim
 from broker.core.model import NOBODY, LoadDetails, Owner, Policy, Service

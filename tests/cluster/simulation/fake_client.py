@@ -1,6 +1,6 @@
 """Client of the fake etcd for one broker: `IEtcd` with delays and losses from a seeded source of chance.
 
-It behaves as `broker.cluster.etcd.client`: a call is tried at each endpoint at most once, a write whose result is
+It behaves as `broker.cluster.etcd.etcd_client`: a call is tried at each endpoint at most once, a write whose result is
 unknown is not repeated unless that does no harm, and every call ends within a bounded time.
 
 Requests travel on the clock of etcd, answers and events arrive on the clock of the broker: a broker that is paused
@@ -19,7 +19,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from zope.interface import implementer
 
-from broker.cluster.etcd.interface import (
+from broker.cluster.etcd.etcd_interface import (
     Compacted,
     Compare,
     Delete,

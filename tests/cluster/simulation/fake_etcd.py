@@ -19,7 +19,7 @@ from typing import Protocol
 import attrs
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from broker.cluster.etcd.interface import (
+from broker.cluster.etcd.etcd_interface import (
     MAX_OPERATIONS,
     MAX_REQUEST,
     BadRequest,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.cluster.etcd.interface import Event
+from broker.cluster.etcd.etcd_interface import Event
 from broker.cluster.member_sessions import State
 from broker.core.model import CheckState, Service
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock, deferLater
 from zope.interface.verify import verifyObject
 
-from broker.cluster.etcd.interface import (
+from broker.cluster.etcd.etcd_interface import (
     BadRequest,
     Compacted,
     Compare,

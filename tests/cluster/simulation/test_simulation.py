@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from broker.cluster.etcd.interface import Put
+from broker.cluster.etcd.etcd_interface import Put
 from tests.cluster.simulation.history import History
 from tests.cluster.simulation.invariants import Broken
 from tests.cluster.simulation.timeline import Timeline

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 from twisted.internet.task import Clock
 
-from broker.app.checks import settings_of
+from broker.app.health_checks import settings_of
 from broker.config.checks_settings import Checks
 from broker.core.checks.check_rules import GIVE_UP, CheckKind, CheckRule, CheckSettings, Outcome, Question
 from broker.core.checks.check_schedule import Schedule

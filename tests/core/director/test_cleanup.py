@@ -10,7 +10,7 @@ from broker.core.director import farm_tables
 from broker.core.director.director_interfaces import ContextPlace, Say, UserPlace
 from broker.core.director.farm_tables import STEPS_PER_TURN, Cleanup
 from broker.core.errors import Reason, Refusal
-from broker.core.notifier import Notifier
+from broker.core.watches import Notifier
 from tests.core.director.rig import Rig, Side, check
 
 

@@ -11,12 +11,12 @@ from twisted.internet.task import Clock
 
 from broker.core.liveness import TICK, Leases
 from broker.core.queues.consumer_ring import Consumer
-from broker.core.queues.queue import Queue
 from broker.core.queues.queue_interfaces import QueueInfo, RestoredMessage
 from broker.core.queues.queue_messages import DEFAULTS, Death, Message, QueueRule, QueueSettings
 from broker.core.queues.queue_recorder import COMMIT_SECONDS, QueueRecorder
 from broker.core.queues.queues import Queues
 from broker.core.queues.sqlite_store import QueueStore
+from broker.core.queues.work_queue import Queue
 from tests.recording.farm import CoreFarm
 from tests.threads import Thread
 

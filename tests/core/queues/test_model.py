@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
 from broker.core.queues.consumer_ring import Consumer
-from broker.core.queues.queue import FIRST_PAUSE, LONGEST_PAUSE
 from broker.core.queues.queue_messages import OVERHEAD, Death, Message, QueueRule, QueueSettings, settings_of
+from broker.core.queues.work_queue import FIRST_PAUSE, LONGEST_PAUSE
 from tests.core.queues.farm import QueuesFarm, Worker
 
 EXAMPLES = int(os.environ.get("ELKOBROKER_QUEUE_EXAMPLES", "30"))

@@ -17,7 +17,6 @@ from broker.core.errors import Reason, Refusal
 from broker.core.liveness import AHEAD, TICK
 from broker.core.memory_budget import BY_ADDRESS, STORED_PART, MemoryBudget
 from broker.core.queues import queues as core
-from broker.core.queues.queue import EXPIRE_AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, Queue
 from broker.core.queues.queue_interfaces import QueueInfo
 from broker.core.queues.queue_messages import (
     DEFAULTS,
@@ -35,6 +34,7 @@ from broker.core.queues.queue_messages import (
     RecentIds,
     settings_of,
 )
+from broker.core.queues.work_queue import EXPIRE_AT_ONCE, FIRST_PAUSE, LONGEST_PAUSE, Queue
 from tests.core.queues.farm import QueuesFarm, Worker
 
 

@@ -16,7 +16,7 @@ from zope.interface import implementer
 
 from broker.core.checks.check_rules import CheckKind, CheckRule, Outcome, Question
 from broker.net.check_connections import HOST_BURST, LOOKUPS, MAX_INPUT, ConnectionChecks
-from broker.net.outgoing import Outgoing
+from broker.net.outgoing_addresses import Outgoing
 
 reactor: Any = twisted_reactor
 

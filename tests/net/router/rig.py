@@ -15,22 +15,22 @@ from nacl.bindings import crypto_box_keypair
 from twisted.internet.interfaces import IReactorTime
 from twisted.trial.unittest import SkipTest, TestCase
 
-from broker import curve
-from broker.config import zmq_endpoint
-from broker.core.counters import Counters
+from broker import curve_keys
+from broker.config import endpoint
 from broker.core.errors import Reason
+from broker.core.event_counters import Counters
 from broker.core.memory_budget import BY_ALL, MemoryBudget, MemoryLimits
-from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.interfaces.router import Sender, Sent
+from broker.net.connection_limits import ConnectionLimits
+from broker.net.peer_interfaces import Sender, Sent
 from broker.net.rate_limits import Complaints
 from broker.net.router.router import AllowList, Claim, KeyGate, Router
 from broker.net.router.router_peer import BACKLOG, HIGH_WATER, BacklogLimits
 from broker.net.scheduler import Scheduler
-from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
 from broker.net.zmtp.frames import FrameLimits
 from broker.net.zmtp.machine import Claim as Claimed
 from broker.net.zmtp.machine import Machine, Mechanism, Null, Output, ZmtpState
+from broker.net.zmtp.sealing import SODIUM
 from broker.wires.common.router_listener import RouterListener
 from tests.net.pyzmq_peers import Peer
 from tests.net.waiting import reactor, until
@@ -64,7 +64,7 @@ class Pair:
     @property
     def shown(self) -> str:
         """The public key in Z85."""
-        return curve.encode(self.public)
+        return curve_keys.encode(self.public)
 
 
 OWN = Pair.new()
@@ -107,21 +107,21 @@ class Server:
         self.address = ""
 
     def receive(self, identity: bytes, frames: list[bytes], connection: int) -> None:
-        """See `broker.net.interfaces.router.Conversation`."""
+        """See `broker.net.peer_interfaces.Conversation`."""
         self.told.append((identity, frames, connection))
         self.react(identity, frames, connection)
 
     def closed(self, connection: int) -> None:
-        """See `broker.net.interfaces.router.Conversation`."""
+        """See `broker.net.peer_interfaces.Conversation`."""
         self.told.append(connection)
         self.ended(connection)
 
     def needs(self, connection: int) -> bool:
-        """See `broker.net.interfaces.router.Conversation`."""
+        """See `broker.net.peer_interfaces.Conversation`."""
         return self.needy
 
     def room(self, identity: bytes) -> None:
-        """See `broker.net.interfaces.router.Conversation`."""
+        """See `broker.net.peer_interfaces.Conversation`."""
         self.told.append(identity)
         self.roomy(identity)
 
@@ -294,16 +294,16 @@ class Rig(TestCase):
         for deadlines in (router.logins, router.stalls, router.closes, router.lingering):
             self.addCleanup(deadlines.stop)
         self.addCleanup(server.listener.close)
-        server.address = server.listener.bind(zmq_endpoint.parse(address))
+        server.address = server.listener.bind(endpoint.parse_zmq(address))
         return server
 
     def peer(self, server: Server, identity: bytes | None = None, pair: Pair = OWN, **options: Any) -> Peer:
         """A peer of libzmq; a DEALER unless the options say otherwise."""
         if self.form:
             options = {
-                "curve_serverkey": curve.encode(SERVER).encode(),
-                "curve_publickey": curve.encode(pair.public).encode(),
-                "curve_secretkey": curve.encode(pair.secret).encode(),
+                "curve_serverkey": curve_keys.encode(SERVER).encode(),
+                "curve_publickey": curve_keys.encode(pair.public).encode(),
+                "curve_secretkey": curve_keys.encode(pair.secret).encode(),
             } | options
         peer = Peer(self.context, server.address, identity, **options)
         self._kept.append(peer)  # pyzmq closes what nothing refers to

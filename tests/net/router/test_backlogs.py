@@ -7,7 +7,7 @@ import math
 import pytest
 
 from broker.core.errors import Reason
-from broker.net.interfaces.router import Sent
+from broker.net.peer_interfaces import Sent
 from broker.net.router.router_peer import ANSWERS, BACKLOG, LARGE
 from tests.net.process import script
 from tests.net.router.rig import BULKY, KERNEL, MEBIBYTE, Rig, Server, To, numbers

@@ -8,8 +8,8 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
 from broker.core.place_table import CLOSING
-from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.interfaces.router import Sender, Sent
+from broker.net.connection_limits import ConnectionLimits
+from broker.net.peer_interfaces import Sender, Sent
 from tests.net.router.rig import OWN, Allowed, Pair, Rig, To, numbers
 from tests.net.waiting import there_are, turn, until
 from tests.net.zmtp_peers import greeting, message, ready

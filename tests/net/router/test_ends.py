@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.net import admission
-from broker.net.interfaces.router import Sent
+from broker.net.peer_interfaces import Sent
 from tests.net.router.rig import MEBIBYTE, Rig, To, numbers
 from tests.net.waiting import turn, until
 

@@ -6,7 +6,7 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker.core.counters import Counters
+from broker.core.event_counters import Counters
 from broker.core.limits import LINE_EVERY
 from broker.net.rate_limits import Complaints
 from broker.net.router.router import KEYS_LOGGED, KeyGate

@@ -10,8 +10,8 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
 from broker.core.memory_budget import MemoryBudget, MemoryLimits
-from broker.net.interfaces.limits import ConnectionLimits
-from broker.net.interfaces.router import Sent
+from broker.net.connection_limits import ConnectionLimits
+from broker.net.peer_interfaces import Sent
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.frames import FrameLimits
 from tests.net.process import script
@@ -286,7 +286,7 @@ class KeysCompiled(Keys):
 
 FUZZ = """
 import random, sys, unittest
-from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.connection_limits import ConnectionLimits
 from broker.net.zmtp.frames import FrameLimits
 from tests.net.router.rig import Rig
 from tests.net.waiting import turn, until

@@ -6,7 +6,7 @@ import random
 
 import zmq
 
-from broker.net.interfaces.router import Sender, Sent
+from broker.net.peer_interfaces import Sender, Sent
 from tests.net.router.rig import MEBIBYTE, Rig, To, numbers, senders
 from tests.net.waiting import there_are, until
 from tests.net.zmtp_peers import SIGNATURE, message

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from broker.net.interfaces.router import Sent
+from broker.net.peer_interfaces import Sent
 from broker.net.router import router_peer as peers
 from broker.net.router.router_peer import LARGE
 from broker.net.zmtp.curve_frames import OVERHEAD

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from broker import curve
-from broker.config import zmq_endpoint
-from broker.net.interfaces.router import Sender
+from broker import curve_keys
+from broker.config import endpoint
+from broker.net.peer_interfaces import Sender
 from tests.net.process import script
 from tests.net.router.rig import OWN, Rig, Server, senders
 from tests.net.waiting import there_are, until
@@ -56,14 +56,14 @@ class Places(Rig):
         for address in (server.address, "ipc:///no/such/directory/socket"):
             other.listener.unbind()
             with self.assertRaisesRegex(Exception, "cannot listen on"):
-                other.listener.bind(zmq_endpoint.parse(address))
+                other.listener.bind(endpoint.parse_zmq(address))
         await self.answers(server)
 
     async def has_sender(self, server: Server, address: str, **options: Any) -> None:
         seen = senders(server)
         self.peer(server, **options).send(b"x")
         await until(there_are(1, seen))
-        key = curve.encode(OWN.public) if self.form else ""
+        key = curve_keys.encode(OWN.public) if self.form else ""
         self.assertEqual(seen, [Sender(address, key, "DEALER")])
         await self.answers(server, **options)
 

@@ -15,11 +15,11 @@ import pytest
 from nacl.bindings import crypto_box_keypair, crypto_scalarmult_base
 
 from broker.net.zmtp import sealing as sealings
-from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
 from broker.net.zmtp.curve_frames import Boxes, PythonSealing, Sealing
 from broker.net.zmtp.frames import Command, Encoder, FrameLimits
 from broker.net.zmtp.machine import Claim, Machine, Output
+from broker.net.zmtp.sealing import SODIUM
 
 SOURCE = Path(sealings.__file__).with_name("sealing.c")
 

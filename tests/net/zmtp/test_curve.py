@@ -9,10 +9,10 @@ import pytest
 from nacl.bindings import crypto_box_keypair
 
 from broker.net.zmtp import frames
-from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve import COOKIE_LIFE, Cookies, CurveClient, CurveServer, Security
 from broker.net.zmtp.frames import Command, Fault, FrameLimits, ZmtpError
 from broker.net.zmtp.machine import Output, ZmtpState, error
+from broker.net.zmtp.sealing import SODIUM
 from tests.net.zmtp.curve_sides import (
     CLIENT,
     CLIENT_SECRET,

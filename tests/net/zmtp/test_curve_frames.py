@@ -6,10 +6,10 @@ import tracemalloc
 
 import pytest
 
-from broker.net.zmtp.boxes import SODIUM
 from broker.net.zmtp.curve_frames import BOXED_COMMAND, LAST_COUNTER, OVERHEAD
 from broker.net.zmtp.frames import FRAME_COST, MAX_COMMAND, Command, Decoder, Fault, FrameLimits, ZmtpError
 from broker.net.zmtp.machine import Output
+from broker.net.zmtp.sealing import SODIUM
 from tests.net.zmtp.curve_sides import FROM_CLIENT, FROM_SERVER, connected, encoder_of, forms, received, sealing_of
 
 KEY = bytes(range(32))

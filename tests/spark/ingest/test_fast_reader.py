@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from broker.core.model import MAX_COUNT, LoadDetails
-from broker.export.records import Record, common, encode, with_details
+from broker.export.journal_records import Record, common, encode, with_details
 from spark.capacity.ingest import fast_reader
 from spark.capacity.ingest.fast_reader import PIECE, read, take
 from spark.capacity.ingest.line_reader import EARLIEST, FUTURE, NOTHING, STAGED, micros, stage

@@ -9,10 +9,10 @@ import pytest
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 
-from broker.access.everyone import Everyone
 from broker.access.logins import Logins
+from broker.access.rights import Everyone
 from broker.access.users_access import UsersAccess
-from broker.wires.common.known_keys import KnownKeys
+from broker.wires.common.router_listener import KnownKeys
 from tests.access.users import KEY, OTHER_KEY, put, right, user
 
 ANN, BOB, STRANGER = KEY, OTHER_KEY, "0" * 40

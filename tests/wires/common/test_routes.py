@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from twisted.internet.task import Clock
 
-from broker.core.counters import Counters
-from broker.net.interfaces.envelopes import MAX_ENVELOPE, MAX_HOPS
-from broker.net.interfaces.router import Part, Sender, Sent
+from broker.core.event_counters import Counters
+from broker.net.peer_interfaces import MAX_ENVELOPE, MAX_HOPS, Part, Sender, Sent
 from broker.net.rate_limits import Complaints
 from broker.wires.common.routes import MAX_ROUTES, Routes
 from tests.recording.router import Line, RecordingRouter

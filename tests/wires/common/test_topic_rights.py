@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.access.grants import EVERYTHING, Right, grants_of
-from broker.wires.common.topic_rights import TopicRights, rights_of
+from broker.access.rights import EVERYTHING, Right, grants_of
+from broker.wires.common.registry_topics import TopicRights, rights_of
 
 RIGHTS = (
     Right(("*", "anonymous"), ("publish",), ("mc0",), ("topic:t*", "queue:q", "free")),

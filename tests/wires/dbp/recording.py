@@ -19,8 +19,8 @@ from broker.core.liveness import TICK
 from broker.core.memory_budget import MemoryBudget
 from broker.core.model import Provider, Rights
 from broker.core.registry import Registry
-from broker.net.interfaces.router import Part, Sender
-from broker.net.outgoing import Outgoing
+from broker.net.outgoing_addresses import Outgoing
+from broker.net.peer_interfaces import Part, Sender
 from broker.wires.common.routes import Routes
 from broker.wires.dbp.codec.dbp_datagrams import MAX_DATAGRAM
 from broker.wires.dbp.codec.dbp_messages import begins

@@ -11,7 +11,7 @@ import pytest
 
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.dbp_wire import dbp_views
-from broker.wires.views import MAX_ROWS as MAX_LISTED
+from broker.wires.tables import MAX_ROWS as MAX_LISTED
 from tests.operate.test_console import Operator, enter
 from tests.recording.logs import nothing_fails
 from tests.wires.contexts import page

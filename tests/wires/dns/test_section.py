@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config.section import Binding
+from broker.config.key import Binding
 from broker.wires.dns.dns_settings import SECTION, Dns
 
 ELSEWHERE = "tcp:53:interface=192.0.2.1"

@@ -8,7 +8,7 @@ from typing import Any
 import dns.message
 from twisted.internet.address import IPv4Address
 
-from broker.net.interfaces.limits import ConnectionLimits
+from broker.net.connection_limits import ConnectionLimits
 from broker.net.scheduler import TURN, Scheduler
 from broker.wires.dns.codec.dns_query import framed
 from broker.wires.dns.dns_wire import DnsFactory

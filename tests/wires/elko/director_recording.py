@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from broker.access.everyone import Everyone
+from broker.access.rights import Everyone
 from broker.core.director.director import Director
 from broker.core.director.director_interfaces import DirectorSettings
 from broker.wires.elko.codec.blocks import BlockReader

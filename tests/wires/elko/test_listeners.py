@@ -12,7 +12,7 @@ from broker.net.listeners import CannotListen
 from broker.wires.elko.elko_listeners import NamedListener, make_listener, net_limits
 from broker.wires.elko.elko_settings import BrokerLimits, BrokerListener
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
-from broker.wires.elko.transports.limits import TransportLimits
+from broker.wires.elko.transports.transport_limits import TransportLimits
 from tests.config.certificates import certificate
 from tests.net.reactors import poll_reactor
 from tests.wires.contexts import context

@@ -8,8 +8,8 @@ import pytest
 
 from broker.wires.elko.broker_wire import broker_views
 from broker.wires.elko.sessions.broker_session import BrokerWiring
-from broker.wires.views import MAX_ROWS as MAX_LISTED
-from broker.wires.views import Row
+from broker.wires.tables import MAX_ROWS as MAX_LISTED
+from broker.wires.tables import Row
 from tests.operate.test_console import Operator, enter
 from tests.wires.contexts import page
 from tests.wires.recording import ElkoFarm, desc

@@ -10,9 +10,8 @@ from urllib.parse import quote
 import attrs
 from twisted.internet.defer import Deferred
 
-from broker.access.acts import Act
-from broker.access.everyone import Everyone
-from broker.access.principal import Access
+from broker.access.principal import Access, Act
+from broker.access.rights import Everyone
 from broker.core.errors import Refusal
 from broker.rest.http_endpoint import Endpoint, Routes
 from broker.rest.messages import Request, Response, Stream

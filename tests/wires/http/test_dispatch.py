@@ -11,8 +11,7 @@ import attrs
 import pytest
 from twisted.internet.defer import Deferred, succeed
 
-from broker.access.acts import Act
-from broker.access.principal import Method, Principal
+from broker.access.principal import Act, Method, Principal
 from broker.core.errors import Reason, Refusal
 from broker.rest.http_endpoint import Call, Endpoint
 from broker.rest.messages import Outlet, Request, Response, Stream

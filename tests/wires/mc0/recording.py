@@ -11,17 +11,17 @@ from itertools import chain
 
 from twisted.internet.task import Clock
 
-from broker.access.grants import EVERYTHING, Grants, Right, grants_of
+from broker.access.rights import EVERYTHING, Grants, Right, grants_of
 from broker.core.model import KnownSession
 from broker.core.registry import Registry
 from broker.core.topics import Topics, TopicsBounds
-from broker.net.interfaces.router import Part, Sender
+from broker.net.peer_interfaces import Part, Sender
 from broker.wires.common.registry_topics import RegistryTopics
 from broker.wires.common.routes import Routes
-from broker.wires.mc0.codec.messages import begins
-from broker.wires.mc0.sessions.admission import Admission
+from broker.wires.mc0.codec.mc0_messages import begins
 from broker.wires.mc0.sessions.conversation import Mc0Conversation
-from broker.wires.mc0.sessions.session import Mc0Session
+from broker.wires.mc0.sessions.mc0_session import Mc0Session
+from broker.wires.mc0.sessions.session_table import Admission
 from tests.recording.farm import CoreFarm, registry_at
 from tests.recording.router import RecordingRouter
 from tests.wires.mc0.codec.examples import read_as_the_connector

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.wires.mc0.views import MAX_TOPICS, views
-from broker.wires.views import MAX_ROWS as MAX_LISTED
-from broker.wires.views import Row
+from broker.wires.mc0.mc0_wire import MAX_TOPICS, views
+from broker.wires.tables import MAX_ROWS as MAX_LISTED
+from broker.wires.tables import Row
 from tests.operate.test_console import Operator, enter
 from tests.recording.logs import nothing_fails
 from tests.wires.contexts import page

@@ -16,22 +16,19 @@ from typing import Any, cast
 from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.internet.defer import Deferred
 
-from broker.access.everyone import Everyone
-from broker.access.grants import Right
 from broker.access.logins import Logins
-from broker.access.password_verifiers import MIN_ITERATIONS, PasswordVerifier, of
+from broker.access.passwords import MIN_ITERATIONS, PasswordVerifier, of
+from broker.access.rights import Everyone, Right
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
-from broker.net.interfaces.router import Part, Sender
+from broker.net.peer_interfaces import Part, Sender
 from broker.wires.mtl.codec.data_messages import Content
 from broker.wires.mtl.profiles.topic_profile import FanOutProfile
-from broker.wires.mtl.sessions.access_policy import AccessPolicy
-from broker.wires.mtl.sessions.authentication import AuthenticationContext
+from broker.wires.mtl.sessions.access_policy import AccessPolicy, ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.control_sessions import ControlSession
-from broker.wires.mtl.sessions.data_leases import DataLeases
-from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
-from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.flow_context import DataLeases, FlowContext, ProfileAccess
+from broker.wires.mtl.sessions.login_exchange import AuthenticationContext
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile, ProfileReader, ProfileWriter
 from broker.wires.mtl.sessions.sasl import PLAIN, SCRAM, Mechanisms
 from broker.wires.mtl.sessions.settings import MtlSettings

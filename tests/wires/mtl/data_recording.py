@@ -8,19 +8,18 @@ from collections.abc import Collection, Mapping
 from itertools import count
 from typing import Any
 
-from broker.access.registry_reading import EVERY_ENTRY
+from broker.access.rights import EVERY_ENTRY
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import Rights
-from broker.net.interfaces.router import Part, Sender
+from broker.net.peer_interfaces import Part, Sender
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec.field_table import EMPTY, MAX_EXTENDED
 from broker.wires.mtl.profiles.topic_profile import RESOURCE, FanOutProfile
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.data_clients import DataClient, ReaderFlow, WriterFlow
 from broker.wires.mtl.sessions.data_flow import DataFlow
-from broker.wires.mtl.sessions.data_leases import DataLeases
-from broker.wires.mtl.sessions.flow_context import FlowContext
-from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.flow_context import DataLeases, FlowContext
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, Profile, ProfileReader, ProfileWriter
 from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.farm import CoreFarm, registry_at

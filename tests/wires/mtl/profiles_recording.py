@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
+from broker.access.rights import EVERY_ENTRY, RegistryReading
 from broker.core.interfaces import IRegistry, ITopics
 from broker.core.memory_budget import MemoryBudget
 from broker.core.model import Rights
@@ -20,7 +20,7 @@ from broker.wires.mtl.profiles.registry_profile import RegistryBounds, RegistryP
 from broker.wires.mtl.profiles.request_dispatch import ServiceBounds
 from broker.wires.mtl.profiles.service_profile import ServiceProfile
 from broker.wires.mtl.profiles.topic_profile import TopicBounds, TopicProfile
-from broker.wires.mtl.sessions.principals import ConfirmMode, Permissions, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Permissions, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile
 from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.farm import registry_at

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from twisted.internet import reactor
 
-from broker.wires.counter import Documentation
+from broker.wires.mtl.mtl_entry import COUNTERS
 from broker.wires.mtl.mtl_settings import Mtl
-from broker.wires.mtl.open import open_mtl
-from broker.wires.mtl.wire import COUNTERS
+from broker.wires.mtl.mtl_wire import open_mtl
+from broker.wires.tables import Documentation
 from tests.wires.contexts import context
 
 GAUGES = {

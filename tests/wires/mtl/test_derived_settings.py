@@ -2,7 +2,7 @@
 
 import math
 
-from broker.wires.mtl.derived_settings import queue_rules
+from broker.wires.mtl.durable_queues import queue_rules
 from broker.wires.mtl.mtl_settings import Mtl, MtlQueue
 
 

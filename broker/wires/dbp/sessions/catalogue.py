@@ -9,7 +9,7 @@ Rules (the document has "agreed-upon intervals", but does not define the agreeme
   either transport, or an answer to a probe. Stalls of the broker itself do not count (`broker.core.liveness`).
 - If many peers are silent at once, it is doubtful before it expires (`broker.core.silence`).
 - After one missed heartbeat it is probed at its own address, repeatedly until it expires. A service whose address is
-  not permitted is not probed (`broker.net.outgoing`); the registry has the reason.
+  not permitted is not probed (`broker.net.outgoing_addresses`); the registry has the reason.
 - Without a contract it stays, also across a restart of the broker: Hermes' services register only once. They may be
   probed periodically; then one that has ever answered expires after as many consecutive failures.
 - A service that an operator withdraws in the registry is dismissed: it is sent a DISCONNECT, and may register again.
@@ -34,7 +34,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IRegistry, StoredMemory
 from broker.core.model import Change, Check, CheckState, Kind, Provider, Rights, Service, load_details
 from broker.core.silent_peers import Silence
-from broker.net.interfaces.router import Complaints
+from broker.net.peer_interfaces import Complaints
 from broker.wires.dbp.codec.dbp_messages import Form
 from broker.wires.dbp.codec.listings import Details, details, merge_infos
 from broker.wires.dbp.dbp_settings import Dbp

@@ -37,7 +37,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.interfaces import ILeases
-from broker.net.interfaces.router import Complaints, Part, Router, Sent
+from broker.net.peer_interfaces import Complaints, Part, Router, Sent
 from broker.wall_clock import wall
 from broker.wires.dbp.codec import dbp_datagrams, dbp_messages
 from broker.wires.dbp.codec.dbp_messages import Ack, Beat, Bye, Form
@@ -55,7 +55,7 @@ NOT_PERMITTED: dict[str, str | float] = {ERROR: "not permitted to peers without 
 
 
 class CommandHandler:
-    """All conversations over the ROUTER: a `broker.net.interfaces.router.Conversation`."""
+    """All conversations over the ROUTER: a `broker.net.peer_interfaces.Conversation`."""
 
     def __init__(
         self,

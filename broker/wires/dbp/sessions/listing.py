@@ -32,7 +32,7 @@ from itertools import islice
 
 from twisted.internet.interfaces import IReactorTime
 
-from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
+from broker.access.rights import EVERY_ENTRY, RegistryReading
 from broker.core.gone_names import GoneNames
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import BROKER, Change, Kind, Service

@@ -24,8 +24,8 @@ from broker.core.cluster.cluster_interfaces import ILinks
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import Change, Kind, Service
-from broker.net.interfaces.router import Complaints
-from broker.wires.dbp.codec import forwarded
+from broker.net.peer_interfaces import Complaints
+from broker.wires.dbp.codec import dbp_datagrams
 from broker.wires.dbp.codec.dbp_messages import Form
 from broker.wires.dbp.sessions.outbound import RateLimit
 from broker.wires.dbp.sessions.service_state import ServiceEntry, Source
@@ -96,11 +96,13 @@ class RemoteServices:
 
         Raises `Refusal` WRONG_ADDRESS if it is not from the address of the service.
         """
-        return name is not None and self._forward(name, source[0], forwarded.Beat(name, *source, form.name, sent))
+        return name is not None and self._forward(
+            name, source[0], dbp_datagrams.ForwardedBeat(name, *source, form.name, sent)
+        )
 
     def bye(self, name: str | None, source: Source) -> bool:
         """Forward a DISCONNECT likewise."""
-        return name is not None and self._forward(name, source[0], forwarded.Bye(name, *source))
+        return name is not None and self._forward(name, source[0], dbp_datagrams.ForwardedBye(name, *source))
 
     def check_move(self, name: str, address: str) -> Held | None:
         """Return the service of that name at another broker, which this registration replaces.
@@ -114,9 +116,9 @@ class RemoteServices:
 
     def moved(self, held: Held, name: str, address: str) -> None:
         """Notify the broker that held a service, which is registered here now."""
-        self._links.send(held.broker, MOVES, forwarded.encode(forwarded.Moved(name, address, 0)))
+        self._links.send(held.broker, MOVES, dbp_datagrams.encode(dbp_datagrams.Moved(name, address, 0)))
 
-    def _forward(self, name: str, address: str, message: forwarded.Message) -> bool:
+    def _forward(self, name: str, address: str, message: dbp_datagrams.Message) -> bool:
         held = self.held(name)
         if held is None:
             return False
@@ -124,7 +126,7 @@ class RemoteServices:
             raise Refusal(Reason.WRONG_ADDRESS, f"a message of {name}, which was registered from another address")
         if not self._rates.take(held.provider, RATE, BURST):
             self._complaints.count("dbp_forwarded", "limited")
-        elif self._links.send(held.broker, BEATS, forwarded.encode(message)):
+        elif self._links.send(held.broker, BEATS, dbp_datagrams.encode(message)):
             self._complaints.count("dbp_forwarded", "sent")
         else:
             self._complaints.count("dbp_forwarded", "unsent")
@@ -135,7 +137,7 @@ class RemoteServices:
     def receive(self, broker: str, frames: Sequence[bytes]) -> None:
         """Process a message of another broker."""
         try:
-            message = forwarded.decode(frames)
+            message = dbp_datagrams.decode(frames)
         except Malformed as malformed:
             self._complaints.add(WIRE, broker, malformed)
             return
@@ -146,19 +148,19 @@ class RemoteServices:
         elif not self._accepts(entry, message):
             text = f"a message of {entry.name}, which was registered from another address"
             self._complaints.add(WIRE, message.host, Refusal(Reason.WRONG_ADDRESS, text))
-        elif isinstance(message, forwarded.Beat):
+        elif isinstance(message, dbp_datagrams.ForwardedBeat):
             form = Form.__members__.get(message.form, Form.TEXT)
             source = (message.host, message.port) if 0 < message.port < 65_536 else None
             catalogue.beat(entry, source, form, message.sent)
             self._complaints.count("dbp_forwarded", "received")
-        elif isinstance(message, forwarded.Bye):
+        elif isinstance(message, dbp_datagrams.ForwardedBye):
             catalogue.disconnect(entry)
             self._complaints.count("dbp_forwarded", "received")
         else:
             catalogue.give_up(entry)
 
-    def _accepts(self, entry: ServiceEntry, message: forwarded.Message) -> bool:
-        if isinstance(message, forwarded.Moved):
+    def _accepts(self, entry: ServiceEntry, message: dbp_datagrams.Message) -> bool:
+        if isinstance(message, dbp_datagrams.Moved):
             # The rule by which a registration replaces another one at one broker.
             return not entry.contract or same_host(entry.address, message.host)
         return self._catalogue.trusts(entry, message.host)

@@ -6,9 +6,9 @@ Rules of messages to one service:
 - A REQ socket is never sent an unsolicited message: it would take that for the reply to its next request.
 - No message is sent to the port of the beacon: Hermes' nodes fail on it.
 - A service that was sent a DISCONNECT, or has sent one, is sent no more messages.
-- A silent service is probed by ZeroMQ at its own address, if that is permitted (`broker.net.outgoing`), one probe at a
-  time, also if it has two names: Hermes' services abort when two requests overlap. They know "ping", others know
-  heartbeats; any answer is a sign of life.
+- A silent service is probed by ZeroMQ at its own address, if that is permitted (`broker.net.outgoing_addresses`), one
+  probe at a time, also if it has two names: Hermes' services abort when two requests overlap. They know "ping", others
+  know heartbeats; any answer is a sign of life.
 
 Rules of the periodic broadcasts, which are the beacon, by which nodes find the broker, and the broker's heartbeat:
 - Both are sent once a second.
@@ -28,7 +28,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.access.identity import is_local, network_of
 from broker.core.interfaces import ILeases
-from broker.net.interfaces.router import Complaints, Router, Sent
+from broker.net.peer_interfaces import Complaints, Router, Sent
 from broker.wall_clock import wall
 from broker.wires.dbp.codec import dbp_datagrams, dbp_messages
 from broker.wires.dbp.codec.dbp_messages import Form

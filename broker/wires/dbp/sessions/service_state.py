@@ -19,8 +19,7 @@ from typing import Protocol
 
 from broker.access.identity import KEPT, is_local
 from broker.core.interfaces import ILease
-from broker.net.interfaces.envelopes import REQ
-from broker.net.interfaces.router import Sender
+from broker.net.peer_interfaces import REQ, Sender
 from broker.wires.dbp.codec.dbp_messages import Form
 from broker.wires.dbp.codec.listings import Details
 

@@ -28,7 +28,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.access.identity import address_of, is_local, network_of
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.net.interfaces.peer import Peer
+from broker.net.peer_interfaces import Peer
 from broker.wires.dns.codec.dns_query import MAX_QUERY, Query, answerable, decode, framed
 from broker.wires.dns.codec.dns_response import (
     BADVERS,

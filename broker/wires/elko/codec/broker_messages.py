@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from broker.wires.elko.codec.blocks import END, encode_part
-from broker.wires.elko.codec.vocabulary import COMMON, Absent, AuthDesc, Message, Vocabulary
+from broker.wires.elko.codec.blocks import COMMON, END, Absent, AuthDesc, Message, Vocabulary, encode_part
 
 
 class ServiceDesc(msgspec.Struct, frozen=True, gc=False):

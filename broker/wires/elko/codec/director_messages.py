@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from broker.wires.elko.codec.vocabulary import COMMON, Absent, Message, Vocabulary
+from broker.wires.elko.codec.blocks import COMMON, Absent, Message, Vocabulary
 
 # Requests to `director`, and from (peers) to `provider`
 

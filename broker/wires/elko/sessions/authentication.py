@@ -12,14 +12,12 @@ from weakref import WeakSet
 import attrs
 from twisted.internet.defer import Deferred
 
-from broker.access.acts import Audit, NoAudit
-from broker.access.everyone import Everyone
-from broker.access.grants import Grants
-from broker.access.principal import Access, Principal, sees_secrets
-from broker.access.request_limits import RequestLimits, unlimited
+from broker.access.login_gate import RequestLimits, unlimited
+from broker.access.principal import Access, Audit, NoAudit, Principal, sees_secrets
+from broker.access.rights import Everyone, Grants
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Rights
-from broker.net.interfaces.peer import Peer
+from broker.net.peer_interfaces import Peer
 
 if TYPE_CHECKING:
     from broker.wires.elko.sessions.session import ElkoSession

@@ -23,10 +23,9 @@ from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import IControl, ILaunchers, IRegistry, IWait
 from broker.core.model import MAX_NAME, MAX_TEXT, Service, load_details
 from broker.core.silent_peers import EndAtOnce, Silence
-from broker.net.interfaces.peer import Peer
+from broker.net.peer_interfaces import Peer
 from broker.wires.elko.codec import broker_messages as wire
-from broker.wires.elko.codec.blocks import encode
-from broker.wires.elko.codec.vocabulary import Auth
+from broker.wires.elko.codec.blocks import Auth, encode
 from broker.wires.elko.sessions.authentication import AccessControl, Role
 from broker.wires.elko.sessions.descriptor_cache import (
     DEFAULT_PROTOCOL,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from broker.access.registry_reading import RegistryReading
+from broker.access.rights import RegistryReading
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import Auth, Change, Kind, Launcher, Load, Service
-from broker.wires.elko.codec.blocks import encode, encode_part
+from broker.wires.elko.codec.blocks import AuthDesc, encode, encode_part
 from broker.wires.elko.codec.broker_messages import (
     AuthDescOut,
     LauncherOut,
@@ -22,7 +22,6 @@ from broker.wires.elko.codec.broker_messages import (
     ServiceDescOut,
     ServiceDescs,
 )
-from broker.wires.elko.codec.vocabulary import AuthDesc
 
 DEFAULT_PROTOCOL = "tcp"
 """The protocol of a descriptor or find without ``protocol``."""

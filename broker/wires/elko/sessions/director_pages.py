@@ -23,7 +23,7 @@ from twisted.logger import Logger
 
 from broker.core.director.director_interfaces import ContextDump, Dump, ProviderDump
 from broker.core.errors import Reason, Refusal
-from broker.net.interfaces.peer import Peer
+from broker.net.peer_interfaces import Peer
 from broker.wires.elko.codec import director_messages as wire
 from broker.wires.elko.codec.blocks import END, encode_part
 

@@ -27,10 +27,9 @@ from twisted.internet.interfaces import IReactorTime
 from broker.core.director import director_interfaces as core
 from broker.core.director.director_interfaces import IContextServer, IDirector
 from broker.core.errors import Reason, Refusal
-from broker.net.interfaces.peer import Peer
+from broker.net.peer_interfaces import Peer
 from broker.wires.elko.codec import director_messages as wire
-from broker.wires.elko.codec.blocks import encode
-from broker.wires.elko.codec.vocabulary import Auth, Disconnect
+from broker.wires.elko.codec.blocks import Auth, Disconnect, encode
 from broker.wires.elko.sessions.authentication import AccessControl, Role
 from broker.wires.elko.sessions.director_pages import Outbox, PageWriter, Parts, dump_parts, list_parts
 from broker.wires.elko.sessions.session import (

@@ -30,16 +30,13 @@ import msgspec
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from broker.access.acts import Act, audited
-from broker.access.grants import Grants
-from broker.access.principal import Principal
-from broker.access.registry_reading import RegistryReading
+from broker.access.principal import Act, Principal, audited
+from broker.access.rights import Grants, RegistryReading
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.model import ANONYMOUS, MAX_TEXT
-from broker.net.interfaces.peer import Peer
-from broker.wires.elko.codec import vocabulary as wire
-from broker.wires.elko.codec.blocks import encode
-from broker.wires.elko.codec.vocabulary import Message
+from broker.net.peer_interfaces import Peer
+from broker.wires.elko.codec import blocks as wire
+from broker.wires.elko.codec.blocks import Message, encode
 from broker.wires.elko.sessions.authentication import AccessControl, Role
 
 NOBODY = Principal()
@@ -181,7 +178,7 @@ class ElkoSession:
             self._peer.close()
 
     def input_ended(self) -> bool:
-        """Handle the end of input; see `broker.net.interfaces.peer.PeerSession`."""
+        """Handle the end of input; see `broker.net.peer_interfaces.PeerSession`."""
         raise NotImplementedError
 
     def become(self, principal: Principal) -> None:

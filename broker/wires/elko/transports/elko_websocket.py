@@ -37,8 +37,8 @@ from wsproto.utilities import RemoteProtocolError
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.connection import NO_READER
-from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineProtocol
+from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.net.proxies import PROXY_FIELDS
 from broker.net.rate_limits import Deadlines
 from broker.net.web_origins import FROM_ELSEWHERE, Origins, not_allowed
@@ -170,7 +170,7 @@ class WebSocket:
         self._line.debug(label, text)
 
     def hold(self, size: int) -> bool:
-        """See `broker.net.interfaces.peer.Peer`."""
+        """See `broker.net.peer_interfaces.Peer`."""
         return self._line.hold(size)
 
     def authenticated(self) -> None:

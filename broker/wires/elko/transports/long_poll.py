@@ -45,7 +45,7 @@ from broker.net.rate_limits import Deadlines
 from broker.net.web_origins import Origins, not_allowed
 from broker.rest.messages import REQUEST_ID, RequestIds
 from broker.wires.elko.codec import long_poll_messages as wire
-from broker.wires.elko.transports.limits import LongPollLimits, TransportLimits
+from broker.wires.elko.transports.transport_limits import LongPollLimits, TransportLimits
 from broker.wires.elko.transports.virtual_transport import ID_BITS, Listener, Sockets, VirtualTransport
 
 FULL = 65_536

@@ -41,7 +41,7 @@ from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled
 from broker.wires.elko.codec import rtcp_messages as wire
 from broker.wires.elko.codec.blocks import END
-from broker.wires.elko.transports.limits import RtcpLimits, TransportLimits
+from broker.wires.elko.transports.transport_limits import RtcpLimits, TransportLimits
 from broker.wires.elko.transports.virtual_transport import ID_BITS, Listener, Sockets, VirtualTransport
 
 FIRST_REQUEST = 60.0

@@ -25,7 +25,7 @@ from broker.net.connection import CLOSE_WITHIN
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.rate_limits import Complaints, Deadlines
 from broker.net.scheduler import Scheduler
-from broker.wires.elko.transports.limits import TransportLimits
+from broker.wires.elko.transports.transport_limits import TransportLimits
 
 ID_BITS = 128
 """Bits of a session ID, which is a bearer credential: it must not be guessable."""

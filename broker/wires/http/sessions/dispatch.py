@@ -27,10 +27,9 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from broker.access.acts import Act, Audit, NoAudit, failure
-from broker.access.grants import Grants
-from broker.access.principal import Access, Principal
-from broker.access.request_limits import RequestLimits, unlimited
+from broker.access.login_gate import RequestLimits, unlimited
+from broker.access.principal import Access, Act, Audit, NoAudit, Principal, failure
+from broker.access.rights import Grants
 from broker.core.errors import Reason, Refusal
 from broker.rest.http_endpoint import Answer, Call, Endpoint, Routes, convert_body, convert_query
 from broker.rest.messages import Outlet, Request, Response, Stream

@@ -11,7 +11,7 @@ Rules (mc0 0.3; `!` marks what the real client, MCollective's connector, require
 - Other refusals are answered with ERROR. A message without a verb is not answered.
 
 See docs/protocols/mc0.md. `broker.wires.mc0.sessions.session_table` has the lifecycle of sessions,
-`broker.wires.mc0.sessions.subscriptions` their topics, and `broker.wires.mc0.sessions.outbound` the sending.
+`broker.wires.mc0.sessions.mc0_session` their topics, and `broker.wires.mc0.sessions.mc0_session` the sending.
 """
 
 from __future__ import annotations
@@ -23,13 +23,10 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, ITopics
 from broker.core.model import KnownSession
 from broker.core.silent_peers import Silence
-from broker.net.interfaces.router import Complaints, Part, Router, Sender
-from broker.wires.mc0.codec import messages as wire
-from broker.wires.mc0.sessions.admission import Admission
-from broker.wires.mc0.sessions.outbound import Mc0Outbound
-from broker.wires.mc0.sessions.session import Mc0Session, shown
-from broker.wires.mc0.sessions.session_table import MIN_TTL, Mc0SessionTable, SessionRecord
-from broker.wires.mc0.sessions.subscriptions import Mc0Subscriptions, listed
+from broker.net.peer_interfaces import Complaints, Part, Router, Sender
+from broker.wires.mc0.codec import mc0_messages as wire
+from broker.wires.mc0.sessions.mc0_session import Mc0Outbound, Mc0Session, Mc0Subscriptions, listed, shown
+from broker.wires.mc0.sessions.session_table import MIN_TTL, Admission, Mc0SessionTable, SessionRecord
 
 MAX_VERSION = 16
 """Bytes of a VERSION that are stored: it is only compared."""
@@ -39,7 +36,7 @@ CONNECTOR = b"0.2"
 
 
 class Mc0Conversation:
-    """All conversations of the wire: a `broker.net.interfaces.router.Conversation`.
+    """All conversations of the wire: a `broker.net.peer_interfaces.Conversation`.
 
     ``most_sessions`` is the limit on sessions, ``most_subscriptions`` the limit on topics of each.
     """

@@ -15,7 +15,7 @@ Rules:
   passed on to all readers: it is checked once, cached (`Tails`), and forwarded unchanged.
 
 Rules of frames, by which a socket tells commands of the data flow from requests of the control flow:
-- A request is an envelope (`broker.net.interfaces.envelopes`), a command and a body. The envelope is sent back
+- A request is an envelope (`broker.net.peer_interfaces`), a command and a body. The envelope is sent back
   unchanged before the reply.
 - A data command is a header, which is not empty, and a body. It has no empty frame that would delimit routing frames:
   so a data flow cannot pass a proxy.

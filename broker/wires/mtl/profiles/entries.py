@@ -34,7 +34,7 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
+from broker.access.rights import EVERY_ENTRY, RegistryReading
 from broker.core.model import BROKER, Change, Kind, Load, Service
 from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.codec.field_table import IllFormed

@@ -19,7 +19,7 @@ import msgspec
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IRegistry
 from broker.core.model import LoadDetails, Rights, Service, checked_load, load_details
-from broker.net.interfaces.router import Part
+from broker.net.peer_interfaces import Part
 from broker.wires.common.descriptors import offered, read_offer
 
 WIRE = "mtl"

@@ -1,6 +1,6 @@
 """The profile "queue": work queues. Each Content is given to one reader after another until one confirms it.
 
-Rules (the behaviour of queues themselves is in `broker.core.queues.queue`):
+Rules (the behaviour of queues themselves is in `broker.core.queues.work_queue`):
 - A resource is a queue. Its first use creates it, in the virtual host of the user.
 - A Content is confirmed to its writer when it is queued; in a durable queue when it is on the disk, or when a reader
   has confirmed it. Confirms are batched: one with ``multiple`` covers many where no earlier Content is undecided.
@@ -34,10 +34,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal
-from broker.net.interfaces.router import Sent
+from broker.net.peer_interfaces import Sent
 from broker.wires.mtl.codec.data_messages import Content, make_tail
 from broker.wires.mtl.codec.field_table import MAX_EXTENDED, IllFormed, check, members, with_members, without_members
-from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter, payer_of
 from broker.wires.mtl.sessions.send_window import SendWindow
 
@@ -76,7 +76,7 @@ class WorkMessage(Protocol):
 
 
 class WorkQueue(Protocol):
-    """A queue: see `broker.core.queues.queue.Queue`."""
+    """A queue: see `broker.core.queues.work_queue.Queue`."""
 
     def put(
         self, head: bytes, body: Any, ttl: float | None, user: str, id: str | None, author: Any, token: Any, payer: str

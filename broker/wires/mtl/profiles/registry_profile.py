@@ -15,7 +15,7 @@ Rules:
 - An entry is a service of a provider, by name and protocol, or the load of a provider.
 - A slow reader is sent the newest state of each entry only (`broker.wires.mtl.profiles.entries`), and is not
   ended. A gap in the sequences is no loss here.
-- A reader of ``services`` or ``load`` is sent the entries that its user may find (`broker.access.registry_reading`).
+- A reader of ``services`` or ``load`` is sent the entries that its user may find (`broker.access.rights`).
   The load of a provider begins and ends with the services of that provider that the user may find. A reader who may not
   find all of them resumes ``load`` by a snapshot: former services of a provider are not known any more.
 - Long snapshots are sent in parts, round-robin between readers.
@@ -36,19 +36,19 @@ from typing import Any
 
 import attrs
 
-from broker.access.registry_reading import EVERY_ENTRY, RegistryReading
+from broker.access.rights import EVERY_ENTRY, RegistryReading
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import BAD_STATES, BROKER, Change, Check, Kind, Load, Service
-from broker.net.interfaces.router import Complaints, Sent
+from broker.net.peer_interfaces import Complaints, Sent
 from broker.wires.common.descriptors import encode_descriptor, load_descriptor, service_descriptor
 from broker.wires.mtl.codec import data_messages, field_table
 from broker.wires.mtl.profiles import entries
 from broker.wires.mtl.profiles.entries import Catalogue, EntryChange, EntryEvent, EntryKey, PendingChanges, key_of
 from broker.wires.mtl.profiles.flow_provider import FlowProvider, read_load, read_service
-from broker.wires.mtl.sessions.leased_call import LeasedCall
-from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
+from broker.wires.mtl.sessions.send_window import LeasedCall
 
 NAME = "registry"
 

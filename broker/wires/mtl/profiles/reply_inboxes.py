@@ -13,10 +13,10 @@ from collections import deque
 from typing import Any
 
 from broker.core.errors import Reason, Refusal
-from broker.net.interfaces.router import Part, Sent
+from broker.net.peer_interfaces import Part, Sent
 from broker.wires.mtl.codec.data_messages import make_tail
 from broker.wires.mtl.profiles.request_dispatch import ByteBudget, ServiceRequest
-from broker.wires.mtl.sessions.principals import Principal
+from broker.wires.mtl.sessions.access_policy import Principal
 from broker.wires.mtl.sessions.profile_interface import ProfileReader, payer_of
 
 OVERHEAD = 200

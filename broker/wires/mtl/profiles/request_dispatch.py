@@ -30,7 +30,7 @@ import attrs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, StoredMemory
-from broker.net.interfaces.router import Part, Sent
+from broker.net.peer_interfaces import Part, Sent
 from broker.wires.mtl.codec.data_messages import make_tail
 from broker.wires.mtl.codec.field_table import with_members
 from broker.wires.mtl.sessions.profile_interface import ProfileReader

@@ -42,7 +42,7 @@ import attrs
 from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.interfaces import ILeases, IRegistry, StoredMemory
 from broker.core.model import Service
-from broker.net.interfaces.router import Complaints
+from broker.net.peer_interfaces import Complaints
 from broker.wires.mtl.codec import data_messages, field_table
 from broker.wires.mtl.profiles.flow_provider import WIRE, FlowProvider, read_load
 from broker.wires.mtl.profiles.reply_inboxes import ReplyInbox
@@ -56,7 +56,7 @@ from broker.wires.mtl.profiles.request_dispatch import (
     ServiceRequest,
     ServiceWorker,
 )
-from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter, payer_of
 from broker.wires.mtl.sessions.send_window import SendWindow
 

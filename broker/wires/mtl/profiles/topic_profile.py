@@ -33,15 +33,15 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, S
 
 import attrs
 
-from broker.access.registry_reading import RegistryReading
+from broker.access.rights import RegistryReading
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics, StoredMemory
 from broker.core.model import PublishedHeaders, is_own
-from broker.net.interfaces.router import Complaints, Part, Sent
+from broker.net.peer_interfaces import Complaints, Part, Sent
 from broker.wires.common.registry_topics import readers
 from broker.wires.mtl.codec import data_messages, field_table
 from broker.wires.mtl.codec.data_messages import Content, make_tail
-from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter, payer_of
 
 

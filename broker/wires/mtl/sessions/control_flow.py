@@ -42,15 +42,14 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal
-from broker.net.interfaces.envelopes import size
-from broker.net.interfaces.router import Part, Router
-from broker.net.interfaces.router import Sent as Outcome
+from broker.net.peer_interfaces import Part, Router, size
+from broker.net.peer_interfaces import Sent as Outcome
 from broker.wires.mtl.codec import control_messages as wire
 from broker.wires.mtl.codec.control_messages import EncodedReply
 from broker.wires.mtl.codec.data_messages import split_request
 from broker.wires.mtl.codec.field_table import IllFormed
-from broker.wires.mtl.sessions.authentication import Authentication, AuthenticationContext
-from broker.wires.mtl.sessions.control_replies import (
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Permissions, Principal, Side
+from broker.wires.mtl.sessions.control_sessions import (
     DEFECT,
     DRAINING,
     NO_PROFILE,
@@ -59,9 +58,6 @@ from broker.wires.mtl.sessions.control_replies import (
     NOT_IMPLEMENTED,
     NOT_OPEN,
     STOPPING,
-    refused,
-)
-from broker.wires.mtl.sessions.control_sessions import (
     ControlSession,
     ControlSessionTable,
     Pipeline,
@@ -69,9 +65,10 @@ from broker.wires.mtl.sessions.control_sessions import (
     SessionEvent,
     SessionState,
     key_of,
+    refused,
 )
 from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
-from broker.wires.mtl.sessions.principals import ConfirmMode, Permissions, Principal, Side
+from broker.wires.mtl.sessions.login_exchange import Authentication, AuthenticationContext
 from broker.wires.mtl.sessions.profile_interface import Grant
 from broker.wires.mtl.sessions.sasl import FailureReason, LoginChallenge, LoginDone, LoginFailed
 from broker.wires.mtl.sessions.settings import MtlSettings
@@ -93,7 +90,7 @@ _NO_HOST = "\0"
 
 
 class ControlFlow:
-    """The control flow of all peers: the `broker.net.interfaces.router.Conversation` of its ROUTER."""
+    """The control flow of all peers: the `broker.net.peer_interfaces.Conversation` of its ROUTER."""
 
     log = Logger()
 

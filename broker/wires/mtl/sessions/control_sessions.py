@@ -15,7 +15,7 @@ States of a session, and the events that change them. An event that is not in th
 
 Invariants:
 - The key of a session is the number of its connection with the route of the request
-  (`broker.net.interfaces.envelopes`), so that each client behind a proxy has a session.
+  (`broker.net.peer_interfaces`), so that each client behind a proxy has a session.
 - A session ends with its connection. Connection numbers are never reused, so no peer can take over a session by its
   identity.
 - RFC 11 has no request that ends a session, and a proxy does not report which of its clients left. So the number of
@@ -36,11 +36,12 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from broker.access.identity import is_local
+from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.interfaces import ILease
-from broker.net.interfaces.envelopes import Envelope, joined, route
-from broker.net.interfaces.router import Sender
+from broker.net.peer_interfaces import Envelope, Sender, joined, route
 from broker.wires.mtl.codec import control_messages as wire
-from broker.wires.mtl.sessions.principals import Principal
+from broker.wires.mtl.codec.control_messages import EncodedReply, ReplyStatus
+from broker.wires.mtl.sessions.access_policy import Principal
 from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.mtl.sessions.sasl import SaslExchange
 
@@ -286,3 +287,33 @@ class ControlSessionTable:
         if not own:
             del self._of_connection[session.connection]
         self._ended(session, there)
+
+
+# Replies of the control flow with a fixed content, and the statuses of refusals.
+
+NOT_OPEN = wire.error(ReplyStatus.BAD_REQUEST, "open")
+NO_PROFILE = wire.error(ReplyStatus.BAD_REQUEST, "no profile is chosen")
+NO_SUCH_PROFILE = wire.error(ReplyStatus.BAD_REQUEST, "there is no such profile")
+NOT_ASKED = wire.error(ReplyStatus.BAD_REQUEST, "the broker needs no authentication")
+NOT_IMPLEMENTED = wire.error(ReplyStatus.NOT_IMPLEMENTED)
+STOPPING = wire.error(ReplyStatus.UNAVAILABLE, "the broker is stopping")
+DRAINING = wire.error(ReplyStatus.UNAVAILABLE, "the broker is draining: connect to another one")
+DEFECT = wire.error(ReplyStatus.INTERNAL_ERROR, "a defect of the broker, which was logged")
+
+_STATUS = {
+    Reason.LIMIT: ReplyStatus.TOO_MANY,
+    Reason.TOO_MANY_GUESSES: ReplyStatus.TOO_MANY,
+    Reason.FORBIDDEN: ReplyStatus.FORBIDDEN,
+    Reason.NAME_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
+    Reason.TOPIC_NOT_ALLOWED: ReplyStatus.FORBIDDEN,
+    Reason.UNAVAILABLE: ReplyStatus.UNAVAILABLE,
+}
+"""Statuses of refusals by their reason; all others are answered by 400."""
+
+
+def refused(refusal: Refusal) -> EncodedReply:
+    """Return the reply to a refused request. For a resource of another broker, it names that and its endpoint."""
+    if isinstance(refusal, Elsewhere):
+        place = {"owner": refusal.owner, "endpoint": refusal.endpoint}
+        return wire.error(ReplyStatus.MISDIRECTED, refusal.text, place)
+    return wire.error(_STATUS.get(refusal.reason, ReplyStatus.BAD_REQUEST), refusal.text)

@@ -51,12 +51,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal
-from broker.net.interfaces.router import NumberingRouter, Part, Sent
+from broker.net.peer_interfaces import NumberingRouter, Part, Sent
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec.field_table import IllFormed
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from broker.wires.mtl.sessions.data_clients import WIRE, DataClient, DataOutbound, ReaderFlow, WriterFlow
 from broker.wires.mtl.sessions.flow_context import FlowContext
-from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, ProfileReader, ProfileWriter
 from broker.wires.mtl.sessions.settings import MtlSettings
 

@@ -16,9 +16,9 @@ from typing import Any, Protocol
 import attrs
 from twisted.internet.defer import Deferred
 
-from broker.net.interfaces.router import Part, Sent
+from broker.net.peer_interfaces import Part, Sent
 from broker.wires.mtl.codec.data_messages import Content
-from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 
 
 @attrs.frozen(eq=False)

@@ -40,7 +40,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 
 from broker.access.logins import Logins
-from broker.access.password_verifiers import ITERATIONS, KEY, SALT, PasswordVerifier, is_user
+from broker.access.passwords import ITERATIONS, KEY, SALT, PasswordVerifier, is_user
 from broker.access.principal import Access
 
 SCRAM = "SCRAM-SHA-256"

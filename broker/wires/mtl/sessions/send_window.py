@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 
@@ -84,3 +84,16 @@ class SendWindow(Generic[T]):
         self._outstanding.clear()
         self.bytes = 0
         return things
+
+
+# A function that a lease calls when it is due.
+
+
+class LeasedCall:
+    """The `broker.core.interfaces.Leased` of a function.
+
+    ``check`` is called with the time. It returns the time of the next call, None for no further one.
+    """
+
+    def __init__(self, check: Callable[[float], float | None]) -> None:
+        self.check = check

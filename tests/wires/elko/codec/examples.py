@@ -6,7 +6,7 @@ If the original waits for the empty line and this codec does not, the message is
 
 from __future__ import annotations
 
-from broker.wires.elko.codec.vocabulary import Auth, AuthDesc, Message, Ping, Pong
+from broker.wires.elko.codec.blocks import Auth, AuthDesc, Message, Ping, Pong
 
 ERROR = None
 

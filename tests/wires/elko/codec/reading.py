@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 from broker.core.errors import Malformed
-from broker.wires.elko.codec.blocks import BlockReader
-from broker.wires.elko.codec.vocabulary import Message, Vocabulary
+from broker.wires.elko.codec.blocks import BlockReader, Message, Vocabulary
 
 
 def read(vocabulary: Vocabulary, text: str) -> Message | Malformed:

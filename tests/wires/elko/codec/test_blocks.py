@@ -9,10 +9,19 @@ import msgspec
 import pytest
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.elko.codec.blocks import END, LINES_PER_STEP, MAX_BLOCK, BlockReader, encode
+from broker.wires.elko.codec.blocks import (
+    END,
+    LINES_PER_STEP,
+    MAX_BLOCK,
+    BlockReader,
+    Diagnostic,
+    Message,
+    Ping,
+    PongOut,
+    encode,
+)
 from broker.wires.elko.codec.broker_messages import VOCABULARY, Find
 from broker.wires.elko.codec.lenient import TOKENS_PER_STEP
-from broker.wires.elko.codec.vocabulary import Diagnostic, Message, Ping, PongOut
 from tests.wires.elko.codec.examples import AUTH_AND_PING, FRAMING, SYNTAX, Row
 
 EXAMPLES = pytest.mark.parametrize("rows", [AUTH_AND_PING, FRAMING, SYNTAX], ids=["b01", "b27", "b28"])

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.elko.codec.blocks import encode
+from broker.wires.elko.codec.blocks import Auth, AuthDesc, Debug, Disconnect, Message, Ping, Pong, PongOut, encode
 from broker.wires.elko.codec.broker_messages import (
     VOCABULARY,
     AuthDescOut,
@@ -36,7 +36,6 @@ from broker.wires.elko.codec.broker_messages import (
     WillServe,
     WontServe,
 )
-from broker.wires.elko.codec.vocabulary import Auth, AuthDesc, Debug, Disconnect, Message, Ping, Pong, PongOut
 from tests.wires.elko.codec import reading
 
 read, say = partial(reading.read, VOCABULARY), partial(reading.say, VOCABULARY)

@@ -11,8 +11,7 @@ from msgspec import UNSET
 from broker.core.director import director_interfaces as core
 from broker.core.errors import Malformed, Reason
 from broker.wires.elko.codec import director_messages as wire
-from broker.wires.elko.codec.blocks import BlockReader, encode
-from broker.wires.elko.codec.vocabulary import COMMON, Message
+from broker.wires.elko.codec.blocks import COMMON, BlockReader, Message, encode
 from broker.wires.elko.sessions.director_session import MessageCache, notification_message
 from tests.wires.elko.codec import reading
 

@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.access.everyone import Everyone
 from broker.access.principal import Principal
+from broker.access.rights import Everyone
 from broker.core.errors import Reason, Refusal
-from broker.wires.elko.codec.vocabulary import AuthDesc
+from broker.wires.elko.codec.blocks import AuthDesc
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker_session import BrokerSession
 from tests.access.memory import MemoryAccess

@@ -9,8 +9,8 @@ from typing import Any
 
 from broker.net.web_origins import Origins
 from broker.rest.messages import RequestIds
-from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollFactory
+from broker.wires.elko.transports.transport_limits import TransportLimits
 from tests.wires.elko.transports.virtual_links import CarriedLink, WordHub
 
 

@@ -9,8 +9,8 @@ import pytest
 from broker.core.errors import Reason
 from broker.net.admission import STOP_WITHIN
 from broker.net.line_protocol import LineProtocol
-from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import LongPollSession
+from broker.wires.elko.transports.transport_limits import TransportLimits
 from broker.wires.elko.transports.virtual_transport import ID_BITS
 from tests.net.words import COST
 from tests.wires.elko.transports.long_poll_peers import Web

@@ -8,8 +8,8 @@ from twisted.logger import capturedLogs
 from broker.core.errors import Reason
 from broker.core.memory_budget import BY_ADDRESS
 from broker.net.connection import REFUSALS_AT_ONCE
-from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.long_poll import FULL, KEPT_OPEN, MAX_BODY, REQUEST_WITHIN
+from broker.wires.elko.transports.transport_limits import TransportLimits
 from tests.net.holders import Holding, fill
 from tests.net.words import COST
 from tests.wires.elko.transports.long_poll_peers import Web

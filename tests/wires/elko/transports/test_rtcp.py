@@ -18,8 +18,8 @@ from broker.net.admission import STOP_WITHIN
 from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.line_protocol import LineProtocol
 from broker.wires.elko.codec.rtcp_messages import RtcpReader
-from broker.wires.elko.transports.limits import TransportLimits
 from broker.wires.elko.transports.rtcp import FIRST_REQUEST, RtcpFactory, RtcpSession, RtcpSocket
+from broker.wires.elko.transports.transport_limits import TransportLimits
 from broker.wires.elko.transports.virtual_transport import ID_BITS
 from tests.net.holders import Holding, fill
 from tests.net.test_line_protocol_sockets import Server

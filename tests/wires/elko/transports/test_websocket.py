@@ -14,7 +14,7 @@ from broker.net.admission import STOP_WITHIN
 from broker.net.line_protocol import LineProtocol
 from broker.net.websockets import PING_EVERY
 from broker.wires.elko.transports.elko_websocket import WebSocket
-from broker.wires.elko.transports.limits import TransportLimits
+from broker.wires.elko.transports.transport_limits import TransportLimits
 from tests.net.holders import Holding
 from tests.net.words import Hub, WordSession
 from tests.wires.elko.transports.virtual_links import HANDSHAKE, WebLink, WordHub, garbage, masked, web_hub

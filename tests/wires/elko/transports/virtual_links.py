@@ -18,11 +18,11 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Pong, Request, TextMessage
 
 from broker.core.errors import Malformed
-from broker.net.interfaces.peer import MessageReader, Peer, PeerSession
 from broker.net.line_protocol import LineProtocol
+from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.net.web_origins import Origins
 from broker.wires.elko.transports.elko_websocket import WebSockets
-from broker.wires.elko.transports.limits import TransportLimits
+from broker.wires.elko.transports.transport_limits import TransportLimits
 from tests.net.words import Hub, Link, Wire, WordReader, WordSession
 
 HANDSHAKE = (

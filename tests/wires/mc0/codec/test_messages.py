@@ -1,6 +1,6 @@
 """Decoding of mc0 frames, errors for malformed ones, and encoding of replies.
 
-The file is longer than others: it has all tests of `broker.wires.mc0.codec.messages`.
+The file is longer than others: it has all tests of `broker.wires.mc0.codec.mc0_messages`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from broker.core.errors import Malformed, Reason
-from broker.wires.mc0.codec.messages import (
+from broker.wires.mc0.codec.mc0_messages import (
     MAX_HEADERS,
     MAX_ID,
     MAX_SHOWN,

@@ -11,7 +11,7 @@ import pytest
 from twisted.logger import Logger
 
 from broker.core.topics import TopicsBounds
-from broker.wires.mc0.sessions.session import Mc0Session
+from broker.wires.mc0.sessions.mc0_session import Mc0Session
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm
 

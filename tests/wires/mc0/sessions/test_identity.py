@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from broker.core.errors import Reason, Refusal
-from broker.net.interfaces.router import Sender
-from broker.wires.mc0.sessions.admission import Admission
-from broker.wires.mc0.sessions.session_table import RECONNECT_WITHIN
+from broker.net.peer_interfaces import Sender
+from broker.wires.mc0.sessions.session_table import RECONNECT_WITHIN, Admission
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from broker.core.liveness import SLACK, TICK
-from broker.wires.mc0.sessions.session import EXPIRES
+from broker.wires.mc0.sessions.mc0_session import EXPIRES
 from broker.wires.mc0.sessions.session_table import CHECKS_PER_TTL, MIN_TTL, RECONNECT_WITHIN
 from tests.recording.farm import STEP
 from tests.recording.logs import nothing_fails

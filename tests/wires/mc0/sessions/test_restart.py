@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from broker.core.model import KnownSession
-from broker.wires.mc0.sessions.session import MAX_KNOWN_BYTES, MAX_KNOWN_TOPICS
+from broker.wires.mc0.sessions.mc0_session import MAX_KNOWN_BYTES, MAX_KNOWN_TOPICS
 from broker.wires.mc0.sessions.session_table import RECONNECT_WITHIN
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, rule

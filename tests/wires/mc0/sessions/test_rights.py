@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.wires.mc0.sessions.subscriptions import MAX_REFUSED
+from broker.wires.mc0.sessions.mc0_session import MAX_REFUSED
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer, Rule, rule
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from broker.core.errors import Reason
-from broker.net.interfaces.envelopes import MAX_ENVELOPE, MAX_HOPS, size
+from broker.net.peer_interfaces import MAX_ENVELOPE, MAX_HOPS, size
 from broker.wires.mtl.codec.data_messages import RequestFrames, is_data, split_request
 from broker.wires.mtl.codec.field_table import Fault, IllFormed
 

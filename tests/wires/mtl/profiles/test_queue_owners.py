@@ -12,7 +12,7 @@ from broker.core.queues.queues import Queues
 from broker.core.queues.sqlite_store import QueueStore
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.profiles.queue_profile import QueueProfile
-from broker.wires.mtl.sessions.principals import Side
+from broker.wires.mtl.sessions.access_policy import Side
 from tests.core.queues.owners import Claims, Owners
 from tests.threads import immediately
 from tests.wires.mtl.queue_recording import QueueFarm, answers, bodies

@@ -11,15 +11,14 @@ from typing import Any
 import attrs
 import pytest
 
-from broker.access.grants import Grants, NameSet
+from broker.access.rights import Grants, NameSet
 from broker.core.errors import Reason, Refusal
 from broker.core.model import MAX_TEXT, Auth, Change, Kind, Rights, Service
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.profiles.flow_provider import MAX_BODY
 from broker.wires.mtl.profiles.registry_profile import RegistryBounds
-from broker.wires.mtl.sessions.access_policy import GrantedPermissions
-from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, GrantedPermissions, Principal, Side
 from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import DbpFarm, T

@@ -22,7 +22,7 @@ from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.profiles import service_profile
 from broker.wires.mtl.profiles.reply_inboxes import OVERHEAD
 from broker.wires.mtl.profiles.request_dispatch import ServiceBounds
-from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer

@@ -15,7 +15,7 @@ from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.codec.data_messages import Response
 from broker.wires.mtl.profiles.topic_profile import RESOURCE
-from broker.wires.mtl.sessions.principals import ConfirmMode, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlFarm
 

@@ -13,11 +13,11 @@ from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import MemoryLimits
 from broker.core.model import Rights, Service
 from broker.core.topics import Topics, TopicsBounds
-from broker.wires.mc0.codec.messages import MAX_HEADERS
+from broker.wires.mc0.codec.mc0_messages import MAX_HEADERS
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.profiles.topic_profile import RetainedBounds, TopicBounds
-from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from tests.recording.logs import nothing_fails
 from tests.wires.mc0.recording import Mc0Farm, Mc0Peer
 from tests.wires.mtl.data_recording import MtlPeer

@@ -6,12 +6,10 @@ from itertools import product
 
 import pytest
 
-from broker.access.everyone import Everyone
-from broker.access.grants import Right
-from broker.access.password_verifiers import MIN_ITERATIONS, of
+from broker.access.passwords import MIN_ITERATIONS, of
+from broker.access.rights import Everyone, Right
 from broker.core.errors import Reason, Refusal
-from broker.wires.mtl.sessions.access_policy import AccessPolicy
-from broker.wires.mtl.sessions.principals import Side
+from broker.wires.mtl.sessions.access_policy import AccessPolicy, Side
 from tests.access.memory import MemoryAccess
 
 RIGHTS = [

@@ -8,7 +8,7 @@ import pytest
 
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec.data_messages import Pong, Response
-from broker.wires.mtl.sessions.principals import ConfirmMode, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
 

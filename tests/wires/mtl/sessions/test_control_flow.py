@@ -16,11 +16,11 @@ import pytest
 from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.logger import capturedLogs, formatEvent
 
-from broker.access.grants import Right
 from broker.access.login_gate import GUESS_EVERY, GUESSES
+from broker.access.rights import Right
 from broker.wires.mtl.codec.control_messages import MAX_REQUEST, MAX_RESOURCES
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from broker.wires.mtl.sessions.control_flow import WIRE
-from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from broker.wires.mtl.sessions.sasl import ANONYMOUS, EXCHANGE_SECONDS, EXTERNAL, PLAIN, SCRAM
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.control_recording import (

@@ -17,8 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.net.interfaces.envelopes import MAX_ENVELOPE, MAX_HOPS
-from broker.net.interfaces.router import Sender
+from broker.net.peer_interfaces import MAX_ENVELOPE, MAX_HOPS, Sender
 from broker.wires.mtl.sessions.control_flow import MAX_BEHIND
 from broker.wires.mtl.sessions.control_sessions import SHARE, key_of
 from broker.wires.mtl.sessions.sasl import SCRAM

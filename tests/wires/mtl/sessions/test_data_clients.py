@@ -15,12 +15,12 @@ import pytest
 from twisted.logger import capturedLogs
 
 from broker.core.liveness import SLACK, TICK
-from broker.net.interfaces.router import Sent
+from broker.net.peer_interfaces import Sent
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec.data_messages import Ping, Pong, Response
 from broker.wires.mtl.profiles.topic_profile import RESOURCE
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from broker.wires.mtl.sessions.data_flow import PINGS_TOGETHER
-from broker.wires.mtl.sessions.principals import ConfirmMode, Side
 from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import REPLIES, Keeping, MtlFarm, MtlPeer

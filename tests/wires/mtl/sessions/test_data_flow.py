@@ -17,10 +17,10 @@ from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec.data_messages import Pong, Response
 from broker.wires.mtl.codec.field_table import EMPTY
 from broker.wires.mtl.profiles.topic_profile import RESOURCE
-from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.flow_context import SharedSocket
 from broker.wires.mtl.sessions.profile_interface import ProfileReader
 from broker.wires.mtl.sessions.settings import MtlSettings
-from broker.wires.mtl.sessions.shared_socket import SharedSocket
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import Keeping, MtlFarm, MtlPeer
 

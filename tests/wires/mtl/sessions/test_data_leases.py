@@ -14,8 +14,8 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK, Leases
-from broker.wires.mtl.sessions.data_leases import DataLeases
-from broker.wires.mtl.sessions.principals import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
+from broker.wires.mtl.sessions.flow_context import DataLeases
 from broker.wires.mtl.sessions.profile_interface import Grant
 from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.wires.mtl.data_recording import Everything

@@ -23,10 +23,9 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from broker.access import password_verifiers
+from broker.access import passwords
 from broker.access.logins import Logins
-from broker.access.password_checks import CHECKS, MAX_WAITING, PasswordChecks
-from broker.access.password_verifiers import MAX_PASSWORD, PasswordVerifier
+from broker.access.passwords import CHECKS, MAX_PASSWORD, MAX_WAITING, PasswordChecks, PasswordVerifier
 from broker.core.errors import Reason, Refusal
 from broker.wires.mtl.sessions.sasl import (
     MAX_RESPONSE,
@@ -47,7 +46,7 @@ from tests.threads import Thread
 
 FAST = 4_096
 
-ANNA = password_verifiers.of("pencil", FAST)
+ANNA = passwords.of("pencil", FAST)
 
 LOGINS = partial(Logins.open, lambda: 0.0)
 """New limits on logins, whose checks run in the given threads."""
@@ -237,7 +236,7 @@ def test_unknown_users_are_like_the_known_ones_also_where_those_differ() -> None
         access.passwords[f"user{number}"] = PasswordVerifier(4_096 + number, salt, bytes(32), bytes(32))
     shapes = {(iterations, len(salt)) for salt, iterations in (seen(mechanisms(access), f"x{at}") for at in range(300))}
     assert shapes == set(access.shapes)
-    assert seen(mechanisms(people()), "bert")[1] == password_verifiers.ITERATIONS
+    assert seen(mechanisms(people()), "bert")[1] == passwords.ITERATIONS
 
 
 def test_when_users_come_few_of_the_unknown_ones_change() -> None:
@@ -362,7 +361,7 @@ def test_the_last_challenge_is_answered_by_nothing_else_than_an_empty_response()
     assert failed(exchange, b"x").why is FailureReason.MALFORMED
 
 
-@pytest.mark.parametrize("replaced", [None, password_verifiers.of("pencil", FAST)])
+@pytest.mark.parametrize("replaced", [None, passwords.of("pencil", FAST)])
 def test_a_user_who_is_taken_away_meanwhile_does_not_come_in(replaced: PasswordVerifier | None) -> None:
     def change() -> None:
         access.passwords = {} if replaced is None else {"anna": replaced}
@@ -436,7 +435,7 @@ def test_an_unknown_user_costs_as_much_work_as_a_wrong_password() -> None:
     for user in (b"anna", b"bert"):
         begun("PLAIN", among).step(b"\0" + user + b"\0wrong")
         _, function, arguments = threads.jobs[-1]
-        assert function is password_verifiers.matching
+        assert function is passwords.matching
         work.append(arguments[1:])
     # The work of `matching` itself is tested with the users file.
     assert work[0] == work[1] == ("wrong", FAST)

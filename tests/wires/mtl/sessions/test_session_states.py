@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.net.interfaces.router import Sender
+from broker.net.peer_interfaces import Sender
 from broker.wires.mtl.sessions.control_sessions import (
     ControlSession,
     IllegalTransition,

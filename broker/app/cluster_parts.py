@@ -1,0 +1,226 @@
+"""The membership of this broker in a cluster: it makes the parts of `broker.cluster`, starts and stops them.
+
+Imported only where the configuration has a cluster: a single broker needs none of this, nor what it imports.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from twisted.internet.defer import TimeoutError as Timeout
+from twisted.internet.defer import inlineCallbacks
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from broker.app.advertised import endpoints, joined, reachable
+from broker.app.core_parts import Core
+from broker.app.process import version
+from broker.cluster.cluster import Cluster
+from broker.cluster.etcd.etcd_client import connect
+from broker.cluster.etcd.etcd_credentials import TlsFiles
+from broker.cluster.links.link_messages import LinkSettings
+from broker.cluster.links.link_wire import KEY_FILE, kept_key
+from broker.cluster.links.links import LinkContext, Links, links_view
+from broker.cluster.membership import StoredMemory
+from broker.cluster.settings import COUNTERS as COUNTERS
+from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
+from broker.config import endpoint as zmq_endpoint
+from broker.config.cluster_settings import Cluster as Config
+from broker.config.key_checks import hostport
+from broker.core.cluster.cluster_interfaces import ILinks, IMembers, IQueueOwners
+from broker.core.cluster.remote_topics import SHARED, RemoteTopics
+from broker.core.event_counters import Counters
+from broker.core.interfaces import ITopics
+from broker.core.model import Listening, NotReady, Snapshot
+from broker.core.place_table import Pool
+from broker.core.store import Store
+from broker.net.sdnotify import SystemdNotifier
+from broker.wires.tables import AnyView
+
+LINK_ROOM = 256
+"""Limit of connections of links: one for each other broker, and those that are being replaced."""
+
+REPORT = 5.0
+"""Seconds between two reports to the service manager while this broker waits for its cluster."""
+
+MORE_TIME = 4 * REPORT
+"""Seconds that the service manager is asked for with each report: it ends a start that takes too long."""
+
+STOP = 5.0
+"""Limit in seconds for leaving the cluster at the stop: etcd may be away then."""
+
+
+class Membership:
+    """The membership. ``failed`` is called with a sentence if this broker cannot join, or may not stay: it must stop.
+
+    ``config`` is the section of the configuration, ``state`` the state directory, ``grace`` the seconds for which
+    entries from before a restart stay. ``core`` is complete but for the cluster; ``store`` keeps the state of which
+    ``known`` is the snapshot. Raises CannotListen or OSError if links cannot be opened, ValueError for unusable files
+    of TLS.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        config: Config,
+        state: str,
+        grace: float,
+        core: Core,
+        store: Store,
+        known: Snapshot,
+        counters: Counters,
+        reactor: Any,
+        notifier: SystemdNotifier,
+        failed: Callable[[str], object],
+    ) -> None:
+        self._config = config
+        self._reactor = reactor
+        self._notifier = notifier
+        self._failed = failed
+        self._host = socket.gethostname()
+        self.name = config.effective_name(self._host)
+        self._memory = StoredMemory(store, known.cluster, config.farm, self.name, reactor, core.in_thread)
+        self._etcd = connect(
+            reactor,
+            core.files.run,
+            config.etcd,
+            TlsFiles(config.ca, config.certificate, config.key, config.passphrase_file),
+            config.user or "",
+            config.password or "",
+        )
+        self._links = Links(
+            LinkSettings(zmq_endpoint.parse_zmq(config.link), kept_key(os.path.join(state, KEY_FILE)).secret),
+            LinkContext(Pool(LINK_ROOM), core.scheduler, core.complaints, reactor, core.leases),
+        )
+        self.listens = self._links.bind()
+        """The address of the listener of links."""
+        settings = ClusterSettings(
+            name=self.name,
+            farm=config.farm,
+            ttl=config.ttl,
+            link=self._link_endpoint(self.listens),
+            key=self._links.public_key,
+            version=version(),
+            grace=grace,
+        )
+        environment = Environment(self._etcd, core.registry, reactor, self._memory, settings, random.SystemRandom())
+        self._cluster = Cluster(environment, self._fenced)
+        self._cluster.linked = self._links.brokers
+        counters.include(self._cluster.counts)
+        counters.include(self._links.counts)
+        self._topics = RemoteTopics(self._links, reactor)
+        self._topics.join(SHARED, core.topics)
+        counters.include(self._topics.counts)
+        self._reporting = LoopingCall(self._report)
+        self._reporting.clock = reactor
+        self._reported = ""
+
+    @property
+    def members(self) -> IMembers:
+        """The members of the cluster."""
+        return self._cluster
+
+    @property
+    def owners(self) -> IQueueOwners:
+        """The owners of durable queues."""
+        return self._cluster
+
+    @property
+    def links(self) -> ILinks:
+        """The links to the other brokers."""
+        return self._links
+
+    def views(self) -> Sequence[AnyView]:
+        """Return the tables that only a member has."""
+        return [links_view(self._links)]
+
+    def join_topics(self, space: str, topics: ITopics) -> None:
+        """Connect the topics of a virtual host with those of the other brokers."""
+        self._topics.join(space.encode(), topics)
+
+    def next_id(self) -> int:
+        """Return the id of the next provider; see `Cluster.next_id`."""
+        return self._cluster.next_id()
+
+    @inlineCallbacks
+    def join(self) -> Any:
+        """Join the cluster. Fires with True once that is done, and with False if it failed: see ``failed``.
+
+        Until then the log and the status of the service manager have the reason for the wait.
+        """
+        self.log.info(
+            "cluster: {name} joins the farm {farm} at {etcd}",
+            name=self.name,
+            farm=self._config.farm,
+            etcd=", ".join(self._config.etcd),
+        )
+        self._reporting.start(REPORT, now=False)
+        try:
+            yield self._cluster.start()
+        except ClusterFailed as error:
+            self._fenced(error)
+            return False
+        finally:
+            self._reporting.stop()
+        self.log.info(
+            "cluster: joined; members: {names}", names=", ".join(each.name for each in self.members.members())
+        )
+        return True
+
+    def open_links(self) -> None:
+        """Open the links to the other brokers, once all channels have their receivers."""
+        self._links.start(self._cluster)
+
+    def describe(self, states: Iterable[Listening], draining: bool) -> None:
+        """Publish the endpoints of the open listeners, and that this broker drains."""
+        self._cluster.describe(endpoints(states, self._config.advertise, self._host), draining)
+
+    def degradations(self) -> Iterable[NotReady]:
+        """Yield the reasons for which this broker is degraded."""
+        yield from self._cluster.degradations()
+        if self._memory.trouble:
+            yield NotReady("cluster memory", self._memory.trouble)
+
+    @inlineCallbacks
+    def stop(self) -> Any:
+        """Leave the cluster, within `STOP` seconds. Fires when that is done.
+
+        The entries of providers stay until the TTL, so that finds do not miss them before they come back here or to
+        another broker. A broker without any leaves at once.
+        """
+        try:
+            yield self._cluster.stop(self._cluster.has_entries()).addTimeout(STOP, self._reactor)
+        except Timeout:
+            self.log.warn("cluster: etcd did not answer in time; the entries of this broker go after the TTL")
+        except Exception:
+            self.log.failure("cluster: the end of the membership failed")
+        self._topics.stop()
+        yield self._links.stop()
+        yield self._memory.stop()
+        yield self._etcd.close()
+
+    def abandon(self) -> None:
+        """Release the listener of links without the reactor: the start failed."""
+        self._links.unbind()
+
+    def _link_endpoint(self, where: str) -> str:
+        """Return the endpoint of links for other brokers, empty if they cannot reach it."""
+        place = hostport(where)
+        host = None if place is None else reachable(place[0], self._config.advertise, self._host)
+        return "" if place is None or host is None else joined(host, place[1])
+
+    def _fenced(self, error: ClusterFailed) -> None:
+        self._failed(f"elkobroker ends: {error}")
+
+    def _report(self) -> None:
+        why = "; ".join(each.reason for each in self._cluster.degradations()) or "etcd has not answered yet"
+        text = f"joining the cluster: {why}"
+        self._notifier.waiting(text, MORE_TIME)
+        if text != self._reported:
+            self._reported = text
+            self.log.warn("cluster: the listeners open once this broker has joined: {why}", why=why)

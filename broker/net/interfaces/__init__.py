@@ -1,1 +1,0 @@
-"""Interfaces between transports and sessions."""

@@ -1,0 +1,346 @@
+"""Wiring of MTL: listeners, identities of clients, both flows, the profiles, and the durable queues.
+
+Order of the start: queues from the disk; the flows; the profiles. Sockets are bound last.
+Order of the stop: the data flow accepts nothing more; messages that queues have accepted are written and confirmed to
+their writers; sockets are closed then, or after `STOP_SECONDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+from twisted.internet.defer import Deferred, DeferredList, succeed
+from twisted.logger import Logger
+
+from broker.config.daemon_settings import Broker
+from broker.core.cluster.cluster_interfaces import IMembers
+from broker.core.database import StateError
+from broker.core.interfaces import ITopics, StoredMemory
+from broker.core.model import NotReady
+from broker.core.topics import Topics
+from broker.net.admission import ConnectionFactory
+from broker.net.listeners import CannotListen
+from broker.net.router.router import SILENCE
+from broker.wires.common.router_listener import KnownKeys, RouterListener, make_router
+from broker.wires.interface import PlainWire, WireContext
+from broker.wires.mtl import mtl_tables
+from broker.wires.mtl.client_identities import ClientIdentities
+from broker.wires.mtl.durable_queues import DurableQueues, mtl_settings, queue_rules
+from broker.wires.mtl.mtl_settings import Mtl
+from broker.wires.mtl.profiles.queue_profile import QueueProfile
+from broker.wires.mtl.profiles.registry_profile import RegistryProfile
+from broker.wires.mtl.profiles.service_profile import ServiceProfile
+from broker.wires.mtl.profiles.topic_profile import FanOutProfile, TopicProfile
+from broker.wires.mtl.sessions.access_policy import AccessPolicy
+from broker.wires.mtl.sessions.control_flow import WIRE, ControlFlow
+from broker.wires.mtl.sessions.data_flow import DataFlow
+from broker.wires.mtl.sessions.flow_context import DataLeases, FlowContext, ProfileAccess, SharedSocket
+from broker.wires.mtl.sessions.profile_interface import Profile
+from broker.wires.tables import AnyView
+
+# Listeners of both flows: two ROUTERs on two ports, or one that carries both.
+
+DATA = "mtl-data"
+"""Name of the data flow's ROUTER in counters and logs."""
+
+
+@attrs.frozen(eq=False)
+class MtlListeners:
+    """The listeners of the control flow and the data flow: the same one where a socket carries both."""
+
+    control: RouterListener
+    data: RouterListener
+
+    @classmethod
+    def make(cls, config: Mtl, keys: KnownKeys | None, context: WireContext) -> MtlListeners:
+        """Make the ROUTERs without binding them. Raises OSError."""
+        secret_key = config.secret_key if config.curve else None
+        control = RouterListener(make_router(WIRE, config, secret_key, keys, context), context.clock)
+        if config.data_place is None:
+            return cls(control, control)
+        return cls(control, RouterListener(make_router(DATA, config, secret_key, keys, context), context.clock))
+
+    @property
+    def shared(self) -> bool:
+        """True if one socket carries both flows."""
+        return self.data is self.control
+
+    @property
+    def all(self) -> Sequence[RouterListener]:
+        """Each listener once."""
+        return [self.control] if self.shared else [self.control, self.data]
+
+    def data_port(self) -> int:
+        """Return the TCP port of the data flow, 0 for a unix socket: clients use the endpoint of the control flow."""
+        address = self.data.address
+        return int(address.rpartition(":")[2]) if address.startswith("tcp://") else 0
+
+    def serve(self, control: ControlFlow, data: DataFlow) -> None:
+        """Pass received messages to the flows."""
+        if self.shared:
+            self.control.router.serve(SharedSocket(control, data))
+        else:
+            self.control.router.serve(control)
+            self.data.router.serve(data)
+
+    def silence_data(self, control: ControlFlow) -> None:
+        """Drop what comes for the data flow. Messages are still sent on it."""
+        self.data.router.serve(SharedSocket(control, SILENCE) if self.shared else SILENCE)
+
+    def bind(self, config: Mtl) -> str:
+        """Listen. Returns the address of the control flow. Raises `CannotListen`, with neither open."""
+        # The data flow first: replies of the control flow have its port.
+        where = config.data_place
+        if where is not None:
+            self.data.bind(where)
+        try:
+            return self.control.bind(config.place)
+        except CannotListen:
+            self.data.unbind()
+            raise
+
+    def places(self) -> Sequence[Mapping[str, object]]:
+        """Return the rows of open listeners: see `broker.wires.interface.OpenWire.places`."""
+        if not self.control.address:
+            return []
+        data = [] if self.shared else [self.data.place(WIRE, "data")]
+        return [self.control.place(WIRE), *data]
+
+    def limit(self, config: Mtl) -> None:
+        """Apply other limits of connections."""
+        for listener in self.all:
+            listener.router.use(config)
+
+    def close(self) -> Deferred[Any]:
+        """Close the listeners and all connections. Fires when they are closed."""
+        return DeferredList([listener.close() for listener in self.all])
+
+
+STOP_SECONDS = 2.0
+"""Seconds for which sockets stay open at the stop while the last messages are written: a busy disk takes some
+hundredths. Service managers wait ten times as long."""
+
+
+@attrs.frozen(eq=False)
+class MtlProfiles:
+    """The profiles. ``queue`` and ``service`` take a setting of a reload."""
+
+    by_name: Mapping[str, Profile]
+    queue: QueueProfile
+    service: ServiceProfile
+
+    @classmethod
+    def make(cls, config: Mtl, context: WireContext, data: DataFlow, queues: DurableQueues) -> MtlProfiles:
+        """Make the profiles over the data flow."""
+        registry, leases, complaints = context.registry, context.leases, context.complaints
+        bridge = config.hosts[0]
+        spaces: dict[str, ITopics] = {bridge: context.topics}
+        memory = context.scheduler.memory
+        queue = QueueProfile(queues.queues, data, context.clock, config.window_bytes, queues.ownership)
+        service = ServiceProfile(
+            data,
+            registry,
+            leases,
+            complaints,
+            bridge,
+            config.window_bytes,
+            memory,
+            endpoint_of=partial(_endpoint_of, context.members),
+        )
+        profiles: tuple[Profile, ...] = (
+            FanOutProfile(data),
+            RegistryProfile(data, registry, leases, complaints),
+            TopicProfile(data, partial(_space, spaces, context.join_topics, memory), complaints, memory),
+            queue,
+            service,
+        )
+        return cls({profile.name: profile for profile in profiles}, queue, service)
+
+
+@attrs.frozen(eq=False)
+class OpenMtl(PlainWire):
+    """MTL while it runs; see `broker.wires.interface.OpenWire`. ``config`` is the configuration at the start."""
+
+    log = Logger()
+
+    config: Mtl
+    context: WireContext
+    identities: ClientIdentities
+    listeners: MtlListeners
+    flows: FlowContext
+    policy: AccessPolicy
+    control: ControlFlow
+    data: DataFlow
+    queues: DurableQueues
+    profiles: MtlProfiles
+
+    def bind(self, title: str) -> str:
+        """Listen. Returns the address of the control flow.
+
+        Raises `CannotListen` with neither listener open; it may be tried again.
+        """
+        where = self.listeners.bind(self.config)
+        self.log.info(
+            "mtl on {where} (data {data}; {kind})",
+            where=where,
+            data=self.listeners.data.address,
+            kind="curve" if self.config.curve else "null",
+        )
+        return where
+
+    def places(self) -> Sequence[Mapping[str, object]]:
+        """Return the open listeners of both flows."""
+        return self.listeners.places()
+
+    def views(self) -> Sequence[AnyView]:
+        """Return control sessions, data flows and queues."""
+        return mtl_tables.views(self.control, self.data, self.queues.queues.describe, self.flows.leases)
+
+    def reload(self, config: Mtl, broker: Broker) -> None:
+        """Apply other hosts, queues and limits."""
+        self.policy.use(config.hosts)
+        # The host of the other wires stays as it was at the start: their topics cannot move while they run.
+        settings = attrs.evolve(mtl_settings(config), bridge=self.config.hosts[0])
+        self.control.use(settings)
+        self.data.use(settings)
+        # After the policy and the settings: it compares the permissions of sessions with the present ones.
+        self.control.review()
+        self.queues.queues.use(queue_rules(config))
+        self.listeners.limit(config)
+        self.profiles.queue.window_bytes = self.profiles.service.window_bytes = config.window_bytes
+
+    def degradations(self) -> Iterable[NotReady]:
+        """Return the reason for which messages of durable queues cannot be written, if there is one."""
+        why = self.queues.trouble
+        return [NotReady("queues", why)] if why else []
+
+    def connection_factories(self) -> Sequence[ConnectionFactory]:
+        """Return the ROUTERs, one for both flows if they share a socket."""
+        return [each.router for each in self.listeners.all]
+
+    def drain(self) -> None:
+        """End the access and the data flows of all sessions, and answer all requests of the control flow by 503.
+
+        Connections of the control flow stay, and are accepted: a client that is only cut off by ZeroMQ connects again,
+        and would wait for an answer. Those of the data flow are closed. Messages without a confirmation go to other
+        readers, or stay in their queue.
+        """
+        self.control.drain()
+        if not self.listeners.shared:
+            self.listeners.data.router.drain()
+
+    def undrain(self) -> None:
+        """Serve all requests again."""
+        self.control.undrain()
+        super().undrain()
+
+    def peers(self) -> int:
+        """Return the number of sessions with access, and of clients of the data flow."""
+        return sum(each.principal is not None for each in self.control.sessions()) + len(self.data)
+
+    def disconnect(self, key: str) -> bool:
+        """Close the connection of that number, or the connections from an address. Their sessions and flows end."""
+        if key.isdecimal():
+            return self.listeners.control.router.disconnect_number(int(key))
+        return super().disconnect(key)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the counters of flows, leases, profiles and durable queues."""
+        counts: dict[str, int] = {}
+        counts.update(self.control.counts())
+        counts.update(self.data.counts())
+        counts.update(self.flows.data_leases.counts())
+        for profile in self.profiles.by_name.values():
+            counts.update(profile.counts())
+        counts.update({f"mtl_disk.{key}": value for key, value in self.queues.recorder.counts().items()})
+        counts.update({f"mtl_owned.{key}": value for key, value in self.queues.owned().items()})
+        return counts
+
+    def stop_listening(self) -> Deferred[None]:
+        """Return at once: sockets close after the queues have confirmed what they accepted (`close`)."""
+        return succeed(None)
+
+    def close(self) -> Deferred[None]:
+        """Stop. Fires when messages of durable queues are on the disk, and all connections are closed."""
+        self.control.stop()
+        # Before the queues: nothing more is accepted while the last messages are confirmed.
+        self.listeners.silence_data(self.control)
+        for profile in self.profiles.by_name.values():
+            profile.close()
+        closed: Deferred[object] = Deferred()
+
+        def shut(_: object) -> None:
+            if not closed.called:
+                closed.callback(None)
+
+        too_late = self.context.clock.callLater(STOP_SECONDS, shut, None)
+
+        def written(_: object) -> None:
+            if too_late.active():
+                too_late.cancel()
+            shut(None)
+            self._end_threads()
+
+        written_to_disk = self.queues.stop().addBoth(written)
+        closed.addCallback(lambda _: self._shut())
+        both: list[Deferred[Any]] = [written_to_disk, closed]
+        return DeferredList(both).addCallback(lambda _: None)
+
+    def abandon(self) -> None:
+        """Release everything where the reactor does not run: the start failed."""
+        self._shut()
+        self.queues.stop()
+        self._end_threads()
+
+    def _shut(self) -> Deferred[Any]:
+        return self.listeners.close()
+
+    def _end_threads(self) -> None:
+        self.queues.end_threads()
+
+
+def open_mtl(config: Mtl, context: WireContext) -> OpenMtl:
+    """Make the wire without listening. Raises `CannotListen`, with nothing left open."""
+    try:
+        return _make(config, context)
+    except (OSError, ValueError, StateError) as error:
+        raise CannotListen(str(error)) from None
+
+
+def _make(config: Mtl, context: WireContext) -> OpenMtl:
+    identities = ClientIdentities.open(config, context)
+    listeners = MtlListeners.make(config, identities.keys, context)
+    # Last of what can fail: an open store cannot be closed without the reactor.
+    queues = DurableQueues.open(config, context)
+    settings = mtl_settings(config)
+    flows = FlowContext(
+        context.leases, DataLeases(context.leases, settings), context.complaints, settings, context.silence
+    )
+    data = DataFlow(listeners.data.router, flows)
+    profiles = MtlProfiles.make(config, context, data, queues)
+    policy = AccessPolicy(config.hosts, config.hosts[0], context.access)
+    access = ProfileAccess(policy, profiles.by_name, listeners.data_port)
+    control = ControlFlow(listeners.control.router, flows, identities.authentication(context, policy), access)
+    identities.revoke_from(control)
+    listeners.serve(control, data)
+    return OpenMtl(config, context, identities, listeners, flows, policy, control, data, queues, profiles)
+
+
+def _endpoint_of(members: IMembers, broker: str) -> str:
+    """Return the endpoint of the control flow at another broker; empty if it is unknown."""
+    member = members.member(broker)
+    return "" if member is None else member.listeners.get(WIRE, "")
+
+
+def _space(
+    spaces: dict[str, ITopics], join: Callable[[str, ITopics], None], memory: StoredMemory, host: str
+) -> ITopics:
+    """Return the topics of a virtual host. The first host has those of the other wires; each other has its own."""
+    topics = spaces.get(host)
+    if topics is None:
+        topics = spaces[host] = Topics(memory=memory)
+        join(host, topics)
+    return topics
