@@ -14,6 +14,7 @@ from click.shell_completion import get_completion_class
 
 from broker.brokerctl import (
     action_commands,
+    backup_commands,
     bench_command,
     follow_commands,
     list_commands,
@@ -175,7 +176,7 @@ def manual() -> None:
 
 
 FARM, ACTIONS, TESTS = "The farm", "Actions", "Tests"
-USERS, HERE = "The users file of this machine", "This command"
+USERS, STATE, HERE = "The users file of this machine", "The state of this machine", "This command"
 
 for command in (state_commands.status, state_commands.why):
     cli.add(FARM, command)
@@ -210,6 +211,8 @@ for command in (bench_command.bench, state_commands.doctor, state_commands.check
     cli.add(TESTS, command)
 for command in (user_commands.passwd, user_commands.token, user_commands.user):
     cli.add(USERS, command)
+for command in (backup_commands.backup, backup_commands.restore):
+    cli.add(STATE, command)
 for command in (user_commands.context, state_commands.whoami, completion):
     cli.add(HERE, command)
 cli.add_command(manual)

@@ -16,6 +16,7 @@ import click
 from rich.text import Text
 
 from broker.brokerctl.answers import Exit, Failure, mapping, rows
+from broker.brokerctl.backup_commands import default_state
 from broker.brokerctl.command_session import color, remote, session_of
 from broker.brokerctl.contexts import path_of
 from broker.brokerctl.doctor import (
@@ -408,6 +409,5 @@ def _state(config: Path | None) -> Path | None:
             named = None
         if isinstance(named, str):
             return config.parent / named
-    home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    default = Path(os.environ.get("STATE_DIRECTORY", "").split(":")[0] or os.path.join(home, "elkobroker"))
+    default = default_state()
     return default if default.exists() else None

@@ -1,0 +1,176 @@
+"""`brokerctl backup` beside a running daemon, and `brokerctl restore` for the next one."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from broker.brokerctl.backup_commands import MANIFEST
+from broker.brokerctl.cli import cli
+from tests.integration.conftest import OTHERS
+from tests.integration.daemon import Daemon
+from tests.integration.mtl_peers import configured, peers_of
+from tests.integration.test_damage import BODIES, QUEUES, written
+from tests.integration.test_lifecycle import find
+
+
+def run(command: str, archive: Path, state: Path) -> Result:
+    return CliRunner().invoke(cli, (command, str(archive), "--state", str(state)))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the archive of a running daemon, whose queue has been read since."""
+    where = tmp_path_factory.mktemp("made")
+    options = written(where)
+    (where / "state" / "journal" / "open").mkdir(exist_ok=True)
+    (where / "state" / "journal" / "open" / "now").write_bytes(b"changes")
+    with Daemon(where, *options) as daemon, peers_of(daemon) as peers:
+        reader = peers.reader("queue", "durable-q")
+        done = run("backup", where / "state.tar.gz", where / "state")
+        assert done.exit_code == 0, done.output
+        assert reader.bodies(3) == BODIES
+    return where
+
+
+def test_a_backup_is_for_its_owner_and_holds_no_file_of_a_process(made: Path) -> None:
+    assert (made / "state.tar.gz").stat().st_mode & 0o777 == 0o600
+    with tarfile.open(made / "state.tar.gz") as archive:
+        names = archive.getnames()
+    assert names[-1] == MANIFEST
+    assert {"elkobroker.sqlite3", "queues.sqlite3", "mtl.secret"} <= set(names)
+    assert not {"lock", "reserve", "journal/lock", "journal/open/now"} & set(names)
+    assert not [name for name in names if name.endswith(("-wal", "-shm"))]
+    assert not list(made.glob("*.part")) + list(made.glob(".elkobroker-backup-*"))
+
+
+def test_a_broker_goes_on_from_a_restored_state(made: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    (state / "elkobroker.sqlite3").write_bytes(b"former")
+    done = run("restore", made / "state.tar.gz", state)
+    assert done.exit_code == 0, done.output
+    (former,) = state.glob("before-restore-*")
+    assert str(former) in done.output
+    assert (former / "elkobroker.sqlite3").read_bytes() == b"former"
+    with Daemon(tmp_path, "--config", configured(tmp_path, QUEUES, OTHERS)) as daemon, peers_of(daemon) as peers:
+        assert find(daemon, "bank")["hostport"] == "h:1"
+        assert peers.reader("queue", "durable-q").bodies(3) == BODIES
+        # What an earlier restore has left is no part of the next backup.
+        assert run("backup", tmp_path / "again.tar", state).exit_code == 0
+    with tarfile.open(tmp_path / "again.tar") as archive:
+        assert not [name for name in archive.getnames() if name.startswith("before-restore-")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to other users")
+def test_restored_files_belong_to_the_owner_of_the_directory(made: Path, tmp_path: Path) -> None:
+    # As under systemd: a link, to a directory of a user of the unit's own.
+    real, state = tmp_path / "private", tmp_path / "state"
+    real.mkdir(mode=0o700)
+    os.chown(real, 64_123, 64_124)
+    state.symlink_to(real)
+    assert run("restore", made / "state.tar.gz", state).exit_code == 0
+    assert state.is_symlink()
+    owners = {(path.stat().st_uid, path.stat().st_gid) for path in real.rglob("*")}
+    assert owners == {(64_123, 64_124)}
+
+
+def test_a_running_broker_keeps_its_state(made: Path, tmp_path: Path) -> None:
+    with Daemon(tmp_path) as daemon:
+        daemon.port()
+        done = run("restore", made / "state.tar.gz", tmp_path / "state")
+        assert done.exit_code == 1
+        assert f"(process {daemon.process.pid}): stop it first" in done.output
+    assert not list((tmp_path / "state").glob("before-restore-*"))
+
+
+def altered(archive: Path, target: Path, change: Callable[[tarfile.TarInfo, bytes], bytes | None]) -> None:
+    """Write an archive with the members of another that ``change`` returns."""
+    with tarfile.open(archive) as source, tarfile.open(target, "w") as copy:
+        for member in source:
+            file = source.extractfile(member)
+            assert file is not None
+            data = change(member, file.read())
+            if data is not None:
+                member.size = len(data)
+                copy.addfile(member, io.BytesIO(data))
+
+
+def _flipped(member: tarfile.TarInfo, data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1]) if member.name == "mtl.secret" else data
+
+
+def _without_end(member: tarfile.TarInfo, data: bytes) -> bytes | None:
+    return None if member.name == MANIFEST else data
+
+
+def _without_key(member: tarfile.TarInfo, data: bytes) -> bytes | None:
+    return None if member.name == "mtl.secret" else data
+
+
+def _outside(member: tarfile.TarInfo, data: bytes) -> bytes:
+    member.name = "../" + member.name
+    return data
+
+
+def _of_a_later_layout(member: tarfile.TarInfo, data: bytes) -> bytes:
+    return data.replace(b'"version": 1', b'"version": 2') if member.name == MANIFEST else data
+
+
+def _without_files(member: tarfile.TarInfo, data: bytes) -> bytes:
+    return b'{"version": 1}' if member.name == MANIFEST else data
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (_flipped, "is damaged: mtl.secret is not as it was written"),
+        (_without_key, "is damaged: mtl.secret is not as it was written"),
+        (_without_end, "is incomplete, or no backup of elkobroker"),
+        (_outside, "is no backup of elkobroker: it has the member ../"),
+        (_of_a_later_layout, "has layout 2: this brokerctl restores layout 1"),
+        (_without_files, "is damaged, or no backup of elkobroker"),
+    ],
+)
+def test_a_bad_archive_replaces_nothing(
+    made: Path, tmp_path: Path, change: Callable[[tarfile.TarInfo, bytes], bytes | None], sentence: str
+) -> None:
+    altered(made / "state.tar.gz", tmp_path / "bad.tar", change)
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "elkobroker.sqlite3").write_bytes(b"present")
+    done = run("restore", tmp_path / "bad.tar", state)
+    assert done.exit_code == 1
+    assert sentence in done.output
+    assert sorted(path.name for path in state.iterdir()) == ["elkobroker.sqlite3", "lock"]
+    assert not (tmp_path / "elkobroker.sqlite3").exists()
+
+
+def test_an_archive_that_was_cut_off_replaces_nothing(made: Path, tmp_path: Path) -> None:
+    whole = (made / "state.tar.gz").read_bytes()
+    (tmp_path / "cut.tar.gz").write_bytes(whole[: len(whole) // 2])
+    done = run("restore", tmp_path / "cut.tar.gz", tmp_path / "state")
+    assert done.exit_code == 1
+    assert "is damaged, or no backup of elkobroker" in done.output
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["lock"]
+
+
+def test_a_failed_backup_leaves_the_former_one(made: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "state.tar"
+    archive.write_bytes(b"the former one")
+    state = tmp_path / "state"
+    state.mkdir()
+    assert "has no database: --state names the state directory" in run("backup", archive, state).output
+    (state / "elkobroker.sqlite3").write_bytes(b"no database" * 1_000)
+    done = run("backup", archive, state)
+    assert done.exit_code == 1
+    assert "elkobroker.sqlite3 cannot be copied: file is not a database" in done.output
+    assert "is no directory" in run("backup", archive, tmp_path / "none").output
+    assert archive.read_bytes() == b"the former one"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state", "state.tar"]
