@@ -61,6 +61,12 @@ def peak_resident(pid: int) -> int:
     return _status(pid, "VmHWM")
 
 
+def written(pid: int) -> int:
+    """Bytes that a process has had written to disks so far, in whole pages."""
+    fields = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+    return int(fields["write_bytes"])
+
+
 def forget_peak(pid: int) -> None:
     """Let `peak_resident` count from now on."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")

@@ -1,15 +1,20 @@
-"""MTL: the broker beside a bare tuned ROUTER that forwards, and confirms what a queue would."""
+"""MTL: the broker beside a bare tuned ROUTER that forwards, and confirms what a queue would; durable queues also beside
+RabbitMQ, which keeps its messages as well."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import zmq
 
 from bench import servers
-from bench.harness import Load, Row, cpu
+from bench.harness import WARM_UP, Load, Result, Row, cpu
+from bench.machine import written
+from bench.peers.amqp import AmqpQueue
 from bench.peers.mtl import FanOut, Queue
+from bench.rabbitmq import rabbitmq
 from bench.servers import DURABLE, MtlServer
 from bench.zmtp import Keys
 
@@ -62,3 +67,47 @@ for _where in ("memory", DURABLE):
         f"queue-{_where}-4": _row(f"queue, {_where}: window 1,000, 4 readers", _queue(_where, 4, 1_000)),
         f"queue-{_where}-unread": _row(f"queue, {_where}: window 1,000, nobody reads", _queue(_where, 0, 1_000)),
     }
+
+
+def _kept(readers: int, window: int, size: int) -> Callable[[Any], Load]:
+    def prepare(server: Any) -> Load:
+        if server.broker:
+            return Queue(server, DURABLE, readers, window, size)
+        return AmqpQueue(server, DURABLE, readers, window, size)
+
+    return prepare
+
+
+def _written(load: Callable[[Any], Load]) -> Callable[[Any, float], Result]:
+    """Return a measurement of the bytes that go to the disk for each message."""
+
+    def measure(server: Any, seconds: float) -> Result:
+        ready = load(server)
+        try:
+            ready.run(WARM_UP)
+            before = written(server.pid)
+            sample = ready.run(seconds)
+            return Result((written(server.pid) - before) / sample.messages, 0.0, sample.messages / sample.seconds)
+        finally:
+            ready.close()
+
+    return measure
+
+
+for _window in (1, 100):
+    for _size, _label in ((100, "100 B"), (10 * 1024, "10 KiB")):
+        ROWS[f"rabbitmq-{_window}-{'100' if _size == 100 else '10k'}"] = Row(
+            f"queue, durable, beside RabbitMQ: {_label}, window {_window}",
+            cpu(_kept(1, _window, _size)),
+            servers.mtl,
+            rabbitmq,
+            1.0,
+        )
+    ROWS[f"rabbitmq-written-{_window}"] = Row(
+        f"queue, durable, nobody reads: bytes written for 10 KiB, window {_window}",
+        _written(_kept(0, _window, 10 * 1024)),
+        servers.mtl,
+        rabbitmq,
+        1.1,
+        unit="B",
+    )

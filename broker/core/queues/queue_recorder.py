@@ -1,8 +1,10 @@
 """Group commit of the durable messages of queues, without disk I/O in the reactor thread.
 
 Rules:
-- Messages are collected for `COMMIT_SECONDS`, or until there are `COMMIT_MESSAGES`, and written in one transaction, in
-  a thread. There is one transaction at a time, each of a bounded size; later messages go into the next ones.
+- A transaction begins in the next turn of the reactor after a message, in a thread. Where more than `FEW_MESSAGES` have
+  come by then, it waits as long as others follow, for `COMMIT_SECONDS` at most or until there are `COMMIT_MESSAGES`.
+  There is one transaction at a time, each of a bounded size; later messages go into the next ones.
+- Removals and counts alone wait for `COMMIT_SECONDS`, since no author waits for them, or go with the next message.
 - An author is notified of a message when its transaction is on the disk, once for all of its messages in that
   transaction. Notifications are in the order of the messages.
 - A message that is removed before it is written is not written. A message that died is replaced by a dead letter in
@@ -46,7 +48,15 @@ from broker.core.queues.work_queue import Queue
 from broker.wall_clock import wall
 
 COMMIT_SECONDS = 0.005
-"""Seconds for which messages are collected: about as long as a disk takes to write them."""
+"""Longest time for which messages are collected, in seconds: about as long as a disk takes to write them."""
+
+FOLLOW_SECONDS = 0.001
+"""Seconds in which a further message has to come, so that a transaction waits for more: longer than a turn of the
+reactor under load, and as long as a fast disk takes for one transaction."""
+
+FEW_MESSAGES = 4
+"""Number of messages that are written without waiting for others: waiting would save little for each of them, and takes
+longer than the transaction does."""
 
 COMMIT_MESSAGES = 100
 """Number of messages at which a transaction begins at once."""
@@ -104,6 +114,10 @@ class QueueRecorder:
         """Numbers of queues of which nothing more is written. Numbers are not used again."""
         self._flushed: list[Deferred[None]] = []
         self._timer: IDelayedCall | None = None
+        self._looked = 0
+        """Number of messages at the last look, while the next transaction waits for more; otherwise 0."""
+        self._latest = 0.0
+        """Time of the clock at which it begins in any case."""
         self._writing = False
         self._errors = DiskErrors(
             self.log,
@@ -133,7 +147,7 @@ class QueueRecorder:
             self.takes = False
         if self._timer is None:
             self._schedule()
-        elif gathered == COMMIT_MESSAGES and not self._errors.failures:
+        elif (gathered == 1 or gathered == COMMIT_MESSAGES) and not self._errors.failures:
             self._timer.reset(0)  # not here and now: an author is never notified while it publishes
 
     def remove(self, message: Message) -> None:
@@ -247,11 +261,19 @@ class QueueRecorder:
 
     def _schedule(self) -> None:
         if self._timer is None and not self._writing and self._stopped is None:
-            wait = self._errors.wait if self._errors.failures else COMMIT_SECONDS
+            wait = self._errors.wait if self._errors.failures else 0.0 if self._gathered else COMMIT_SECONDS
             self._timer = self._clock.callLater(wait, self._timed)
 
     def _timed(self) -> None:
         self._timer = None
+        gathered, now = len(self._gathered), self._clock.seconds()
+        if FEW_MESSAGES < gathered < COMMIT_MESSAGES and not self._errors.failures:
+            if not self._looked:
+                self._latest = now + COMMIT_SECONDS
+            if gathered > self._looked and now < self._latest:
+                self._looked = gathered
+                self._timer = self._clock.callLater(min(FOLLOW_SECONDS, self._latest - now), self._timed)
+                return
         self._commit()
 
     def _commit(self) -> None:
@@ -259,6 +281,7 @@ class QueueRecorder:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._looked = 0
         gathered = self._next_part()
         self.takes = not self._errors.failures and self._stopped is None and self._has_room
         batch = self._batch([(message, author) for message, author, _ in gathered if message.state != GONE])

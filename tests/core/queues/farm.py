@@ -144,10 +144,15 @@ class Author:
 
 def commit(clock: Clock, thread: Thread) -> None:
     """Advance the clock past the delay of a write, and run the thread, until the recorder has written everything."""
-    clock.advance(COMMIT_SECONDS)
+    wait(clock)
     while thread.jobs:
         thread.work()
-        clock.advance(COMMIT_SECONDS)
+        wait(clock)
+
+
+def wait(clock: Clock) -> None:
+    """Let the collection of messages end: a look at them, and the time after which nothing has followed."""
+    clock.pump((COMMIT_SECONDS, COMMIT_SECONDS))
 
 
 class DurableFarm(QueuesFarm):

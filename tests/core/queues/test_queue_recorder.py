@@ -27,10 +27,10 @@ from broker.core.errors import Reason, Refusal
 from broker.core.queues import queue_recorder
 from broker.core.queues.queue_interfaces import RestoredMessage
 from broker.core.queues.queue_messages import DUPLICATES_FOR, Death, QueueRule, QueueSettings
-from broker.core.queues.queue_recorder import COMMIT_MESSAGES, COMMIT_SECONDS
+from broker.core.queues.queue_recorder import COMMIT_MESSAGES, COMMIT_SECONDS, FEW_MESSAGES, FOLLOW_SECONDS
 from broker.core.queues.queues import Queues
 from broker.core.queues.sqlite_store import DATABASE
-from tests.core.queues.farm import DURABLE, Author, DurableFarm, QueuesFarm, Worker
+from tests.core.queues.farm import DURABLE, Author, DurableFarm, QueuesFarm, Worker, wait
 from tests.full_disk import no_room
 
 FULL = StateUnusable("the disk is full")
@@ -67,9 +67,8 @@ def refusal_of(farm: QueuesFarm, body: bytes = b"x", name: str = "q", **more: ob
 
 def test_K03_an_author_hears_of_a_durable_message_when_it_is_on_the_disk(farm: DurableFarm) -> None:
     farm.send(b"1", b"2")
-    farm.clock.advance(COMMIT_SECONDS * 0.9)
-    assert farm.thread.jobs == []
-    farm.clock.advance(COMMIT_SECONDS * 0.1)
+    assert farm.thread.jobs == []  # never while an author puts
+    farm.clock.advance(0)
     assert len(farm.thread.jobs) == 1
     assert farm.bodies() == []
     tell = farm.thread.do()
@@ -84,6 +83,51 @@ def test_a_durable_message_is_given_out_before_it_is_on_the_disk(farm: DurableFa
     farm.consume(worker)
     farm.send(b"1")
     assert worker.got == [b"1"]
+
+
+def test_many_messages_wait_for_those_that_follow(farm: DurableFarm) -> None:
+    farm.send(*[b"x"] * (FEW_MESSAGES + 1))
+    farm.clock.advance(0)
+    farm.send(b"x")
+    farm.clock.advance(FOLLOW_SECONDS)
+    assert farm.thread.jobs == []
+    farm.clock.advance(FOLLOW_SECONDS)
+    assert len(farm.thread.jobs) == 1
+    farm.thread.work()
+    assert len(farm.author.safe) == FEW_MESSAGES + 2
+    farm.send(b"x")
+    farm.clock.advance(0)
+    assert len(farm.thread.jobs) == 1, "those before have no influence"
+    farm.thread.work()
+
+
+def test_messages_that_keep_coming_do_not_delay_a_write_for_long(farm: DurableFarm) -> None:
+    farm.send(*[b"x"] * (FEW_MESSAGES + 1))
+    looks = 0
+    while not farm.thread.jobs:
+        farm.clock.advance(FOLLOW_SECONDS if looks else 0)
+        farm.send(b"x")
+        looks += 1
+    assert looks == round(COMMIT_SECONDS / FOLLOW_SECONDS) + 1
+    farm.commit()
+
+
+def test_removals_wait_and_go_with_the_next_message(farm: DurableFarm) -> None:
+    worker = Worker()
+    farm.send(b"1")
+    farm.commit()
+    farm.consume(worker)
+    farm.confirm(worker)
+    farm.clock.advance(COMMIT_SECONDS * 0.9)
+    assert farm.thread.jobs == []
+    farm.send(b"2")
+    farm.clock.advance(0)
+    farm.thread.work()
+    assert farm.bodies() == [b"2"]
+    farm.confirm(worker)
+    farm.clock.advance(COMMIT_SECONDS)
+    farm.thread.work()
+    assert farm.bodies() == []
 
 
 def test_a_hundred_messages_do_not_wait_for_more(farm: DurableFarm) -> None:
@@ -413,13 +457,13 @@ def test_more_than_a_transaction_holds_is_written_by_several_and_what_is_gone_af
     monkeypatch.setattr(queue_recorder, "COMMIT_GONE", 3)
     bodies = [b"%03d" % number + bytes(97) for number in range(10)]
     farm.send(*bodies)
-    farm.clock.advance(COMMIT_SECONDS)
+    wait(farm.clock)
     parts = []
     while farm.thread.jobs:
         before = len(farm.author.safe)
         farm.thread.work()
         parts.append(len(farm.author.safe) - before)
-        farm.clock.advance(COMMIT_SECONDS)
+        wait(farm.clock)
     assert sum(parts) == 10
     assert max(parts) <= 3
     assert farm.author.safe == bodies
