@@ -128,6 +128,60 @@ def launch(context: click.Context, name: str) -> None:
     _act(context, "launch", {"name": name}, f"{name} is started")
 
 
+MOST_ACTS = 5
+"""Programs that one `scale` starts, or providers that it withdraws, without another number: a wrong plan does little."""
+
+
+@click.command()
+@click.argument("service")
+@click.option("--launcher", help="The program to start, by its name in the table of launchers; that of the service.")
+@click.option("--act/--dry-run", default=False, help="Do it, or print what would be done (the default).")
+@click.option("--scale-in", is_flag=True, help="Withdraw providers that the plan does without, the least loaded first.")
+@click.option("--most", type=click.IntRange(1), default=MOST_ACTS, show_default=True, help="Most acts of this run.")
+@remote
+@click.pass_context
+def scale(context: click.Context, service: str, launcher: str | None, act: bool, scale_in: bool, most: int) -> None:
+    """Bring a service to the number of providers in the capacity plan: start programs of the launchers.
+
+    The number is within the limits of the policy. Without --act nothing is done. Providers go only with --scale-in: the
+    service is withdrawn, so that nobody finds it there any more, and the program ends when its operator ends it. Each act
+    is in the audit log of the broker. A started program counts as soon as it offers the service: do not repeat the
+    command before.
+    """
+    session = session_of(context)
+    answer = session.run(lambda client: _scale(client, service, launcher or service, act, scale_in, most))
+    output = session.output
+    if not output.for_people:
+        output.json(answer)
+        return
+    acts = [f"launch {launcher or service}"] * answer["launch"]
+    acts += [f"withdraw {service} of provider {provider}" for provider in answer["withdraw"]]
+    there = f"{answer['has']} provider" + ("" if answer["has"] == 1 else "s")
+    output.say(f"{service}: {there}, {answer['replicas']} by the plan of {answer['made']}")
+    for line in acts or ["nothing to do"]:
+        output.say(line if act or not acts else f"would {line}")
+
+
+async def _scale(client: Client, service: str, launcher: str, act: bool, scale_in: bool, most: int) -> dict[str, Any]:
+    """Compare a service with the plan, and ``act``; return the plan's answer with the acts."""
+    path = f"/v1/plan/{segment(service)}/replicas"
+    told = mapping(await client.get(path, {"scale_in": "true"} if scale_in else None))
+    try:
+        has, wanted = int(told["has"]), int(told["replicas"])
+    except (KeyError, TypeError, ValueError):
+        raise Failure(f"the broker does not tell the providers of {service}", Exit.UNINTELLIGIBLE) from None
+    launches, withdrawn = min(max(0, wanted - has), most), list[int]()
+    if has > wanted:
+        listed = rows(await client.get("/v1/services", {"where": f"service={service}", "sort": "load", "limit": 1_000}))
+        withdrawn = list(dict.fromkeys(int(row["provider"]) for row in listed))[: min(has - wanted, most)]
+    if act:
+        for _ in range(launches):
+            await client.post(f"{ACTIONS}launch", {"name": launcher})
+        for provider in withdrawn:
+            await client.post(f"{ACTIONS}withdraw", {"provider": provider, "name": service})
+    return {**told, "launch": launches, "withdraw": withdrawn, "dry_run": not act}
+
+
 @click.command()
 @click.argument("wire")
 @click.argument("session_key", metavar="SESSION")

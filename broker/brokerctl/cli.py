@@ -199,6 +199,7 @@ for command in (
     action_commands.drain,
     action_commands.say,
     action_commands.launch,
+    action_commands.scale,
     action_commands.reinit,
     action_commands.disconnect,
     action_commands.withdraw,
