@@ -129,7 +129,7 @@ def launch(context: click.Context, name: str) -> None:
 
 
 MOST_ACTS = 5
-"""Programs that one `scale` starts, or providers that it withdraws, without another number: a wrong plan does little."""
+"""Programs that one `scale` starts, or providers that it withdraws, by default: a limit to the harm of a wrong plan."""
 
 
 @click.command()
@@ -144,8 +144,8 @@ def scale(context: click.Context, service: str, launcher: str | None, act: bool,
     """Bring a service to the number of providers in the capacity plan: start programs of the launchers.
 
     The number is within the limits of the policy. Without --act nothing is done. Providers go only with --scale-in: the
-    service is withdrawn, so that nobody finds it there any more, and the program ends when its operator ends it. Each act
-    is in the audit log of the broker. A started program counts as soon as it offers the service: do not repeat the
+    service is withdrawn, so that nobody finds it there any more, and the program ends when its operator ends it. Each
+    act is in the audit log of the broker. A started program counts as soon as it offers the service: do not repeat the
     command before.
     """
     session = session_of(context)
