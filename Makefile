@@ -35,7 +35,7 @@ cluster:
 
 plan:
 	@sh etc/setup.sh plan
-	exec .venv/bin/python -m spark.capacity demo $(ARGS)
+	exec .venv/bin/python -m tests.spark.demo $(ARGS)
 
 define checks
 .venv/bin/ruff check .

@@ -24,7 +24,7 @@ DAY = 86_400
 def main() -> None:
     journal, records, days = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     # By name: to a type checker that is shown this folder, `spark` is the benchmark.
-    generator = import_module("spark.capacity.generator")
+    generator = import_module("tests.spark.generator")
     each = days * DAY * (1 / INTERVAL + 1 / REPORT)
     providers = max(SERVICES, round(records / each))
     services = tuple(

@@ -1,4 +1,4 @@
-"""The command: `python -m spark.capacity run|demo|what-if|generate`.
+"""The command: `python -m spark.capacity run|what-if`.
 
 Exit codes: 0 done; 1 it could not be done, with one sentence that says why; 2 wrong arguments.
 """
@@ -18,7 +18,6 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark.capacity.generator import ALL, BELIEVABLE, deliver, generate
 from spark.capacity.ingest.journal_folders import JournalError, need_journal
 from spark.capacity.last_run import same_plan
 from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
@@ -46,9 +45,6 @@ from spark.capacity.utc import utc
 
 SAID = (JournalError, NoJavaError, NoRecordsError, OutError, PolicyError, QuestionError, StoreError)
 """Errors whose text is the sentence for the user."""
-
-DEMO_DAYS = 30
-"""A month has enough weeks for a weekly season to be believed."""
 
 
 def moment(text: str) -> datetime:
@@ -107,17 +103,12 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m spark.capacity", description=__doc__.splitlines()[0])
     commands = top.add_subparsers(dest="command", required=True)
 
-    def planning(name: str, told: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=told, description=told)
-        command.add_argument(
-            "--master", help="where Spark runs: spark://HOST:7077, or local[2]; all cores of this machine"
-        )
-        command.add_argument("--memory", default=MEMORY, help=f"heap of Spark on this machine ({MEMORY})")
-        command.add_argument("--horizon", type=hours, default=HORIZON, help=f"hours to forecast ({HORIZON})")
-        command.add_argument("--policy", type=folder, help="policies, known events and exclusions: a plan.toml")
-        return command
-
-    run = planning("run", "make the tables, the plan and the report of a journal")
+    told = "make the tables, the plan and the report of a journal"
+    run = commands.add_parser("run", help=told, description=told)
+    run.add_argument("--master", help="where Spark runs: spark://HOST:7077, or local[2]; all cores of this machine")
+    run.add_argument("--memory", default=MEMORY, help=f"heap of Spark on this machine ({MEMORY})")
+    run.add_argument("--horizon", type=hours, default=HORIZON, help=f"hours to forecast ({HORIZON})")
+    run.add_argument("--policy", type=folder, help="policies, known events and exclusions: a plan.toml")
     run.add_argument(
         "--journal",
         type=place,
@@ -135,8 +126,6 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--now", type=moment, help="plan as of this time (the hour of the last record)")
     run.add_argument("--date-from", type=date.fromisoformat, help="leave older dates for a later run")
-    demo = planning("demo", "make a month of a farm that never was, and plan for it")
-    demo.add_argument("--out", type=folder, default=Path("plan"), help="the folder of the tables and the report (plan)")
     asked = commands.add_parser("what-if", help="the last plan again, with other assumptions; without Spark")
     asked.add_argument("--out", type=place, required=True, help="the --out of a run")
     asked.add_argument("--growth", type=factor, default=1.0, help="the demand is so many times as high (1.3)")
@@ -151,21 +140,17 @@ def parser() -> argparse.ArgumentParser:
     )
     asked.add_argument("--policy", type=folder, help="policies, known events and exclusions (those of the run)")
     asked.add_argument("--cost", type=factor, help="of a provider (the policy's)")
-    made = commands.add_parser("generate", help="make a journal of a farm that never was")
-    made.add_argument("--journal", type=folder, required=True, help="the folder to write it to")
-    made.add_argument("--days", type=float, default=DEMO_DAYS, help=f"days ({DEMO_DAYS})")
-    made.add_argument("--seed", type=int, default=1, help="chance begins here (1)")
-    made.add_argument("--faults", action="store_true", help="with everything that can go wrong")
     return top
 
 
-def run_jobs(arguments: argparse.Namespace, progress: Progress, *journals: Place) -> None:
+def run_jobs(arguments: argparse.Namespace, progress: Progress) -> None:
     """Run all jobs on the journals of a farm."""
+    journals: tuple[Place, ...] = tuple(arguments.journal)
     assumed = read_assumptions(arguments.policy) if arguments.policy else Assumptions()
     for journal in journals:
         need_journal(journal)
     out: Place = arguments.out
-    work: Path | None = getattr(arguments, "work", None)
+    work: Path | None = arguments.work
     for each in (out, work):
         if isinstance(each, Path):
             need_publishable(each)
@@ -177,8 +162,8 @@ def run_jobs(arguments: argparse.Namespace, progress: Progress, *journals: Place
         journals=journals,
         out=out,
         started=datetime.now(UTC),
-        now=getattr(arguments, "now", None),
-        since=getattr(arguments, "date_from", None),
+        now=arguments.now,
+        since=arguments.date_from,
         horizon=arguments.horizon,
         options=Options(assumed),
     )
@@ -233,28 +218,6 @@ def need_one_machine(out: ObjectFolder, master: str) -> None:
         raise OutError(f"{out} needs --work on a cluster: a folder that driver and workers see under the same path")
 
 
-def make_journal(journal: Path, progress: Progress, *, days: float, seed: int = 1, faults: bool = False) -> None:
-    """Make a journal of a farm that never was."""
-    with progress.job("generate") as step:
-        truth = generate(
-            journal,
-            seed=seed,
-            days=days,
-            faults=ALL if faults else BELIEVABLE,
-            told=lambda done, total: step(done / max(1, total), f"{done:,} of {total:,} hours"),
-        )
-        deliver(journal)
-        step(1.0, f"{truth.records:,} records of {days:g} days")
-
-
-def demo(arguments: argparse.Namespace, progress: Progress) -> None:
-    """Make a month of metrics once, and plan for it."""
-    journal = arguments.out / "journal"
-    if not (journal.parent / "truth.json").exists():
-        make_journal(journal, progress, days=DEMO_DAYS)
-    run_jobs(arguments, progress, journal)
-
-
 def ask(arguments: argparse.Namespace) -> None:
     """Print the last plan beside that of other assumptions."""
     with tables_of(arguments.out, what_if.needed(arguments.without)) as tables:
@@ -303,17 +266,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     progress = Progress()
     commands: dict[str, Callable[[], None]] = {
-        "run": lambda: run_jobs(arguments, progress, *arguments.journal),
-        "demo": lambda: demo(arguments, progress),
+        "run": lambda: run_jobs(arguments, progress),
         "what-if": lambda: ask(arguments),
-        "generate": lambda: make_journal(
-            arguments.journal, progress, days=arguments.days, seed=arguments.seed, faults=arguments.faults
-        ),
     }
-    return ended(commands[arguments.command], arguments.command, getattr(arguments, "out", None))
+    return ended(commands[arguments.command], arguments.command, arguments.out)
 
 
-def ended(command: Callable[[], None], name: str, out: Place | None) -> int:
+def ended(command: Callable[[], None], name: str, out: Place) -> int:
     """Run a command. Return the exit code, after an error is printed as one sentence."""
     try:
         command()

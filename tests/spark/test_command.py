@@ -8,6 +8,9 @@ import pytest
 
 from spark.capacity.__main__ import main
 from spark.capacity.progress import Progress
+from tests.spark import demo
+
+RUN = ["run", "--journal", "journal", "--out", "out"]
 
 
 def test_a_missing_journal_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +33,7 @@ def test_a_missing_java_is_one_sentence(
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["fly"], ["run"], ["demo", "--horizon", "0"], ["demo", "--target", "0.5"], ["demo", "--horizon", "x"]],
+    [[], ["fly"], ["run"], *([*RUN, *more] for more in (["--horizon", "0"], ["--target", "0.5"], ["--horizon", "x"]))],
 )
 def test_wrong_arguments_end_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -80,8 +83,8 @@ def test_a_uri_of_a_file_is_its_path(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == f"capacity: {journal} is no journal: it has no folder named segments\n"
 
 
-def test_generate_writes_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", "--journal", str(tmp_path / "journal"), "--days", "0.2"]) == 0
+def test_the_demo_makes_a_journal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--out", str(tmp_path), "--days", "0.2", "--journal-only"]) == 0
     assert list((tmp_path / "journal" / "segments").glob("*/*/*.jsonl.gz"))
     assert "records of 0.2 days" in capsys.readouterr().out
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.generator import END, Faults, Service, generate
 from spark.capacity.tables.schema import (
     BRONZE_RECORDS,
     GOLD_PLAN,
@@ -22,6 +21,7 @@ from spark.capacity.tables.schema import (
     Table,
 )
 from spark.capacity.tables.store import State, Tables
+from tests.spark.generator import END, Faults, Service, generate
 
 pytestmark = pytest.mark.long
 

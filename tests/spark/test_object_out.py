@@ -13,7 +13,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark.capacity.__main__ import main, need_one_machine, work_through
-from spark.capacity.generator import END, Service, generate
 from spark.capacity.pipeline import Settings
 from spark.capacity.progress import Progress
 from spark.capacity.tables.document import WORKED_ON
@@ -23,6 +22,7 @@ from spark.capacity.tables.snapshots import last, open_table
 from spark.capacity.tables.store import OutError, Tables
 from spark.capacity.tables.working_copy import LAKE, fill
 from tests.spark.buckets import send_folder
+from tests.spark.generator import END, Service, generate
 from tests.spark.test_kill import PATIENCE, ROOT, kill, until
 
 SERVICES = (Service("chat", providers=3, report=300.0),)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.generator import END, Faults, Service, deliver, generate
 from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
 from spark.capacity.progress import Progress
 from spark.capacity.tables.schema import (
@@ -21,6 +20,7 @@ from spark.capacity.tables.schema import (
     LOSS,
 )
 from spark.capacity.tables.store import State, Tables
+from tests.spark.generator import END, Faults, Service, deliver, generate
 
 pytestmark = pytest.mark.long
 

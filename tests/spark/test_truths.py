@@ -8,12 +8,12 @@ from statistics import fmean
 import attrs
 import pytest
 
-from spark.capacity.generator import END, Faults, Service, generate
-from spark.capacity.generator.broker_lives import HOUR, SECOND
 from spark.capacity.pipeline import Pipeline, Settings
 from spark.capacity.progress import Progress
 from spark.capacity.tables.schema import GOLD_PLAN, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H
 from spark.capacity.tables.store import Tables
+from tests.spark.generator import END, Faults, Service, generate
+from tests.spark.generator.broker_lives import HOUR, SECOND
 
 pytestmark = pytest.mark.long
 

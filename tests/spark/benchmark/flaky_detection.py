@@ -17,8 +17,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import attrs
 
-from spark.capacity.generator.broker_lives import DAY, HOUR, SECOND
-from spark.capacity.generator.truth import ProviderTruth, Truth
+from tests.spark.generator.broker_lives import DAY, HOUR, SECOND
+from tests.spark.generator.truth import ProviderTruth, Truth
 
 LONG = HOUR
 """An hour is enough of coming and going to be called that."""

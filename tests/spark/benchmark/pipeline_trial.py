@@ -27,9 +27,6 @@ import numpy as np
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from spark.capacity.generator import END, Faults, Service, Truth, deliver, generate, series
-from spark.capacity.generator.broker_lives import HOUR, SECOND
-from spark.capacity.generator.demand import FUTURE
 from spark.capacity.pipeline import Pipeline, Settings
 from spark.capacity.planning import models
 from spark.capacity.progress import Progress
@@ -38,6 +35,9 @@ from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PROVIDER_DAY, GOLD_
 from spark.capacity.tables.store import Tables
 from tests.spark.benchmark import flaky_detection
 from tests.spark.benchmark.back_test import Bounds, Step, judge, walk
+from tests.spark.generator import END, Faults, Service, Truth, deliver, generate, series
+from tests.spark.generator.broker_lives import HOUR, SECOND
+from tests.spark.generator.demand import FUTURE
 
 RATIOS = (0.02, 0.03, 0.02, 0.05, 0.02, 0.1)
 """Of beats that flaky providers miss, in turn: the least is the hardest, and is half of them."""

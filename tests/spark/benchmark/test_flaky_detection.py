@@ -4,8 +4,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from spark.capacity.generator import ProviderTruth, ServiceTruth, Truth
-from spark.capacity.generator.broker_lives import DAY, HOUR, SECOND
 from tests.spark.benchmark.flaky_detection import (
     FLAPPING,
     GOOD,
@@ -17,6 +15,8 @@ from tests.spark.benchmark.flaky_detection import (
     markdown,
     score,
 )
+from tests.spark.generator import ProviderTruth, ServiceTruth, Truth
+from tests.spark.generator.broker_lives import DAY, HOUR, SECOND
 
 START = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp()) * SECOND
 

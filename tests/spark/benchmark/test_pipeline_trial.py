@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark.capacity.generator import END
 from spark.capacity.progress import Progress
 from spark.capacity.tables.schema import GOLD_FORECAST, GOLD_PROVIDER_DAY, GOLD_SERVICE_1H
 from spark.capacity.tables.store import Tables
@@ -17,6 +16,7 @@ from tests.spark.benchmark.back_test import Walked
 from tests.spark.benchmark.flaky_detection import FLAPPING, GOOD
 from tests.spark.benchmark.pipeline_trial import RATIOS, Outcome, Scale
 from tests.spark.farm import put_dates
+from tests.spark.generator import END
 
 pytestmark = pytest.mark.long
 

@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from spark.capacity.generator.farm import Faults
+from tests.spark.generator.farm import Faults
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

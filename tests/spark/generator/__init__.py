@@ -30,14 +30,14 @@ from pathlib import Path
 import attrs
 import numpy as np
 
-from spark.capacity.generator.behaviour import add_service
-from spark.capacity.generator.broker_lives import DAY, END, SECOND, boots_of
-from spark.capacity.generator.demand import demand_of
-from spark.capacity.generator.farm import ALL, BELIEVABLE, FARM, NONE, Faults, Service
-from spark.capacity.generator.faults import add_strange
-from spark.capacity.generator.records import Stream, add_alive
-from spark.capacity.generator.segments import Told, write
-from spark.capacity.generator.truth import ProviderTruth, ServiceTruth, Truth
+from tests.spark.generator.behaviour import add_service
+from tests.spark.generator.broker_lives import DAY, END, SECOND, boots_of
+from tests.spark.generator.demand import demand_of
+from tests.spark.generator.farm import ALL, BELIEVABLE, FARM, NONE, Faults, Service
+from tests.spark.generator.faults import add_strange
+from tests.spark.generator.records import Stream, add_alive
+from tests.spark.generator.segments import Told, write
+from tests.spark.generator.truth import ProviderTruth, ServiceTruth, Truth
 
 __all__ = [
     "ALL",

@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from spark.capacity.generator.broker_lives import DAY, HOUR, Floats, Ints
-from spark.capacity.generator.farm import TARGET, Service
+from tests.spark.generator.broker_lives import DAY, HOUR, Floats, Ints
+from tests.spark.generator.farm import TARGET, Service
 
 FUTURE = 14 * 24
 """Hours after the end for which the truth knows the demand: a horizon of a week, and as much again."""

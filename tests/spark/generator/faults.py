@@ -9,10 +9,10 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from spark.capacity.generator.broker_lives import ALIVE, DAY, SECOND, Floats, Ints
-from spark.capacity.generator.farm import Faults
-from spark.capacity.generator.records import Stream
-from spark.capacity.generator.truth import Loss
+from tests.spark.generator.broker_lives import ALIVE, DAY, SECOND, Floats, Ints
+from tests.spark.generator.farm import Faults
+from tests.spark.generator.records import Stream
+from tests.spark.generator.truth import Loss
 
 # Reasons why a line cannot be taken.
 VERSION = "version"

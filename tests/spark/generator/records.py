@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from spark.capacity.generator.broker_lives import ALIVE, SECOND, Boot, Floats, Ints
-from spark.capacity.generator.farm import Service
+from tests.spark.generator.broker_lives import ALIVE, SECOND, Boot, Floats, Ints
+from tests.spark.generator.farm import Service
 
 
 class Requests(NamedTuple):

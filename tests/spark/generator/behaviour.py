@@ -22,11 +22,11 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from spark.capacity.generator.broker_lives import DAY, HOUR, RETURN, SECOND, Boot, Floats, Ints
-from spark.capacity.generator.demand import demand_of
-from spark.capacity.generator.farm import TARGET, Service
-from spark.capacity.generator.records import Stream, agreed, load_template, members_of
-from spark.capacity.generator.truth import ProviderTruth, ServiceTruth
+from tests.spark.generator.broker_lives import DAY, HOUR, RETURN, SECOND, Boot, Floats, Ints
+from tests.spark.generator.demand import demand_of
+from tests.spark.generator.farm import TARGET, Service
+from tests.spark.generator.records import Stream, agreed, load_template, members_of
+from tests.spark.generator.truth import ProviderTruth, ServiceTruth
 
 MISSED = 3
 """Intervals of silence after which a provider is expired."""

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark.capacity.generator import ALL, END, FARM, NONE, Faults, Service, Truth, deliver, generate, series
-from spark.capacity.generator.behaviour import MISSED
-from spark.capacity.generator.broker_lives import DAY, HOUR, RETURN, SECOND
-from spark.capacity.generator.farm import TARGET
-from spark.capacity.generator.faults import DATE, EVENT, JSON, TORN, TRUNCATED, UNWRITTEN, VERSION
-from spark.capacity.generator.segments import COPY
+from tests.spark.generator import ALL, END, FARM, NONE, Faults, Service, Truth, deliver, generate, series
+from tests.spark.generator.behaviour import MISSED
+from tests.spark.generator.broker_lives import DAY, HOUR, RETURN, SECOND
+from tests.spark.generator.farm import TARGET
+from tests.spark.generator.faults import DATE, EVENT, JSON, TORN, TRUNCATED, UNWRITTEN, VERSION
+from tests.spark.generator.segments import COPY
 
 Record = dict[str, Any]
 Key = tuple[str, str, int]

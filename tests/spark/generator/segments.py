@@ -16,11 +16,11 @@ from typing import Any
 import attrs
 import numpy as np
 
-from spark.capacity.generator.broker_lives import HOUR, SECOND, Boot, Floats, Ints
-from spark.capacity.generator.farm import Faults
-from spark.capacity.generator.faults import TORN, TRUNCATED, Numbered, number
-from spark.capacity.generator.records import NO_REQUESTS, Stream
-from spark.capacity.generator.truth import Bad, Loss
+from tests.spark.generator.broker_lives import HOUR, SECOND, Boot, Floats, Ints
+from tests.spark.generator.farm import Faults
+from tests.spark.generator.faults import TORN, TRUNCATED, Numbered, number
+from tests.spark.generator.records import NO_REQUESTS, Stream
+from tests.spark.generator.truth import Bad, Loss
 
 LEVEL = 1
 """Compression level of gzip: 1 is thrice as fast as the broker's 6, and readers cannot tell."""
