@@ -172,14 +172,6 @@ def test_a_program_that_stays(programs: Programs, name: str) -> None:
         assert re.sub(r"provider \d+", "provider 1", shown) == SHOWN[name]
 
 
-def test_the_plain_worker_of_mtl(programs: Programs) -> None:
-    put = (programs.folder / "put.py").read_text().replace('"jobs"', '"plain"')
-    (programs.folder / "put_plain.py").write_text(put)
-    programs.output("put_plain.py", "cat.png")
-    with programs.running("mtl.py") as worker:
-        assert worker.lines(1) == SHOWN["mtl.py"]
-
-
 def test_several_brokers() -> None:
     functions: dict[str, Any] = {}
     [text] = [each for each in snippets() if "with_a_list" in each]
