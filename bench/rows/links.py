@@ -75,12 +75,12 @@ def connect_links(name: str, port: int, receiver: Any) -> Any:
     from broker.core.event_counters import Counters
     from broker.core.liveness import Leases
     from broker.core.place_table import Pool
-    from broker.net.rate_limits import Complaints
+    from broker.net.rate_limits import RefusalLog
     from broker.net.scheduler import Scheduler
 
     reactor = own_reactor()
     leases = Leases(reactor)
-    context = LinkContext(Pool(100), Scheduler(reactor, leases.look), Complaints(Counters(), reactor), reactor, leases)
+    context = LinkContext(Pool(100), Scheduler(reactor, leases.look), RefusalLog(Counters(), reactor), reactor, leases)
     links = Links(LinkSettings(endpoint.parse_zmq(f"tcp://127.0.0.1:{port}"), SECRETS[name]), context)
     links.serve("bench", receiver)
     links.bind()

@@ -258,7 +258,7 @@ EVERY_ENTRY = RegistryReading()
 # Access without a users file: the anonymous user may do everything.
 
 
-class Everyone:
+class AnonymousAccess:
     """Implementation of `broker.access.principal.Access` without users: all credentials are refused."""
 
     users = False

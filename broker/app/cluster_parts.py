@@ -95,7 +95,7 @@ class Membership:
         )
         self._links = Links(
             LinkSettings(zmq_endpoint.parse_zmq(config.link), kept_key(os.path.join(state, KEY_FILE)).secret),
-            LinkContext(Pool(LINK_ROOM), core.scheduler, core.complaints, reactor, core.leases),
+            LinkContext(Pool(LINK_ROOM), core.scheduler, core.refusal_log, reactor, core.leases),
         )
         self.listens = self._links.bind()
         """The address of the listener of links."""

@@ -62,13 +62,13 @@ class ConsoleListener:
             self._converse,
             LIMITS,
             core.scheduler,
-            core.complaints,
+            core.refusal_log,
             reactor,
             half_close=endpoint.kind != "tls",
             pool=pool,
             guarded=False,  # The console's decoder detects HTTP requests itself, among telnet commands.
         )
-        self._listener = StreamListener(reactor, endpoint, self._lines, self._lines, core.scheduler, core.complaints)
+        self._listener = StreamListener(reactor, endpoint, self._lines, self._lines, core.scheduler, core.refusal_log)
         self.where = endpoint.where
 
     def bind(self) -> str:
@@ -77,7 +77,7 @@ class ConsoleListener:
         self.log.info("console on {where}", where=where)
         return where
 
-    def places(self) -> list[dict[str, object]]:
+    def listener_rows(self) -> list[dict[str, object]]:
         """Return the listener as operators see it, if it is open."""
         return listener_row("console", "console", self._listener)
 

@@ -21,7 +21,7 @@ from broker.access.login_gate import KNOWN_LOGINS as KNOWN
 from broker.access.login_gate import KnownLogins, RequestLimits
 from broker.access.logins import Logins
 from broker.access.passwords import CHECKS
-from broker.access.rights import Everyone
+from broker.access.rights import AnonymousAccess
 from broker.access.users_access import UsersAccess
 from broker.blocking import blocking
 from broker.config import checks_settings, daemon_settings
@@ -46,7 +46,7 @@ from broker.export.journal_feed import FullLoads, JournalFeed
 from broker.export.journal_records import boot_name
 from broker.export.segments import OWN_DIRECTORIES, JournalLimits, Segments
 from broker.net.child_processes import Programs
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.operate.audit import FILE, AuditLog
 from broker.wall_clock import wall
@@ -78,7 +78,7 @@ class Core:
     topics: Topics
     leases: Leases
     scheduler: Scheduler
-    complaints: Complaints
+    refusal_log: RefusalLog
     in_thread: InThread
     damages: Damages
     members: IMembers = SINGLE
@@ -161,7 +161,7 @@ def build(
         topics=topics,
         leases=leases,
         scheduler=scheduler,
-        complaints=Complaints(counters, reactor),
+        refusal_log=RefusalLog(counters, reactor),
         in_thread=in_thread,
         damages=damages,
     )
@@ -284,7 +284,7 @@ _log = Logger()
 class OpenAccess:
     """The access while the daemon runs."""
 
-    access: Everyone | UsersAccess
+    access: AnonymousAccess | UsersAccess
     logins: Logins
     audit: AuditLog
     threads: Worker
@@ -323,7 +323,7 @@ def open_access(
     requests = RequestLimits(Rates(reactor.seconds), Rates(reactor.seconds))
     requests.use(config.requests_per_address, config.requests_per_user, config.requests_burst)
     logins = Logins.open(reactor.seconds, threads.run, requests)
-    access: Everyone | UsersAccess = Everyone()
+    access: AnonymousAccess | UsersAccess = AnonymousAccess()
     if config.file is not None:
         access = UsersAccess(config.file, reactor, read, logins, counters.count)
         if opens(access.directory):

@@ -132,7 +132,7 @@ class Daemon(TwistedService):
         )
         self.readiness = Readiness()
         self.readiness.add(self._troubles)
-        self.readiness.add_degrading(lambda: readiness.crowded(self._places()))
+        self.readiness.add_degrading(lambda: readiness.crowded(self._listener_rows()))
         self.membership: Membership | None = None
         self._documentation = COUNTERS
         self._expiries = CertificateWatch(self._certificates, reactor)
@@ -380,7 +380,7 @@ class Daemon(TwistedService):
         )
         yield from readiness.written("users file", "; ".join(self._access.access.problems))
         yield from readiness.draining(self.draining.state)
-        yield from readiness.refusing(self._places())
+        yield from readiness.refusing(self._listener_rows())
 
     def _unwritten(self) -> Iterator[NotReady]:
         """Yield the stores that cannot be written."""
@@ -392,9 +392,9 @@ class Daemon(TwistedService):
 
     def _full(self) -> Iterator[NotReady]:
         """Yield the listeners without a free place."""
-        places = list(self._places())
-        yield from readiness.refusing(places)
-        yield from readiness.crowded(places)
+        rows = list(self._listener_rows())
+        yield from readiness.refusing(rows)
+        yield from readiness.crowded(rows)
 
     def _certificates(self) -> list[Certificates]:
         """Return the certificates of all open listeners."""
@@ -472,7 +472,7 @@ class Daemon(TwistedService):
             outgoing=self.checks.outgoing,
             silence=self.checks.silence,
             scheduler=core.scheduler,
-            complaints=core.complaints,
+            refusal_log=core.refusal_log,
             clock=self._reactor,
             in_thread=core.in_thread,
             pool=self._pool,
@@ -562,12 +562,12 @@ class Daemon(TwistedService):
         )
 
     def _status(self) -> dict[str, object]:
-        return status(self.core, self.journal, self.plan, self._started, self._reactor.seconds(), self._places())
+        return status(self.core, self.journal, self.plan, self._started, self._reactor.seconds(), self._listener_rows())
 
-    def _places(self) -> Iterator[Mapping[str, object]]:
-        yield from self.wires.places()
+    def _listener_rows(self) -> Iterator[Mapping[str, object]]:
+        yield from self.wires.listener_rows()
         if self.console is not None:
-            yield from self.console.places()
+            yield from self.console.listener_rows()
         for missing in self.retries.states():
             if not missing.ready:
                 yield {"name": missing.name, "address": missing.where, "ready": False, "reason": missing.reason}
@@ -576,7 +576,7 @@ class Daemon(TwistedService):
         """Return the addresses of all listeners, collected again after `_offer_own` only: each check of a service, and
         each probe, asks for them."""
         if not self._own:
-            self._own = [str(place["address"]) for place in self._places()]
+            self._own = [str(row["address"]) for row in self._listener_rows()]
             if self.membership is not None:
                 self._own.append(self.membership.listens)
         return self._own

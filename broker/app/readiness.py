@@ -47,18 +47,18 @@ def listeners(states: Callable[[], Iterable[Listening]]) -> Iterator[NotReady]:
             yield NotReady(f"listener {each.name}", each.reason)
 
 
-def refusing(places: Iterable[Mapping[str, object]]) -> Iterator[NotReady]:
-    """Yield the listeners that refuse new peers, since no peer gives way. ``places`` are rows of `OpenWire.places`."""
-    return _full(places, refuses=True)
+def refusing(rows: Iterable[Mapping[str, object]]) -> Iterator[NotReady]:
+    """Yield the listeners that refuse new peers, since no peer gives way. ``rows`` are `OpenWire.listener_rows`."""
+    return _full(rows, refuses=True)
 
 
-def crowded(places: Iterable[Mapping[str, object]]) -> Iterator[NotReady]:
+def crowded(rows: Iterable[Mapping[str, object]]) -> Iterator[NotReady]:
     """Yield the listeners whose idle peers give way to new ones. These are served: it is no obstacle."""
-    return _full(places, refuses=False)
+    return _full(rows, refuses=False)
 
 
-def _full(places: Iterable[Mapping[str, object]], refuses: bool) -> Iterator[NotReady]:
-    for each in places:
+def _full(rows: Iterable[Mapping[str, object]], refuses: bool) -> Iterator[NotReady]:
+    for each in rows:
         if "trouble" in each and each["refuses"] is refuses:
             name = " ".join(dict.fromkeys(str(each[key]) for key in ("wire", "name") if each.get(key)))
             yield NotReady(f"listener {name}", f"it is full: {each['trouble']}")

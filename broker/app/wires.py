@@ -104,10 +104,10 @@ class RunningWires:
         wire = self._open.get(provider.wire)
         return None if wire is None else wire.left(provider.id)
 
-    def places(self) -> Iterator[Mapping[str, object]]:
+    def listener_rows(self) -> Iterator[Mapping[str, object]]:
         """Yield the open listeners as operators see them."""
         for wire in self._open.values():
-            yield from wire.places()
+            yield from wire.listener_rows()
 
     def services(self) -> Iterator[Service]:
         """Yield the open listeners as services of the broker itself."""

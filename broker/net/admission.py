@@ -26,7 +26,7 @@ from broker.core.place_table import PlaceTable, Pool
 from broker.net.connection import StreamConnection
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.proxies import is_proxied
-from broker.net.rate_limits import Complaints, Deadlines
+from broker.net.rate_limits import Deadlines, RefusalLog
 from broker.net.scheduled_input import Direction
 from broker.net.scheduler import Scheduler
 
@@ -63,7 +63,7 @@ class ConnectionFactory(Factory):
         wire: str,
         limits: ConnectionLimits,
         turns: Scheduler,
-        complaints: Complaints,
+        refusal_log: RefusalLog,
         clock: IReactorTime,
         half_close: bool = True,
         pool: Pool | None = None,
@@ -71,7 +71,7 @@ class ConnectionFactory(Factory):
         self.wire = wire
         self.limits = limits
         self.turns = turns
-        self.complaints = complaints
+        self.refusal_log = refusal_log
         self.clock = clock
         self.half_close = half_close
         self.connections: set[StreamConnection] = set()
@@ -135,7 +135,7 @@ class ConnectionFactory(Factory):
         if not table.full:
             return None
         refusal = table.make_room(network)
-        self.complaints.count(f"{self.wire}_accept", "displaced" if refusal is None else "refused")
+        self.refusal_log.count(f"{self.wire}_accept", "displaced" if refusal is None else "refused")
         return refusal
 
     def accept(self, addr: IAddress | None, turned_away: Refusal | None) -> StreamConnection:

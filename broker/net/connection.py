@@ -380,7 +380,7 @@ class StreamConnection(ConnectionOutput, Protocol):
 
     def refused(self, refusal: Refusal) -> bool:
         """Count and log a refusal. Returns False if the rate limit for refusals is exceeded."""
-        self.factory.complaints.add(self.factory.wire, self.host, refusal, self)
+        self.factory.refusal_log.add(self.factory.wire, self.host, refusal, self)
         now = self.factory.clock.seconds()
         if self._refusals is None:
             self._refusals = Bucket(REFUSALS_AT_ONCE, now)
@@ -451,7 +451,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         """Disconnect the peer, since it does not read."""
         if self.life is LOST:
             return
-        self.factory.complaints.add(self.factory.wire, self.host, refusal, self)
+        self.factory.refusal_log.add(self.factory.wire, self.host, refusal, self)
         self.factory.memory.drop(self, Share.OUTPUT)
         self.life = self.life.on_abort
         self.quantum = self.quantum.on_stop

@@ -25,7 +25,7 @@ from broker.net.connection_limits import ConnectionLimits
 from broker.net.connection_states import OPENING
 from broker.net.http_guard import Opening, opening
 from broker.net.peer_interfaces import MessageReader, PeerSession
-from broker.net.rate_limits import MAX_SHOWN, Complaints
+from broker.net.rate_limits import MAX_SHOWN, RefusalLog
 from broker.net.scheduler import Scheduler
 
 MAX_OPENING = 8_192
@@ -108,7 +108,7 @@ class LineProtocol(StreamConnection):
             shown = text[:MAX_SHOWN]
             self.log.info("debug from {label} at {address}: {text}", label=label, address=self.address, text=shown)
         else:
-            self.factory.complaints.count(f"{self.factory.wire}_debug", "not-logged")
+            self.factory.refusal_log.count(f"{self.factory.wire}_debug", "not-logged")
 
 
 class LineFactory(ConnectionFactory):
@@ -124,14 +124,14 @@ class LineFactory(ConnectionFactory):
         converse: Callable[[LineProtocol], tuple[MessageReader, PeerSession]],
         limits: ConnectionLimits,
         turns: Scheduler,
-        complaints: Complaints,
+        refusal_log: RefusalLog,
         clock: IReactorTime,
         half_close: bool = True,
         guarded: bool = True,
         pool: Pool | None = None,
         forwards: bool = False,
     ) -> None:
-        super().__init__(wire, limits, turns, complaints, clock, half_close, pool)
+        super().__init__(wire, limits, turns, refusal_log, clock, half_close, pool)
         self.converse = converse
         self.forwards = forwards
         self.guarded = guarded

@@ -43,7 +43,7 @@ from broker.net.admission import ConnectionFactory
 from broker.net.epoll_streams import dispatch
 from broker.net.line_protocol import LineFactory
 from broker.net.proxies import ProxyFactory, TrustedProxies
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.net.silent_hosts import end_with_host
 from broker.net.tls import Certificates, TlsFactory
@@ -190,7 +190,7 @@ def _tune(port: Any) -> None:
     end_with_host(listening)
 
 
-class Carrier(Protocol):
+class PortFactory(Protocol):
     """A connection factory with the operations of a listener."""
 
     @property
@@ -214,10 +214,10 @@ class StreamListener:
 
     reactor: Any
     endpoint: Endpoint
-    carrier: Carrier
+    port_factory: PortFactory
     lines: LineFactory
     turns: Scheduler
-    complaints: Complaints
+    refusal_log: RefusalLog
     protocol: str = "tcp"
     port: IListeningPort | None = None
     certificates: Certificates | None = None
@@ -230,9 +230,9 @@ class StreamListener:
                 self.certificates = Certificates(files)
         except ValueError as error:
             raise CannotListen(str(error)) from None
-        factory: Any = self.carrier
+        factory: Any = self.port_factory
         if self.certificates is not None:
-            factory = TlsFactory(factory, self.certificates, self.turns, self.complaints)
+            factory = TlsFactory(factory, self.certificates, self.turns, self.refusal_log)
         self.port = listen(self.reactor, self.endpoint, factory, self.turns.proxies)
         return bound(self.port)
 
@@ -394,7 +394,7 @@ def _cannot(state: Listening) -> CannotListen:
     return CannotListen(f"{state.name}: {state.reason}")
 
 
-# Rows of `broker.wires.interface.OpenWire.places`: the open listeners as operators see them.
+# Rows of `broker.wires.interface.OpenWire.listener_rows`: the open listeners as operators see them.
 
 
 def occupancy(factory: ConnectionFactory, *more: PlaceTable) -> dict[str, object]:
@@ -415,5 +415,5 @@ def listener_row(wire: str, name: str, listener: StreamListener) -> list[dict[st
     """Return the row of a stream listener, or no row if it is closed."""
     if listener.port is None:
         return []
-    row = occupancy(listener.lines, listener.carrier.table)
+    row = occupancy(listener.lines, listener.port_factory.table)
     return [{"wire": wire, "name": name, "address": bound(listener.port), **row}]

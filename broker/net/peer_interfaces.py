@@ -236,7 +236,7 @@ class NumberingRouter(Router, Protocol):
         """
 
 
-class Complaints(Protocol):
+class RefusalLog(Protocol):
     """Counters, and a bounded log of refusals."""
 
     def count(self, name: str, reason: str, by: int = 1) -> None:
@@ -258,11 +258,11 @@ REQ = "REQ"
 Envelope = tuple[bytes, ...]
 """The frames of an envelope, the last of which is empty."""
 
-TOO_LONG = f"the envelope has more than {MAX_HOPS} routing frames or {MAX_ENVELOPE} bytes"
+ENVELOPE_TOO_LONG = f"the envelope has more than {MAX_HOPS} routing frames or {MAX_ENVELOPE} bytes"
 """The text of a refusal."""
 
 
-def size(frames: Sequence[bytes]) -> int | None:
+def envelope_size(frames: Sequence[bytes]) -> int | None:
     """Return the number of frames of the envelope, the empty one included: 0 if there is no empty frame, None if the
     envelope is longer than permitted."""
     for at in range(min(len(frames), MAX_HOPS + 1)):
@@ -271,11 +271,11 @@ def size(frames: Sequence[bytes]) -> int | None:
     return 0 if len(frames) <= MAX_HOPS else None
 
 
-def route(envelope: Envelope, socket_type: str) -> Envelope:
+def route_of(envelope: Envelope, socket_type: str) -> Envelope:
     """Return the routing frames that identify a client of the connection of such a socket; none for its own peer."""
     return () if socket_type == REQ else envelope[:-1]
 
 
-def joined(routing: Envelope) -> bytes:
+def envelope_key(routing: Envelope) -> bytes:
     """Return routing frames as one key: each with its length, or "ab", "c" and "a", "bc" would be one."""
     return b"".join([len(part).to_bytes(4) + part for part in routing])

@@ -34,7 +34,7 @@ from twisted.python.failure import Failure
 from broker.core.memory_budget import SHORT
 from broker.net.epoll_streams import send_now
 from broker.net.outgoing_addresses import Outgoing
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduled_input import Scheduled
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.frames import FrameLimits, ZmtpError
@@ -230,7 +230,7 @@ class Probes:
         reactor: IReactorTCP,
         clock: IReactorTime,
         turns: Scheduler,
-        complaints: Complaints,
+        refusal_log: RefusalLog,
         outgoing: Outgoing,
         wire: str,
     ) -> None:
@@ -238,7 +238,7 @@ class Probes:
         self._outgoing = outgoing
         self._clock = clock
         self.turns = turns
-        self.complaints = complaints
+        self.refusal_log = refusal_log
         self.wire = wire
         self._waiting: OrderedDict[_Question, None] = OrderedDict()
         self._open: set[_Question] = set()

@@ -247,7 +247,7 @@ class _Undecided(Protocol):
         factory = self._proxy.wrappedFactory
         factory = getattr(factory, "wrappedFactory", factory)  # that of TLS counts for the protocol within
         host = plain(getattr(self._address, "host", ""))
-        factory.complaints.add(factory.wire, host, Refusal(Reason.SYNTAX, f"a PROXY header is wrong: {text}"))
+        factory.refusal_log.add(factory.wire, host, Refusal(Reason.SYNTAX, f"a PROXY header is wrong: {text}"))
         self.transport.abortConnection()
 
 

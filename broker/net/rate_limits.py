@@ -37,7 +37,7 @@ class Conversing(Protocol):
         """The id."""
 
 
-class Complaints:
+class RefusalLog:
     """Refusal counters, and a rate-limited log of refusals.
 
     At most one line a minute is logged for each wire, address and reason, and at most `LINES` for each wire and reason.

@@ -70,7 +70,7 @@ SLICE = 512
 
 class Scheduled:
     """Scheduled input of one connection. The concrete class provides ``host`` and ``abort``; its ``factory`` has
-    ``turns``, ``complaints`` and ``wire``."""
+    ``turns``, ``refusal_log`` and ``wire``."""
 
     factory: Any
     host: str
@@ -133,7 +133,7 @@ class Scheduled:
 
     def failed(self) -> None:
         """Log the current exception of a step, within the rate limit."""
-        self.factory.complaints.failed(self.factory.wire, self.host, self)
+        self.factory.refusal_log.failed(self.factory.wire, self.host, self)
 
     def done(self) -> None:
         """Hook: all input was handled, and the transport is read from again."""

@@ -30,7 +30,7 @@ from broker.blocking import blocking
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import Share
 from broker.net.epoll_streams import push
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler
 
@@ -208,7 +208,7 @@ class TlsConnection(Scheduled, BufferingTLSTransport):
 
     def evict(self, refusal: Refusal) -> None:
         """Close at once: see `MemoryBudget`. A peer in its handshake understands no refusal."""
-        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        self.factory.refusal_log.add(self.factory.wire, self.host, refusal)
         self.abort()
 
     def _tlsShutdownFinished(self, reason: Failure | None) -> None:
@@ -275,10 +275,10 @@ class TlsFactory(TLSMemoryBIOFactory):
     protocol = TlsConnection
     wire = "tls"
 
-    def __init__(self, factory: Factory, certificates: Certificates, turns: Scheduler, complaints: Complaints) -> None:
+    def __init__(self, factory: Factory, certificates: Certificates, turns: Scheduler, refusal_log: RefusalLog) -> None:
         super().__init__(certificates, isClient=False, wrappedFactory=factory)
         self.turns = turns
-        self.complaints = complaints
+        self.refusal_log = refusal_log
         self._certificates = certificates
         certificates.changed.append(self._review)
 
@@ -287,5 +287,5 @@ class TlsFactory(TLSMemoryBIOFactory):
         for connection in list(self.protocols):
             if self._certificates.is_revoked(connection):
                 refusal = Refusal(Reason.REVOKED, "the client certificate of this connection was revoked")
-                self.complaints.add(self.wire, connection.host, refusal)
+                self.refusal_log.add(self.wire, connection.host, refusal)
                 connection.abort()

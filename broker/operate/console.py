@@ -26,7 +26,7 @@ from twisted.internet.defer import Deferred
 
 from broker.access.login_gate import RequestLimits, unlimited
 from broker.access.principal import Access, Act, Audit, NoAudit, Principal, Rejected, audited
-from broker.access.rights import Everyone, RegistryReading
+from broker.access.rights import AnonymousAccess, RegistryReading
 from broker.core.control import Drain, IOperations, LevelName, LogLevels, ReloadResult, Trace
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.peer_interfaces import Peer
@@ -262,7 +262,7 @@ class ConsoleSession:
     ) -> None:
         self._peer = peer
         self._shown = shown
-        self._access: Access = Everyone() if access is None else access
+        self._access: Access = AnonymousAccess() if access is None else access
         self._requests = unlimited() if requests is None else requests
         self.principal = Principal(address=peer.address)
         """The operator; the anonymous user before the login."""

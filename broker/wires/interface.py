@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from broker.core.place_table import Pool
     from broker.net.admission import ConnectionFactory
     from broker.net.outgoing_addresses import Outgoing
-    from broker.net.rate_limits import Complaints
+    from broker.net.rate_limits import RefusalLog
     from broker.net.scheduler import Scheduler
     from broker.net.tls import Certificates
     from broker.net.udp import UdpSocket
@@ -61,7 +61,7 @@ class WireContext:
     - ``state``: the state directory; ``known``: the store's snapshot from before this start.
     - ``registry``, ``topics``, ``leases``, ``launchers``: the core.
     - ``recorder``: stores sessions that outlast a restart.
-    - ``scheduler``, ``complaints``: fair scheduling of input; refusal counters and rate-limited refusal log.
+    - ``scheduler``, ``refusal_log``: fair scheduling of input; refusal counters and rate-limited refusal log.
     - ``clock``: the reactor, for time and sockets. ``in_thread``: calls a function in the thread of the disk.
     - ``pool``: the descriptors for the connections of all listeners.
     - ``checks``: the schedule of health checks, for servers that are not in the registry. ``outgoing``: the rule on
@@ -89,7 +89,7 @@ class WireContext:
     launchers: ILaunchers
     recorder: Any
     scheduler: Scheduler
-    complaints: Complaints
+    refusal_log: RefusalLog
     clock: Any
     in_thread: Callable[..., Deferred[Any]]
     pool: Pool
@@ -119,7 +119,7 @@ class OpenWire(Protocol):
         Raises `broker.net.listeners.CannotListen` with none of its sockets open; the call may be repeated.
         """
 
-    def places(self) -> Iterable[Mapping[str, object]]:
+    def listener_rows(self) -> Iterable[Mapping[str, object]]:
         """Return the open listeners for operators: wire, name, address, connections, full."""
 
     def services(self) -> Iterable[Service]:

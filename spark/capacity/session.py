@@ -8,7 +8,7 @@ Rules:
 - The output of Java goes to a file (`store.LOG`), in which the reason stands where Spark does not start.
 - Another Spark of the machine has no part in it: SPARK_HOME is that of the package, and on one machine the workers run
   this very Python, whatever the environment names.
-- Without a usable Java there is one sentence, and no page of Java's and Python's complaints.
+- Without a usable Java there is one sentence, and no page of Java's and Python's refusal_log.
 """
 
 import codecs

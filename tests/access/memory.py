@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from broker.access.passwords import MIN_ITERATIONS, PasswordVerifier
 from broker.access.principal import Method, Principal
-from broker.access.rights import Everyone, Grants, Right, grants_of
+from broker.access.rights import AnonymousAccess, Grants, Right, grants_of
 from broker.core.errors import Reason, Refusal
 
 ALL_USERS = (Right(("*",), ("*",)),)
@@ -18,7 +18,7 @@ _grants = lru_cache(maxsize=None)(grants_of)
 """All sessions of a user share their grants, as with the users file."""
 
 
-class MemoryAccess(Everyone):
+class MemoryAccess(AnonymousAccess):
     """`broker.access.principal.Access` with these verifiers and tokens of users, and rights."""
 
     users = True

@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from broker.access.principal import NoAudit
-from broker.access.rights import Everyone
+from broker.access.rights import AnonymousAccess
 from broker.app.api import OperatorsApi, Sources
 from broker.app.core_parts import build
 from broker.core.event_counters import Counters
@@ -37,7 +37,7 @@ def test_loads_are_sampled_and_lags_measured_from_the_start_to_the_stop(tmp_path
         degraded=lambda: [],
         control=nothing,
         plan=PlanFile(None, clock, core.in_thread, nothing),
-        access=Everyone(),
+        access=AnonymousAccess(),
         audit=NoAudit(),
         lag=lag,
         endpoints=lambda: [],

@@ -16,7 +16,7 @@ SOURCES = sorted(path for path in BROKER.rglob("*.py") if path.parent.name != "c
 """All modules but those of the configuration, whose keys look like counters."""
 
 NAMES = "mc0|dbp|mtl|elko|director|journal|registry"
-LITERAL = re.compile(rf'complaints\.count\("([a-z0-9_]+)"|"((?:{NAMES})[a-z0-9_]*\.[a-z_-]+)":')
+LITERAL = re.compile(rf'refusal_log\.count\("([a-z0-9_]+)"|"((?:{NAMES})[a-z0-9_]*\.[a-z_-]+)":')
 """A counter in the source: counted by name, or given by a method ``counts``."""
 
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from broker.core.liveness import SLACK
-from broker.net.peer_interfaces import size
+from broker.net.peer_interfaces import envelope_size
 from broker.wires.common.registry_topics import TopicRights, rights_of
 from broker.wires.mc0.codec import mc0_messages as wire
 from broker.wires.mc0.sessions.conversation import CONNECTOR
@@ -220,7 +220,10 @@ class Conversations(RuleBasedStateMachine):
     # rules
 
     # Clients behind proxies are peers of their own: tests/wires/common/test_routes.py.
-    @rule(number=peers, frames=frame_lists.filter(lambda frames: not frames or not frames[0] or size(frames) == 0))
+    @rule(
+        number=peers,
+        frames=frame_lists.filter(lambda frames: not frames or not frames[0] or envelope_size(frames) == 0),
+    )
     def say_anything(self, number: int, frames: list[bytes]) -> None:
         self.say(self.models[number], frames)
 

@@ -17,7 +17,7 @@ import pamqp.decode
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.net.peer_interfaces import size
+from broker.net.peer_interfaces import envelope_size
 from broker.wires.mtl.codec import control_messages, data_messages
 from broker.wires.mtl.codec.control_messages import (
     AuthorizeRequest,
@@ -566,7 +566,7 @@ routing = st.lists(st.one_of(st.just(b""), st.just(b""), st.binary(max_size=5), 
 @example([b"x"] * 17 + [b"", b"", b""])
 def test_frames_are_a_request_or_dropped(frames: list[bytes]) -> None:
     try:
-        request = split_request(frames, size(frames))
+        request = split_request(frames, envelope_size(frames))
     except IllFormed:
         at = frames.index(b"") if b"" in frames else None
         assert at is None or at > 16 or len(frames) != at + 3 or sum(map(len, frames[:at])) > 1_024

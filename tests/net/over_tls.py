@@ -1,4 +1,4 @@
-"""A factory over TLS, with a scheduler and complaints of its own."""
+"""A factory over TLS, with a scheduler and refusal_log of its own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from twisted.internet.protocol import Factory
 
 from broker.core.event_counters import Counters
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.net.tls import Certificates, TlsFactory
 
 
 def over_tls(reactor: Any, factory: Factory, certificates: Certificates) -> Any:
     """The same factory, spoken to over TLS."""
-    return TlsFactory(factory, certificates, Scheduler(reactor), Complaints(Counters(), reactor))
+    return TlsFactory(factory, certificates, Scheduler(reactor), RefusalLog(Counters(), reactor))

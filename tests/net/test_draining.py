@@ -12,7 +12,7 @@ from twisted.internet.testing import StringTransport
 from broker.core.event_counters import Counters
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker_messages import VOCABULARY
@@ -31,14 +31,14 @@ class Listener:
         self.farm = ElkoFarm()
         self.counters = Counters()
         turns = Scheduler(self.clock)
-        complaints = Complaints(self.counters, self.clock)
+        refusal_log = RefusalLog(self.counters, self.clock)
         access = AccessControl(Policy())
         self.factory = LineFactory(
             "elko",
             lambda peer: (BlockReader(VOCABULARY), BrokerSession(self.farm.wiring, access, peer)),
             ConnectionLimits(),
             turns,
-            complaints,
+            refusal_log,
             self.clock,
             half_close=False,
         )

@@ -26,7 +26,7 @@ from broker.core.errors import Refusal
 from broker.core.event_counters import Counters
 from broker.net.outgoing_addresses import Outgoing
 from broker.net.probes import AT_ONCE, LIMITS, MAX_ANSWER, MOST, RETRY, Probes
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduler import Scheduler
 from tests.net.process import descriptors
 from tests.net.pyzmq_peers import Peer, PlainRouter
@@ -54,7 +54,7 @@ MOST_IN_KERNEL = 32 * 1024 * 1024
 def make(clock: Any) -> Probes:
     """Probes in the time of that clock."""
     outgoing = Outgoing(Checks().networks, list, lambda kind: None)
-    return Probes(reactor, clock, Scheduler(reactor), Complaints(Counters(), reactor), outgoing, "test")
+    return Probes(reactor, clock, Scheduler(reactor), RefusalLog(Counters(), reactor), outgoing, "test")
 
 
 class Probing(TestCase):

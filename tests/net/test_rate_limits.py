@@ -11,13 +11,13 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from broker.core.errors import Reason, Refusal
 from broker.core.event_counters import Counters
 from broker.core.limits import LINE_EVERY
-from broker.net.rate_limits import LINES, MAX_SHOWN, Complaints, Deadlines
+from broker.net.rate_limits import LINES, MAX_SHOWN, Deadlines, RefusalLog
 
 SYNTAX = Refusal(Reason.SYNTAX, "no message")
 LIMIT = Refusal(Reason.LIMIT, "too much")
 
 
-# complaints
+# refusal_log
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def counters() -> Counters:
 
 
 @pytest.fixture
-def complaints(counters: Counters, clock: Clock) -> Complaints:
-    return Complaints(counters, clock)
+def refusal_log(counters: Counters, clock: Clock) -> RefusalLog:
+    return RefusalLog(counters, clock)
 
 
 def logged(what: Callable[[], object]) -> list[dict[str, object]]:
@@ -41,10 +41,10 @@ def logged(what: Callable[[], object]) -> list[dict[str, object]]:
     return list(events)
 
 
-def test_all_are_counted_and_one_a_minute_is_logged(complaints: Complaints, counters: Counters, clock: Clock) -> None:
+def test_all_are_counted_and_one_a_minute_is_logged(refusal_log: RefusalLog, counters: Counters, clock: Clock) -> None:
     def complain() -> None:
         for _ in range(50):
-            complaints.add("elko", "192.0.2.1", SYNTAX)
+            refusal_log.add("elko", "192.0.2.1", SYNTAX)
 
     [event] = logged(complain)
     assert event["log_level"] is LogLevel.warn
@@ -63,41 +63,41 @@ def test_all_are_counted_and_one_a_minute_is_logged(complaints: Complaints, coun
     assert counters.get("elko_refused", "syntax") == 200
 
 
-def test_each_address_and_reason_has_its_own_minute(complaints: Complaints, counters: Counters) -> None:
+def test_each_address_and_reason_has_its_own_minute(refusal_log: RefusalLog, counters: Counters) -> None:
     def complain() -> None:
         for address in ("a", "b"):
             for refusal in (SYNTAX, LIMIT):
-                complaints.add("elko", address, refusal)
+                refusal_log.add("elko", address, refusal)
 
     assert len(logged(complain)) == 4
     assert logged(complain) == []
     assert counters.all() == {"elko_refused.syntax": 4, "elko_refused.limit": 4}
 
 
-def test_a_long_text_is_cut(complaints: Complaints) -> None:
-    [event] = logged(lambda: complaints.add("elko", "a", Refusal(Reason.SYNTAX, "x" * 1_000_000)))
+def test_a_long_text_is_cut(refusal_log: RefusalLog) -> None:
+    [event] = logged(lambda: refusal_log.add("elko", "a", Refusal(Reason.SYNTAX, "x" * 1_000_000)))
     assert event["text"] == "x" * MAX_SHOWN
 
 
-def test_braces_in_a_text_are_no_format(complaints: Complaints) -> None:
-    [event] = logged(lambda: complaints.add("elko", "a", Refusal(Reason.SYNTAX, "near: {to}{0!r} {x")))
+def test_braces_in_a_text_are_no_format(refusal_log: RefusalLog) -> None:
+    [event] = logged(lambda: refusal_log.add("elko", "a", Refusal(Reason.SYNTAX, "near: {to}{0!r} {x")))
     assert formatEvent(event) == "elko peer a: syntax: near: {to}{0!r} {x"
 
 
-def flood(complaints: Complaints, wire: str = "dbp", reason: Refusal = SYNTAX, size: int = 30_000) -> list[str]:
+def flood(refusal_log: RefusalLog, wire: str = "dbp", reason: Refusal = SYNTAX, size: int = 30_000) -> list[str]:
     """The lines on so many datagrams, each of another address."""
 
     def complain() -> None:
         for number in range(size):
-            complaints.add(wire, f"{wire} {number}", reason)
+            refusal_log.add(wire, f"{wire} {number}", reason)
 
     return [str(formatEvent(event)) for event in logged(complain)]
 
 
 def test_forged_addresses_make_a_bounded_number_of_lines_and_all_are_counted(
-    complaints: Complaints, counters: Counters, clock: Clock
+    refusal_log: RefusalLog, counters: Counters, clock: Clock
 ) -> None:
-    lines = flood(complaints)
+    lines = flood(refusal_log)
     assert lines == [f"dbp peer dbp {number}: syntax: no message" for number in range(LINES)]
     assert counters.get("dbp_refused", "syntax") == 30_000
     assert logged(lambda: clock.advance(LINE_EVERY - 0.01)) == []
@@ -106,16 +106,16 @@ def test_forged_addresses_make_a_bounded_number_of_lines_and_all_are_counted(
         f"dbp: syntax: {30_000 - LINES} more lines, of other addresses, were left out in the last 60 s"
     )
     assert clock.getDelayedCalls() == []
-    assert len(flood(complaints)) == LINES, "a minute later there is room for as many again"
+    assert len(flood(refusal_log)) == LINES, "a minute later there is room for as many again"
 
 
-def test_lines_that_are_left_out_are_told_of_each_minute_while_it_lasts(complaints: Complaints, clock: Clock) -> None:
+def test_lines_that_are_left_out_are_told_of_each_minute_while_it_lasts(refusal_log: RefusalLog, clock: Clock) -> None:
     told = 0
 
     def attack() -> None:
         for second in range(600):
             for number in range(100):
-                complaints.add("dbp", f"{second} {number}", SYNTAX)
+                refusal_log.add("dbp", f"{second} {number}", SYNTAX)
             clock.advance(1)
         clock.advance(LINE_EVERY)
 
@@ -128,28 +128,28 @@ def test_lines_that_are_left_out_are_told_of_each_minute_while_it_lasts(complain
     assert len(lines) <= 11 * LINES + 11
 
 
-def test_a_flood_on_one_wire_or_of_one_reason_leaves_out_no_others(complaints: Complaints) -> None:
-    flood(complaints)
-    assert len(flood(complaints, "elko", LIMIT, 1)) == 1
-    assert len(flood(complaints, "dbp", LIMIT, LINES)) == LINES
-    assert len(logged(lambda: complaints.add("elko", "192.0.2.1", SYNTAX))) == 1
+def test_a_flood_on_one_wire_or_of_one_reason_leaves_out_no_others(refusal_log: RefusalLog) -> None:
+    flood(refusal_log)
+    assert len(flood(refusal_log, "elko", LIMIT, 1)) == 1
+    assert len(flood(refusal_log, "dbp", LIMIT, LINES)) == LINES
+    assert len(logged(lambda: refusal_log.add("elko", "192.0.2.1", SYNTAX))) == 1
 
 
-def test_failures_are_bounded_as_well(complaints: Complaints, clock: Clock) -> None:
+def test_failures_are_bounded_as_well(refusal_log: RefusalLog, clock: Clock) -> None:
     def fail() -> None:
         for number in range(1_000):
             try:
                 raise ZeroDivisionError("as it is meant to")
             except ZeroDivisionError:
-                complaints.failed("dbp", f"a{number}")
+                refusal_log.failed("dbp", f"a{number}")
 
     assert len(logged(fail)) == LINES
     [event] = logged(lambda: clock.advance(LINE_EVERY))
     assert event["count"] == 1_000 - LINES
 
 
-def test_what_needs_no_line_is_only_counted(complaints: Complaints, counters: Counters) -> None:
-    assert logged(lambda: complaints.count("elko_accept", "paused")) == []
+def test_what_needs_no_line_is_only_counted(refusal_log: RefusalLog, counters: Counters) -> None:
+    assert logged(lambda: refusal_log.count("elko_accept", "paused")) == []
     assert counters.get("elko_accept", "paused") == 1
 
 
@@ -253,9 +253,9 @@ def test_one_that_fails_does_not_keep_the_others_from_being_noticed() -> None:
     assert [event["log_failure"].type for event in logs] == [ZeroDivisionError]
 
 
-def test_a_complaint_on_one_wire_hides_none_on_another(clock: Clock) -> None:
-    complaints = Complaints(Counters(), clock)
+def test_a_refusal_on_one_wire_hides_none_on_another(clock: Clock) -> None:
+    refusal_log = RefusalLog(Counters(), clock)
     with capturedLogs() as logs:
         for wire in ("elko", "console", "elko"):
-            complaints.add(wire, "192.0.2.1", Refusal(Reason.SYNTAX, "no"))
+            refusal_log.add(wire, "192.0.2.1", Refusal(Reason.SYNTAX, "no"))
     assert [event["wire"] for event in logs] == ["elko", "console"]

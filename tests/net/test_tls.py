@@ -31,7 +31,7 @@ class TlsLink:
     def __init__(self, hub: Hub, files: tuple[Path, Path]) -> None:
         self.hub = hub
         factory: Any = TlsFactory(
-            hub.factory, Certificates(pem.Files(str(files[0]), str(files[1]))), hub.turns, hub.complaints
+            hub.factory, Certificates(pem.Files(str(files[0]), str(files[1]))), hub.turns, hub.refusal_log
         )
         address = IPv4Address("TCP", "192.0.2.1", 4000)
         self.protocol = factory.buildProtocol(address)

@@ -16,7 +16,7 @@ from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.event_counters import Counters
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory, LineProtocol
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.net.traces import LINES_PER_SECOND, MAX_SECONDS, MAX_SHOWN, MAX_TRACES, Traces, text_of
 from broker.net.udp import UdpSocket
@@ -55,8 +55,8 @@ class Net:
     def __init__(self) -> None:
         self.clock = Clock()
         turns = Scheduler(self.clock)
-        complaints = Complaints(Counters(), self.clock)
-        self.factory = LineFactory("elko", converse, ConnectionLimits(), turns, complaints, self.clock, guarded=False)
+        refusal_log = RefusalLog(Counters(), self.clock)
+        self.factory = LineFactory("elko", converse, ConnectionLimits(), turns, refusal_log, self.clock, guarded=False)
         self.udp = UdpSocket(self.clock, turns, "dbp", 100)
         self.traces = Traces(self.clock, lambda: [self.factory], lambda: [self.udp])
         self.lines: list[str] = []

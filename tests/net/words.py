@@ -18,7 +18,7 @@ from broker.core.event_counters import Counters
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduler import QUANTUM, TURN, Scheduler
 
 COST = TURN / 199.5
@@ -216,7 +216,7 @@ class Hub:
         self.clock: Any = TickingClock() if clock is None else clock
         self.counters = Counters()
         self.turns = Scheduler(self.clock, cpu=cpu)
-        self.complaints = Complaints(self.counters, self.clock)
+        self.refusal_log = RefusalLog(self.counters, self.clock)
         self.heard = Heard(self.clock)
         self.sessions: list[Any] = []
         self._converse = converse or (lambda peer: (WordReader(), WordSession(peer, self.heard)))
@@ -225,7 +225,7 @@ class Hub:
             self._conversation,
             ConnectionLimits(authenticate_within=0) if limits is None else limits,
             self.turns,
-            self.complaints,
+            self.refusal_log,
             self.clock,
             half_close,
         )

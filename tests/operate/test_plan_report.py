@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
 from broker.access.principal import Principal
-from broker.access.rights import SERVICE, Everyone, Grants, NameSet
+from broker.access.rights import SERVICE, AnonymousAccess, Grants, NameSet
 from broker.operate import plan_endpoints
 from broker.operate.broker_tables import REPORT
 from broker.operate.plan_endpoints import LIFETIME, MAX_TICKETS, NewTicket, ReportTickets
@@ -31,7 +31,7 @@ def grants(*operations: str, names: str = "*") -> Grants:
     return Grants({(operation, SERVICE): NameSet(frozenset([names])) for operation in operations})
 
 
-class Changing(Everyone):
+class Changing(AnonymousAccess):
     """Access that ends when a test says so."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from broker.core.model import Provider
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.silent_peers import EndAtOnce, Silence
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 
 START = 1_795_246_600.0
 """Seconds of the epoch at which the clocks begin: the reactor's clock is the time of day, too."""
@@ -43,7 +43,7 @@ MakeSilence = Callable[[IRegistry, ILeases, Clock], Silence]
 
 
 class CoreFarm:
-    """The clock, counters, complaints, and leases of a farm. Each wire adds its sessions to them."""
+    """The clock, counters, refusal_log, and leases of a farm. Each wire adds its sessions to them."""
 
     step = STEP
     """Seconds by which `wait` advances the clock at a time."""
@@ -54,7 +54,7 @@ class CoreFarm:
     def __init__(self, clock: Clock | None = None, leases: Leases | None = None) -> None:
         self.clock = clock_at() if clock is None else clock
         self.counters = Counters()
-        self.complaints = Complaints(self.counters, self.clock)
+        self.refusal_log = RefusalLog(self.counters, self.clock)
         self.leases = Leases(self.clock) if leases is None else leases
 
     def restart_core(self) -> None:

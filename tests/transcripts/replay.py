@@ -19,7 +19,7 @@ from twisted.logger import capturedLogs
 from zope.interface import implementer
 
 from broker.access.principal import Access
-from broker.access.rights import Everyone
+from broker.access.rights import AnonymousAccess
 from broker.config import daemon_settings
 from broker.core.control import Launchers
 from broker.core.director import director as core
@@ -31,7 +31,7 @@ from broker.core.restored_services import Restored
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker_messages import VOCABULARY
@@ -131,7 +131,7 @@ class Broker:
     def __init__(self, setting: Setting) -> None:
         self.clock = Clock()
         self._turns = Scheduler(self.clock)
-        self._complaints = Complaints(Counters(), self.clock)
+        self._refusal_log = RefusalLog(Counters(), self.clock)
         self._restored = Restored((), daemon_settings.Broker().grace, self.clock, _nothing)
         registry = Registry(self.clock, itertools.count(1).__next__, self._restored)
         launchers = Launchers(setting.launchers, {}, _nothing, _nothing)
@@ -146,10 +146,10 @@ class Broker:
         within = 0.0 if policy.allow_before_auth else BrokerLimits().authenticate_within
         return LineFactory(
             "elko",
-            partial(self._converse, AccessControl(policy, access or Everyone())),
+            partial(self._converse, AccessControl(policy, access or AnonymousAccess())),
             ConnectionLimits(authenticate_within=within),
             self._turns,
-            self._complaints,
+            self._refusal_log,
             self.clock,
         )
 
@@ -170,9 +170,9 @@ class Director:
             return blocks.BlockReader(DIRECTOR_VOCABULARY), elko_director.DirectorSession(wiring, door, peer)
 
         limits = ConnectionLimits(authenticate_within=DirectorLimits().authenticate_within)
-        complaints = Complaints(Counters(), self.clock)
+        refusal_log = RefusalLog(Counters(), self.clock)
         self.listeners = {
-            "open": LineFactory("director", converse, limits, Scheduler(self.clock), complaints, self.clock)
+            "open": LineFactory("director", converse, limits, Scheduler(self.clock), refusal_log, self.clock)
         }
 
 

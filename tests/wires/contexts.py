@@ -10,7 +10,7 @@ from twisted.internet.defer import maybeDeferred
 
 from broker.access.logins import Logins
 from broker.access.principal import NoAudit
-from broker.access.rights import Everyone
+from broker.access.rights import AnonymousAccess
 from broker.config.checks_settings import Checks
 from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Outcome, Question
@@ -25,7 +25,7 @@ from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.topics import Topics
 from broker.net.outgoing_addresses import Outgoing
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.wires.interface import WireContext
 from broker.wires.tables import AnyView, Row
@@ -63,14 +63,14 @@ def context(clock: Any, known: Sequence[Provider] = (), **given: Any) -> WireCon
         "launchers": Launchers([], {}, lambda *_: None, lambda *_: None),
         "recorder": None,
         "scheduler": Scheduler(clock),
-        "complaints": Complaints(Counters(), clock),
+        "refusal_log": RefusalLog(Counters(), clock),
         "clock": clock,
         "in_thread": None,
         "pool": Pool(),
         "control": None,
         "offer_own": lambda: None,
         "forget": lambda title: None,
-        "access": Everyone(),
+        "access": AnonymousAccess(),
         "logins": Logins.open(clock.seconds, maybeDeferred),
         "audit": NoAudit(),
         "endpoints": lambda: [],

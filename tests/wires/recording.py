@@ -10,7 +10,7 @@ from typing import Any
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
-from broker.access.rights import Everyone
+from broker.access.rights import AnonymousAccess
 from broker.core.control import Launchers
 from broker.core.errors import Malformed, Refusal
 from broker.core.interfaces import IControl
@@ -173,7 +173,7 @@ class ElkoFarm(CoreFarm):
         self._missing = set(missing)
         self.launchers = Launchers(list(launchers), {}, self._spawn, lambda *switch: self.switched.append(switch))
         self.control = Control()
-        self.access = Everyone()
+        self.access = AnonymousAccess()
         self.notices = ChangeNotices(self.registry)
         self.wiring = BrokerWiring(self.registry, self.notices, self.launchers, self.control)
 

@@ -72,7 +72,7 @@ class OpenedPeer(LinkPeer):
     def connection_ready(self) -> None:
         """Connection established: send the signature and version."""
         self.transport.setTcpNoDelay(True)
-        self.factory.complaints.count(f"{self.factory.wire}_connections", "opened")
+        self.factory.refusal_log.count(f"{self.factory.wire}_connections", "opened")
         self.write_now(self.machine.begin())
 
 

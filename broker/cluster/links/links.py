@@ -90,7 +90,7 @@ class Links:
         return self._mesh.stop()
 
     def place(self) -> Mapping[str, object] | None:
-        """Return the row of the listener for `broker.wires.interface.OpenWire.places`; None if it is closed."""
+        """Return the row of the listener for `broker.wires.interface.OpenWire.listener_rows`; None if it is closed."""
         return self._mesh.listener.place(WIRE) if self._mesh.listener.address else None
 
     def connection_factories(self) -> Sequence[ConnectionFactory]:

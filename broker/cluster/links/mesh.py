@@ -43,7 +43,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IWait
 from broker.core.place_table import Pool
 from broker.net.listeners import CannotListen
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.router.router import KeyGate
 from broker.net.router.router_peer import BacklogLimits
 from broker.net.scheduler import Scheduler
@@ -59,7 +59,7 @@ class LinkContext:
 
     pool: Pool
     scheduler: Scheduler
-    complaints: Complaints
+    refusal_log: RefusalLog
     clock: Any
     leases: ILeases
     random: Random = attrs.field(factory=Random)
@@ -105,11 +105,11 @@ class Mesh:
         self.attempts = Attempts(
             WIRE,
             self._no_mechanism,
-            KeyGate(WIRE, None, context.complaints, context.clock),
+            KeyGate(WIRE, None, context.refusal_log, context.clock),
             settings.limits.connection_limits(),
             self.frames,
             context.scheduler,
-            context.complaints,
+            context.refusal_log,
             context.clock,
             BacklogLimits(messages=settings.limits.high_water),
             None if self._security is None else self._security.sealing,
@@ -216,7 +216,7 @@ class Mesh:
             if neighbour.reason != hindrance:
                 # In bounded lines: a stranger who writes to etcd may publish members that come and go all the time.
                 refusal = Refusal(Reason.UNAVAILABLE, f"no link is possible: {hindrance}")
-                self._context.complaints.add(WIRE, neighbour.name, refusal)
+                self._context.refusal_log.add(WIRE, neighbour.name, refusal)
             neighbour.reason = hindrance
             self._enter(neighbour, LinkState.IMPOSSIBLE)
         elif connects:

@@ -101,7 +101,7 @@ class Answering:
             return True
         host = self._channel.host
         if not self._factory.room_to_wait(host):
-            self._factory.complaints.count(f"{self._factory.wire}_waiting", "refused")
+            self._factory.refusal_log.count(f"{self._factory.wire}_waiting", "refused")
             return False
         self._factory.waits(host, 1)
         self._waits = True

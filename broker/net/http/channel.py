@@ -39,7 +39,7 @@ from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.reading import Reading
 from broker.net.http.request import HttpRequest
 from broker.net.proxies import PROXY_FIELDS
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.refusal_limit import RefusalLimit
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler
@@ -75,7 +75,7 @@ class HttpOwner(Protocol):
 
     wire: str
     turns: Scheduler
-    complaints: Complaints
+    refusal_log: RefusalLog
     deadlines: HttpDeadlines
     memory: MemoryBudget
     clock: Any
@@ -486,7 +486,7 @@ class HttpChannel(Scheduled, HTTPChannel):
 
     def not_reading(self, refusal: Refusal = NOT_READING) -> None:
         """Disconnect the peer, since it does not read."""
-        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        self.factory.refusal_log.add(self.factory.wire, self.host, refusal)
         self.abort()
 
     def abort(self) -> None:
@@ -495,7 +495,7 @@ class HttpChannel(Scheduled, HTTPChannel):
 
     def refused(self, refusal: Refusal) -> bool:
         """Count and log a refusal. Returns False if the rate limit for refusals is exceeded."""
-        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        self.factory.refusal_log.add(self.factory.wire, self.host, refusal)
         return self._refusals.admit()
 
     def _leave(self, within: float) -> None:

@@ -28,7 +28,7 @@ from broker.net.http.channel import HttpChannel
 from broker.net.http.limits import HttpLimits
 from broker.net.http.request import HttpRequest
 from broker.net.http.websocket import WebSocket
-from broker.net.rate_limits import Complaints, Deadlines
+from broker.net.rate_limits import Deadlines, RefusalLog
 from broker.net.scheduled_input import Direction, Seen
 from broker.net.scheduler import Scheduler
 from broker.net.tls import client_names
@@ -118,12 +118,12 @@ class HttpFactory(ConnectionFactory):
         respond: Callable[[Request], Answer],
         limits: HttpLimits,
         turns: Scheduler,
-        complaints: Complaints,
+        refusal_log: RefusalLog,
         clock: Any,
         ids: RequestIds,
         pool: Pool | None = None,
     ) -> None:
-        super().__init__(wire, limits.connections, turns, complaints, clock, half_close=False, pool=pool)
+        super().__init__(wire, limits.connections, turns, refusal_log, clock, half_close=False, pool=pool)
         self.http = limits
         self.deadlines = HttpDeadlines(clock, self._bounds)
         self.pings: Deadlines[WebSocket] = Deadlines(clock, WebSocket.ping)
@@ -171,7 +171,7 @@ class HttpFactory(ConnectionFactory):
         try:
             asked = _asked(channel, request)
         except Problem as problem:
-            self.complaints.add(self.wire, channel.host, Refusal(problem.reason, problem.detail))
+            self.refusal_log.add(self.wire, channel.host, Refusal(problem.reason, problem.detail))
             answering.send(problem.response(channel.request_id))
             return
         answer = self.respond(asked)

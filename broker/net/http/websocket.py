@@ -162,7 +162,7 @@ class WebSocket(StreamOutlet):
             self._stream.received(text)
 
     def _breach(self, code: int, text: str) -> None:
-        self._factory.complaints.add(self._factory.wire, self._channel.host, breach(text))
+        self._factory.refusal_log.add(self._factory.wire, self._channel.host, breach(text))
         self._close(code, text)
 
     def _close(self, code: int, text: str = "") -> None:

@@ -28,7 +28,7 @@ from broker.net.connection import StreamConnection
 from broker.net.connection_limits import ConnectionLimits, RouterLimits
 from broker.net.connection_states import BLOCKED
 from broker.net.peer_interfaces import NUMBER, Conversation, N, Part, R, Sender, Sent
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.router.fan_out import FanOut, FlushOrder
 from broker.net.router.router_peer import (
     ANSWERS,
@@ -67,10 +67,10 @@ class AllowList(Protocol):
 class KeyGate:
     """The admission rule of one wire. ``keys`` is the allow-list; None admits any key, and peers without one."""
 
-    def __init__(self, wire: str, keys: AllowList | None, complaints: Complaints, clock: IReactorTime) -> None:
+    def __init__(self, wire: str, keys: AllowList | None, refusal_log: RefusalLog, clock: IReactorTime) -> None:
         self._wire = wire
         self._keys = keys
-        self._complaints = complaints
+        self._refusal_log = refusal_log
         self._due: Rates[tuple[str, str]] = Rates(clock.seconds)
         self._shown: Rates[str] = Rates(clock.seconds)
 
@@ -89,9 +89,9 @@ class KeyGate:
             network_of(address), KEYS_LOGGED / LINE_EVERY, KEYS_LOGGED
         ):
             refusal = Refusal(Reason.KEY_NOT_ALLOWED, "this client key is not allowed")
-            self._complaints.add(self._wire, f"{address} with key {key}", refusal)
+            self._refusal_log.add(self._wire, f"{address} with key {key}", refusal)
         else:
-            self._complaints.count(f"{self._wire}_refused", Reason.KEY_NOT_ALLOWED.code)
+            self._refusal_log.count(f"{self._wire}_refused", Reason.KEY_NOT_ALLOWED.code)
         return False
 
 
@@ -235,13 +235,13 @@ class Router(ConnectionFactory):
         limits: ConnectionLimits,
         zmtp: FrameLimits,
         turns: Scheduler,
-        complaints: Complaints,
+        refusal_log: RefusalLog,
         clock: IReactorTime,
         backlog: BacklogLimits | None = None,
         sealing: Sealing | None = None,
         pool: Pool | None = None,
     ) -> None:
-        super().__init__(wire, limits, turns, complaints, clock, pool=pool)
+        super().__init__(wire, limits, turns, refusal_log, clock, pool=pool)
         self._mechanism = mechanism
         self._gate = gate
         self._zmtp = zmtp
@@ -286,7 +286,7 @@ class Router(ConnectionFactory):
             identity not in self._peers and not self._claim(identity, peer.sender)
         ):
             text = f"the identity {identity!r} belongs to another peer"
-            self.complaints.add(self.wire, peer.host, Refusal(Reason.IDENTITY_TAKEN, text))
+            self.refusal_log.add(self.wire, peer.host, Refusal(Reason.IDENTITY_TAKEN, text))
             return False
         older = self._peers.get(identity)
         if older is not None:

@@ -108,7 +108,7 @@ class RouterPeer(StreamConnection):
         """Connection set up: send the signature and version."""
         if not self.port:
             self.host = _user(self.transport) or self.host
-        self.factory.complaints.count(f"{self.factory.wire}_connections", "accepted")
+        self.factory.refusal_log.count(f"{self.factory.wire}_connections", "accepted")
         self.write_now(self.machine.begin())
 
     @property
@@ -124,7 +124,7 @@ class RouterPeer(StreamConnection):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         super().connectionLost(reason)
         if self.turned_away is None:
-            self.factory.complaints.count(f"{self.factory.wire}_connections", "closed")
+            self.factory.refusal_log.count(f"{self.factory.wire}_connections", "closed")
 
     def pauseProducing(self) -> None:
         """Backpressure from the transport."""
@@ -220,7 +220,7 @@ class RouterPeer(StreamConnection):
             return
         output = self.machine.heartbeat(event) if isinstance(event, Command) else event
         if output is not None and self.factory.answer(self, output.data) is Sent.FULL:
-            self.factory.complaints.count(f"{self.factory.wire}_dropped", "pong")
+            self.factory.refusal_log.count(f"{self.factory.wire}_dropped", "pong")
 
     def _take_claim(self, event: Claim) -> None:
         """Decide on the claim of the peer."""
@@ -255,7 +255,7 @@ class RouterPeer(StreamConnection):
         """Close because of a peer's error, which is counted, and logged within the rate limit."""
         if self.life.closing:
             return
-        self.factory.complaints.add(self.factory.wire, self.host, refusal, self)
+        self.factory.refusal_log.add(self.factory.wire, self.host, refusal, self)
         if reply:
             self.out.append(reply)
         self.close()

@@ -30,7 +30,7 @@ from broker.config.endpoint import ZEndpoint
 from broker.core.place_table import Pool
 from broker.net.connection_limits import RouterLimits
 from broker.net.listeners import bound, close_now, listen, occupancy
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.router.router import KeyGate, Router
 from broker.net.router.router_peer import BacklogLimits
 from broker.net.scheduler import Scheduler
@@ -62,7 +62,7 @@ class RouterContext(Protocol):
     @property
     def scheduler(self) -> Scheduler: ...
     @property
-    def complaints(self) -> Complaints: ...
+    def refusal_log(self) -> RefusalLog: ...
     @property
     def clock(self) -> Any: ...
 
@@ -99,11 +99,11 @@ def make_kind(
     router = kind(
         wire,
         mechanism,
-        KeyGate(wire, keys, context.complaints, context.clock),
+        KeyGate(wire, keys, context.refusal_log, context.clock),
         limits.connection_limits(),
         FrameLimits.of_frame(limits.max_message),
         context.scheduler,
-        context.complaints,
+        context.refusal_log,
         context.clock,
         BacklogLimits(messages=limits.high_water),
         sealing,
@@ -153,7 +153,7 @@ class RouterListener:
         return self.address
 
     def place(self, wire: str, name: str | None = None) -> Mapping[str, object]:
-        """Return its row of `broker.wires.interface.OpenWire.places`."""
+        """Return its row of `broker.wires.interface.OpenWire.listener_rows`."""
         named = {} if name is None else {"name": name}
         return {"wire": wire, **named, "address": self.address, **occupancy(self.router)}
 

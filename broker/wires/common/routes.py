@@ -26,8 +26,21 @@ from typing import Protocol
 import attrs
 
 from broker.core.errors import Reason, Refusal
-from broker.net import peer_interfaces
-from broker.net.peer_interfaces import Complaints, Conversation, Envelope, Part, R, Router, Sender, Sent
+from broker.net.peer_interfaces import (
+    ENVELOPE_TOO_LONG,
+    REQ,
+    Conversation,
+    Envelope,
+    Part,
+    R,
+    RefusalLog,
+    Router,
+    Sender,
+    Sent,
+    envelope_key,
+    envelope_size,
+    route_of,
+)
 
 MAX_ROUTES = 500
 """Routes of one connection: the clients of one proxy. Each takes about a kilobyte here, and a session of the wire."""
@@ -59,12 +72,12 @@ class Routes:
     """
 
     def __init__(
-        self, router: Socket, wire: str, begins: Callable[[Sequence[Part]], bool], complaints: Complaints
+        self, router: Socket, wire: str, begins: Callable[[Sequence[Part]], bool], refusal_log: RefusalLog
     ) -> None:
         self._router = router
         self._wire = wire
         self._begins = begins
-        self._complaints = complaints
+        self._refusal_log = refusal_log
         self._inner: Conversation
         self._of_connection: dict[int, OrderedDict[Envelope, Route]] = {}
         """By the number of the connection, then by envelope; the least recently used one first."""
@@ -95,15 +108,15 @@ class Routes:
         if not frames or not frames[0] or self._begins(frames):
             self._inner.receive(identity, frames, connection)
             return
-        length = peer_interfaces.size(frames)
+        length = envelope_size(frames)
         if length is None:
-            self._complaints.add(self._wire, self.sender().address, Refusal(Reason.PARAMETER, peer_interfaces.TOO_LONG))
+            self._refusal_log.add(self._wire, self.sender().address, Refusal(Reason.PARAMETER, ENVELOPE_TOO_LONG))
             return
         if not length:
             self._inner.receive(identity, frames, connection)
             return
         envelope, rest = tuple(frames[:length]), frames[length - 1 :]
-        routing = peer_interfaces.route(envelope, self._router.sender().socket_type)
+        routing = route_of(envelope, self._router.sender().socket_type)
         if routing:
             self._current = self._route(identity, connection, routing)
             identity, connection = self._current.identity, self._current.number
@@ -166,7 +179,7 @@ class Routes:
     def sender(self) -> Sender:
         """See `broker.net.peer_interfaces.Router`."""
         sender = self._router.sender()
-        return sender if self._current is None else attrs.evolve(sender, socket_type=peer_interfaces.REQ)
+        return sender if self._current is None else attrs.evolve(sender, socket_type=REQ)
 
     def key(self) -> str:
         """See `broker.net.peer_interfaces.Router`."""
@@ -191,7 +204,7 @@ class Routes:
             return route
         if len(routes) >= MAX_ROUTES:
             self._close(connection, next(iter(routes.values())))
-        about = connection.to_bytes(8) + peer_interfaces.joined(envelope)
+        about = connection.to_bytes(8) + envelope_key(envelope)
         route = Route(b"\0" + blake2b(about, digest_size=16).digest(), next(self._numbers), peer, envelope)
         routes[envelope] = route
         self._connections[peer] = connection

@@ -160,7 +160,7 @@ class OpenDbp(PlainWire):
         self.log.info("dbp on {where} (udp {udp}; open)", where=self.address, udp=self.udp_address)
         return self.address
 
-    def places(self) -> Sequence[Mapping[str, object]]:
+    def listener_rows(self) -> Sequence[Mapping[str, object]]:
         """Return the rows of the ROUTER and the UDP socket, if they are open."""
         if not self.address:
             return []
@@ -259,18 +259,18 @@ class OpenDbp(PlainWire):
 def open_dbp(config: Dbp, context: WireContext) -> OpenDbp:
     """Return the wire, not listening yet."""
     clock = context.clock
-    leases, complaints = context.leases, context.complaints
+    leases, refusal_log = context.leases, context.refusal_log
     router = make_router(WIRE, config, None, None, context)
     udp = UdpSocket(clock, context.scheduler, WIRE, MAX_DATAGRAM)
-    probes = Probes(clock, clock, context.scheduler, complaints, context.outgoing, WIRE)
-    routes = Routes(router, WIRE, begins, complaints)
+    probes = Probes(clock, clock, context.scheduler, refusal_log, context.outgoing, WIRE)
+    routes = Routes(router, WIRE, begins, refusal_log)
     outbound = DbpOutbound(
         routes,
         udp,
         probes,
         leases,
         clock,
-        complaints,
+        refusal_log,
         Rates(clock.seconds),
         Rates(clock.seconds),
         _name(context.broker),
@@ -283,19 +283,19 @@ def open_dbp(config: Dbp, context: WireContext) -> OpenDbp:
         context.registry,
         leases,
         outbound,
-        complaints,
+        refusal_log,
         config,
         _rights(grants()),
         context.silence,
         context.scheduler.memory,
     )
     listing = Listing(context.registry, clock, RegistryReading.of(grants()))
-    commands = CommandHandler(routes, catalogue, listing, outbound, leases, clock, complaints)
-    datagrams = DatagramHandler(catalogue, outbound, complaints)
+    commands = CommandHandler(routes, catalogue, listing, outbound, leases, clock, refusal_log)
+    datagrams = DatagramHandler(catalogue, outbound, refusal_log)
     routes.serve(commands)
     if context.members.clustered:
         catalogue.elsewhere = RemoteServices(
-            context.registry, context.links, catalogue, complaints, Rates(clock.seconds)
+            context.registry, context.links, catalogue, refusal_log, Rates(clock.seconds)
         )
     catalogue.restore(context.known.providers)
     listener = RouterListener(router, clock)

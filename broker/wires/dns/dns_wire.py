@@ -136,7 +136,7 @@ class DnsFactory(ConnectionFactory):
     """The TCP listener. The deadlines of logins are those of idle connections here."""
 
     def __init__(self, responder: Responder, limits: ConnectionLimits, context: WireContext) -> None:
-        super().__init__(WIRE, limits, context.scheduler, context.complaints, context.clock, pool=context.pool)
+        super().__init__(WIRE, limits, context.scheduler, context.refusal_log, context.clock, pool=context.pool)
         self.responder = responder
         self.queries = 0
 
@@ -196,7 +196,7 @@ class OpenDns(PlainWire):
         self.log.info("dns on {where} (udp and tcp)", where=self.address)
         return self.address
 
-    def places(self) -> Sequence[Mapping[str, object]]:
+    def listener_rows(self) -> Sequence[Mapping[str, object]]:
         """Return the listener."""
         if self.port is None:
             return []
@@ -276,7 +276,7 @@ def open_dns(config: Dns, context: WireContext) -> OpenDns:
     responder = Responder(Zone(context.registry, names, may), config, clock, random.randrange)
     limit = ResponseLimit(Rates(clock.seconds), Rates(clock.seconds), config)
     udp = UdpSocket(clock, context.scheduler, WIRE, MAX_QUERY)
-    datagrams = Datagrams(responder, limit, udp, context.complaints)
+    datagrams = Datagrams(responder, limit, udp, context.refusal_log)
     factory = DnsFactory(responder, _limits(config), context)
     return OpenDns(config, context, names, responder, limit, udp, datagrams, factory)
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import FieldInfo
 
 from broker.access.principal import Access, Audit, NoAudit, Principal
-from broker.access.rights import Everyone
+from broker.access.rights import AnonymousAccess
 from broker.core.errors import Malformed, Reason
 from broker.net.peer_interfaces import Peer
 from broker.wires.dialect import Dialogue
@@ -277,7 +277,7 @@ class ElkoDialect:
 
     commands: Commands
     session: Callable[[AccessControl, Peer], OperatorSession]
-    access: Access = attrs.field(factory=Everyone)
+    access: Access = attrs.field(factory=AnonymousAccess)
     audit: Audit = attrs.field(factory=NoAudit)
     _controls: dict[str, AccessControl] = attrs.field(init=False, factory=dict)
     """The access of operators, by listener. All of one listener share it: its tables would be most of the cost of a
@@ -326,7 +326,7 @@ def broker_dialect(wiring: BrokerWiring, access: Access | None = None, audit: Au
     return ElkoDialect(
         BROKER,
         lambda control, peer: BrokerSession(wiring, control, peer),
-        Everyone() if access is None else access,
+        AnonymousAccess() if access is None else access,
         NoAudit() if audit is None else audit,
     )
 
@@ -336,6 +336,6 @@ def director_dialect(wiring: DirectorWiring, access: Access | None = None, audit
     return ElkoDialect(
         DIRECTOR,
         lambda control, peer: DirectorSession(wiring, control, peer),
-        Everyone() if access is None else access,
+        AnonymousAccess() if access is None else access,
         NoAudit() if audit is None else audit,
     )

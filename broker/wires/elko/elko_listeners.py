@@ -57,14 +57,14 @@ def make_listener(
     """Create a listener, without opening it. ``converse`` makes the readers and sessions of its peers."""
     endpoint = listener.place
     origins = Origins(listener.origins)
-    carrier, lines = _carrier(wire, listener, endpoint, converse, limits, context, origins)
+    port_factory, lines = _carrier(wire, listener, endpoint, converse, limits, context, origins)
     return NamedListener(
         context.clock,
         endpoint,
-        carrier,
+        port_factory,
         lines,
         context.scheduler,
-        context.complaints,
+        context.refusal_log,
         _protocol(listener, endpoint),
         name=listener.name,
         access=access,
@@ -118,8 +118,8 @@ class ElkoListeners(Generic[L]):
         )
         return where
 
-    def places(self) -> Iterator[Mapping[str, object]]:
-        """Yield the open listeners, in the form of `broker.wires.interface.OpenWire.places`."""
+    def listener_rows(self) -> Iterator[Mapping[str, object]]:
+        """Yield the open listeners, in the form of `broker.wires.interface.OpenWire.listener_rows`."""
         for each in self.made.values():
             yield from listener_row(self.wire, each.name, each)
 
@@ -151,7 +151,7 @@ class ElkoListeners(Generic[L]):
             if each is not None:
                 each.access.policy = self.policy(listener)
                 each.origins.use(listener.origins)
-                each.carrier.limit(net_limits(listener))
+                each.port_factory.limit(net_limits(listener))
 
     def connection_factories(self) -> list[ConnectionFactory]:
         """Return the factories of the sessions, one for each listener."""
@@ -163,7 +163,7 @@ class ElkoListeners(Generic[L]):
 
     def close(self) -> Deferred[Any]:
         """Close all connections in order. Fires when they are closed."""
-        closing = [each.carrier.close() for each in self.made.values()]
+        closing = [each.port_factory.close() for each in self.made.values()]
         self.made.clear()
         return DeferredList(closing)
 
@@ -177,9 +177,9 @@ class OpenElkoWire(PlainWire):
         """Open the listener."""
         return self.listeners.bind(title)
 
-    def places(self) -> Iterable[Mapping[str, object]]:
+    def listener_rows(self) -> Iterable[Mapping[str, object]]:
         """Return the open listeners."""
-        return self.listeners.places()
+        return self.listeners.listener_rows()
 
     def certificates(self) -> Sequence[Certificates]:
         """Return the certificates of the open TLS listeners."""
@@ -221,7 +221,7 @@ def _carrier(
     context: WireContext,
     origins: Origins,
 ) -> tuple[Any, LineFactory]:
-    """Return the factory of the listener's port, a `Carrier`, and the factory that has its sessions."""
+    """Return the factory of the listener's port, a `PortFactory`, and the factory that has its sessions."""
     path = "/" if listener.path is None else listener.path
     on_a_line: Callable[[LineProtocol], tuple[MessageReader, PeerSession]] = converse
     if listener.transport == "websocket":
@@ -231,7 +231,7 @@ def _carrier(
         on_a_line,
         limits,
         context.scheduler,
-        context.complaints,
+        context.refusal_log,
         context.clock,
         half_close=endpoint.kind != "tls",
         guarded=listener.transport == "tcp",

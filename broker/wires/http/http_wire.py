@@ -116,7 +116,7 @@ class OpenHttp(PlainWire):
         self.log.info("http on {where} ({scheme})", where=where, scheme=scheme)
         return where
 
-    def places(self) -> Sequence[Mapping[str, object]]:
+    def listener_rows(self) -> Sequence[Mapping[str, object]]:
         """Return the listener."""
         return listener_row(WIRE, LISTENER, self.listener)
 
@@ -195,7 +195,7 @@ class OpenHttp(PlainWire):
 
 def open_http(config: Http, context: WireContext) -> OpenHttp:
     """Create the wire, without opening its listener."""
-    clock, complaints = context.clock, context.complaints
+    clock, refusal_log = context.clock, context.refusal_log
     instances = Instances(context.registry, context.leases, config, context.silence)
     if context.members.clustered:
         instances.follow()
@@ -206,16 +206,16 @@ def open_http(config: Http, context: WireContext) -> OpenHttp:
     dispatch = Dispatch(
         Routes(context.endpoints),
         context.access,
-        lambda address, refusal, request_id: complaints.add(WIRE, address, refusal, request_id=request_id),
-        lambda address, request_id: complaints.failed(WIRE, address, request_id=request_id),
+        lambda address, refusal, request_id: refusal_log.add(WIRE, address, refusal, request_id=request_id),
+        lambda address, request_id: refusal_log.failed(WIRE, address, request_id=request_id),
         frozenset(config.hosts),
         context.audit,
         context.logins.requests,
     )
     limits = _limits(config)
     ids = RequestIds.fresh()
-    factory: Any = HttpFactory(WIRE, dispatch.answer, limits, context.scheduler, complaints, clock, ids, context.pool)
-    listener = StreamListener(clock, config.place, factory, factory, context.scheduler, complaints, WIRE)
+    factory: Any = HttpFactory(WIRE, dispatch.answer, limits, context.scheduler, refusal_log, clock, ids, context.pool)
+    listener = StreamListener(clock, config.place, factory, factory, context.scheduler, refusal_log, WIRE)
     return OpenHttp(config, context, instances, dispatch, factory, listener, own)
 
 

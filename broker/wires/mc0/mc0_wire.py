@@ -140,7 +140,7 @@ class OpenMc0(PlainWire):
         self.log.info("mc0 on {where} ({kind})", where=where, kind="curve" if self.config.secret_key else "null")
         return where
 
-    def places(self) -> Sequence[Mapping[str, object]]:
+    def listener_rows(self) -> Sequence[Mapping[str, object]]:
         """Return the row of the listener, if it is open."""
         return [self.listener.place(WIRE)] if self.address else []
 
@@ -200,13 +200,13 @@ def _make(config: Mc0, context: WireContext) -> OpenMc0:
         (lambda key: None) if keys is None else keys.name_of, lambda user: access.grants(Principal(user), WIRE)
     )
     router = make_router(WIRE, config, config.secret_key, keys, context)
-    routes = Routes(router, WIRE, begins, context.complaints)
+    routes = Routes(router, WIRE, begins, context.refusal_log)
     sessions = Mc0Conversation(
         routes,
         context.topics,
         context.leases,
         admission,
-        context.complaints,
+        context.refusal_log,
         context.recorder,
         config.sessions,
         config.subscriptions,

@@ -21,7 +21,7 @@ from twisted.internet.task import Clock
 from broker.access.logins import Logins
 from broker.access.passwords import MIN_ITERATIONS, PasswordVerifier, of
 from broker.access.principal import Principal
-from broker.access.rights import EVERYTHING, Everyone, Grants
+from broker.access.rights import EVERYTHING, AnonymousAccess, Grants
 from broker.core.errors import Elsewhere
 from broker.core.event_counters import Counters
 from broker.core.liveness import Leases
@@ -33,7 +33,7 @@ from broker.core.registry import Registry
 from broker.core.restored_services import Restored
 from broker.core.topics import Topics
 from broker.net.peer_interfaces import NUMBER, Conversation, N, Part, R, Sender, Sent
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.wires.mtl.codec.control_messages import DEFAULT_HOST
 from broker.wires.mtl.profiles.queue_profile import QueueProfile, identity_of
 from broker.wires.mtl.profiles.registry_profile import RegistryProfile
@@ -164,7 +164,7 @@ class MemoryRouter:
         return HERE.key
 
 
-class Passwords(Everyone):
+class Passwords(AnonymousAccess):
     """Users with passwords, who may do everything; the anonymous user may do nothing."""
 
     users = True
@@ -245,9 +245,9 @@ class InMemoryMtl:
         self._clock = clock
         self.leases = leases = Leases(clock)
         self.router = MemoryRouter()
-        complaints, memory = Complaints(Counters(), clock), MemoryBudget()
+        refusal_log, memory = RefusalLog(Counters(), clock), MemoryBudget()
         settings = MtlSettings()
-        flows = FlowContext(leases, DataLeases(leases, settings), complaints, settings)
+        flows = FlowContext(leases, DataLeases(leases, settings), refusal_log, settings)
         self.data = data = DataFlow(self.router, flows)
         registry = Registry(clock, count(1).__next__, Restored((), 0, clock, lambda ids: None))
         topics = Topics(memory=memory)
@@ -256,13 +256,13 @@ class InMemoryMtl:
         self.queue = QueueProfile(self.queues, data, clock, settings.window_bytes, self.owners)
         profiles: tuple[Profile, ...] = (
             FanOutProfile(data),
-            RegistryProfile(data, registry, leases, complaints),
-            TopicProfile(data, lambda host: topics, complaints, memory),
+            RegistryProfile(data, registry, leases, refusal_log),
+            TopicProfile(data, lambda host: topics, refusal_log, memory),
             self.queue,
-            ServiceProfile(data, registry, leases, complaints, DEFAULT_HOST, settings.window_bytes, memory),
+            ServiceProfile(data, registry, leases, refusal_log, DEFAULT_HOST, settings.window_bytes, memory),
         )
         logins = Logins.open(clock.seconds, maybeDeferred)
-        known = Everyone() if users is None else Passwords(users)
+        known = AnonymousAccess() if users is None else Passwords(users)
         mechanisms = Mechanisms(known, logins, SALT_KEY)
         policy = AccessPolicy((DEFAULT_HOST,), DEFAULT_HOST, known)
         access = ProfileAccess(policy, {each.name: each for each in profiles}, lambda: 0)

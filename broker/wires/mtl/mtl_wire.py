@@ -102,8 +102,8 @@ class MtlListeners:
             self.data.unbind()
             raise
 
-    def places(self) -> Sequence[Mapping[str, object]]:
-        """Return the rows of open listeners: see `broker.wires.interface.OpenWire.places`."""
+    def listener_rows(self) -> Sequence[Mapping[str, object]]:
+        """Return the rows of open listeners: see `broker.wires.interface.OpenWire.listener_rows`."""
         if not self.control.address:
             return []
         data = [] if self.shared else [self.data.place(WIRE, "data")]
@@ -135,7 +135,7 @@ class MtlProfiles:
     @classmethod
     def make(cls, config: Mtl, context: WireContext, data: DataFlow, queues: DurableQueues) -> MtlProfiles:
         """Make the profiles over the data flow."""
-        registry, leases, complaints = context.registry, context.leases, context.complaints
+        registry, leases, refusal_log = context.registry, context.leases, context.refusal_log
         bridge = config.hosts[0]
         spaces: dict[str, ITopics] = {bridge: context.topics}
         memory = context.scheduler.memory
@@ -144,7 +144,7 @@ class MtlProfiles:
             data,
             registry,
             leases,
-            complaints,
+            refusal_log,
             bridge,
             config.window_bytes,
             memory,
@@ -152,8 +152,8 @@ class MtlProfiles:
         )
         profiles: tuple[Profile, ...] = (
             FanOutProfile(data),
-            RegistryProfile(data, registry, leases, complaints),
-            TopicProfile(data, partial(_space, spaces, context.join_topics, memory), complaints, memory),
+            RegistryProfile(data, registry, leases, refusal_log),
+            TopicProfile(data, partial(_space, spaces, context.join_topics, memory), refusal_log, memory),
             queue,
             service,
         )
@@ -191,9 +191,9 @@ class OpenMtl(PlainWire):
         )
         return where
 
-    def places(self) -> Sequence[Mapping[str, object]]:
+    def listener_rows(self) -> Sequence[Mapping[str, object]]:
         """Return the open listeners of both flows."""
-        return self.listeners.places()
+        return self.listeners.listener_rows()
 
     def views(self) -> Sequence[AnyView]:
         """Return control sessions, data flows and queues."""
@@ -317,7 +317,7 @@ def _make(config: Mtl, context: WireContext) -> OpenMtl:
     queues = DurableQueues.open(config, context)
     settings = mtl_settings(config)
     flows = FlowContext(
-        context.leases, DataLeases(context.leases, settings), context.complaints, settings, context.silence
+        context.leases, DataLeases(context.leases, settings), context.refusal_log, settings, context.silence
     )
     data = DataFlow(listeners.data.router, flows)
     profiles = MtlProfiles.make(config, context, data, queues)

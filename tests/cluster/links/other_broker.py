@@ -22,7 +22,7 @@ from broker.core.cluster.cluster_interfaces import Member
 from broker.core.event_counters import Counters
 from broker.core.liveness import Leases
 from broker.core.place_table import Pool
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduler import Scheduler
 from tests.cluster.links.rig import QUICK, Members, Table
 
@@ -47,7 +47,7 @@ class UntilClosed(Protocol):
 
 name, secret, other, link, key = sys.argv[1:]
 leases = Leases(reactor)
-context = LinkContext(Pool(100), Scheduler(reactor, leases.look), Complaints(Counters(), reactor), reactor, leases)
+context = LinkContext(Pool(100), Scheduler(reactor, leases.look), RefusalLog(Counters(), reactor), reactor, leases)
 links = Links(LinkSettings(zmq_endpoint.parse_zmq("tcp://127.0.0.1:0"), secret, again=QUICK), context)
 links.serve("tight", Echo())
 where = links.bind()

@@ -31,7 +31,7 @@ from broker.core.liveness import Leases
 from broker.core.model import NotReady
 from broker.core.place_table import Pool
 from broker.net.connection_limits import RouterLimits
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve import CurveClient, Security
 from broker.net.zmtp.frames import FrameLimits
@@ -192,7 +192,7 @@ class LinksRig(TestCase):
         counters = Counters()
         leases = Leases(lifetime)
         context = LinkContext(
-            Pool(200), Scheduler(reactor, leases.look), Complaints(counters, reactor), reactor, leases, Random(name)
+            Pool(200), Scheduler(reactor, leases.look), RefusalLog(counters, reactor), reactor, leases, Random(name)
         )
         links = Links(LinkSettings(zmq_endpoint.parse_zmq(endpoint), secret, limits, QUICK), context)
         where = links.bind()

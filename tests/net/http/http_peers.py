@@ -16,7 +16,7 @@ from broker.net.connection_limits import ConnectionLimits
 from broker.net.http.bounds import RequestBounds
 from broker.net.http.limits import HttpLimits
 from broker.net.http.listener import HttpFactory
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.rest.messages import Request, RequestIds, Response
 from tests.net.words import TickingClock, Wire
@@ -52,9 +52,9 @@ class Site:
         self.respond = respond
         self.limits = HttpLimits(connections or ConnectionLimits(), requests or RequestBounds(), **limits)
         turns = Scheduler(self.clock)
-        complaints = Complaints(self.counters, self.clock)
+        refusal_log = RefusalLog(self.counters, self.clock)
         self.factory = HttpFactory(
-            "http", self._answer, self.limits, turns, complaints, self.clock, RequestIds("start")
+            "http", self._answer, self.limits, turns, refusal_log, self.clock, RequestIds("start")
         )
         self._ports = count(4000)
 

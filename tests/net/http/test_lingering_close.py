@@ -102,7 +102,7 @@ class Server:
         self._tls = None
         if files is not None:
             certificates = Certificates(pem.Files(str(files[0]), str(files[1])))
-            factory = TlsFactory(factory, certificates, factory.turns, factory.complaints)
+            factory = TlsFactory(factory, certificates, factory.turns, factory.refusal_log)
             self._tls = ssl.create_default_context(cafile=str(files[0]))
             self._tls.check_hostname = False
         self.port: Any = self.reactor.listenTCP(0, factory, interface="127.0.0.1")

@@ -144,6 +144,6 @@ def test_a_late_failure_is_logged_with_its_id() -> None:
 def test_a_refusal_outside_a_quantum_is_logged_with_its_id() -> None:
     site = Site()
     with capturedLogs() as events:
-        site.factory.complaints.add("http", "192.0.2.1", Refusal(Reason.LIMIT, "full"), request_id="mine")
-        site.factory.complaints.add("http", "192.0.2.2", Refusal(Reason.LIMIT, "full"))
+        site.factory.refusal_log.add("http", "192.0.2.1", Refusal(Reason.LIMIT, "full"), request_id="mine")
+        site.factory.refusal_log.add("http", "192.0.2.2", Refusal(Reason.LIMIT, "full"))
     assert [event.get("request_id") for event in events] == ["mine", None]

@@ -22,7 +22,7 @@ from broker.core.event_counters import Counters
 from broker.core.memory_budget import BY_ALL, MemoryBudget, MemoryLimits
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.peer_interfaces import Sender, Sent
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.router.router import AllowList, Claim, KeyGate, Router
 from broker.net.router.router_peer import BACKLOG, HIGH_WATER, BacklogLimits
 from broker.net.scheduler import Scheduler
@@ -249,7 +249,7 @@ class Rig(TestCase):
         if self.form == "compiled" and helper() is None:
             raise SkipTest("there is no C compiler for the helper of sealing")
         self.counters = Counters()
-        self.complaints = Complaints(self.counters, reactor)
+        self.refusal_log = RefusalLog(self.counters, reactor)
         self.context: zmq.Context[Any] = zmq.Context()
         self.addCleanup(self.context.destroy, 0)
         self._kept: list[Any] = []
@@ -277,11 +277,11 @@ class Rig(TestCase):
         router = Router(
             wire,
             mechanism,
-            KeyGate(wire, keys, self.complaints, reactor),
+            KeyGate(wire, keys, self.refusal_log, reactor),
             limits or ConnectionLimits(authenticate_within=PATIENCE),
             zmtp or FrameLimits(),
             turns or Scheduler(reactor, memory=MemoryBudget(MemoryLimits(all_sizes, all_sizes), reactor.seconds)),
-            self.complaints,
+            self.refusal_log,
             clock,
             BacklogLimits(high_water, BACKLOG),
             sealing,

@@ -8,7 +8,7 @@ from twisted.logger import capturedLogs
 
 from broker.core.event_counters import Counters
 from broker.core.limits import LINE_EVERY
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.net.router.router import KEYS_LOGGED, KeyGate
 from tests.net.router.rig import Allowed
 
@@ -27,7 +27,7 @@ def counters() -> Counters:
 
 @pytest.fixture
 def gate(counters: Counters, clock: Clock) -> KeyGate:
-    return KeyGate("mc0", ALLOWED, Complaints(counters, clock), clock)
+    return KeyGate("mc0", ALLOWED, RefusalLog(counters, clock), clock)
 
 
 def refused(gate: KeyGate, *peers: tuple[str, str]) -> list[str]:
@@ -47,7 +47,7 @@ def test_allowed_keys_are_let_in_and_others_counted(gate: KeyGate, counters: Cou
 
 
 def test_without_a_list_any_key_is_let_in(counters: Counters, clock: Clock) -> None:
-    gate = KeyGate("mc0", None, Complaints(counters, clock), clock)
+    gate = KeyGate("mc0", None, RefusalLog(counters, clock), clock)
     assert gate.admits("another", "192.0.2.1")
     assert gate.admits("", "192.0.2.1")
     assert counters.all() == {}

@@ -10,7 +10,7 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 
 from broker.access.logins import Logins
-from broker.access.rights import Everyone
+from broker.access.rights import AnonymousAccess
 from broker.access.users_access import UsersAccess
 from broker.wires.common.router_listener import KnownKeys
 from tests.access.users import KEY, OTHER_KEY, put, right, user
@@ -65,7 +65,7 @@ def test_a_key_without_a_user_is_admitted_while_the_anonymous_user_has_a_right(
 
 
 def test_without_a_users_file_every_key_is_that_of_the_anonymous_user() -> None:
-    assert KnownKeys(Everyone(), "mc0").name_of(STRANGER) == ""
+    assert KnownKeys(AnonymousAccess(), "mc0").name_of(STRANGER) == ""
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 
 from broker.core.event_counters import Counters
 from broker.net.peer_interfaces import MAX_ENVELOPE, MAX_HOPS, Part, Sender, Sent
-from broker.net.rate_limits import Complaints
+from broker.net.rate_limits import RefusalLog
 from broker.wires.common.routes import MAX_ROUTES, Routes
 from tests.recording.router import Line, RecordingRouter
 
@@ -44,8 +44,8 @@ class Farm:
     def __init__(self, socket_type: str = "DEALER") -> None:
         self.counters = Counters()
         self.router = RecordingRouter(fan_out=True, max_replies=5)
-        complaints = Complaints(self.counters, Clock())
-        self.routes = Routes(self.router, "test", lambda frames: frames[1:2] == [b"VERB"], complaints)
+        refusal_log = RefusalLog(self.counters, Clock())
+        self.routes = Routes(self.router, "test", lambda frames: frames[1:2] == [b"VERB"], refusal_log)
         self.wire = Echo(self.routes)
         self.routes.serve(self.wire)
         self.sender = Sender("192.0.2.1", "", socket_type)

@@ -126,7 +126,7 @@ class DbpFarm(CoreFarm):
         super().__init__(clock)
         self.registry = registry or registry_at(self.clock)
         self.router = RecordingRouter()
-        self.routes = routes = Routes(self.router, "dbp", begins, self.complaints)
+        self.routes = routes = Routes(self.router, "dbp", begins, self.refusal_log)
         self.udp = RecordingUdp()
         self.probes = RecordingProbes(self.clock)
         self.sources: Rates[Hashable] = Rates(self.clock.seconds)
@@ -137,7 +137,7 @@ class DbpFarm(CoreFarm):
             self.probes,
             self.leases,
             self.clock,
-            self.complaints,
+            self.refusal_log,
             self.sources,
             self.addresses,
             NAME,
@@ -148,7 +148,7 @@ class DbpFarm(CoreFarm):
             self.registry,
             self.leases,
             self.outbound,
-            self.complaints,
+            self.refusal_log,
             dbp or Dbp(),
             rights,
             self.silence,
@@ -156,9 +156,9 @@ class DbpFarm(CoreFarm):
         )
         self.listing = Listing(self.registry, self.clock)
         self.commands = CommandHandler(
-            routes, self.catalogue, self.listing, self.outbound, self.leases, self.clock, self.complaints
+            routes, self.catalogue, self.listing, self.outbound, self.leases, self.clock, self.refusal_log
         )
-        self.datagrams = DatagramHandler(self.catalogue, self.outbound, self.complaints)
+        self.datagrams = DatagramHandler(self.catalogue, self.outbound, self.refusal_log)
         self.beacon = Beacon(self.udp, self.clock, beacon, BEACON_PORT, 5246, 5246, NAME)
         routes.serve(self.commands)
         self.catalogue.restore(known)

@@ -58,7 +58,7 @@ class DnsFarm(CoreFarm):
         self.responder = Responder(self.zone, dns, self.clock, begin)
         self.limit = ResponseLimit(Rates(self.clock.seconds), Rates(self.clock.seconds), dns)
         self.socket = RecordingSocket()
-        self.datagrams = Datagrams(self.responder, self.limit, self.socket, self.complaints)
+        self.datagrams = Datagrams(self.responder, self.limit, self.socket, self.refusal_log)
 
     def client(self, label: str | None = None) -> Client:
         """A server that offers services."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from broker.access.rights import Everyone
+from broker.access.rights import AnonymousAccess
 from broker.core.director.director import Director
 from broker.core.director.director_interfaces import DirectorSettings
 from broker.wires.elko.codec.blocks import BlockReader
@@ -55,7 +55,7 @@ class DirectorFarm(CoreFarm):
         self.clock: Turning
         super().__init__(Turning())
         self.director = Director(self.clock, settings)
-        self.access = Everyone()
+        self.access = AnonymousAccess()
         self.control = DirectorControl()
         self.wiring = DirectorWiring.of(self.director, self.control, self.clock)
 

@@ -70,8 +70,8 @@ def test_what_a_descriptor_says_of_a_listener(
     assert (opened.name, opened.protocol) == ("one", protocol)
     assert (opened.certificates is not None) is (kind == "tls")
     closed: list[object] = []
-    opened.carrier.limit(TransportLimits(connections=1))
-    opened.carrier.close().addCallback(closed.append)
+    opened.port_factory.limit(TransportLimits(connections=1))
+    opened.port_factory.close().addCallback(closed.append)
     assert closed == [None]
 
 

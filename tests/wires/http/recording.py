@@ -11,7 +11,7 @@ import attrs
 from twisted.internet.defer import Deferred
 
 from broker.access.principal import Access, Act
-from broker.access.rights import Everyone
+from broker.access.rights import AnonymousAccess
 from broker.core.errors import Refusal
 from broker.rest.http_endpoint import Endpoint, Routes
 from broker.rest.messages import Request, Response, Stream
@@ -53,7 +53,7 @@ class HttpFarm(CoreFarm):
         super().__init__(self.farm.clock)
         self.silence = self.make_silence(self.farm.registry, self.leases, self.clock)
         self.instances = Instances(self.farm.registry, self.leases, http or Http(), self.silence)
-        self.access: Access = Everyone() if access is None else access
+        self.access: Access = AnonymousAccess() if access is None else access
         self.refusals: list[Refusal] = []
         self.request_ids: list[str] = []
         """Those of the refusals."""

@@ -111,13 +111,13 @@ class Mc0Farm(CoreFarm):
         self.record = SessionRecord()
         self.silence = self.make_silence(registry, self.leases, self.clock)
         self.admission = Admission(lambda key: self.keys.get(key, "" if self._any_key else None), self.grants)
-        self.routes = Routes(self.router, "mc0", begins, self.complaints)
+        self.routes = Routes(self.router, "mc0", begins, self.refusal_log)
         self.wire = Mc0Conversation(
             self.routes,
             self.topics,
             self.leases,
             self.admission,
-            self.complaints,
+            self.refusal_log,
             self.record,
             *self._limits,
             self.silence,

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred
 
 from broker.access.logins import Logins
 from broker.access.passwords import MIN_ITERATIONS, PasswordVerifier, of
-from broker.access.rights import Everyone, Right
+from broker.access.rights import AnonymousAccess, Right
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import TICK
 from broker.net.peer_interfaces import Part, Sender
@@ -181,9 +181,9 @@ class ControlFarm(CoreFarm):
         self.keys = dict(keys or {})
         self.hosts = hosts
         self.threads = Threads()
-        self.access: Everyone = users or Users()
+        self.access: AnonymousAccess = users or Users()
         if users is None and keys is None and not anonymous and not rights:
-            self.access = Everyone()
+            self.access = AnonymousAccess()
         if isinstance(self.access, Users):
             self.access.rights = rights or (*ALL_USERS, *([ANYBODY] if anonymous else []))
         self.mechanisms = Mechanisms(
@@ -199,7 +199,7 @@ class ControlFarm(CoreFarm):
         self.profiles: dict[str, Profile] = {"test": fan_out, "shelf": self.shelf, "registry": Shelf("registry")}
         self.control = ControlFlow(
             self.router,
-            FlowContext(self.leases, self.data, self.complaints, self.settings),
+            FlowContext(self.leases, self.data, self.refusal_log, self.settings),
             AuthenticationContext(self.mechanisms, self.keys.get, self.policy.serves_anonymous),
             ProfileAccess(self.policy, self.profiles, port if callable(port) else lambda: port),
         )

@@ -141,7 +141,7 @@ class MtlFarm(CoreFarm):
         self.restart_core()
         self.data_leases = DataLeases(self.leases, self.settings)
         self.silence = self.make_silence(self.core_registry(), self.leases, self.clock)
-        context = FlowContext(self.leases, self.data_leases, self.complaints, self.settings, self.silence)
+        context = FlowContext(self.leases, self.data_leases, self.refusal_log, self.settings, self.silence)
         self.data = DataFlow(self.router, context)
         self.router.serve(self.data)
         self.test = FanOutProfile(self.data)

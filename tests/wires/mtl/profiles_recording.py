@@ -106,13 +106,13 @@ class ProfilesFarm(MtlFarm):
         super().start()
         self.memory = MemoryBudget()
         self.spaces: dict[str, ITopics] = {HOST: Topics() if self._shared is None else self._shared}
-        self.topic = TopicProfile(self.data, self.space, self.complaints, self.memory, self._bounds.topic)
-        self.registry = RegistryProfile(self.data, self.core, self.leases, self.complaints, self._bounds.registry)
+        self.topic = TopicProfile(self.data, self.space, self.refusal_log, self.memory, self._bounds.topic)
+        self.registry = RegistryProfile(self.data, self.core, self.leases, self.refusal_log, self._bounds.registry)
         self.service = ServiceProfile(
             self.data,
             self.core,
             self.leases,
-            self.complaints,
+            self.refusal_log,
             HOST,
             self.settings.window_bytes,
             self.memory,

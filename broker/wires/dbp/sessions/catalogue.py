@@ -34,7 +34,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IRegistry, StoredMemory
 from broker.core.model import Change, Check, CheckState, Kind, Provider, Rights, Service, load_details
 from broker.core.silent_peers import Silence
-from broker.net.peer_interfaces import Complaints
+from broker.net.peer_interfaces import RefusalLog
 from broker.wires.dbp.codec.dbp_messages import Form
 from broker.wires.dbp.codec.listings import Details, details, merge_infos
 from broker.wires.dbp.dbp_settings import Dbp
@@ -83,7 +83,7 @@ class Catalogue:
         registry: IRegistry,
         leases: ILeases,
         outbound: DbpOutbound,
-        complaints: Complaints,
+        refusal_log: RefusalLog,
         dbp: Dbp,
         rights: Rights,
         silence: Silence,
@@ -95,7 +95,7 @@ class Catalogue:
         self._registry = registry
         self._leases = leases
         self._outbound = outbound
-        self._complaints = complaints
+        self._refusal_log = refusal_log
         self.dbp = dbp
         self._rights = rights
         self.elsewhere: RemoteServices | None = None
@@ -162,7 +162,7 @@ class Catalogue:
             self._replace(old, connection)
         self._join(entry, restored)
         self.bind(entry, connection)
-        self._complaints.count("dbp_services", "registered")
+        self._refusal_log.count("dbp_services", "registered")
         if held is not None and self.elsewhere is not None:
             self.elsewhere.moved(held, name, address)
         return entry
@@ -273,7 +273,7 @@ class Catalogue:
         if entry.connection is not None:
             entry.connection.release()
         self._registry.leave(entry.provider, REASONS.get(why, "withdrawn"))
-        self._complaints.count("dbp_services", why)
+        self._refusal_log.count("dbp_services", why)
         self.log.debug("dbp service {name} removed: {why}", name=entry.name, why=why)
 
     def ping(self, provider: int, seconds: float, answered: Callable[[bool | None], object]) -> bool:
@@ -453,7 +453,7 @@ class Catalogue:
         an empty one if it is probed."""
         before, entry.unprobed = entry.unprobed, why
         if why and why != before:
-            self._complaints.add(WIRE, entry.address, Refusal(Reason.ADDRESS_NOT_ALLOWED, f"{entry.name}: {why}"))
+            self._refusal_log.add(WIRE, entry.address, Refusal(Reason.ADDRESS_NOT_ALLOWED, f"{entry.name}: {why}"))
         provider = self._registry.provider(entry.provider) if why or before else None
         for service in () if provider is None else provider.services:
             check = self._registry.check_of(service)

@@ -37,7 +37,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.interfaces import ILeases
-from broker.net.peer_interfaces import Complaints, Part, Router, Sent
+from broker.net.peer_interfaces import Part, RefusalLog, Router, Sent
 from broker.wall_clock import wall
 from broker.wires.dbp.codec import dbp_datagrams, dbp_messages
 from broker.wires.dbp.codec.dbp_messages import Ack, Beat, Bye, Form
@@ -65,7 +65,7 @@ class CommandHandler:
         outbound: DbpOutbound,
         leases: ILeases,
         clock: IReactorTime,
-        complaints: Complaints,
+        refusal_log: RefusalLog,
     ) -> None:
         self._router = router
         self._catalogue = catalogue
@@ -73,7 +73,7 @@ class CommandHandler:
         self._outbound = outbound
         self._leases = leases
         self._clock = clock
-        self._complaints = complaints
+        self._refusal_log = refusal_log
         self.requests = 0
         self._connections: dict[int, RouterConnection] = {}
         """Connections with state, by number."""
@@ -123,7 +123,7 @@ class CommandHandler:
             sent = self._router.reply(identity, dbp_messages.reply(message.form, wall(self._clock), body))
             self.requests += 1
             if sent is not Sent.SENT:
-                self._complaints.count("dbp_dropped", sent.value)
+                self._refusal_log.count("dbp_dropped", sent.value)
             elif connection is not None:
                 connection.last_sent = self._leases.now
             return
@@ -302,7 +302,7 @@ class CommandHandler:
         self._outbound.end(connection)
 
     def _complain(self, connection: RouterConnection, refusal: Refusal) -> None:
-        self._complaints.add(WIRE, connection.address, refusal)
+        self._refusal_log.add(WIRE, connection.address, refusal)
 
     # connections
 
@@ -318,10 +318,10 @@ class CommandHandler:
 class DatagramHandler:
     """All conversations by UDP. The transport calls `receive`."""
 
-    def __init__(self, catalogue: Catalogue, outbound: DbpOutbound, complaints: Complaints) -> None:
+    def __init__(self, catalogue: Catalogue, outbound: DbpOutbound, refusal_log: RefusalLog) -> None:
         self._catalogue = catalogue
         self._outbound = outbound
-        self._complaints = complaints
+        self._refusal_log = refusal_log
         self.beats = 0
 
     def counts(self) -> dict[str, int]:
@@ -334,9 +334,9 @@ class DatagramHandler:
             message = dbp_datagrams.read(data)
         except dbp_datagrams.Ignored as ignored:
             if ignored.beacon:
-                self._complaints.count("dbp_datagrams", "beacon")
+                self._refusal_log.count("dbp_datagrams", "beacon")
             else:
-                self._complaints.add(WIRE, source[0], ignored)
+                self._refusal_log.add(WIRE, source[0], ignored)
             return
         if type(message) is Beat:
             self._beat(message, source)
@@ -383,18 +383,18 @@ class DatagramHandler:
                 return elsewhere.beat(message.name, source, message.form, message.sent)
             return elsewhere.bye(message.name, source)
         except Refusal as refusal:
-            self._complaints.add(WIRE, source[0], refusal)
+            self._refusal_log.add(WIRE, source[0], refusal)
             return True
 
     def _unregistered(self, message: Beat, source: Source) -> None:
         """Process a heartbeat of a service that is not registered."""
         # The broker receives its own broadcast heartbeats, and those of others.
         if is_broker(message.name):
-            self._complaints.count("dbp_datagrams", "of-broker")
+            self._refusal_log.count("dbp_datagrams", "of-broker")
             return
         text = f"a heartbeat of {message.name or 'a service without a name'}, which is not registered"
-        self._complaints.add(WIRE, source[0], Refusal(Reason.NOT_REGISTERED, text))
+        self._refusal_log.add(WIRE, source[0], Refusal(Reason.NOT_REGISTERED, text))
         self._outbound.turn_away(source)
 
     def _refuse(self, text: str, source: Source) -> None:
-        self._complaints.add(WIRE, source[0], Refusal(Reason.WRONG_ADDRESS, text))
+        self._refusal_log.add(WIRE, source[0], Refusal(Reason.WRONG_ADDRESS, text))

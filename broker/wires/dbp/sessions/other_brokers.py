@@ -24,7 +24,7 @@ from broker.core.cluster.cluster_interfaces import ILinks
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import Change, Kind, Service
-from broker.net.peer_interfaces import Complaints
+from broker.net.peer_interfaces import RefusalLog
 from broker.wires.dbp.codec import dbp_datagrams
 from broker.wires.dbp.codec.dbp_messages import Form
 from broker.wires.dbp.sessions.outbound import RateLimit
@@ -59,12 +59,12 @@ class RemoteServices:
     """The other brokers' services, for the `Catalogue` of this one. ``rates`` limits what is forwarded."""
 
     def __init__(
-        self, registry: IRegistry, links: ILinks, catalogue: Catalogue, complaints: Complaints, rates: RateLimit
+        self, registry: IRegistry, links: ILinks, catalogue: Catalogue, refusal_log: RefusalLog, rates: RateLimit
     ) -> None:
         self._registry = registry
         self._links = links
         self._catalogue = catalogue
-        self._complaints = complaints
+        self._refusal_log = refusal_log
         self._rates = rates
         self._watch: IWait = registry.watch(self._changed, (Kind.JOINED, Kind.OFFERED))
         links.serve(BEATS, _Channel(self), lossy=True)
@@ -125,11 +125,11 @@ class RemoteServices:
         if self._catalogue.dbp.check_address and not same_host(held.address, address):
             raise Refusal(Reason.WRONG_ADDRESS, f"a message of {name}, which was registered from another address")
         if not self._rates.take(held.provider, RATE, BURST):
-            self._complaints.count("dbp_forwarded", "limited")
+            self._refusal_log.count("dbp_forwarded", "limited")
         elif self._links.send(held.broker, BEATS, dbp_datagrams.encode(message)):
-            self._complaints.count("dbp_forwarded", "sent")
+            self._refusal_log.count("dbp_forwarded", "sent")
         else:
-            self._complaints.count("dbp_forwarded", "unsent")
+            self._refusal_log.count("dbp_forwarded", "unsent")
         return True
 
     # Incoming
@@ -139,23 +139,23 @@ class RemoteServices:
         try:
             message = dbp_datagrams.decode(frames)
         except Malformed as malformed:
-            self._complaints.add(WIRE, broker, malformed)
+            self._refusal_log.add(WIRE, broker, malformed)
             return
         catalogue = self._catalogue
         entry = catalogue.get(message.name)
         if entry is None:
-            self._complaints.count("dbp_forwarded", "unknown")
+            self._refusal_log.count("dbp_forwarded", "unknown")
         elif not self._accepts(entry, message):
             text = f"a message of {entry.name}, which was registered from another address"
-            self._complaints.add(WIRE, message.host, Refusal(Reason.WRONG_ADDRESS, text))
+            self._refusal_log.add(WIRE, message.host, Refusal(Reason.WRONG_ADDRESS, text))
         elif isinstance(message, dbp_datagrams.ForwardedBeat):
             form = Form.__members__.get(message.form, Form.TEXT)
             source = (message.host, message.port) if 0 < message.port < 65_536 else None
             catalogue.beat(entry, source, form, message.sent)
-            self._complaints.count("dbp_forwarded", "received")
+            self._refusal_log.count("dbp_forwarded", "received")
         elif isinstance(message, dbp_datagrams.ForwardedBye):
             catalogue.disconnect(entry)
-            self._complaints.count("dbp_forwarded", "received")
+            self._refusal_log.count("dbp_forwarded", "received")
         else:
             catalogue.give_up(entry)
 

@@ -28,7 +28,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.access.identity import is_local, network_of
 from broker.core.interfaces import ILeases
-from broker.net.peer_interfaces import Complaints, Router, Sent
+from broker.net.peer_interfaces import RefusalLog, Router, Sent
 from broker.wall_clock import wall
 from broker.wires.dbp.codec import dbp_datagrams, dbp_messages
 from broker.wires.dbp.codec.dbp_messages import Form
@@ -101,7 +101,7 @@ class DbpOutbound:
         probes: Probes,
         leases: ILeases,
         clock: IReactorTime,
-        complaints: Complaints,
+        refusal_log: RefusalLog,
         sources: RateLimit,
         addresses: RateLimit,
         name: str,
@@ -112,7 +112,7 @@ class DbpOutbound:
         self._probes = probes
         self._leases = leases
         self.clock = clock
-        self._complaints = complaints
+        self._refusal_log = refusal_log
         self._sources = sources
         self._addresses = addresses
         self.name = name
@@ -132,7 +132,7 @@ class DbpOutbound:
         if sent is Sent.SENT:
             connection.last_sent = self._leases.now
         else:
-            self._complaints.count("dbp_dropped", sent.value)
+            self._refusal_log.count("dbp_dropped", sent.value)
 
     def end(self, connection: RouterConnection) -> None:
         """Close a connection after its output."""

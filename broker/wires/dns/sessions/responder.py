@@ -176,7 +176,7 @@ ANSWERING_PORTS = frozenset({0, 7, 13, 17, 19, 37})
 """Ports of services that answer whatever they get (echo, daytime, quote, chargen, time), and the port that is none."""
 
 
-class Complaints(Protocol):
+class RefusalLog(Protocol):
     """The counters and the log of refused input."""
 
     def add(self, wire: str, address: str, refusal: Refusal) -> None:
@@ -193,11 +193,11 @@ class UdpSocket(Protocol):
 class Datagrams:
     """Answers the datagrams of all clients."""
 
-    def __init__(self, responder: Responder, limit: ResponseLimit, socket: UdpSocket, complaints: Complaints) -> None:
+    def __init__(self, responder: Responder, limit: ResponseLimit, socket: UdpSocket, refusal_log: RefusalLog) -> None:
         self._responder = responder
         self._limit = limit
         self._socket = socket
-        self._complaints = complaints
+        self._refusal_log = refusal_log
         self._queries = 0
         self._ignored: Counter[str] = Counter()
 
@@ -218,7 +218,7 @@ class Datagrams:
         try:
             query = decode(data)
         except Malformed as malformed:
-            self._complaints.add(WIRE, host, malformed)
+            self._refusal_log.add(WIRE, host, malformed)
             if not answerable(data):
                 self._ignored["unanswerable"] += 1
             elif verdict is LimitVerdict.SEND and (answer := self._responder.unreadable(data)) is not None:

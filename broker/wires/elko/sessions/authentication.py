@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 
 from broker.access.login_gate import RequestLimits, unlimited
 from broker.access.principal import Access, Audit, NoAudit, Principal, sees_secrets
-from broker.access.rights import Everyone, Grants
+from broker.access.rights import AnonymousAccess, Grants
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Rights
 from broker.net.peer_interfaces import Peer
@@ -80,7 +80,7 @@ class AccessControl:
     """
 
     policy: Policy
-    access: Access = attrs.field(factory=Everyone)
+    access: Access = attrs.field(factory=AnonymousAccess)
     title: str = ""
     audit: Audit = attrs.field(factory=NoAudit)
     requests: RequestLimits = attrs.field(factory=unlimited)

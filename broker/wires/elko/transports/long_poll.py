@@ -224,7 +224,7 @@ class LongPollSession(VirtualTransport):
 
     def expired(self) -> None:
         """End the session at its idle timeout."""
-        self.lines.complaints.count(f"{self.lines.wire}_http", "expired")
+        self.lines.refusal_log.count(f"{self.lines.wire}_http", "expired")
         self.end()
 
     # inside

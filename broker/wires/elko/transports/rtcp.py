@@ -191,7 +191,7 @@ class RtcpSession(VirtualTransport):
 
     def gone(self) -> None:
         """End the session at its idle or resume timeout."""
-        self.lines.complaints.count(f"{self.lines.wire}_rtcp", "gone")
+        self.lines.refusal_log.count(f"{self.lines.wire}_rtcp", "gone")
         self.abortConnection()
 
 
@@ -359,7 +359,7 @@ class RtcpSocket(Scheduled, Protocol):
 
     def give_way(self, refusal: Refusal) -> None:
         """Refuse and close. A session outlasts its connection."""
-        self.factory.complaints.add(self.factory.wire, self.host, refusal)
+        self.factory.refusal_log.add(self.factory.wire, self.host, refusal)
         self.write(wire.error(wire.TOO_MANY))
         self._detach()
         self.close()
@@ -458,7 +458,7 @@ class RtcpSocket(Scheduled, Protocol):
         if self.session is not None:
             patient = self.session.line.refused(refusal)
         else:
-            lines.complaints.add(lines.wire, self.host, refusal)
+            lines.refusal_log.add(lines.wire, self.host, refusal)
             # a browser request on behalf of a page begins with a line that is malformed here
             patient = self._refusals.admit() and refusal.reason is not Reason.SYNTAX
         if refusal.reason.fatal or not patient:

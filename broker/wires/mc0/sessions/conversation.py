@@ -23,7 +23,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, ITopics
 from broker.core.model import KnownSession
 from broker.core.silent_peers import Silence
-from broker.net.peer_interfaces import Complaints, Part, Router, Sender
+from broker.net.peer_interfaces import Part, RefusalLog, Router, Sender
 from broker.wires.mc0.codec import mc0_messages as wire
 from broker.wires.mc0.sessions.mc0_session import Mc0Outbound, Mc0Session, Mc0Subscriptions, listed, shown
 from broker.wires.mc0.sessions.session_table import MIN_TTL, Admission, Mc0SessionTable, SessionRecord
@@ -47,7 +47,7 @@ class Mc0Conversation:
         topics: ITopics,
         leases: ILeases,
         admission: Admission,
-        complaints: Complaints,
+        refusal_log: RefusalLog,
         record: SessionRecord,
         most_sessions: int,
         most_subscriptions: int,
@@ -57,11 +57,11 @@ class Mc0Conversation:
         self._topics = topics
         self._leases = leases
         self._admission = admission
-        self._complaints = complaints
-        self._outbound = Mc0Outbound(router, leases, complaints)
+        self._refusal_log = refusal_log
+        self._outbound = Mc0Outbound(router, leases, refusal_log)
         self._subscriptions = Mc0Subscriptions(topics, self._outbound, most_subscriptions)
         self._table = Mc0SessionTable(
-            router, self._outbound, self._subscriptions, leases, admission, complaints, record, most_sessions, silence
+            router, self._outbound, self._subscriptions, leases, admission, refusal_log, record, most_sessions, silence
         )
         self._published = 0
         self._verbs: dict[type, Callable[[Mc0Session, Any], None]] = {
@@ -221,7 +221,7 @@ class Mc0Conversation:
     def _refuse_unadmitted(self, identity: bytes, frames: list[Part], refusal: Refusal) -> None:
         address = self._router.sender().address
         refusal.summary = f"{shown(identity)}: {refusal.text}"
-        self._complaints.add("mc0", address, refusal)
+        self._refusal_log.add("mc0", address, refusal)
         # At the limit of sessions the connector needs an answer: without one it would wait indefinitely, while an ERROR
         # makes it exit, and its supervisor start it again. A peer with the wrong key gets no answer.
         if refusal.reason is Reason.LIMIT:

@@ -30,7 +30,7 @@ from broker.access.rights import RegistryReading
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, ITopics
 from broker.core.model import KnownSession
-from broker.net.peer_interfaces import Complaints, Part, Router, Sender, Sent
+from broker.net.peer_interfaces import Part, RefusalLog, Router, Sender, Sent
 from broker.wires.common.registry_topics import TopicRights, readers
 from broker.wires.mc0.codec import mc0_messages as wire
 
@@ -185,10 +185,10 @@ def shown(identity: bytes) -> str:
 class Mc0Outbound:
     """Outbound side of all sessions. ``delivered`` counts copies of MESSAGEs that were sent."""
 
-    def __init__(self, router: Router, leases: ILeases, complaints: Complaints) -> None:
+    def __init__(self, router: Router, leases: ILeases, refusal_log: RefusalLog) -> None:
         self._router = router
         self._leases = leases
-        self._complaints = complaints
+        self._refusal_log = refusal_log
         self.delivered = 0
         self.full = 0
         """Messages and replies that were dropped since their peers do not read."""
@@ -209,7 +209,7 @@ class Mc0Outbound:
     def acknowledge_end(self, session: Mc0Session, id: bytes | None) -> None:
         """Send OK to the DISCONNECT of a session that has ended, and so has no state to account a drop in."""
         if id is not None and self._router.reply(session.identity, wire.ok(id)) is not Sent.SENT:
-            self._complaints.count("mc0_dropped", "ok")
+            self._refusal_log.count("mc0_dropped", "ok")
 
     def fan_out(
         self, sessions: Collection[Mc0Session], topic: bytes, headers: Sequence[Part], body: Sequence[Part]
@@ -236,14 +236,14 @@ class Mc0Outbound:
     def complain(self, session: Mc0Session, refusal: Refusal) -> None:
         """Count and log a refusal, with the identity of the session."""
         refusal.summary = f"{session}: {refusal.summary}"
-        self._complaints.add("mc0", session.address, refusal)
+        self._refusal_log.add("mc0", session.address, refusal)
 
     def _dropped(self, session: Mc0Session, outcome: Sent) -> None:
         session.dropped += 1
         if outcome is Sent.FULL:
             self.full += 1
         else:
-            self._complaints.count("mc0_dropped", outcome.value)
+            self._refusal_log.count("mc0_dropped", outcome.value)
         # A peer without a connection is no slow reader. `slow` is reset when the ROUTER reports room again.
         if outcome is not Sent.GONE and not session.slow:
             session.slow = True
@@ -296,7 +296,7 @@ class Mc0Subscriptions:
                 refused.setdefault(refusal.reason, refusal)
                 if len(session.refused) < MAX_REFUSED:
                     session.refused[topic] = None
-        # One complaint for each reason: the log has no use for a line for each of a thousand topics.
+        # One line for each reason: the log has no use for a line for each of a thousand topics.
         for first in refused.values():
             self._outbound.complain(session, first)
 

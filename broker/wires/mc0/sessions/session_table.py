@@ -41,7 +41,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases
 from broker.core.model import KnownSession
 from broker.core.silent_peers import Silence
-from broker.net.peer_interfaces import Complaints, Router, Sender, Sent
+from broker.net.peer_interfaces import RefusalLog, Router, Sender, Sent
 from broker.wires.common.registry_topics import TopicRights, rights_of
 from broker.wires.mc0.codec import mc0_messages as wire
 from broker.wires.mc0.sessions.mc0_session import Mc0Outbound, Mc0Session, Mc0Subscriptions, shown
@@ -158,7 +158,7 @@ class Mc0SessionTable:
         subscriptions: Mc0Subscriptions,
         leases: ILeases,
         admission: Admission,
-        complaints: Complaints,
+        refusal_log: RefusalLog,
         record: SessionRecord,
         most: int,
         silence: Silence,
@@ -170,7 +170,7 @@ class Mc0SessionTable:
         self._subscriptions = subscriptions
         self._leases = leases
         self._admission = admission
-        self._complaints = complaints
+        self._refusal_log = refusal_log
         self._record = record
         self.most = most
         self._sessions: dict[bytes, Mc0Session] = {}
@@ -260,7 +260,7 @@ class Mc0SessionTable:
         session = Mc0Session(self, identity, sender, key_name, self._admission.rights(key_name))
         session.sent = self._leases.now
         self._sessions[identity] = session
-        self._complaints.count("mc0_sessions", event)
+        self._refusal_log.count("mc0_sessions", event)
         return session
 
     def end(self, session: Mc0Session, reason: str) -> None:
@@ -273,7 +273,7 @@ class Mc0SessionTable:
         if session.lease is not None:
             session.lease.cancel()
         self._record.forget_session(session.identity)
-        self._complaints.count("mc0_sessions", reason)
+        self._refusal_log.count("mc0_sessions", reason)
         self.log.debug("mc0 session of {peer} ended: {why}", peer=session, why=reason)
 
     def record(self, session: Mc0Session) -> None:
@@ -320,7 +320,7 @@ class Mc0SessionTable:
         beat = session.sent + NOOP_AFTER * session.ttl
         if now >= beat:
             if self._outbound.noop(session) is not Sent.SENT:
-                self._complaints.count("mc0_dropped", "noop")
+                self._refusal_log.count("mc0_dropped", "noop")
             # Also after a failure: else the NOOP would be due again at each tick of the leases.
             session.sent = now
             beat = now + NOOP_AFTER * session.ttl

@@ -40,7 +40,7 @@ from broker.access.rights import EVERY_ENTRY, RegistryReading
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases, IRegistry, IWait
 from broker.core.model import BAD_STATES, BROKER, Change, Check, Kind, Load, Service
-from broker.net.peer_interfaces import Complaints, Sent
+from broker.net.peer_interfaces import RefusalLog, Sent
 from broker.wires.common.descriptors import encode_descriptor, load_descriptor, service_descriptor
 from broker.wires.mtl.codec import data_messages, field_table
 from broker.wires.mtl.profiles import entries
@@ -101,14 +101,14 @@ class RegistryProfile:
         flows: DataFlows,
         registry: IRegistry,
         leases: ILeases,
-        complaints: Complaints,
+        refusal_log: RefusalLog,
         bounds: RegistryBounds = _BOUNDS,
     ) -> None:
         self._bounds = bounds
         self._flows = flows
         self._registry = registry
         self._leases = leases
-        self._complaints = complaints
+        self._refusal_log = refusal_log
         self._views: dict[str, dict[_View, RegistryReading]] = {}
         """By resource, each with the entries of the resource that its reader is shown."""
         self._count = 0
@@ -168,7 +168,7 @@ class RegistryProfile:
     def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
         if self._count >= self._bounds.views:
             # The Summon has been answered by 200 already: ending the flow is the only way to report it.
-            self._complaints.count("mtl_registry", "full")
+            self._refusal_log.count("mtl_registry", "full")
             self._flows.end(reader, "full")
             return
         self._count += 1
@@ -409,7 +409,7 @@ class RegistryProfile:
             else:
                 _offer(provider, resource.removeprefix(SERVICE), content)
         except Refusal as refusal:
-            self._complaints.count("mtl_registry", refusal.reason.code)
+            self._refusal_log.count("mtl_registry", refusal.reason.code)
             writer.reject(content.sequence, recycle=refusal.reason is Reason.LIMIT)
         else:
             writer.confirm(content.sequence)

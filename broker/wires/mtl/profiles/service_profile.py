@@ -42,7 +42,7 @@ import attrs
 from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.interfaces import ILeases, IRegistry, StoredMemory
 from broker.core.model import Service
-from broker.net.peer_interfaces import Complaints
+from broker.net.peer_interfaces import RefusalLog
 from broker.wires.mtl.codec import data_messages, field_table
 from broker.wires.mtl.profiles.flow_provider import WIRE, FlowProvider, read_load
 from broker.wires.mtl.profiles.reply_inboxes import ReplyInbox
@@ -110,7 +110,7 @@ class ServiceProfile:
         flows: DataFlows,
         registry: IRegistry,
         leases: ILeases,
-        complaints: Complaints,
+        refusal_log: RefusalLog,
         bridge: str,
         window_bytes: int,
         memory: StoredMemory,
@@ -120,7 +120,7 @@ class ServiceProfile:
         self._endpoint_of = endpoint_of
         self._flows = flows
         self._registry = registry
-        self._complaints = complaints
+        self._refusal_log = refusal_log
         self._bridge = bridge
         self.window_bytes = window_bytes
         self._bounds = bounds
@@ -264,7 +264,7 @@ class ServiceProfile:
             self._calls.join(place.worker, name)
         except Refusal as refusal:
             # The Summon has been answered by 200 already: ending the flow is the only way to report it.
-            self._complaints.count(_COUNTS, refusal.reason.code)
+            self._refusal_log.count(_COUNTS, refusal.reason.code)
             self._flows.end(reader, "full")
 
     # writers
@@ -278,7 +278,7 @@ class ServiceProfile:
             else:
                 self._reply(writer, resource, content)
         except Refusal as refusal:
-            self._complaints.count(_COUNTS, refusal.reason.code)
+            self._refusal_log.count(_COUNTS, refusal.reason.code)
             # A reply that is too late is normal: a worker without confirmation need not know.
             if refusal.reason is not Reason.UNKNOWN_TARGET or writer.grant.confirm is ConfirmMode.FULL:
                 writer.reject(content.sequence, recycle=refusal.reason in (Reason.LIMIT, Reason.ELSEWHERE))
@@ -371,7 +371,7 @@ class ServiceProfile:
     def _failed(
         self, request: ServiceRequest, code: int, why: str, more: Mapping[str, field_table.Value] = NOTHING_MORE
     ) -> None:
-        self._complaints.count(_COUNTS, f"error-{code}")
+        self._refusal_log.count(_COUNTS, f"error-{code}")
         box = request.box
         if not isinstance(box, ReplyInbox):
             return
@@ -387,11 +387,11 @@ class ServiceProfile:
         try:
             box.post(field_table.encode(members), b"")
         except Refusal as refusal:
-            self._complaints.count(_COUNTS, refusal.reason.code)
+            self._refusal_log.count(_COUNTS, refusal.reason.code)
 
     def _lost(self, replies: int) -> None:
         if replies:
-            self._complaints.count(_COUNTS, "lost", replies)
+            self._refusal_log.count(_COUNTS, "lost", replies)
 
     # for the broker
 

@@ -37,7 +37,7 @@ from broker.access.rights import RegistryReading
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ITopics, StoredMemory
 from broker.core.model import PublishedHeaders, is_own
-from broker.net.peer_interfaces import Complaints, Part, Sent
+from broker.net.peer_interfaces import Part, RefusalLog, Sent
 from broker.wires.common.registry_topics import readers
 from broker.wires.mtl.codec import data_messages, field_table
 from broker.wires.mtl.codec.data_messages import Content, make_tail
@@ -156,14 +156,14 @@ class TopicProfile:
         self,
         flows: DataFlows,
         space: Callable[[str], ITopics],
-        complaints: Complaints,
+        refusal_log: RefusalLog,
         memory: StoredMemory,
         bounds: TopicBounds = _BOUNDS,
     ) -> None:
         self._bounds = bounds
         self._flows = flows
         self._space = space
-        self._complaints = complaints
+        self._refusal_log = refusal_log
         self._published = 0
         self._known: dict[tuple[str, str, bytes], TopicProperties] = {}
         self._retained = RetainedValues(bounds.retained, memory)
@@ -206,7 +206,7 @@ class TopicProfile:
             reader.place[self._space(host).subscribe(resource.encode(), self, reader, payer_of(reader))] = None
         except Refusal:
             # The Summon has been answered by 200 already: ending the flow is the only way to report it.
-            self._complaints.count("mtl_topics", "full")
+            self._refusal_log.count("mtl_topics", "full")
             self._flows.end(reader, "full")
 
     def dismiss(self, reader: ProfileReader, resource: str) -> None:
@@ -260,7 +260,7 @@ class TopicProfile:
         topic = (principal.host, resource)
         kept, body, payer = properties.kept, content.body, payer_of(writer)
         if kept is not None and len(body) and not self._retained.fits(topic, len(kept) + len(body), payer):
-            self._complaints.count("mtl_topics", "not-retained")
+            self._refusal_log.count("mtl_topics", "not-retained")
             writer.reject(content.sequence, recycle=True)
             return
         self._published += 1
@@ -311,7 +311,7 @@ class TopicProfile:
         """Return the subscribers that were sent the retained value. The others miss the Content: order comes first."""
         paid = [each for each in subscribers if topic not in self._owed.get(each, ()) or self._pay(each, topic)]
         if len(paid) < len(subscribers):
-            self._complaints.count("mtl_dropped", Sent.FULL.value, len(subscribers) - len(paid))
+            self._refusal_log.count("mtl_dropped", Sent.FULL.value, len(subscribers) - len(paid))
         return paid
 
     # for the broker

@@ -42,7 +42,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.core.errors import Reason, Refusal
-from broker.net.peer_interfaces import Part, Router, size
+from broker.net.peer_interfaces import Part, Router, envelope_size
 from broker.net.peer_interfaces import Sent as Outcome
 from broker.wires.mtl.codec import control_messages as wire
 from broker.wires.mtl.codec.control_messages import EncodedReply
@@ -101,7 +101,7 @@ class ControlFlow:
         self._router = router
         self._access = access
         self._data_leases = context.data_leases
-        self._complaints = context.complaints
+        self._refusal_log = context.refusal_log
         self._settings = settings
         self._name_of = authentication.name_of
         self._sessions = ControlSessionTable(settings.sessions, self._ended)
@@ -127,11 +127,11 @@ class ControlFlow:
         """Process one message: the frames after the identity, and the number of its connection."""
         sender = self._router.sender()
         try:
-            request = split_request(frames, size(frames))
+            request = split_request(frames, envelope_size(frames))
             asked = self._decoded(request.command, request.body)
         except IllFormed as fault:
-            self._complaints.count("mtl_ill_formed", fault.fault.value)
-            self._complaints.add(WIRE, sender.address, fault)
+            self._refusal_log.count("mtl_ill_formed", fault.fault.value)
+            self._refusal_log.add(WIRE, sender.address, fault)
             return
         back = ReplyPath(identity, request.envelope)
         key = key_of(connection, request.envelope, sender)
@@ -221,7 +221,7 @@ class ControlFlow:
         try:
             return wire.decode(command, body)
         except wire.InvalidRequest as invalid:
-            self._complaints.add(WIRE, self._router.sender().address, invalid)
+            self._refusal_log.add(WIRE, self._router.sender().address, invalid)
             return invalid.reply
         except IllFormed:
             raise
@@ -236,7 +236,7 @@ class ControlFlow:
             turn.behind.append((back, asked, size))
             self._behind += size
         else:
-            self._complaints.count("mtl_dropped", "behind")
+            self._refusal_log.count("mtl_dropped", "behind")
 
     def _begin(
         self,
@@ -329,19 +329,19 @@ class ControlFlow:
     def _refused(self, session: ControlSession, refusal: Refusal) -> EncodedReply:
         if session.principal is not None and session.principal.user:
             refusal.summary = f"{session.principal.user}: {refusal.summary}"
-        self._complaints.add(WIRE, session.address, refusal)
+        self._refusal_log.add(WIRE, session.address, refusal)
         return refused(refusal)
 
     def _reply(self, back: ReplyPath, answer: EncodedReply) -> None:
         self.answered += 1
         outcome = self._router.reply(back.identity, (*back.envelope, *answer))
         if outcome is not Outcome.SENT:
-            self._complaints.count("mtl_dropped", outcome.value)
+            self._refusal_log.count("mtl_dropped", outcome.value)
 
     def _ended(self, session: ControlSession, there: bool) -> None:
         """Clean up after a session that made room while its peer is ``there``, or whose connection closed."""
         self._abandon(session, NOT_OPEN if there else None)
-        self._complaints.count("mtl_sessions", "ended")
+        self._refusal_log.count("mtl_sessions", "ended")
 
     def _abandon(self, session: ControlSession, answer: EncodedReply | None) -> None:
         """End the exchange and the requests of a session. All waiting requests get that answer, if there is one."""
@@ -354,7 +354,7 @@ class ControlFlow:
         self._behind -= sum(size for _, _, size in turn.behind)
         for back in backs:
             if answer is None:
-                self._complaints.count("mtl_dropped", "gone")
+                self._refusal_log.count("mtl_dropped", "gone")
             else:
                 self._reply(back, answer)
         # Last: the cancellation resumes `_serve` at once, which must find that the session is over.
@@ -378,7 +378,7 @@ class ControlFlow:
         # A session that is refused at once gets no place: peers cannot fill the table with such Opens.
         if session not in self._sessions:
             self._sessions.add(session)
-            self._complaints.count("mtl_sessions", "begun")
+            self._refusal_log.count("mtl_sessions", "begun")
         return self._unauthorized(session) if user is None else self._welcome(session, user, allowed)
 
     def _user_at_once(self, session: ControlSession) -> str | None:
@@ -415,15 +415,15 @@ class ControlFlow:
             return DEFECT
 
     def _complain_of(self, session: ControlSession, failed: LoginFailed) -> None:
-        self._complaints.count("mtl_logins", failed.why.value)
+        self._refusal_log.count("mtl_logins", failed.why.value)
         reason = Reason.WRONG_CREDENTIALS if failed.why is FailureReason.CREDENTIALS else Reason.PARAMETER
         refusal = Refusal(reason, failed.text)
         refusal.summary = f"a login failed: {failed.why.value}"
-        self._complaints.add(WIRE, session.address, refusal)
+        self._refusal_log.add(WIRE, session.address, refusal)
 
     def _let_in(self, session: ControlSession, user: str) -> EncodedReply:
         """Admit a user that an exchange has authenticated."""
-        self._complaints.count("mtl_logins", "done")
+        self._refusal_log.count("mtl_logins", "done")
         try:
             allowed = self._access.policy.allowed(user, session.host)
         except Refusal:
@@ -446,7 +446,7 @@ class ControlFlow:
 
     def _late(self, session: ControlSession) -> None:
         """Take the access away after an exchange that took too long."""
-        self._complaints.count("mtl_logins", "late")
+        self._refusal_log.count("mtl_logins", "late")
         self._lose(session)
 
     def _lose(self, session: ControlSession) -> None:

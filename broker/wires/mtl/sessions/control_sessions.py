@@ -38,7 +38,7 @@ from twisted.internet.defer import Deferred
 from broker.access.identity import is_local
 from broker.core.errors import Elsewhere, Reason, Refusal
 from broker.core.interfaces import ILease
-from broker.net.peer_interfaces import Envelope, Sender, joined, route
+from broker.net.peer_interfaces import Envelope, Sender, envelope_key, route_of
 from broker.wires.mtl.codec import control_messages as wire
 from broker.wires.mtl.codec.control_messages import EncodedReply, ReplyStatus
 from broker.wires.mtl.sessions.access_policy import Principal
@@ -55,7 +55,7 @@ longest that a peer may send have over 1,000, and would double the size of its s
 
 def key_of(connection: int, envelope: Envelope, sender: Sender) -> bytes:
     """Return the key of the session of that connection, for a request with these routing frames."""
-    key = connection.to_bytes(8) + joined(route(envelope, sender.socket_type))
+    key = connection.to_bytes(8) + envelope_key(route_of(envelope, sender.socket_type))
     # No plain key begins with this byte: it would belong to a connection number above 2^63.
     return key if len(key) <= MAX_KEY else b"\xff" + blake2b(key, digest_size=32).digest()
 

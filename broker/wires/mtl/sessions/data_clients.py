@@ -213,7 +213,7 @@ class DataOutbound:
     ) -> None:
         self.router = router
         self.leases = context.leases
-        self._complaints = context.complaints
+        self._refusal_log = context.refusal_log
         self.settings = context.settings
         self._end = end
         self.delivered = 0
@@ -233,7 +233,7 @@ class DataOutbound:
             self._missed(reader, why)
 
     def _missed(self, reader: ReaderFlow, why: Sent) -> None:
-        self._complaints.count("mtl_dropped", why.value)
+        self._refusal_log.count("mtl_dropped", why.value)
         if why is not Sent.FULL:
             return
         now = self.leases.now
@@ -255,7 +255,7 @@ class DataOutbound:
         if sent is Sent.SENT:
             client.sent = self.leases.now
         elif sent is Sent.FULL:
-            self._complaints.count("mtl_dropped", "answer")
+            self._refusal_log.count("mtl_dropped", "answer")
             self.doom(client, "unread")
 
     def ping(self, client: DataClient) -> None:
@@ -300,7 +300,7 @@ class DataOutbound:
         full.lease = self.leases.hold(full, now + self.settings.stuck)
         refusal = Refusal(Reason.NOT_READING, "reads too slowly: Contents for it are dropped, and answers wait")
         refusal.summary = f"{client}: {refusal.text}"
-        self._complaints.add(WIRE, client.address, refusal)
+        self._refusal_log.add(WIRE, client.address, refusal)
 
     def _stuck(self, full: _FullClient, now: float) -> float | None:
         """End a client that accepted nothing for too long. Returns the time of the next check."""

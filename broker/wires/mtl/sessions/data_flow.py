@@ -76,7 +76,7 @@ class DataFlow:
         self._data_leases = context.data_leases
         self._silence = context.silence
         self._silence.follow(self.clients)
-        self._complaints = context.complaints
+        self._refusal_log = context.refusal_log
         self._outbound = DataOutbound(router, context, self._end)
         self.fan_out = self._outbound.fan_out
         """See `broker.wires.mtl.sessions.profile_interface.DataFlows`."""
@@ -214,7 +214,7 @@ class DataFlow:
         elif type(command) is wire.Ping:
             self._turn_away(identity, 0, "has no data lease")
         else:
-            self._complaints.count("mtl_ignored", type(command).__name__.lower())
+            self._refusal_log.count("mtl_ignored", type(command).__name__.lower())
 
     def _lease_again(self, client: DataClient, command: wire.Lease) -> None:
         self._lease(client, client.identity, client.connection, command)
@@ -255,7 +255,7 @@ class DataFlow:
             flow = client.writer = WriterFlow(client, grant, token, self._outbound)
             flow.names.update(_names(grant))
         self._tokens[token] = client
-        self._complaints.count("mtl_flows", grant.side.value)
+        self._refusal_log.count("mtl_flows", grant.side.value)
         grant.profile.joined(flow)
 
     def _end(self, client: DataClient, why: str) -> None:
@@ -271,7 +271,7 @@ class DataFlow:
         for flow in flows:
             del self._tokens[flow.token]
             self._data_leases.release(flow.token)
-            self._complaints.count("mtl_flows", why)
+            self._refusal_log.count("mtl_flows", why)
         for flow in flows:
             try:
                 flow.grant.profile.left(flow)
@@ -321,14 +321,14 @@ class DataFlow:
     def _confirm(self, client: DataClient, command: wire.Confirm) -> None:
         reader = _confirmed(client, command.sequence)
         if reader is None:
-            self._complaints.count("mtl_ignored", "confirm")
+            self._refusal_log.count("mtl_ignored", "confirm")
         else:
             reader.grant.profile.confirmed(reader, command.sequence, command.multiple)
 
     def _reject(self, client: DataClient, command: wire.Reject) -> None:
         reader = _confirmed(client, command.sequence)
         if reader is None:
-            self._complaints.count("mtl_ignored", "reject")
+            self._refusal_log.count("mtl_ignored", "reject")
         else:
             reader.grant.profile.rejected(reader, command.sequence, command.multiple, command.recycle)
 
@@ -404,19 +404,19 @@ class DataFlow:
             flow.grant.profile.heartbeat(flow)
 
     def _response(self, client: DataClient, command: wire.Response) -> None:
-        self._complaints.count("mtl_ignored", "response")
+        self._refusal_log.count("mtl_ignored", "response")
 
     # refusals
 
     def _ill_formed(self, address: str, fault: IllFormed) -> None:
-        self._complaints.count("mtl_ill_formed", fault.fault.value)
-        self._complaints.add(WIRE, address, fault)
+        self._refusal_log.count("mtl_ill_formed", fault.fault.value)
+        self._refusal_log.add(WIRE, address, fault)
 
     def _turn_away(self, identity: bytes, sequence: int, why: str) -> None:
         """Refuse a command on a connection without flow. Nothing is stored about it."""
-        self._complaints.add(WIRE, self._router.sender().address, Refusal(Reason.FORBIDDEN, why))
+        self._refusal_log.add(WIRE, self._router.sender().address, Refusal(Reason.FORBIDDEN, why))
         if self._router.reply(identity, wire.response(sequence, wire.FORBIDDEN)) is Sent.FULL:
-            self._complaints.count("mtl_dropped", "answer")
+            self._refusal_log.count("mtl_dropped", "answer")
 
     def _refuse(self, client: DataClient, sequence: int, refusal: Refusal, code: bytes) -> None:
         self._complain(client, refusal)
@@ -424,7 +424,7 @@ class DataFlow:
 
     def _complain(self, client: DataClient, refusal: Refusal) -> None:
         refusal.summary = f"{client}: {refusal.summary}"
-        self._complaints.add(WIRE, client.address, refusal)
+        self._refusal_log.add(WIRE, client.address, refusal)
 
     def _together(self, due: float) -> float:
         """Return that time rounded up to a slot: many Pings are then due at the same time."""

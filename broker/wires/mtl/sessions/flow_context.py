@@ -26,7 +26,7 @@ from twisted.logger import Logger
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease, ILeases
 from broker.core.silent_peers import EndAtOnce, Silence
-from broker.net.peer_interfaces import Complaints, Conversation, Part
+from broker.net.peer_interfaces import Conversation, Part, RefusalLog
 from broker.wires.mtl.codec.data_messages import is_data
 from broker.wires.mtl.sessions.access_policy import AccessPolicy, Principal
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile
@@ -191,13 +191,13 @@ class FlowContext:
 
     - ``leases``: deadlines and the time. ``data_leases``: issued by the control flow, used by the data flow.
     - ``silence``: the rule for clients whose time is over.
-    - ``complaints``: counters, and bounded log lines about peers.
+    - ``refusal_log``: counters, and bounded log lines about peers.
     - ``settings``: those at the start; a reload gives others to each flow (``use``).
     """
 
     leases: ILeases
     data_leases: DataLeases
-    complaints: Complaints
+    refusal_log: RefusalLog
     settings: MtlSettings
     silence: Silence = attrs.field(factory=EndAtOnce)
 

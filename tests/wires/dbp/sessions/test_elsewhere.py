@@ -31,7 +31,7 @@ class Pair:
             farm = farms[name] = DbpFarm(clock=self.clock, registry=registry)
             links = self.network.add(name)
             farm.catalogue.elsewhere = RemoteServices(
-                registry, links, farm.catalogue, farm.complaints, Rates(self.clock.seconds)
+                registry, links, farm.catalogue, farm.refusal_log, Rates(self.clock.seconds)
             )
         self.network.up("a", "b")
         self.a, self.b = farms["a"], farms["b"]

@@ -271,7 +271,7 @@ def sizes(farm: DbpFarm) -> dict[str, int]:
         "connections": len(farm.commands),
         "sources": len(farm.sources),
         "addresses": len(farm.addresses),
-        "complaints": farm.complaints.logged,
+        "refusal_log": farm.refusal_log.logged,
         "counters": len(farm.counters.all()),
         "leases": len(farm.leases),
         "gone": farm.listing.gone,
@@ -300,10 +300,10 @@ def test_nothing_that_datagrams_say_makes_anything_grow(farm: DbpFarm) -> None:
             farm.datagram(BEAT)
             farm.wait(TICKS)
     after = sizes(farm)
-    for table in ("sources", "addresses", "complaints"):
+    for table in ("sources", "addresses", "refusal_log"):
         assert 5_000 < after[table] <= ADDRESSES
     assert after["counters"] < 20
-    same = before.keys() - {"sources", "addresses", "complaints", "counters"}
+    same = before.keys() - {"sources", "addresses", "refusal_log", "counters"}
     assert {table: after[table] for table in same} == {table: before[table] for table in same}
 
 
@@ -387,7 +387,7 @@ def test_a_flood_of_bad_peers_takes_no_service_from_those_that_are_registered(fa
     assert len(farm.catalogue) == 50
     for service in services:
         assert {frames[0] for frames in service.take()} == {b"<3"}
-    assert farm.complaints.logged <= ADDRESSES
+    assert farm.refusal_log.logged <= ADDRESSES
 
 
 def test_when_connections_end_nothing_is_left_of_them(farm: DbpFarm) -> None:

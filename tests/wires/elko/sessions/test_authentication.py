@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from broker.access.principal import Principal
-from broker.access.rights import Everyone
+from broker.access.rights import AnonymousAccess
 from broker.core.errors import Reason, Refusal
 from broker.wires.elko.codec.blocks import AuthDesc
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
@@ -74,7 +74,7 @@ def is_admin(client: Client) -> bool:
 )
 @pytest.mark.parametrize("role", ["client", "admin"])
 def test_credentials(role: Any, users: bool, credentials: AuthDesc | None, user: str | None) -> None:
-    door = AccessControl(Policy(), USERS if users else Everyone())
+    door = AccessControl(Policy(), USERS if users else AnonymousAccess())
 
     def log_in() -> str:
         door.policy.check_mode(role, credentials)
@@ -128,7 +128,7 @@ def test_a_token_lets_in_without_a_word(locked: ElkoFarm, to: str) -> None:
 )
 @pytest.mark.parametrize("local", [False, True])
 def test_wrong_credentials_close(farm: ElkoFarm, to: str, users: bool, auth: Any, reason: str, local: bool) -> None:
-    farm.access = USERS if users else Everyone()
+    farm.access = USERS if users else AnonymousAccess()
     client = farm.connect(local=local)
     client.say(to, "auth", auth=auth)
     assert client.closed

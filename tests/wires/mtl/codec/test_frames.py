@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from broker.core.errors import Reason
-from broker.net.peer_interfaces import MAX_ENVELOPE, MAX_HOPS, size
+from broker.net.peer_interfaces import MAX_ENVELOPE, MAX_HOPS, envelope_size
 from broker.wires.mtl.codec.data_messages import RequestFrames, is_data, split_request
 from broker.wires.mtl.codec.field_table import Fault, IllFormed
 
@@ -15,7 +15,7 @@ COMMAND, BODY = b"Connection.Open", b"{}"
 
 
 def split(frames: Sequence[bytes]) -> RequestFrames:
-    return split_request(frames, size(frames))
+    return split_request(frames, envelope_size(frames))
 
 
 def fault_of(frames: Sequence[bytes]) -> Fault:

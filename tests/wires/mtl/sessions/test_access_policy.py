@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from broker.access.passwords import MIN_ITERATIONS, of
-from broker.access.rights import Everyone, Right
+from broker.access.rights import AnonymousAccess, Right
 from broker.core.errors import Reason, Refusal
 from broker.wires.mtl.sessions.access_policy import AccessPolicy, Side
 from tests.access.memory import MemoryAccess
@@ -22,7 +22,7 @@ RIGHTS = [
     Right(("guest",), ("login",)),
 ]
 
-FREE = AccessPolicy(("/",), "/", Everyone()).allowed("", "/")
+FREE = AccessPolicy(("/",), "/", AnonymousAccess()).allowed("", "/")
 """The permissions of everybody without a users file."""
 
 R, W = Side.READER, Side.WRITER
@@ -85,7 +85,9 @@ def test_each_further_host_is_a_listener_of_its_own() -> None:
 def test_own_topics_are_read_by_those_who_may_find_and_written_by_nobody(name: str) -> None:
     for rights, reads in (([], True), ([Right(("ann",), ("*",))], True), (RIGHTS, True)):
         found = (
-            policy(*rights).allowed("ann", "/") if rights else AccessPolicy(("/",), "/", Everyone()).allowed("", "/")
+            policy(*rights).allowed("ann", "/")
+            if rights
+            else AccessPolicy(("/",), "/", AnonymousAccess()).allowed("", "/")
         )
         assert found.may(R, "topic", name) is reads
         assert not found.may(W, "topic", name)
@@ -95,7 +97,7 @@ def test_own_topics_are_read_by_those_who_may_find_and_written_by_nobody(name: s
 def test_nobody_works_for_the_brokers_own_services_or_offers_them() -> None:
     for found in (
         policy(Right(("ann",), ("*",))).allowed("ann", "/"),
-        AccessPolicy("/", "/", Everyone()).allowed("", "/"),
+        AccessPolicy("/", "/", AnonymousAccess()).allowed("", "/"),
     ):
         for profile, resource in product(("registry", "service"), ("service/elkobroker.x", "load/elkobroker.x")):
             assert not found.may(W, profile, resource)
@@ -109,7 +111,7 @@ def test_clients_are_anonymous_at_once_where_no_user_has_a_password() -> None:
     anybody = Right(("anonymous",), ("find",), ("mtl",))
     kept = {"ann": of("pencil", MIN_ITERATIONS)}
     for access, opens in (
-        (Everyone(), True),
+        (AnonymousAccess(), True),
         (MemoryAccess(kept), False),
         (MemoryAccess(kept, [anybody]), True),
         (MemoryAccess(kept, [anybody, Right(("a*",), ("find",), ("mtl",))]), False),
