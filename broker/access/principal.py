@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from broker.core.errors import Reason
+from broker.core.errors import Reason, Refusal
 
 if TYPE_CHECKING:
     from broker.access.passwords import PasswordVerifier
@@ -146,8 +146,6 @@ def sees_secrets(access: Access, principal: Principal, local: bool) -> bool:
 DONE = "done"
 """The result of an act that was carried out."""
 
-T = TypeVar("T")
-
 
 @attrs.frozen
 class Act:
@@ -161,14 +159,6 @@ class Act:
     operation: str
     object: str = ""
     result: str = DONE
-
-
-@attrs.frozen
-class Rejected(Generic[T]):
-    """The result of an act that was refused, and is answered all the same: ``value`` is the answer."""
-
-    value: T
-    reason: Reason
 
 
 class Audit(Protocol):
@@ -185,17 +175,17 @@ class NoAudit:
         """Record nothing."""
 
 
-def audited(audit: Audit, act: Act, carry_out: Callable[[], Any]) -> Any:
-    """Carry out an act, and record it with its result. Raises what ``carry_out`` raises.
+def perform(audit: Audit, act: Act, grants: Grants | None, carry_out: Callable[[], Any], by_name: bool = False) -> Any:
+    """Check the right to an act, carry it out, and record it with its result.
 
-    A `Rejected` is returned as its value. If the result is a Deferred, the act is recorded when it has fired.
+    ``grants`` are those of the user; None permits everything. ``by_name``: the right for some names suffices. A result
+    with ``problems`` is recorded as refused. If the result is a Deferred, the act is recorded when it has fired. Raises
+    `Refusal` FORBIDDEN, and what ``carry_out`` raises.
     """
 
     def done(result: Any) -> Any:
-        if isinstance(result, Rejected):
-            audit.record(attrs.evolve(act, result=refused(result.reason)))
-            return result.value
-        audit.record(act)
+        problems = getattr(result, "problems", ())
+        audit.record(attrs.evolve(act, result=refused(Reason.PARAMETER)) if problems else act)
         return result
 
     def failed(reason: Failure) -> Failure:
@@ -203,11 +193,21 @@ def audited(audit: Audit, act: Act, carry_out: Callable[[], Any]) -> Any:
         return reason
 
     try:
+        if grants is not None and not (grants.may_some if by_name else grants.may)(act.operation):
+            raise forbidden(act.principal, act.operation)
         result = carry_out()
     except Exception as error:
         audit.record(attrs.evolve(act, result=failure(error)))
         raise
     return result.addCallbacks(done, failed) if isinstance(result, Deferred) else done(result)
+
+
+def forbidden(principal: Principal, operation: str, name: str = "") -> Refusal:
+    """Return the refusal of an operation that a user has no right to, for that name."""
+    concerned = f" {name!r}" if name else ""
+    return Refusal(
+        Reason.FORBIDDEN, f"{principal.name or 'a peer without a user'} has no right to {operation}{concerned} here"
+    )
 
 
 def refused(reason: Reason) -> str:

@@ -33,13 +33,12 @@ from broker.operate import (
     table_endpoints,
     why,
 )
-from broker.operate.action_endpoints import Orders
+from broker.operate.action_endpoints import Actions
 from broker.operate.console import Shown
 from broker.operate.event_endpoints import WatchHub
 from broker.operate.metrics import CounterMetrics, LoopTimes
 from broker.operate.plan_endpoints import ReportTickets
 from broker.rest.http_endpoint import Endpoint
-from broker.wires.dialect import Dialect
 from broker.wires.tables import AnyView
 
 LISTENER = "http"
@@ -50,11 +49,10 @@ LISTENER = "http"
 class Sources:
     """The state that the API shows, and its controls.
 
-    ``shown`` returns the state for operators, ``dialects`` the commands of the wires, ``left`` the rest of a provider's
-    lease, ``listeners`` the states of the listeners, ``ready`` what is not ready and ``degraded`` what works less well,
-    with reasons; ``plan`` is the capacity plan. ``lag`` has the functions that are called with each lag of the reactor.
-    ``endpoints`` returns all endpoints, for the document, and ``certificates`` those of the open listeners. ``farm`` is
-    the name of the cluster.
+    ``shown`` returns the state for operators, ``left`` the rest of a provider's lease, ``listeners`` the states of the
+    listeners, ``ready`` what is not ready and ``degraded`` what works less well, with reasons; ``plan`` is the capacity
+    plan. ``lag`` has the functions that are called with each lag of the reactor. ``endpoints`` returns all endpoints,
+    for the document, and ``certificates`` those of the open listeners. ``farm`` is the name of the cluster.
     """
 
     core: Core
@@ -62,7 +60,6 @@ class Sources:
     clock: Any
     started: float
     shown: Callable[[], Shown]
-    dialects: Callable[[], Sequence[Dialect]]
     left: why.Left
     listeners: Callable[[], Sequence[Listening]]
     ready: daemon_endpoints.Reasons
@@ -89,7 +86,6 @@ class OperatorsApi:
         self._probe = SchedulerProbe(clock, core.scheduler, self.times.delay)
         shown = sources.shown()
         self._counters = CounterMetrics(shown.documentation)
-        orders = Orders(sources.dialects, LISTENER)
         self.endpoints: Sequence[Endpoint] = [
             *daemon_endpoints.health_endpoints(sources.ready, sources.degraded, self._status, registry, registry.sizes),
             *table_endpoints.verification_endpoints(lambda: core.damages.verify().addErrback(_unreadable)),
@@ -103,10 +99,7 @@ class OperatorsApi:
             *plan_endpoints.report_endpoints(
                 lambda: sources.plan.path, core.files.run, ReportTickets(sources.access, clock, LISTENER)
             ),
-            *action_endpoints.action_endpoints(
-                registry, sources.control, core.launchers, orders, sources.audit, LISTENER
-            ),
-            *action_endpoints.control_endpoints(sources.control, sources.audit, LISTENER),
+            *action_endpoints.action_endpoints(Actions(sources.control, sources.audit, LISTENER)),
             *metrics.endpoints(
                 (self._counts, self.times.collect, self._tables, self._state, self._cluster, self._process), self._plan
             ),

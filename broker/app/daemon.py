@@ -59,6 +59,7 @@ from broker.net.sdnotify import SystemdNotifier
 from broker.net.tls import Certificates
 from broker.net.traces import Traces
 from broker.operate import page_files
+from broker.operate.action_endpoints import Actions
 from broker.operate.broker_tables import (
     CertificateWatch,
     certificate_view,
@@ -69,7 +70,7 @@ from broker.operate.broker_tables import (
     plan_view,
     registry_views,
 )
-from broker.operate.console import ControlWords, Shown
+from broker.operate.console import Shown
 from broker.rest.http_endpoint import Endpoint
 from broker.wall_clock import wall
 from broker.wires.interface import WireContext
@@ -148,6 +149,8 @@ class Daemon(TwistedService):
             self.draining,
             self.readiness,
             self.wires,
+            lambda: self.core.registry,
+            lambda: self.core.launchers,
             logs,
             self.traces,
             notifier,
@@ -532,7 +535,7 @@ class Daemon(TwistedService):
             version(),
             {**{each.name: each for each in own}, **self.wires.views()},
             documentation=self._documentation,
-            control=ControlWords(self.operations, self._access.audit),
+            actions=Actions(self.operations, self._access.audit, "console"),
             later=partial(self._reactor.callLater, 0),
         )
 
@@ -547,7 +550,6 @@ class Daemon(TwistedService):
             clock=self._reactor,
             started=self._started,
             shown=self._shown,
-            dialects=self.wires.dialects,
             left=self.wires.left,
             listeners=self.retries.states,
             ready=self.readiness.reasons,

@@ -1,4 +1,7 @@
-"""The operations of operators: one implementation for the protocols, the console and the HTTP API."""
+"""The functions of the operators' actions: one implementation for the protocols, the console and the HTTP API.
+
+`broker.operate.actions` is the table; each action is the method of its name here, with its parameters by their names.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,28 @@ from broker.app.draining import Draining
 from broker.app.readiness import Readiness
 from broker.app.reloading import Reloader
 from broker.app.wires import RunningWires
-from broker.core.control import Drain, IOperations, KeyState, LevelName, LogLevels, ReloadResult, Trace
-from broker.core.model import NotReady
+from broker.core.control import Drain, IOperations, KeyState, LevelName, LogLevels, Reloaded, Trace, Traces
+from broker.core.errors import Reason, Refusal
+from broker.core.interfaces import ILaunchers, IRegistry
+from broker.core.model import BROKER, NotReady
 from broker.logs.log_lines import LogControl
+from broker.net import traces
 from broker.net.sdnotify import SystemdNotifier
-from broker.net.traces import Traces
+from broker.operate.actions import Done, Withdrawn
+
+ALL = "all"
+"""In place of a server: every server. Such an order may reach none."""
 
 
 @implementer(IOperations)
 class Operations:
     """Implementation of `IOperations` over the parts of the daemon.
 
-    ``shut`` ends the process, at once if it is called with True. ``ending`` returns True once the daemon stops.
-    ``reloaded`` is called after each reload that had no problems.
+    ``registry`` and ``launchers`` return those of the core. ``shut`` ends the process, at once if it is called with
+    True. ``ending`` returns True once the daemon stops. ``reloaded`` is called after each reload that had no problems.
     """
 
-    log = Logger()
+    _log = Logger()
 
     def __init__(
         self,
@@ -35,8 +44,10 @@ class Operations:
         draining: Draining,
         readiness: Readiness,
         wires: RunningWires,
+        registry: Callable[[], IRegistry],
+        launchers: Callable[[], ILaunchers],
         logs: LogControl,
-        traces: Traces,
+        traces: traces.Traces,
         notifier: SystemdNotifier,
         shut: Callable[[bool], object],
         ending: Callable[[], bool],
@@ -46,6 +57,8 @@ class Operations:
         self._draining = draining
         self._readiness = readiness
         self._wires = wires
+        self._registry = registry
+        self._launchers = launchers
         self._logs = logs
         self._traces = traces
         self._notifier = notifier
@@ -53,30 +66,7 @@ class Operations:
         self._ending = ending
         self._reloaded = reloaded
 
-    def reinitialize(self) -> None:
-        """See `IControl`."""
-        self.reload()
-
-    def shut_down(self, kill: bool) -> None:
-        """See `IControl`."""
-        self._shut(kill)
-
-    def reload(self) -> Deferred[ReloadResult]:
-        """See `IOperations`."""
-        if self._ending():
-            self.log.info("the configuration is not read again: the broker stops")
-            return succeed(ReloadResult(problems=("the broker stops",)))
-
-        def done(result: ReloadResult) -> ReloadResult:
-            if self._ending():
-                return result
-            self._notifier.ready()
-            if not result.problems:
-                self._reloaded()
-            return result
-
-        self._notifier.reloading()
-        return self._reloader.reload().addCallback(done)
+    # the state that actions change
 
     def settings(self) -> Sequence[KeyState]:
         """See `IOperations`."""
@@ -90,51 +80,134 @@ class Operations:
         """See `IOperations`."""
         return self._readiness.degraded()
 
-    def drain(self, seconds: float) -> Drain:
-        """See `IOperations`."""
-        return self._draining.drain(seconds)
-
-    def undrain(self) -> Drain:
-        """See `IOperations`."""
-        return self._draining.undrain()
-
     def drained(self) -> Drain:
         """See `IOperations`."""
         return self._draining.describe()
-
-    def disconnect(self, wire: str, session: str) -> bool:
-        """See `IOperations`."""
-        found = self._wires.disconnect(wire, session)
-        self.log.info(
-            "disconnect {wire} {session}: {outcome}",
-            wire=wire,
-            session=session,
-            outcome="closed by an operator" if found else "there is no such session",
-        )
-        return found
 
     def log_levels(self) -> LogLevels:
         """See `IOperations`."""
         return self._logs.levels
 
-    def set_log_levels(
-        self, level: LevelName | None = None, modules: Mapping[str, LevelName | None] | None = None
-    ) -> LogLevels:
+    def traces(self) -> Traces:
         """See `IOperations`."""
-        levels = self._logs.change(level, modules or {})
+        return Traces(self._traces.describe())
+
+    # the actions
+
+    def reload(self) -> Deferred[Reloaded]:
+        """Read the configuration again, and apply the keys that a reload may change.
+
+        A file with errors changes nothing. Listeners that are not open are retried. The result is logged as well. The
+        Deferred does not fail.
+        """
+        if self._ending():
+            self._log.info("the configuration is not read again: the broker stops")
+            return succeed(Reloaded(problems=("the broker stops",)))
+
+        def done(result: Reloaded) -> Reloaded:
+            if self._ending():
+                return result
+            self._notifier.ready()
+            if not result.problems:
+                self._reloaded()
+            return result
+
+        self._notifier.reloading()
+        return self._reloader.reload().addCallback(done)
+
+    def drain(self, deadline: float, undo: bool) -> Drain:
+        """Refuse new peers, and send the present ones away by the means of their protocols; or undo that.
+
+        After ``deadline`` seconds the state becomes ``overdue`` if some are still connected. A drain that is under way
+        gets the new deadline. Operators at the console and over HTTP are not sent away.
+        """
+        return self._draining.undrain() if undo else self._draining.drain(deadline)
+
+    def say(self, text: str, context: str | None, user: str | None) -> Done:
+        """Send a text to a context, to a user, or to the user in that context, by the director."""
+        if context is None and user is None:
+            raise Refusal(Reason.PARAMETER, "say needs a context or a user")
+        self._wires.action("director", "say")(context, user, text)
+        return Done("sent")
+
+    def launch(self, name: str) -> Done:
+        """Start a program of the launcher table."""
+        launchers = self._launchers()
+        if all(each.name != name for each in launchers.describe()):
+            raise Refusal(Reason.UNKNOWN_TARGET, f"there is no launcher {name[:80]!r}")
+        text = launchers.launch(name)
+        if not text.startswith("start "):
+            # The protocol's answer is "fail NAME REASON".
+            raise Refusal(Reason.FAILED, f"the launcher {name!r} failed: {text.removeprefix(f'fail {name} ')}")
+        return Done(text)
+
+    def reinit(self, server: str) -> Done:
+        """Send Elko servers the order to reinitialize: those with that label, hostport or id, or all."""
+        reached = self._wires.action("elko", "reinit")(server)
+        if not reached and server != ALL:
+            raise Refusal(Reason.NOT_REGISTERED, f"reinit: no server is called {server[:40]!r}")
+        return Done(f"sent to {reached} servers")
+
+    def disconnect(self, wire: str, session: str) -> Done:
+        """Close the session of that wire with that key of its view of sessions."""
+        found = self._wires.disconnect(wire, session)
+        self._log.info(
+            "disconnect {wire} {session}: {outcome}",
+            wire=wire,
+            session=session,
+            outcome="closed by an operator" if found else "there is no such session",
+        )
+        if not found:
+            raise Refusal(Reason.UNKNOWN_TARGET, "there is no such session")
+        return Done("the session was closed")
+
+    def withdraw(self, provider: int, name: str | None, may: Callable[[str], bool]) -> Withdrawn:
+        """Withdraw the services of a provider with that name, or all, if ``may`` permits each of their names."""
+        registry = self._registry()
+        if name is not None:
+            _permit(may, name)
+        found = None if provider == BROKER else registry.provider(provider)
+        if found is None:
+            raise Refusal(Reason.UNKNOWN_TARGET, "there is no such provider")
+        unwanted = [service for service in found.services if name is None or service.name == name]
+        if not unwanted:
+            raise Refusal(Reason.NO_SUCH_SERVICE, "the provider offers no such service")
+        names = {service.name for service in unwanted}
+        for each in sorted(names):
+            _permit(may, each)
+        registry.withdraw(provider, names)
+        return Withdrawn(len(unwanted))
+
+    def log(self, level: LevelName | None, modules: Mapping[str, LevelName | None]) -> LogLevels:
+        """Change log levels until the next change by a reload. Returns all.
+
+        ``level`` None keeps the general level; None in ``modules`` removes an exception. Raises `Refusal` PARAMETER for
+        a name that is neither a wire nor a module, LIMIT for too many.
+        """
+        levels = self._logs.change(level, modules)
         exceptions = ", ".join(f"{name} {each}" for name, each in levels.modules.items()) or "none"
         # Not level=, which is a parameter of the logger itself.
-        self.log.info("log level {least}; exceptions: {exceptions}", least=levels.level, exceptions=exceptions)
+        self._log.info("log level {least}; exceptions: {exceptions}", least=levels.level, exceptions=exceptions)
         return levels
 
-    def trace(self, address: str, seconds: float) -> Trace:
-        """See `IOperations`."""
-        return self._traces.trace(address, seconds)
+    def trace(self, address: str, seconds: float, off: bool) -> Trace:
+        """Log the messages from and to the peers at an address, a host or ``host:port``, for some time; or end that.
 
-    def untrace(self, address: str) -> bool:
-        """See `IOperations`."""
-        return self._traces.untrace(address)
+        A trace that is under way gets the new time. Raises `Refusal` PARAMETER for an invalid address, LIMIT if there
+        are too many traces, UNKNOWN_TARGET if there is none to end.
+        """
+        if not off:
+            return self._traces.trace(address, seconds)
+        if not self._traces.untrace(address):
+            raise Refusal(Reason.UNKNOWN_TARGET, "there is no trace of this address")
+        return Trace(address, 0.0)
 
-    def traces(self) -> Sequence[Trace]:
-        """See `IOperations`."""
-        return self._traces.describe()
+    def shutdown(self, kill: bool) -> Done:
+        """Shut the process down gracefully; with ``kill``, end it at once."""
+        self._shut(kill)
+        return Done("the broker ends")
+
+
+def _permit(may: Callable[[str], bool], name: str) -> None:
+    if not may(name):
+        raise Refusal(Reason.FORBIDDEN, f"this user may not withdraw services called {name[:80]!r}")

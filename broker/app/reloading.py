@@ -7,7 +7,7 @@ Rules:
   (docs/adr/0034-a-reload-applies-what-it-can.md).
 - The configuration that results from both must be valid as well: a listener that keeps its open address must not take
   the new, open authentication of another one. Otherwise nothing changes.
-- `ReloadResult.text` is the one form of the outcome: the log, the console and the HTTP API print it, and ``--check``
+- `Reloaded.text` is the one form of the outcome: the log, the console and the HTTP API print it, and ``--check``
   prints the same lines for errors and warnings.
 """
 
@@ -26,7 +26,7 @@ from broker.blocking import blocking
 from broker.config.key_checks import BadConfig, Problem
 from broker.config.load import Config
 from broker.config.reload import Difference
-from broker.core.control import KeyChange, KeyState, ReloadResult
+from broker.core.control import KeyChange, KeyState, Reloaded
 from broker.net.tls import Certificates, Identity
 
 log = Logger()
@@ -38,7 +38,7 @@ class _Usable:
 
     config: Config
     identities: Sequence[tuple[Certificates, Identity]]
-    result: ReloadResult
+    result: Reloaded
 
 
 class Reloader:
@@ -63,13 +63,13 @@ class Reloader:
         self._certificates = certificates
         self._apply = apply
         self._in_thread = in_thread
-        self._waiting: list[Deferred[ReloadResult]] = []
+        self._waiting: list[Deferred[Reloaded]] = []
         """Callers that the next reload serves."""
         self._reading = False
 
-    def reload(self) -> Deferred[ReloadResult]:
+    def reload(self) -> Deferred[Reloaded]:
         """Reload, and log the outcome."""
-        done: Deferred[ReloadResult] = Deferred()
+        done: Deferred[Reloaded] = Deferred()
         self._waiting.append(done)
         if not self._reading:
             self._begin()
@@ -79,7 +79,7 @@ class Reloader:
         self._reading = True
         served, self._waiting = self._waiting, []
 
-        def ended(result: ReloadResult) -> None:
+        def ended(result: Reloaded) -> None:
             self._reading = False
             _log(result)
             for each in served:
@@ -94,8 +94,8 @@ class Reloader:
         """Return the keys of the running configuration."""
         return [KeyState(each.key, each.value, each.reloadable) for each in settings(self._running())]
 
-    def _use(self, found: ReloadResult | _Usable) -> ReloadResult:
-        if isinstance(found, ReloadResult):
+    def _use(self, found: Reloaded | _Usable) -> Reloaded:
+        if isinstance(found, Reloaded):
             return found
         self._apply(found.config)
         for certificates, identity in found.identities:
@@ -103,14 +103,14 @@ class Reloader:
         return found.result
 
     @blocking
-    def _read_all(self, running: Config, shown: Sequence[Certificates]) -> ReloadResult | _Usable:
+    def _read_all(self, running: Config, shown: Sequence[Certificates]) -> Reloaded | _Usable:
         """Read all files. Returns the result, or the outcome if nothing is to be used. Runs in a thread."""
         if self._read is None:
-            return ReloadResult(problems=("there is no configuration file to read again",))
+            return Reloaded(problems=("there is no configuration file to read again",))
         try:
             new = self._read()
         except BadConfig as error:
-            return ReloadResult(problems=tuple(str(error).splitlines()))
+            return Reloaded(problems=tuple(str(error).splitlines()))
         differing = differences(running, new)
         restart = _changes(each for each in differing if not each.reloadable)
         wanted = _changes(each for each in differing if each.reloadable)
@@ -127,11 +127,11 @@ class Reloader:
             except ValueError as error:
                 problems.append(str(error))
         if problems:
-            return ReloadResult((), wanted, restart, tuple(problems), warned)
-        return _Usable(usable, identities, ReloadResult(wanted, (), restart, (), warned))
+            return Reloaded((), wanted, restart, tuple(problems), warned)
+        return _Usable(usable, identities, Reloaded(wanted, (), restart, (), warned))
 
 
-def _log(result: ReloadResult) -> None:
+def _log(result: Reloaded) -> None:
     if result.problems:
         log.error("the configuration was not reloaded: {problems}", problems="; ".join(result.problems))
     else:
@@ -141,9 +141,9 @@ def _log(result: ReloadResult) -> None:
             log.info("reload: {line}", line=line)
 
 
-def _defect(failure: Failure) -> ReloadResult:
+def _defect(failure: Failure) -> Reloaded:
     log.failure("a defect in the reload", failure)
-    return ReloadResult(problems=("the broker failed, see its log",))
+    return Reloaded(problems=("the broker failed, see its log",))
 
 
 def _until_restart(problem: Problem, later: Collection[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +160,13 @@ class RunningWires:
         if found is None:
             raise Refusal(Reason.PARAMETER, f"there is no wire {wire[:40]!r}, but {', '.join(self._open) or 'none'}")
         return found.disconnect(session)
+
+    def action(self, wire: str, name: str) -> Callable[..., int]:
+        """Return the function of an action that a wire carries out. Raises `Refusal` if that wire is not open."""
+        found = self._open.get(wire)
+        if found is None:
+            raise Refusal(Reason.UNKNOWN_TARGET, f"{name} is an action of the wire {wire}, which is not open")
+        return found.actions()[name]
 
     def stop_listening(self) -> Deferred[Any]:
         """Accept no more connections. Fires when that is so."""

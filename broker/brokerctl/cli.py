@@ -24,6 +24,7 @@ from broker.brokerctl import (
 from broker.brokerctl.answers import MEANINGS
 from broker.brokerctl.command_session import Commands, remote
 from broker.brokerctl.output import stream_failure
+from broker.operate.actions import ACTIONS
 
 # The manual page, made from the help of the commands.
 
@@ -175,7 +176,7 @@ def manual() -> None:
     click.echo(manual_page(cli), nl=False)
 
 
-FARM, ACTIONS, TESTS = "The farm", "Actions", "Tests"
+FARM, TO_DO, TESTS = "The farm", "Actions", "Tests"
 USERS, STATE, HERE = "The users file of this machine", "The state of this machine", "This command"
 
 for command in (state_commands.status, state_commands.why):
@@ -194,20 +195,9 @@ for command in (
     state_commands.config,
 ):
     cli.add(FARM, command)
-for command in (
-    action_commands.reload,
-    action_commands.drain,
-    action_commands.say,
-    action_commands.launch,
-    action_commands.scale,
-    action_commands.reinit,
-    action_commands.disconnect,
-    action_commands.withdraw,
-    action_commands.log,
-    action_commands.trace,
-    action_commands.shutdown,
-):
-    cli.add(ACTIONS, command)
+for action in ACTIONS:
+    cli.add(TO_DO, action_commands.command(action.name))
+cli.add(TO_DO, action_commands.scale)
 for command in (bench_command.bench, state_commands.doctor, state_commands.check):
     cli.add(TESTS, command)
 for command in (user_commands.passwd, user_commands.token, user_commands.user):

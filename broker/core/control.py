@@ -1,4 +1,4 @@
-"""Control of the daemon by operators, and its values: results of a reload, a drain, log levels, and traces of peers.
+"""The state of the daemon that operators change, and its values: a reload, a drain, log levels, traces of peers.
 
 Launchers: programs that administrators may start, and their switches.
 
@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import attrs
-from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -60,7 +59,7 @@ class KeyChange:
 
 
 @attrs.frozen
-class ReloadResult:
+class Reloaded:
     """Diagnostics of a reload.
 
     - ``changed``: keys whose new values are in use now.
@@ -68,6 +67,7 @@ class ReloadResult:
     - ``restart``: keys that keep their running values until the next start.
     - ``problems``: errors, a line each. With any, nothing was changed.
     - ``warnings``: surprising combinations in the file, a line each.
+    - ``text``: all of it as lines, as the log and the console show it.
     """
 
     changed: tuple[KeyChange, ...] = ()
@@ -75,6 +75,11 @@ class ReloadResult:
     restart: tuple[KeyChange, ...] = ()
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    text: str = attrs.field(init=False, eq=False, default="")
+
+    def __attrs_post_init__(self) -> None:
+        # A field and no property: it is a part of the answer over HTTP.
+        object.__setattr__(self, "text", "\n".join(self.lines))
 
     @property
     def lines(self) -> Sequence[str]:
@@ -88,11 +93,6 @@ class ReloadResult:
         elif not self.changed and not self.restart:
             lines.append("no key differs from the running configuration")
         return lines
-
-    @property
-    def text(self) -> str:
-        """`lines` in one text."""
-        return "\n".join(self.lines)
 
 
 DrainState = Literal["off", "draining", "drained", "overdue"]
@@ -114,6 +114,13 @@ class Drain:
     seconds: float = 0.0
     remaining: Mapping[str, int] = attrs.field(factory=dict)
 
+    @property
+    def text(self) -> str:
+        """The state as a line of text."""
+        left = ", ".join(f"{wire} {count}" for wire, count in self.remaining.items())
+        time = f", {self.seconds:.0f} s left" if self.state == "draining" else ""
+        return f"drain: {self.state}{time}{f'; peers: {left}' if left else ''}"
+
 
 @attrs.frozen
 class LogLevels:
@@ -126,13 +133,18 @@ class LogLevels:
     level: LevelName = "info"
     modules: Mapping[str, LevelName] = attrs.field(factory=dict)
 
+    @property
+    def text(self) -> str:
+        """The levels, a line each."""
+        return "\n".join([f"level {self.level}", *(f"{name}={level}" for name, level in self.modules.items())])
+
 
 @attrs.frozen
 class Trace:
     """A trace of one peer: its messages are logged.
 
-    ``address`` is its host, with or without a port. ``seconds`` is the time until it ends by itself. ``lines`` is the
-    number of lines logged so far, ``dropped`` that of lines beyond the rate limit.
+    ``address`` is its host, with or without a port. ``seconds`` is the time until it ends by itself, 0.0 for a trace
+    that has ended. ``lines`` is the number of lines logged so far, ``dropped`` that of lines beyond the rate limit.
     """
 
     address: str
@@ -140,16 +152,32 @@ class Trace:
     lines: int = 0
     dropped: int = 0
 
+    @property
+    def text(self) -> str:
+        """The trace as a line of text."""
+        if not self.seconds:
+            return f"the trace of {self.address} has ended"
+        return f"trace of {self.address}: {self.seconds:.0f} s left, {self.lines} lines, {self.dropped} left out"
+
+
+@attrs.frozen
+class Traces:
+    """The traces under way."""
+
+    traces: Sequence[Trace]
+
+    @property
+    def text(self) -> str:
+        """The traces, a line each."""
+        return "\n".join(each.text for each in self.traces) or "no peer is traced"
+
 
 class IOperations(IControl):
-    """Control of the broker process by an operator, at the console and over HTTP. All methods return at once."""
+    """The actions of operators, and the state that they change. All methods return at once.
 
-    def reload() -> Deferred[ReloadResult]:
-        """Read the configuration again, and apply the keys that a reload may change.
-
-        A file with errors changes nothing. Listeners that are not open are retried. The result is logged as well. The
-        Deferred does not fail.
-        """
+    `broker.operate.actions` has the actions; each is a method of its name, with the parameters by their names. It
+    returns the answer, or a Deferred of it, and raises `Refusal`.
+    """
 
     def settings() -> Sequence[KeyState]:
         """Return all keys of the running configuration with their values, in the order of the configuration."""
@@ -160,46 +188,13 @@ class IOperations(IControl):
     def degraded() -> Sequence[NotReady]:
         """Return the reasons for which the daemon is degraded although it serves, such as an etcd that is away."""
 
-    def drain(seconds: float) -> Drain:
-        """Refuse new peers, and send the present ones away by the means of their protocols.
-
-        After ``seconds`` the state becomes ``overdue`` if some are still connected. A drain that is under way gets the
-        new deadline. Operators at the console and over HTTP are not sent away.
-        """
-
-    def undrain() -> Drain:
-        """Serve everybody again. No-op without a drain."""
-
     def drained() -> Drain:
         """Return the state of the drain."""
-
-    def disconnect(wire: str, session: str) -> bool:
-        """Close the session of that wire with that key of its view of sessions. Returns False if there is none.
-
-        Raises `Refusal` PARAMETER if there is no such wire.
-        """
 
     def log_levels() -> LogLevels:
         """Return the log levels in use."""
 
-    def set_log_levels(level: LevelName | None = ..., modules: Mapping[str, LevelName | None] = ...) -> LogLevels:
-        """Change log levels until the next change by a reload. Returns all.
-
-        ``level`` None keeps the general level; None in ``modules`` removes an exception. Raises `Refusal` PARAMETER for
-        a name that is neither a wire nor a module, LIMIT for too many.
-        """
-
-    def trace(address: str, seconds: float) -> Trace:
-        """Log the messages from and to the peers at an address: a host, or ``host:port``, for some time.
-
-        A trace that is under way gets the new time. Raises `Refusal` PARAMETER for an invalid address or time, LIMIT
-        if there are too many traces.
-        """
-
-    def untrace(address: str) -> bool:
-        """End a trace. Returns False if there is none of that address."""
-
-    def traces() -> Sequence[Trace]:
+    def traces() -> Traces:
         """Return the traces under way."""
 
 

@@ -82,6 +82,8 @@ class Reason(enum.Enum):
     """A session that an operator closed."""
     UNAVAILABLE = ("unavailable", False)
     """A request that cannot be served now because a store or another broker cannot be reached."""
+    FAILED = ("failed", False)
+    """An action that was tried, and failed."""
     ELSEWHERE = ("elsewhere", False)
     """A resource that belongs to another broker of the cluster."""
     INTERNAL = ("internal", False)

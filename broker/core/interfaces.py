@@ -261,10 +261,10 @@ class IControl(Interface):
     `broker.core.control.IOperations` has the rest.
     """
 
-    def reinitialize() -> None:
-        """Reload the configuration."""
+    def reload() -> object:
+        """Read the configuration again, and apply the keys that a reload may change."""
 
-    def shut_down(kill: bool) -> None:
+    def shutdown(kill: bool) -> object:
         """Shut the process down gracefully; with ``kill``, end it at once."""
 
 

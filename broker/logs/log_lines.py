@@ -223,7 +223,7 @@ class LogControl:
         return {"log_dropped": 0 if self.writer is None else self.writer.dropped}
 
     def change(self, level: LevelName | None, modules: Mapping[str, LevelName | None]) -> LogLevels:
-        """Change levels; see `broker.core.control.IOperations.set_log_levels`. Raises `Refusal`."""
+        """Change levels; see `broker.app.operations.Operations.log`. Raises `Refusal`."""
         changed = dict(self._levels.modules)
         for name, each in modules.items():
             if name not in self._wires and not is_module(name):

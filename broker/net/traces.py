@@ -87,7 +87,7 @@ class Traces:
         self._running: dict[str, _Running] = {}
 
     def trace(self, address: str, seconds: float) -> Trace:
-        """See `broker.core.control.IOperations.trace`."""
+        """Log the messages from and to the peers at an address; see `broker.app.operations.Operations.trace`."""
         if not address or len(address) > MAX_ADDRESS or not address.isprintable() or " " in address:
             raise Refusal(Reason.PARAMETER, "an address is a host, or host:port")
         if not 0 < seconds <= MAX_SECONDS:

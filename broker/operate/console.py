@@ -2,12 +2,13 @@
 
 Rules:
 - A line that begins with ``{`` is a message of the dialect without a prefix, the Elko Broker's; ``to`` may be left out.
-- Any other line is a command: ``help``, ``status``, ``version``, ``counters``, ``quit``, a view such as
-  ``elko sessions``, or an op with parameters: ``find service=bank wait=5``.
+- Any other line is a command: ``help``, ``status``, ``version``, ``config``, ``counters``, ``quit``, a view such as
+  ``elko sessions``, an action of `broker.operate.actions`, or an op with parameters: ``find service=bank wait=5``.
 - A line that begins with the prefix of a dialect is for that one: a message, or an op with parameters:
   ``director find user=user-bob``.
 - Each connection is an administrator's, after the login (`broker.operate.console_input`). With a users file, each
-  command needs a right of the operator: "view" for views, and what the sessions of the dialects demand.
+  command needs a right of the operator: "view" for views, that of an action, and what the sessions of the dialects
+  demand.
 - An order that matches no server is an error here; on the wire it has no answer.
 - Notices of a watch are printed when they happen, between the answers.
 """
@@ -16,21 +17,22 @@ from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, cast, get_args
+from typing import Any
 
 import attrs
 import msgspec
 from twisted.internet.defer import Deferred
 
 from broker.access.login_gate import RequestLimits, unlimited
-from broker.access.principal import Access, Act, Audit, NoAudit, Principal, Rejected, audited
+from broker.access.principal import Access, Principal, forbidden
 from broker.access.rights import AnonymousAccess, RegistryReading
-from broker.core.control import Drain, IOperations, LevelName, LogLevels, ReloadResult, Trace
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.peer_interfaces import Peer
-from broker.operate.action_endpoints import DRAIN_SECONDS, TRACE_SECONDS
+from broker.operate.action_endpoints import Actions
+from broker.operate.actions import ACTIONS, BY_NAME, Action
 from broker.operate.console_input import (
     LISTENER,
     ConsoleLogin,
@@ -44,172 +46,8 @@ from broker.operate.console_input import (
 from broker.wires.dialect import Dialect, Dialogue
 from broker.wires.tables import AnyView, Documentation
 
-# Control words of the console: reload, drain, disconnect, log levels, and traces of peers.
-#
-# Each word that changes something needs its right, and is an act in the audit log.
-
-LEVELS: tuple[LevelName, ...] = get_args(LevelName)
-RESET = "default"
-"""Typed in the place of a level: it removes an exception."""
-
-
-@attrs.frozen
-class Word:
-    """A word: its parameters and its effect for the help, and the right that it needs."""
-
-    usage: str
-    help: str
-    operation: str
-
-
-CONTROL = {
-    "config": Word("config", "Shows the running configuration, and which keys need a restart.", "view"),
-    "disconnect": Word(
-        "disconnect WIRE KEY", "Closes a session, by its key in the view of sessions.", "admin.disconnect"
-    ),
-    "drain": Word(
-        "drain [SECONDS | undo | state]",
-        "Refuses new peers and sends the present ones away, for at most so many seconds (30); undo serves them again.",
-        "admin.drain",
-    ),
-    "log": Word(
-        "log [LEVEL] [NAME=LEVEL ...]",
-        "Shows or changes the log level, and those of wires and modules; NAME=default removes one.",
-        "admin.log",
-    ),
-    "reload": Word(
-        "reload", "Reads the configuration again: shows what changed, and what needs a restart.", "admin.reload"
-    ),
-    "trace": Word(
-        "trace [peer ADDRESS [SECONDS | off]]",
-        "Shows the traces, or logs all messages of a peer, HOST or HOST:PORT, for so many seconds (60).",
-        "admin.log",
-    ),
-}
-"""The words, with their help."""
-
-
-@attrs.frozen(eq=False)
-class ControlWords:
-    """The words over the operations of the daemon."""
-
-    operations: IOperations
-    audit: Audit
-
-    def run(
-        self, word: str, arguments: Sequence[str], principal: Principal, permit: Callable[[str], object]
-    ) -> str | Deferred[str]:
-        """Carry out a word. Returns the text to print. Raises `Refusal`; ``permit`` raises it without the right."""
-        looks = word == "config" or (word in ("log", "trace") and not arguments) or list(arguments) == ["state"]
-        operation = "view" if looks else CONTROL[word].operation
-        methods: dict[str, Callable[[Sequence[str]], str | Deferred[Any]]] = {
-            "config": self._config,
-            "disconnect": self._disconnect,
-            "drain": self._drain,
-            "log": self._log,
-            "reload": self._reload,
-            "trace": self._trace,
-        }
-
-        def carry_out() -> str | Deferred[Any]:
-            permit(operation)
-            return methods[word](arguments)
-
-        audit = NoAudit() if operation == "view" else self.audit
-        act = Act(principal, "console", operation, " ".join((word, *arguments)))
-        text: str | Deferred[str] = audited(audit, act, carry_out)
-        return text
-
-    def _config(self, arguments: Sequence[str]) -> str:
-        _none("config", arguments)
-        lines = [
-            f"{each.key} = {each.value}{'' if each.reloadable else '  (restart)'}"
-            for each in self.operations.settings()
-        ]
-        lines += [f"not ready: {each.what}: {each.reason}" for each in self.operations.not_ready()]
-        lines += [f"degraded: {each.what}: {each.reason}" for each in self.operations.degraded()]
-        return "\n".join(lines)
-
-    def _reload(self, arguments: Sequence[str]) -> Deferred[Any]:
-        _none("reload", arguments)
-
-        def shown(result: ReloadResult) -> str | Rejected[str]:
-            return Rejected(result.text, Reason.PARAMETER) if result.problems else result.text
-
-        return self.operations.reload().addCallback(shown)
-
-    def _drain(self, arguments: Sequence[str]) -> str:
-        if len(arguments) > 1:
-            raise _wrong("drain")
-        order = arguments[0] if arguments else str(DRAIN_SECONDS)
-        if order == "state":
-            return _drain_text(self.operations.drained())
-        if order == "undo":
-            return _drain_text(self.operations.undrain())
-        return _drain_text(self.operations.drain(_seconds(order, "drain")))
-
-    def _disconnect(self, arguments: Sequence[str]) -> str:
-        if len(arguments) != 2:
-            raise _wrong("disconnect")
-        found = self.operations.disconnect(arguments[0], arguments[1])
-        return "the session was closed" if found else "error: there is no such session"
-
-    def _log(self, arguments: Sequence[str]) -> str:
-        if not arguments:
-            return _levels_text(self.operations.log_levels())
-        level: LevelName | None = None
-        modules: dict[str, LevelName | None] = {}
-        for argument in arguments:
-            name, equals, value = argument.rpartition("=")
-            if value not in LEVELS and not (equals and value == RESET):
-                raise Malformed(Reason.PARAMETER, f"{value[:40]!r} is no level: {', '.join(LEVELS)}")
-            if equals:
-                modules[name] = None if value == RESET else cast(LevelName, value)
-            else:
-                level = cast(LevelName, value)
-        return _levels_text(self.operations.set_log_levels(level, modules))
-
-    def _trace(self, arguments: Sequence[str]) -> str:
-        if not arguments:
-            return "\n".join(map(_trace_text, self.operations.traces())) or "no peer is traced"
-        if arguments[0] != "peer" or not 2 <= len(arguments) <= 3:
-            raise _wrong("trace")
-        address = arguments[1]
-        if arguments[2:] == ["off"]:
-            return "the trace has ended" if self.operations.untrace(address) else "error: no such peer is traced"
-        seconds = _seconds(arguments[2], "trace") if arguments[2:] else TRACE_SECONDS
-        return _trace_text(self.operations.trace(address, seconds))
-
-
-def _drain_text(drain: Drain) -> str:
-    left = ", ".join(f"{wire} {count}" for wire, count in drain.remaining.items())
-    time = f", {drain.seconds:.0f} s left" if drain.state == "draining" else ""
-    return f"drain: {drain.state}{time}{f'; peers: {left}' if left else ''}"
-
-
-def _levels_text(levels: LogLevels) -> str:
-    return "\n".join([f"level {levels.level}", *(f"{name}={level}" for name, level in levels.modules.items())])
-
-
-def _trace_text(trace: Trace) -> str:
-    return f"trace of {trace.address}: {trace.seconds:.0f} s left, {trace.lines} lines, {trace.dropped} left out"
-
-
-def _seconds(text: str, word: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise _wrong(word) from None
-
-
-def _none(word: str, arguments: Sequence[str]) -> None:
-    if arguments:
-        raise Malformed(Reason.PARAMETER, f"{word} takes no parameters")
-
-
-def _wrong(word: str) -> Malformed:
-    return Malformed(Reason.PARAMETER, f"not so, but: {CONTROL[word].usage}")
-
+WIDTH = 100
+"""Characters of a line of help."""
 
 PRETTY = 1024 * 1024
 """Bytes of a message that is pretty-printed; a larger one is a dump for programs, and printed verbatim."""
@@ -218,6 +56,7 @@ _UNPRINTABLE = re.compile("[\x7f-\x9f]")
 """Control characters that JSON may contain unescaped: terminals interpret some as commands."""
 
 WORDS = {
+    "config": "Shows the running configuration, and which keys need a restart.",
     "counters": "Shows what was counted, and how many connections and services there are now.",
     "help": "Shows all commands, or what a command does: help find, help director dump.",
     "quit": "Ends the session.",
@@ -225,6 +64,9 @@ WORDS = {
     "version": "Shows the version of the broker.",
 }
 """The commands that are no ops, with their help. ``exit`` is the same as ``quit``."""
+
+OPS_FIRST = ("launch", "reinit", "shutdown")
+"""Actions whose names are ops of the Elko Broker: the words are those ops, which have more parameters."""
 
 
 def _nothing() -> Mapping[str, int]:
@@ -235,7 +77,7 @@ def _nothing() -> Mapping[str, int]:
 class Shown:
     """The state that the console displays besides messages.
 
-    ``control`` has the words that control the daemon. ``counts`` gives the broker's counters, by name; ``status`` its
+    ``actions`` are those of operators. ``counts`` gives the broker's counters, by name; ``status`` its
     state, as JSON. ``views`` are tables, by the words to type; ``later`` calls a function in the next turn of the
     reactor, since a long table is read in many.
     """
@@ -245,7 +87,7 @@ class Shown:
     status: Callable[[], Mapping[str, object]] = _nothing
     version: str = ""
     views: Mapping[str, AnyView] = attrs.field(factory=dict)
-    control: ControlWords | None = attrs.field(default=None, kw_only=True)
+    actions: Actions | None = attrs.field(default=None, kw_only=True)
     later: Later = attrs.field(default=at_once, kw_only=True)
 
 
@@ -353,8 +195,7 @@ class ConsoleSession:
     def permit(self, operation: str) -> None:
         """Raise `Refusal` FORBIDDEN if the operator has no right to the operation."""
         if not self._access.allows(self.principal, LISTENER, operation):
-            user = self.principal.name or "a peer without a user"
-            raise Refusal(Reason.FORBIDDEN, f"{user} has no right to {operation} here")
+            raise forbidden(self.principal, operation)
 
     def _enter(self, principal: Principal) -> None:
         self.principal = principal
@@ -415,12 +256,8 @@ class ConsoleSession:
             self._reading.begin(view, " ".join(arguments[1:]) if arguments[1:] else "*", reading)
         elif word == "help":
             self._print(self._help(arguments))
-        elif self._shown.control is not None and word in CONTROL and (arguments or word not in self._unprefixed_ops()):
-            text = self._shown.control.run(word, arguments, self.principal, self.permit)
-            if isinstance(text, Deferred):
-                self._reading.wait(text, self._print)
-            else:
-                self._print(text)
+        elif (action := self._action(word)) is not None and (arguments or word not in self._unprefixed_ops()):
+            self._act(action, arguments)
         elif word and word in self._dialects:
             if not arguments:
                 raise Malformed(Reason.UNKNOWN_OP, f"{word} is the beginning of commands; try help {word}")
@@ -439,15 +276,48 @@ class ConsoleSession:
         elif word == "status":
             self.permit("view")
             self._print_json(self._shown.status())
+        elif word == "config":
+            self.permit("view")
+            self._print(self._config())
         elif word == "version":
             self._print(f"elkobroker {self._shown.version}")
         else:
             self._peer.close()
 
     def _unprefixed_ops(self) -> Collection[str]:
-        """Return the ops that are typed without a prefix: one without parameters comes before a control word."""
+        """Return the ops that are typed without a prefix: one without parameters comes before an action."""
         dialect = self._dialects.get("")
         return () if dialect is None else dialect.ops
+
+    def _action(self, word: str) -> Action | None:
+        """Return the action of that name; None if there is none, or the word is an op."""
+        if self._shown.actions is None or (word in OPS_FIRST and word in self._unprefixed_ops()):
+            return None
+        return BY_NAME.get(word)
+
+    def _act(self, action: Action, words: Sequence[str]) -> None:
+        """Carry out an action, or show the state that it changes."""
+        actions = self._shown.actions
+        assert actions is not None
+        if action.state is not None and action.shows(words):
+            self.permit("view")
+            self._print_answer(getattr(actions.operations, action.state.method)())
+            return
+        result = actions.typed(action, words, self.principal, self._access.grants(self.principal, LISTENER))
+        if isinstance(result, Deferred):
+            self._reading.wait(result, self._print_answer)
+        else:
+            self._print_answer(result)
+
+    def _config(self) -> str:
+        """Return all keys, and what is not ready."""
+        assert self._shown.actions is not None
+        operations = self._shown.actions.operations
+        keys = operations.settings()
+        lines = [f"{each.key} = {each.value}{'' if each.reloadable else '  (restart)'}" for each in keys]
+        lines += [f"not ready: {each.what}: {each.reason}" for each in operations.not_ready()]
+        lines += [f"degraded: {each.what}: {each.reason}" for each in operations.degraded()]
+        return "\n".join(lines)
 
     def _unprefixed(self, word: str, arguments: list[str]) -> None:
         dialect = self._dialects.get("")
@@ -463,8 +333,9 @@ class ConsoleSession:
             return self._counters_help()
         if name in WORDS:
             return f"{name}\n  {WORDS[name]}"
-        if self._shown.control is not None and name in CONTROL:
-            return f"{CONTROL[name].usage}\n  {CONTROL[name].help}"
+        action = self._action(name)
+        if action is not None:
+            return "\n".join((action.usage, *_filled(action.text)))
         view = self._shown.views.get(name)
         if view is not None:
             return _view_help(view)
@@ -479,8 +350,7 @@ class ConsoleSession:
         lines = ['Commands, or the same as JSON: {op:"find", service:"bank"}']
         lines += [f"  {line}" for dialect in dialects for line in dialect.list()]
         lines += [f"  {view} [PATTERN]" for view in sorted(self._shown.views)]
-        if self._shown.control is not None:
-            lines += [f"  {word.usage}" for word in CONTROL.values()]
+        lines += [f"  {each.usage}" for each in sorted(ACTIONS, key=lambda each: each.name) if self._action(each.name)]
         lines += [f"  {word}" if word != "help" else "  help [COMMAND]" for word in sorted(WORDS)]
         return "\n".join(lines)
 
@@ -496,6 +366,14 @@ class ConsoleSession:
 
     def _print_json(self, value: object) -> None:
         self._print(_pretty(msgspec.json.encode(value)))
+
+    def _print_answer(self, value: Any) -> None:
+        """Print the answer of an action: its text, if it has one."""
+        text = getattr(value, "text", None)
+        if text is None:
+            self._print_json(value)
+        else:
+            self._print(text)
 
     def _print(self, text: str) -> None:
         self._peer.write(text.replace("\n", "\r\n").encode() + b"\r\n")
@@ -539,6 +417,14 @@ class _Printer:
 
     def authenticated(self) -> None:
         """Do nothing: the deadline for authentication is the console's own."""
+
+
+def _filled(text: str) -> list[str]:
+    """Return the paragraphs of a text as indented lines."""
+    return [
+        textwrap.fill(each, WIDTH, initial_indent="  ", subsequent_indent="  ", break_long_words=False)
+        for each in text.split("\n\n")
+    ]
 
 
 def _view_help(view: AnyView) -> str:

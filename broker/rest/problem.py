@@ -62,6 +62,7 @@ STATUS = {
     Reason.TOO_MANY_GUESSES: 429,
     Reason.LIMIT: 429,
     Reason.NAME_TAKEN: 409,
+    Reason.FAILED: 409,
     Reason.TOO_LARGE: 413,
     Reason.DRAINING: 503,
 }

@@ -46,8 +46,5 @@ class Dialect(Protocol):
     def help(self, op: str) -> str:
         """Return the parameters of a command, and what it does."""
 
-    def converse(self, peer: Peer, principal: Principal, listener: str = ...) -> Dialogue:
-        """Begin the conversation of an operator, who is authenticated as that user.
-
-        ``listener`` is the title of the listener in rights and in the audit log, by default the console's.
-        """
+    def converse(self, peer: Peer, principal: Principal) -> Dialogue:
+        """Begin the conversation of an operator, who is authenticated as that user."""

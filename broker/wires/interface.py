@@ -134,6 +134,10 @@ class OpenWire(Protocol):
     def dialects(self) -> Sequence[Dialect]:
         """Return the wire's own commands for operators."""
 
+    def actions(self) -> Mapping[str, Callable[..., int]]:
+        """Return the functions of the operators' actions that the wire carries out, by name. Each returns the number
+        of peers that it reached."""
+
     def endpoints(self) -> Sequence[Endpoint]:
         """Return the wire's own HTTP endpoints."""
 
@@ -194,6 +198,10 @@ class PlainWire:
     def dialects(self) -> Sequence[Dialect]:
         """Return no commands: the wire has views only."""
         return ()
+
+    def actions(self) -> Mapping[str, Callable[..., int]]:
+        """Return no functions."""
+        return {}
 
     def endpoints(self) -> Sequence[Endpoint]:
         """Return no endpoints: the wire is not operated over HTTP besides its views."""

@@ -16,6 +16,7 @@ from broker.core.load_history import STEP
 from broker.core.plan import PlanFile
 from broker.core.store import Store
 from broker.operate.console import Shown
+from tests.recording.operations import operations
 
 
 def test_loads_are_sampled_and_lags_measured_from_the_start_to_the_stop(tmp_path: Path) -> None:
@@ -30,12 +31,11 @@ def test_loads_are_sampled_and_lags_measured_from_the_start_to_the_stop(tmp_path
         clock=clock,
         started=0.0,
         shown=Shown,
-        dialects=lambda: [],
         left=lambda provider: None,
         listeners=lambda: [],
         ready=lambda: [],
         degraded=lambda: [],
-        control=nothing,
+        control=operations(),
         plan=PlanFile(None, clock, core.in_thread, nothing),
         access=AnonymousAccess(),
         audit=NoAudit(),

@@ -11,7 +11,7 @@ from broker.app.configuration import Config, merged, parse, read
 from broker.app.reloading import Reloader
 from broker.config.daemon_settings import FIRST_OR_LAST, Access, Broker, Notify, NotifyRule
 from broker.config.key_checks import BadConfig
-from broker.core.control import KeyChange, ReloadResult
+from broker.core.control import KeyChange, Reloaded
 from broker.net.tls import Certificates
 from broker.wires.elko.elko_settings import BrokerListener, Elko
 from broker.wires.mc0.mc0_settings import Mc0
@@ -22,7 +22,7 @@ A, B, C = BrokerListener("a"), BrokerListener("b", "unix:/b"), BrokerListener("c
 WARNING = ("journal.full_load is empty: nothing will be said about the capacity of any service",)
 
 
-def reload(old: Config, new: Config | BadConfig, certificates: tuple[Any, ...] = ()) -> tuple[ReloadResult, Config]:
+def reload(old: Config, new: Config | BadConfig, certificates: tuple[Any, ...] = ()) -> tuple[Reloaded, Config]:
     """The result of a reload, and the configuration that runs then."""
     running = [old]
 
@@ -35,9 +35,9 @@ def reload(old: Config, new: Config | BadConfig, certificates: tuple[Any, ...] =
     return outcome(reloader), running[-1]
 
 
-def outcome(reloader: Reloader) -> ReloadResult:
+def outcome(reloader: Reloader) -> Reloaded:
     """The result of a reload in which nothing waits."""
-    results: list[ReloadResult] = []
+    results: list[Reloaded] = []
     reloader.reload().addCallback(results.append)
     return results[0]
 
@@ -63,7 +63,7 @@ def test_a_reload_applies_what_it_can() -> None:
 
 def test_a_reload_without_changes_says_so() -> None:
     result, running = reload(Config(), Config())
-    assert result == ReloadResult(warnings=WARNING)
+    assert result == Reloaded(warnings=WARNING)
     assert result.lines[-1] == "no key differs from the running configuration"
     assert running == Config()
 
@@ -158,7 +158,7 @@ def test_files_are_read_in_the_thread_and_one_reload_serves_all_who_call_for_it_
     files = iter(Config(broker=Broker(grace=grace)) for grace in (1.0, 2.0))
     reloader = Reloader(lambda: running[-1], lambda: next(files), lambda: (), running.append, thread)
 
-    def served(result: ReloadResult, name: str) -> None:
+    def served(result: Reloaded, name: str) -> None:
         seen.append((name, result.changed[0].new))
 
     for name in ("first", "second", "third"):

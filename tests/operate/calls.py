@@ -8,7 +8,8 @@ from itertools import count
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from broker.access.principal import Principal
+from broker.access.principal import Act, Principal
+from broker.access.rights import EVERYTHING, Grants
 from broker.core.model import Rights, Service
 from broker.core.registry import Registry
 from broker.core.restored_services import Restored
@@ -19,6 +20,21 @@ from tests.recording.farm import CoreFarm, clock_at
 BOB = Principal("bob", address="192.0.2.7")
 
 
+class Log:
+    """An audit log in memory."""
+
+    def __init__(self) -> None:
+        self.acts: list[Act] = []
+
+    def record(self, act: Act) -> None:
+        self.acts.append(act)
+
+    @property
+    def lines(self) -> list[tuple[str, str, str, str]]:
+        assert all(act.principal == BOB for act in self.acts)
+        return [(act.listener, act.operation, act.object, act.result) for act in self.acts]
+
+
 class Site:
     """Endpoints, called with values."""
 
@@ -27,9 +43,14 @@ class Site:
         self._routes.refresh()
 
     def call(
-        self, method: str, url: str, body: Any = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        url: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        grants: Grants = EVERYTHING,
     ) -> Response | Stream:
-        """The result of a call."""
+        """The result of a call by a user with these grants."""
         split = urlsplit(url)
         endpoint, path = self._routes.find(method, split.path)
         query = parse_qs(split.query, keep_blank_values=True)
@@ -42,6 +63,7 @@ class Site:
                 path,
                 convert_query(endpoint.query, query),
                 convert_body(endpoint.body, data, "application/json"),
+                grants,
             )
         )
         assert isinstance(result, Response | Stream)

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from broker.access.principal import OPERATIONS, Act
 from broker.core.errors import Refusal
 from broker.core.model import Launcher
 from broker.operate import action_endpoints
-from broker.operate.action_endpoints import Orders
 from broker.rest.problem import Problem, problem_of
-from broker.wires.dialect import Dialect
-from broker.wires.elko.console_commands import broker_dialect, director_dialect
-from tests.operate.calls import BOB, Site
+from tests.operate.calls import Log, Site, content
+from tests.recording.operations import operations
 from tests.wires.elko.director_recording import DirectorFarm, opens
 from tests.wires.recording import ElkoFarm, desc
 
 
-class Log:
-    """An audit log in memory."""
-
-    def __init__(self) -> None:
-        self.acts: list[Act] = []
-
-    def record(self, act: Act) -> None:
-        self.acts.append(act)
-
-    @property
-    def lines(self) -> list[tuple[str, str, str, str]]:
-        assert all(act.principal == BOB for act in self.acts)
-        return [(act.listener, act.operation, act.object, act.result) for act in self.acts]
-
-
-class Actions:
+class Broker:
     """A broker, its director and its actions."""
 
     def __init__(self) -> None:
@@ -42,15 +25,15 @@ class Actions:
         self.farm = ElkoFarm(launchers=launchers, missing={"missing"})
         self.director = DirectorFarm()
         self.log = Log()
-        self.dialects: list[Dialect] = [
-            broker_dialect(self.farm.wiring, audit=self.log),
-            director_dialect(self.director.wiring, audit=self.log),
-        ]
+        self.ended: list[bool] = []
+        wires = {"elko": {"reinit": self.farm.wiring.reinit}, "director": {"say": self.director.director.say}}
+        self.open(wires)
+
+    def open(self, wires: dict[str, Any]) -> None:
+        """Have these wires open."""
         farm = self.farm
-        orders = Orders(lambda: self.dialects, "http")
-        found = action_endpoints.action_endpoints(farm.registry, farm.control, farm.launchers, orders, self.log, "http")
-        assert all(each.writes and each.operation in OPERATIONS for each in found)
-        self.site = Site(found)
+        control = operations(wires, farm.registry, farm.launchers, shut=self.ended.append)
+        self.site = Site(action_endpoints.action_endpoints(action_endpoints.Actions(control, self.log, "http")))
 
     def refused(self, action: str, **body: Any) -> int:
         try:
@@ -63,33 +46,33 @@ class Actions:
 
 
 @pytest.fixture
-def broker() -> Actions:
-    return Actions()
+def broker() -> Broker:
+    return Broker()
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_a_shutdown_ends_the_process(broker: Actions, kill: bool) -> None:
+def test_a_shutdown_ends_the_process(broker: Broker, kill: bool) -> None:
     response = broker.site.response("POST", "/v1/actions/shutdown", {"kill": kill})
     assert response.status == 202
-    assert broker.farm.control.calls == [("shut_down", kill)]
+    assert broker.ended == [kill]
     assert broker.log.lines == [("http", "admin.shutdown", f"kill={kill}", "done")]
 
 
-def test_a_launch_starts_a_program(broker: Actions) -> None:
+def test_a_launch_starts_a_program(broker: Broker) -> None:
     assert broker.site.post("/v1/actions/launch", name="web") == {"text": "start web"}
     assert broker.farm.spawned == [("web", ["run", "web"])]
     assert (broker.refused("launch", name="bad"), broker.refused("launch", name="none")) == (409, 404)
-    with pytest.raises(Problem, match="the launcher 'bad' failed: cannot run missing"):
+    with pytest.raises(Refusal, match="the launcher 'bad' failed: cannot run missing"):
         broker.site.post("/v1/actions/launch", name="bad")
     assert [line[2:] for line in broker.log.lines] == [
         ("name=web", "done"),
-        ("name=bad", "refused: parameter"),
+        ("name=bad", "refused: failed"),
         ("name=none", "refused: unknown-target"),
-        ("name=bad", "refused: parameter"),
+        ("name=bad", "refused: failed"),
     ]
 
 
-def test_a_withdrawal_takes_services_of_a_provider(broker: Actions) -> None:
+def test_a_withdrawal_takes_services_of_a_provider(broker: Broker) -> None:
     peer = broker.farm.client("bank-1")
     peer.offer(desc("bank"), desc("mint"), desc("shop"))
     assert broker.site.post("/v1/actions/withdraw", provider=1, name="mint") == {"services": 1}
@@ -106,11 +89,11 @@ def test_a_withdrawal_takes_services_of_a_provider(broker: Actions) -> None:
     assert broker.farm.registry.services() == []
 
 
-def test_the_own_services_of_the_broker_cannot_be_withdrawn(broker: Actions) -> None:
+def test_the_own_services_of_the_broker_cannot_be_withdrawn(broker: Broker) -> None:
     assert broker.refused("withdraw", provider=0) == 400
 
 
-def test_a_reinit_reaches_the_servers(broker: Actions) -> None:
+def test_a_reinit_reaches_the_servers(broker: Broker) -> None:
     one, other = broker.farm.client("one"), broker.farm.client("other")
     one.offer(desc("one"))
     other.offer(desc("other"))
@@ -119,11 +102,14 @@ def test_a_reinit_reaches_the_servers(broker: Actions) -> None:
     broker.site.post("/v1/actions/reinit")
     assert [message["op"] for message in one.take() + other.take()] == ["reinit", "reinit"]
     assert broker.refused("reinit", server="nobody") == 400
-    assert [line[0] for line in broker.log.lines] == ["http"] * 3, "each is recorded once"
-    assert broker.farm.control.calls == []
+    assert [line[2:] for line in broker.log.lines] == [
+        ("server=one", "done"),
+        ("server=all", "done"),
+        ("server=nobody", "refused: not-registered"),
+    ]
 
 
-def test_a_text_reaches_the_context(broker: Actions) -> None:
+def test_a_text_reaches_the_context(broker: Broker) -> None:
     server = broker.director.server("cs-1")
     opens(server, "context-inn")
     broker.site.post("/v1/actions/say", text="Hello there =)", context="context-inn")
@@ -134,8 +120,8 @@ def test_a_text_reaches_the_context(broker: Actions) -> None:
     assert "Hello" not in str(broker.log.lines)
 
 
-def test_an_order_of_a_wire_that_is_not_open_is_not_found(broker: Actions) -> None:
-    broker.dialects.clear()
+def test_an_order_of_a_wire_that_is_not_open_is_not_found(broker: Broker) -> None:
+    broker.open({})
     assert broker.refused("say", text="Hello", context="context-inn") == 404
 
 
@@ -151,7 +137,27 @@ def test_an_order_of_a_wire_that_is_not_open_is_not_found(broker: Actions) -> No
         ("say", {"text": "x" * 10_001, "user": "u"}),
     ],
 )
-def test_a_wrong_body_is_refused_and_does_nothing(broker: Actions, action: str, body: dict[str, Any]) -> None:
+def test_a_wrong_body_is_refused_and_does_nothing(broker: Broker, action: str, body: dict[str, Any]) -> None:
     assert broker.refused(action, **body) == 400
     assert broker.log.lines == []
     assert broker.farm.spawned == []
+
+
+def test_states_are_read_and_changed_by_the_paths_that_clients_know(broker: Broker) -> None:
+    site = broker.site
+    assert site.get("/v1/drain")["state"] == "off"
+    assert site.post("/v1/actions/drain", deadline=5)["state"] == "drained"
+    assert site.post("/v1/actions/drain", undo=True)["state"] == "off"
+    levels = {"level": "warn", "modules": {"mtl": "debug"}}
+    assert json.loads(content(site.response("PUT", "/v1/log", levels))) == levels
+    assert (
+        site.post("/v1/actions/log", modules={"mtl": None}) == site.get("/v1/log") == {"level": "warn", "modules": {}}
+    )
+    assert json.loads(content(site.response("PUT", "/v1/trace/10.0.0.7", {"seconds": 30})))["seconds"] == 30.0
+    assert site.post("/v1/actions/trace", address="h:1")["seconds"] == 60.0
+    assert [each["address"] for each in site.get("/v1/trace")["traces"]] == ["10.0.0.7", "h:1"]
+    assert site.response("DELETE", "/v1/trace/10.0.0.7").status == 204
+    assert site.post("/v1/actions/trace", address="h:1", off=True)["seconds"] == 0.0
+    assert site.get("/v1/trace") == {"traces": []}
+    assert broker.refused("trace", address="h:1", off=True) == 404
+    assert {line[1] for line in broker.log.lines} == {"admin.drain", "admin.log"}

@@ -230,7 +230,7 @@ def test_commands_do_something(farm: ElkoFarm, operator: Operator) -> None:
     operator.type("reinit server=one", "shutdown server=all kill=true")
     assert [message["op"] for message in client.take()] == ["reinit", "shutdown"]
     operator.type("reinit self=true", "shutdown self=true")
-    assert farm.control.calls == [("reinitialize", None), ("shut_down", False)]
+    assert farm.control.calls == [("reload", None), ("shutdown", False)]
     assert operator.get("launch web") == [{"to": "admin", "op": "launch", "status": "start web"}]
     operator.type('debug msg="a line"')
     assert operator.peer.debugs == [("console", "a line")]

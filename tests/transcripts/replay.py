@@ -97,11 +97,15 @@ class Transport(StringTransport):
 class NoControl:
     """The process itself, which no recording reinitializes or shuts down."""
 
-    def reinitialize(self) -> None:
-        raise AssertionError("reinitialized")
+    def reload(self) -> None:
+        raise AssertionError("reloaded")
 
-    def shut_down(self, kill: bool = False) -> None:
+    reinitialize = reload
+
+    def shutdown(self, kill: bool = False) -> None:
         raise AssertionError("shut down")
+
+    shut_down = shutdown
 
 
 def _nothing(*_: object) -> None:

@@ -145,12 +145,12 @@ class Control:
         self.calls: list[tuple[str, bool | None]] = []
         self.then: Callable[[], object] = list
 
-    def reinitialize(self) -> None:
-        self.calls.append(("reinitialize", None))
+    def reload(self) -> None:
+        self.calls.append(("reload", None))
         self.then()
 
-    def shut_down(self, kill: bool) -> None:
-        self.calls.append(("shut_down", kill))
+    def shutdown(self, kill: bool) -> None:
+        self.calls.append(("shutdown", kill))
         self.then()
 
 

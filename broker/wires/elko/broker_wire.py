@@ -123,6 +123,10 @@ class OpenElko(OpenElkoWire):
         session = self.wiring.roster.get(peer)
         return session is not None and session.unreachable
 
+    def actions(self) -> Mapping[str, Callable[..., int]]:
+        """Return the order to servers to reinitialize."""
+        return {"reinit": self.wiring.reinit}
+
     def dialects(self) -> Sequence[Dialect]:
         """Return the console commands."""
         return [broker_dialect(self.wiring, self._access, self._audit)]

@@ -279,9 +279,12 @@ class ElkoDialect:
     session: Callable[[AccessControl, Peer], OperatorSession]
     access: Access = attrs.field(factory=AnonymousAccess)
     audit: Audit = attrs.field(factory=NoAudit)
-    _controls: dict[str, AccessControl] = attrs.field(init=False, factory=dict)
-    """The access of operators, by listener. All of one listener share it: its tables would be most of the cost of a
-    connection to the console."""
+    _control: AccessControl = attrs.field(init=False)
+    """The access of operators. All share it: its tables would be most of the cost of a connection to the console."""
+
+    @_control.default
+    def _own_control(self) -> AccessControl:
+        return AccessControl(POLICY, self.access, CONSOLE, self.audit)
 
     @property
     def prefix(self) -> str:
@@ -309,13 +312,9 @@ class ElkoDialect:
         """Return the usage of a command, and its description."""
         return self.commands.help(op)
 
-    def converse(self, peer: Peer, principal: Principal, listener: str = CONSOLE) -> Dialogue:
+    def converse(self, peer: Peer, principal: Principal) -> Dialogue:
         """Create the session of an operator."""
-        control = self._controls.get(listener)
-        if control is None:
-            control = AccessControl(POLICY, self.access, listener, self.audit)
-            self._controls[listener] = control
-        session = self.session(control, peer)
+        session = self.session(self._control, peer)
         session.become(principal)
         session.receive(Auth("admin", label="console"))
         return ElkoTypist(session)

@@ -9,7 +9,7 @@ connected open another connection each, which is harmless.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -170,6 +170,10 @@ class OpenDirector(OpenElkoWire):
         """Return the ping of Context Servers, by the numbers of their connections."""
         return self._server_checks
 
+    def actions(self) -> Mapping[str, Callable[..., int]]:
+        """Return the text to contexts and users."""
+        return {"say": self._director.say}
+
     def dialects(self) -> Sequence[Dialect]:
         """Return the console commands."""
         return [director_dialect(self.wiring, self._context.access, self._context.audit)]
@@ -196,7 +200,7 @@ class OpenDirector(OpenElkoWire):
 
     def reinitialize(self) -> None:
         """Read the configuration again, and announce the director again."""
-        self._context.control.reinitialize()
+        self._context.control.reload()
         self._announced = False
         self._context.offer_own()
         # Withdrawn and offered again: the finds of real servers (with ``monitor``) are answered by each new offer only.

@@ -83,6 +83,19 @@ class BrokerWiring:
     sessions: dict[BrokerSession, None] = attrs.field(factory=dict)
     silence: Silence = attrs.field(factory=EndAtOnce)
 
+    def servers(self, name: str) -> list[BrokerSession]:
+        """Return the sessions of the Elko providers with that label, hostport or id, or of all."""
+        if name == ALL:
+            return list(self.roster.values())
+        return [self.roster[id] for id in self.registry.named(name) if id in self.roster]
+
+    def reinit(self, name: str) -> int:
+        """Send servers the order to reinitialize. Returns their number."""
+        servers = self.servers(name)
+        for server in servers:
+            server.reinit()
+        return len(servers)
+
 
 @attrs.frozen
 class PeerInfo:
@@ -354,22 +367,23 @@ class BrokerSession(ElkoSession):
             notices.watch_loads(self, message.load)
 
     def _reinit(self, message: wire.Reinit) -> None:
-        sessions = self._sessions("reinit", message.server)
-        for session in sessions:
-            session.reinit()
+        if message.server is not None:
+            self._reached("reinit", message.server, self._wiring.reinit(message.server))
         if message.self_:
-            self._wiring.control.reinitialize()
+            self._wiring.control.reload()
 
     def _shutdown(self, message: wire.Shutdown) -> None:
         kill = message.kill is True
-        sessions = self._sessions("shutdown", message.server)
+        sessions = [] if message.server is None else self._wiring.servers(message.server)
+        if message.server is not None:
+            self._reached("shutdown", message.server, len(sessions))
         for session in sessions:
             session.shut_down(kill)
         # Servers that are shut down by name stay down: their launchers are switched off, unless ``cluster`` is given.
         if sessions and message.server not in (None, ALL) and not message.cluster:
             self._wiring.launchers.switch_off(message.server)
         if message.self_:
-            self._wiring.control.shut_down(kill and message.server is None)
+            self._wiring.control.shutdown(kill and message.server is None)
 
     def _launch(self, message: wire.Launch) -> None:
         self._peer.write(encode(wire.LaunchStatus(status=self._wiring.launchers.launch(message.name))))
@@ -379,17 +393,6 @@ class BrokerSession(ElkoSession):
         self._peer.write(encode(wire.LauncherDescs(launchers=launchers)))
 
     # Internals
-
-    def _sessions(self, op: str, server: str | None) -> list[BrokerSession]:
-        """Return the Elko providers that an order is for. Raises `Refusal` as `_reached` does."""
-        roster = self._wiring.roster
-        if server is None:
-            return []
-        if server == ALL:
-            return list(roster.values())
-        sessions = [roster[id] for id in self._wiring.registry.named(server) if id in roster]
-        self._reached(op, server, len(sessions))
-        return sessions
 
     def _room_for_wait(self, message: wire.Find) -> None:
         """Raise `Refusal` if another standing find may not be kept."""

@@ -30,7 +30,7 @@ import msgspec
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from broker.access.principal import Act, Principal, audited
+from broker.access.principal import Act, Principal, forbidden, perform
 from broker.access.rights import Grants, RegistryReading
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.model import ANONYMOUS, MAX_TEXT
@@ -219,16 +219,11 @@ class ElkoSession:
 
     def administer(self, operation: str, concerned: str, carry_out: Callable[[], None]) -> None:
         """Carry out an administrative operation if the user has the right, and record it in the audit log."""
-
-        def permitted() -> None:
-            self.permit(operation)
-            carry_out()
-
         access, peer = self._access, self._peer
         # Without a users file the principal has no address.
         address = self.principal.address or peer.address
         principal = attrs.evolve(self.principal, address=address, request_id=peer.request_id)
-        audited(access.audit, Act(principal, access.title, operation, concerned), permitted)
+        perform(access.audit, Act(principal, access.title, operation, concerned), self._grants, carry_out)
 
     def write_first(self, data: bytes) -> None:
         """Send one encoded message before all later output of any peer."""
@@ -358,9 +353,7 @@ class ElkoSession:
         return grants.administers if role == "admin" else any(map(grants.may_some, _NEEDS[role]))
 
     def _forbidden(self, operation: str, name: str) -> Refusal:
-        user = self.principal.name or "a peer without a user"
-        concerned = f" {name[:MAX_TEXT]!r}" if name else ""
-        return Refusal(Reason.FORBIDDEN, f"{user} has no right to {operation}{concerned} here")
+        return forbidden(self.principal, operation, name[:MAX_TEXT])
 
     def _disconnect(self, message: wire.Disconnect) -> None:
         self._peer.close()

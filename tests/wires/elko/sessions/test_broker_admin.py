@@ -309,12 +309,12 @@ def test_servers_that_are_gone_are_not_told(farm: ElkoFarm, servers: dict[str, C
 @pytest.mark.parametrize(
     ("op", "parameters", "calls"),
     [
-        ("reinit", {"self_": True}, [("reinitialize", None)]),
+        ("reinit", {"self_": True}, [("reload", None)]),
         ("reinit", {"self_": False}, []),
-        ("shutdown", {"self_": True}, [("shut_down", False)]),
-        ("shutdown", {"self_": True, "kill": True}, [("shut_down", True)]),
-        ("shutdown", {"self_": True, "kill": True, "server": "none"}, [("shut_down", False)]),
-        ("shutdown", {"self_": True, "kill": True, "server": "all"}, [("shut_down", False)]),
+        ("shutdown", {"self_": True}, [("shutdown", False)]),
+        ("shutdown", {"self_": True, "kill": True}, [("shutdown", True)]),
+        ("shutdown", {"self_": True, "kill": True, "server": "none"}, [("shutdown", False)]),
+        ("shutdown", {"self_": True, "kill": True, "server": "all"}, [("shutdown", False)]),
         ("shutdown", {"kill": True}, []),
         ("shutdown", {}, []),
     ],

@@ -1,0 +1,55 @@
+"""The operations of operators over the parts of a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.internet.task import Clock
+
+from broker.app.draining import Draining
+from broker.app.operations import Operations
+from broker.app.readiness import Readiness
+from broker.app.wires import RunningWires
+from broker.core.event_counters import Counters
+from broker.logs.log_lines import LogControl
+from broker.net.traces import Traces
+from broker.wires.interface import PlainWire
+
+
+class WireOf(PlainWire):
+    """A wire that carries out these actions."""
+
+    def __init__(self, actions: Mapping[str, Callable[..., int]]) -> None:
+        self._actions = actions
+
+    def actions(self) -> Mapping[str, Callable[..., int]]:
+        return self._actions
+
+
+def operations(
+    wires: Mapping[str, Mapping[str, Callable[..., int]]] | None = None,
+    registry: Any = None,
+    launchers: Any = None,
+    clock: Any = None,
+    shut: Callable[[bool], object] = lambda kill: None,
+) -> Operations:
+    """The operations; ``wires`` has the open ones, with the functions of their actions."""
+    clock = Clock() if clock is None else clock
+    running = RunningWires(Counters())
+    opened: Any = running.open_ones()
+    opened.update({name: WireOf(actions) for name, actions in (wires or {}).items()})
+    return Operations(
+        reloader=None,  # type: ignore[arg-type]  # no test of these reloads
+        draining=Draining(clock, lambda: None, lambda: None, lambda: {}),
+        readiness=Readiness(),
+        wires=running,
+        registry=lambda: registry,
+        launchers=lambda: launchers,
+        logs=LogControl(wires=["mtl"]),
+        traces=Traces(clock, lambda: (), lambda: ()),
+        notifier=None,  # type: ignore[arg-type]
+        shut=shut,
+        ending=lambda: False,
+        reloaded=lambda: None,
+    )
