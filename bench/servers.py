@@ -286,6 +286,11 @@ class MtlServer(WireServer):
     data = 0
 
 
+class DnsServer(WireServer):
+    """A server whose ``port`` is that of DNS, by UDP."""
+
+
+DNS_LISTENS = re.compile(r"dns on 127\.0\.0\.1:(\d+) \(udp")
 MC0_LISTENS = re.compile(r"mc0 on tcp://127\.0\.0\.1:(\d+) \(")
 DBP_LISTENS = re.compile(r"dbp on tcp://127\.0\.0\.1:(\d+) \(udp 127\.0\.0\.1:(\d+)")
 MTL_LISTENS = re.compile(r"mtl on tcp://127\.0\.0\.1:(\d+) \(data tcp://127\.0\.0\.1:(\d+)")
@@ -362,3 +367,62 @@ def mtl(keys: Keys | None = None) -> Iterator[MtlServer]:
             server.port, server.data = int(said[1]), int(said[2])
             server.key = None if keys is None else keys.public
             yield server
+
+
+@contextmanager
+def dns() -> Iterator[DnsServer]:
+    """A broker with DNS, whose responses on this machine are not limited."""
+    config = '[dns]\nenabled = true\nendpoint = "tcp:0:interface=127.0.0.1"\n'
+    with (
+        TemporaryDirectory(prefix="elkobroker-bench-") as directory,
+        broker_with(DnsServer, "dns", config, DNS_LISTENS, Path(directory)) as (server, said),
+    ):
+        server.port = int(said[1])
+        yield server
+
+
+UNBOUND = Path("/usr/sbin/unbound")
+
+_LOCAL_DATA = """\
+server:
+  directory: "{directory}"
+  chroot: ""
+  username: ""
+  pidfile: ""
+  use-syslog: no
+  verbosity: 1
+  do-daemonize: no
+  num-threads: 1
+  interface: 127.0.0.1
+  port: {port}
+  access-control: 127.0.0.0/8 allow
+  local-zone: "service.elkobroker." static
+  local-zone: "addr.elkobroker." static
+remote-control:
+  control-enable: no
+"""
+
+
+@contextmanager
+def unbound(places: int = 4) -> Iterator[Server]:
+    """An unbound (Debian: package unbound) that has SRV and A of as many places as the broker in its local data."""
+    with TemporaryDirectory(prefix="elkobroker-bench-") as name:
+        directory, port = Path(name), free_port()
+        lines = _LOCAL_DATA.format(directory=directory, port=port).splitlines()
+        for number in range(1, places + 1):
+            target = f"0a0000{number:02x}.addr.elkobroker."
+            for data in (
+                f"bank.service.elkobroker. 5 IN A 10.0.0.{number}",
+                f"bank.service.elkobroker. 5 IN SRV 0 1000 80 {target}",
+                f"{target} 5 IN A 10.0.0.{number}",
+            ):
+                lines.insert(-2, f"  local-data: '{data}'")
+        config = directory / "unbound.conf"
+        config.write_text("\n".join(lines) + "\n")
+        log = directory / "log"
+        server = Server(spawn([str(UNBOUND), "-d", "-c", str(config)], log), port, False, log)
+        try:
+            await_log(server, lambda text: "start of service" in text or None)
+            yield server
+        finally:
+            server.stop()

@@ -188,6 +188,9 @@ class IRegistry(Interface):
     def wire_and_label(provider: int) -> tuple[str, str] | None:
         """Return the present wire and label of a provider; None if it has left. Cheaper than `provider`."""
 
+    def load_of(provider: int) -> float | None:
+        """Return the load that a provider has reported last, 0 before; None if it has left. Cheaper than `provider`."""
+
     def holder(provider: int) -> str | None:
         """Return the name of the member of the cluster that holds a provider, empty for this broker itself; None if the
         provider has left."""

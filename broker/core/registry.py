@@ -173,6 +173,10 @@ class Registry:
         member = self._members.get(provider)
         return None if member is None else (member.wire, member.label)
 
+    def load_of(self, provider: int) -> float | None:
+        member = self._members.get(provider)
+        return None if member is None else member.load
+
     def holder(self, provider: int) -> str | None:
         member = self._members.get(provider)
         return None if member is None else member.broker

@@ -98,6 +98,8 @@ class UdpSocket:
         self._told = 0
         """The kernel's drop counter at the last read."""
         self._logged: LogLimit[str] = LogLimit(reactor)
+        self._numeric: str | None = None
+        """The host to which the last datagram was sent."""
         self._warned = False
         """The small receive buffer was logged: the socket may be bound more than once."""
 
@@ -255,8 +257,10 @@ class UdpSocket:
             self._unsent["closed"] += 1
             return False
         try:
-            # A name would block the reactor in a lookup. A link-local address may have a scope suffix.
-            socket.inet_pton(self._socket.family, to[0].partition("%")[0])
+            if to[0] != self._numeric:
+                # A name would block the reactor in a lookup. A link-local address may have a scope suffix.
+                socket.inet_pton(self._socket.family, to[0].partition("%")[0])
+                self._numeric = to[0]
             self._socket.sendto(data, to)
         except OSError as error:
             kind = "address" if error.errno is None else errno.errorcode.get(error.errno, str(error.errno))

@@ -20,6 +20,7 @@ Rules:
 - Services with a failing health check come after all others, with the priority `FAILING`, or are left out.
 - A hostport is free text, ``host:port`` by convention. DNS expresses an IP address or a host name, with a port or
   without; an IPv6 address with a port stands in brackets. Names are passed on and never resolved.
+- A response about services has a `Basis`, by which `Zone.holds` decides later whether it would be the same again.
 - The registry distinguishes case and DNS does not: `ServiceNames` maps each folded name to the names and protocols that
   are spelled so. It follows the registry's changes. Services from before a restart cause no changes: theirs are entered
   at the start, and an entry of which the registry knows no service any more is removed when it is met.
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from itertools import chain, islice
@@ -153,16 +154,20 @@ class ServiceNames:
         """Follow the registry no longer."""
         self._watch.cancel()
 
-    def services(self, folded: bytes) -> list[Service]:
-        """Return the services of a folded name in every spelling and protocol, the live ones of each first, those with
-        a secret left out."""
-        found: list[Service] = []
-        for name, protocol in list(islice(self._keys.get(folded, ()), MAX_KEYS)):
-            services = self._registry.find(name, protocol, restored=True)
-            if not services and not self._known(name, protocol):
-                self._remove(name, protocol)
-            found += [service for service in services[: MAX_SERVICES - len(found)] if service.auth is None]
+    def found(self, folded: bytes) -> list[tuple[_Key, tuple[Service, ...]]]:
+        """Return what the registry finds for each spelling and protocol of a folded name, the live services of each
+        first."""
+        found = []
+        for key in list(islice(self._keys.get(folded, ()), MAX_KEYS)):
+            services = self._registry.find(*key, restored=True)
+            if not services and not self._known(*key):
+                self._remove(*key)
+            found.append((key, services))
         return found
+
+    def keys(self, folded: bytes) -> Collection[tuple[str, str]]:
+        """Return all spellings and protocols of a folded name."""
+        return self._keys.get(folded, ())
 
     def is_parent(self, folded: bytes) -> bool:
         """Return True if a name with dots ends with this one: it exists in DNS, without records (RFC 8020)."""
@@ -273,6 +278,27 @@ SERVICE, ADDRESS, SERVER = b"service", b"addr", b"ns"
 """The labels below the domain."""
 
 
+@attrs.define(eq=False)
+class Basis:
+    """What a response about the services of a folded name was made of.
+
+    - ``found``: each spelling and protocol, with the services that the registry found for it, and whether they are
+      permitted. A group of services has another tuple after each change.
+    - ``first`` of ``places``: where the window of places begins.
+    - ``loads``: those that weights were made of, by provider, and the revision of the registry at which they held.
+    - ``serial``: the zone's number, if the response has it.
+    """
+
+    dns: Dns
+    name: bytes
+    found: tuple[tuple[_Key, tuple[Service, ...], bool], ...]
+    places: int
+    first: int
+    revision: int
+    loads: Mapping[int, float | None]
+    serial: int | None
+
+
 @attrs.frozen(eq=False)
 class Zone:
     """The zone over a registry, whose names are ``names``. Services are answered if ``may`` permits their names."""
@@ -281,11 +307,43 @@ class Zone:
     names: ServiceNames
     may: Callable[[str], bool] | None = None
 
-    def answer(self, dns: Dns, question: Question, serial: int, begin: Callable[[int], int]) -> Response:
-        """Return the response to a question.
+    def holds(self, basis: Basis, dns: Dns) -> bool:
+        """Return whether the services of the name are as they were, all but their loads."""
+        keys = self.names.keys(basis.name)
+        if basis.dns is not dns or len(keys) != len(basis.found):
+            return False
+        find, may = self.registry.find, self.may
+        for key, services, permitted in basis.found:
+            if key not in keys or find(*key, restored=True) is not services:
+                return False
+            if may is not None and may(key[0]) is not permitted:
+                return False
+        return True
+
+    def weighs(self, basis: Basis) -> bool:
+        """Return whether the loads are as they were."""
+        revision = self.registry.revision
+        if basis.revision != revision:
+            load_of = self.registry.load_of
+            for provider, load in basis.loads.items():
+                if load_of(provider) != load:
+                    return False
+            basis.revision = revision
+        return True
+
+    def answer(
+        self, dns: Dns, question: Question, serial: int, begin: Callable[[int], int]
+    ) -> tuple[Response, Basis | None]:
+        """Return the response to a question, and its basis if it has services.
 
         ``serial`` is the zone's number; ``begin(n)`` returns which of n places comes first.
         """
+        owner = _Owner(dns, dotted(fold(question.labels)), question.type, serial)
+        response = self._answer(question, owner, begin)
+        return response, owner.basis
+
+    def _answer(self, question: Question, owner: _Owner, begin: Callable[[int], int]) -> Response:
+        dns = owner.dns
         labels, domain = fold(question.labels), dns.labels
         below = labels[: len(labels) - len(domain)]
         if (
@@ -294,10 +352,9 @@ class Zone:
             or question.type in (dns_response.AXFR, dns_response.IXFR)
         ):
             return Response(REFUSED)
-        owner = _Owner(dns, dotted(labels), question.type, serial)
         match below:
             case ():
-                return owner.respond([_ns(domain), _soa(dns, serial)])
+                return owner.respond([_ns(domain), _soa(dns, owner.serial)])
             case (b"ns",):
                 return owner.respond([] if dns.server is None else [Address(dns.server)])
             case (b"addr",) | (b"service",):
@@ -310,32 +367,44 @@ class Zone:
         return owner.missing()
 
     def _service(self, labels: Labels, owner: _Owner, begin: Callable[[int], int]) -> Response:
+        is_stable = True
         if labels[-1].startswith(b"_"):
             tag = labels[-1][1:]
             labels = labels[:-1]
             if not labels:
                 return owner.respond([])  # below ``_tcp`` there are names
             name = dotted(labels)
-            services = self._tagged(name[1:], tag) if name.startswith(b"_") else []
+            of_name, found = self._permitted(name[1:]) if name.startswith(b"_") else ([], ())
+            services = [service for service in of_name if _folded(service.protocol) == tag]
+            if not services:
+                # A service without a label of its own has that of its provider, which may change unnoticed.
+                is_stable = False
+                services = [service for service in of_name if _folded(self._label(service)) == tag]
+            folded = name[1:]
         else:
-            name = dotted(labels)
-            services = self._permitted(name)
+            folded = name = dotted(labels)
+            services, found = self._permitted(name)
         if not services:
             return owner.respond([]) if self.names.is_parent(name) else owner.missing()
-        first = begin(len(services))
+        places, first = len(services), begin(len(services))
         services = list(self.registry.by_check(services[first:] + services[:first]))[:MAX_PLACES]
-        return owner.respond(*self._records(services, owner))
+        data, additional = self._records(services, owner)
+        if is_stable:
+            owner.basis = Basis(
+                owner.dns, folded, found, places, first, self.registry.revision, owner.loads, serial=None
+            )
+        return owner.respond(data, additional)
 
-    def _tagged(self, name: bytes, tag: bytes) -> list[Service]:
-        """Return the services of a protocol, or else those with a label. A service without a label of its own has that
-        of its provider."""
-        services = self._permitted(name)
-        matching = [service for service in services if _folded(service.protocol) == tag]
-        return matching or [service for service in services if _folded(self._label(service)) == tag]
-
-    def _permitted(self, name: bytes) -> list[Service]:
-        services = self.names.services(name)
-        return services if self.may is None else [service for service in services if self.may(service.name)]
+    def _permitted(self, name: bytes) -> tuple[list[Service], tuple[tuple[_Key, tuple[Service, ...], bool], ...]]:
+        """Return the services of a folded name that may be answered, and what they were taken from."""
+        permitted: list[Service] = []
+        found = []
+        for key, services in self.names.found(name):
+            may = self.may is None or self.may(key[0])
+            found.append((key, services, may))
+            if may:
+                permitted += [each for each in services[: MAX_SERVICES - len(permitted)] if each.auth is None]
+        return permitted, tuple(found)
 
     def _label(self, service: Service) -> str:
         if service.label is not None:
@@ -358,7 +427,9 @@ class Zone:
         data: dict[tuple[bytes, int], tuple[int, int]] = {}
         additional: dict[bytes, Record] = {}
         below = b"." + dotted((ADDRESS, *owner.dns.labels))
-        loads = self._loads([service for service, _ in found])
+        live = {service.provider for service, _ in found if not service.restored}
+        owner.loads = {id: self.registry.load_of(id) for id in live}
+        loads = [None if service.restored else owner.loads[service.provider] for service, _ in found]
         for (service, where), weight in zip(found, weights(loads), strict=True):
             target = where.host
             if not isinstance(target, bytes):
@@ -374,21 +445,17 @@ class Zone:
         srv: list[Data] = [Srv(-weight, port, target, priority) for (target, port), (priority, weight) in data.items()]
         return srv, list(additional.values())
 
-    def _loads(self, services: Sequence[Service]) -> list[float | None]:
-        """Return the load of each service's provider, None for a restored service."""
-        live = {service.provider for service in services if not service.restored}
-        loads = {id: known.load for id in live if (known := self.registry.provider(id)) is not None}
-        return [None if service.restored else loads.get(service.provider) for service in services]
 
-
-@attrs.frozen
+@attrs.define
 class _Owner:
-    """The asked name, which has records or has none, and the asked type."""
+    """The asked name, which has records or has none, and the asked type; ``basis`` and ``loads`` of its services."""
 
     dns: Dns
     name: bytes
     type: int
     serial: int
+    basis: Basis | None = None
+    loads: Mapping[int, float | None] = attrs.field(factory=dict)
 
     def respond(self, data: Iterable[Data], additional: Sequence[Record] = ()) -> Response:
         """Return the response of a name that exists and has at most these data, of any types."""
@@ -407,6 +474,8 @@ class _Owner:
         return Response(NXDOMAIN, True, authority=[self._soa()])
 
     def _soa(self) -> Record:
+        if self.basis is not None:
+            self.basis.serial = self.serial
         return Record(dotted(self.dns.labels), self.dns.ttl, _soa(self.dns, self.serial))
 
 

@@ -214,6 +214,13 @@ def decode(data: bytes) -> Query:
     return Query(id, opcode, recurse, question, edns)
 
 
+def is_plain(data: bytes, query: Query) -> bool:
+    """Return True for a query of a question and an OPT record without options at most. Others hardly ever come twice:
+    an option may be a cookie."""
+    question = b"" if query.question is None else query.question.raw
+    return len(data) == HEADER + len(question) + (0 if query.edns is None else 1 + _Record.size)
+
+
 # Messages on a byte stream: each with its length before it, in two bytes (RFC 1035, section 4.2.2).
 
 _LENGTH = 2

@@ -29,7 +29,7 @@ from twisted.internet.interfaces import IReactorTime
 from broker.access.identity import address_of, is_local, network_of
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.net.peer_interfaces import Peer
-from broker.wires.dns.codec.dns_query import MAX_QUERY, Query, answerable, decode, framed
+from broker.wires.dns.codec.dns_query import MAX_QUERY, Query, answerable, decode, framed, is_plain
 from broker.wires.dns.codec.dns_response import (
     BADVERS,
     FORMERR,
@@ -46,10 +46,14 @@ from broker.wires.dns.codec.dns_response import (
     truncated,
 )
 from broker.wires.dns.dns_settings import Dns
-from broker.wires.dns.zone import Zone
+from broker.wires.dns.sessions.kept_answers import KeptAnswer, KeptAnswers
+from broker.wires.dns.zone import Basis, Zone
 
 WIRE = "dns"
 """The name of the wire in counters and log lines."""
+
+_ID = 2
+"""Bytes of the id, with which a message begins."""
 
 _CODES = {
     NOERROR: "noerror",
@@ -72,15 +76,32 @@ class Responder:
         self._clock = clock
         self._begin = begin
         self._counts: Counter[str] = Counter()
+        self._kept = KeptAnswers(zone, begin)
 
-    def respond(self, query: Query, limit: int) -> bytes:
-        """Return a response of at most ``limit`` bytes."""
-        response = self._response(query)
+    def kept(self, message: bytes) -> bytes | None:
+        """Return the response to a datagram, if it is kept."""
+        if self.draining:
+            return None
+        found = self._kept.find(message[_ID:], self.dns, self._serial)
+        if found is None:
+            return None
+        self._counts[found.kind] += 1
+        if found.is_truncated:
+            self._counts["truncated"] += 1
+        return message[:_ID] + found.data
+
+    def respond(self, query: Query, limit: int, message: bytes | None = None) -> bytes:
+        """Return a response of at most ``limit`` bytes; it is kept for the same ``message``, if that is given."""
+        response, basis = self._response(query)
         encoded: Encoded = encode(query, response, limit)
         kind = _CODES[response.code]
-        self._counts["nodata" if kind == "noerror" and not response.answers else kind] += 1
+        if kind == "noerror" and not response.answers:
+            kind = "nodata"
+        self._counts[kind] += 1
         if encoded.truncated:
             self._counts["truncated"] += 1
+        if message is not None and basis is not None and is_plain(message, query):
+            self._kept.add(message[_ID:], KeptAnswer(encoded.data[_ID:], kind, encoded.truncated, basis))
         return encoded.data
 
     def unreadable(self, data: bytes) -> bytes | None:
@@ -94,16 +115,18 @@ class Responder:
         """Return the responses by their kind."""
         return {f"dns_responses.{kind}": count for kind, count in self._counts.items()}
 
-    def _response(self, query: Query) -> Response:
+    def _response(self, query: Query) -> tuple[Response, Basis | None]:
         if self.draining:
-            return Response(REFUSED)
+            return Response(REFUSED), None
         if query.question is None:
-            return Response(NOTIMP)
+            return Response(NOTIMP), None
         if query.edns is not None and query.edns.version:
-            return Response(BADVERS)
+            return Response(BADVERS), None
+        return self.zone.answer(self.dns, query.question, self._serial(), self._begin)
+
+    def _serial(self) -> int:
         # The zone is never transferred, so its number need only not fall: the time does for the next eighty years.
-        serial = int(self._clock.seconds()) & 0xFFFF_FFFF
-        return self.zone.answer(self.dns, query.question, serial, self._begin)
+        return int(self._clock.seconds()) & 0xFFFF_FFFF
 
 
 SLIP = 2
@@ -215,6 +238,9 @@ class Datagrams:
         verdict = self._limit.verdict(host) if answerable(data) else LimitVerdict.SEND
         if verdict is LimitVerdict.DROP:
             return
+        if verdict is LimitVerdict.SEND and (answer := self._responder.kept(data)) is not None:
+            self._socket.send(answer, source)
+            return
         try:
             query = decode(data)
         except Malformed as malformed:
@@ -225,7 +251,7 @@ class Datagrams:
                 self._socket.send(answer, source)
             return
         if verdict is LimitVerdict.SEND:
-            self._socket.send(self._responder.respond(query, limit_of(query.edns)), source)
+            self._socket.send(self._responder.respond(query, limit_of(query.edns), data), source)
         elif verdict is LimitVerdict.SLIP:
             self._socket.send(truncated(query), source)
 
