@@ -60,12 +60,13 @@ export function segment(name) {
 }
 
 /** Return the response to a GET, or another method. Throws a `Problem`, or an AbortError. */
-export async function open(where, { signal, headers = {}, method = "GET" } = {}) {
+export async function open(where, { signal, headers = {}, method = "GET", body } = {}) {
   let response;
   try {
     response = await fetch(here(where), {
       signal,
       method,
+      body,
       headers: token === null ? headers : { ...headers, Authorization: `Bearer ${token}` },
       credentials: "omit",
       // The browser asks with If-None-Match, and the broker answers 304 where nothing has changed.
@@ -93,7 +94,7 @@ async function problemOf(response) {
 
 /** Return the JSON answer to a GET, or to another method. */
 export async function get(where, options) {
-  const response = await open(where, { ...options, headers: { Accept: "application/json" } });
+  const response = await open(where, { ...options, headers: { ...options?.headers, Accept: "application/json" } });
   try {
     return await response.json();
   } catch (error) {
@@ -102,9 +103,11 @@ export async function get(where, options) {
   }
 }
 
-/** Return the JSON answer to a POST without parameters. */
-export function post(where) {
-  return get(where, { method: "POST" });
+/** Return the JSON answer to a POST, with parameters if there are any. */
+export function post(where, parameters) {
+  if (parameters === undefined) return get(where, { method: "POST" });
+  const headers = { "Content-Type": "application/json" };
+  return get(where, { method: "POST", headers, body: JSON.stringify(parameters) });
 }
 
 /** Return the answer to a GET, or null where the API has none (404). */

@@ -62,6 +62,8 @@ export class Detail {
   row(list, columns, row) {
     this.#begin({ kind: "row", key: null, load: null });
     this.heading.textContent = list.title;
+    const [wire, table] = (list.view ?? "").split(" ");
+    const sessions = table === "sessions" || table === "connections";
     replace(
       this.content,
       h(
@@ -71,6 +73,7 @@ export class Detail {
           .filter((column) => row[column.name] !== undefined)
           .map((column) => fact(column.title ?? column.name, whole(row[column.name], column.unit), column.help)),
       ),
+      sessions ? this.app.actions.buttons("session", { ...row, wire }) : null,
     );
     this.heading.focus();
   }
@@ -201,6 +204,7 @@ export class Detail {
           ),
         ),
       why.length > INSTANCES ? h("p", { class: "lead" }, `and ${count(why.length - INSTANCES)} more`) : null,
+      this.app.actions.buttons("provider", { provider: provider.provider }, () => this.resync()),
       events(),
     ];
   }

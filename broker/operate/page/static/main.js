@@ -1,5 +1,6 @@
 // The page: the screens and the parts around them. See docs/page.md.
 
+import { Actions } from "./actions.js";
 import { find, get, hasToken, path, useToken } from "./api.js";
 import { Changes } from "./changes.js";
 import { Detail } from "./detail.js";
@@ -25,6 +26,7 @@ let place = null;
 
 /** The interface of the page for its screens. */
 const app = {
+  actions: new Actions(part("action")),
   changes: new Changes(),
   views: [],
   /** The sizes of the registry. */
@@ -278,7 +280,8 @@ document.addEventListener("visibilitychange", () => {
 
 async function load() {
   app.views = (await get("/v1/views")).rows;
-  const [status, events] = await Promise.all([
+  const [, status, events] = await Promise.all([
+    app.actions.load(),
     get("/v1/status"),
     get(path("/v1/events", { kinds: KINDS, limit: 200 })),
   ]);

@@ -62,6 +62,8 @@ export class OverviewScreen {
     // Shown by the member of a cluster.
     this.brokersPart.hidden = true;
     this.shortPart = part("Short of capacity", this.short, address("plan"));
+    const buttons = app.actions.buttons("broker", {}, () => this.refresh());
+    this.actionsPart = buttons && part("Actions", buttons, null);
     this.element = h(
       "section",
       { class: "screen overview" },
@@ -77,6 +79,7 @@ export class OverviewScreen {
         part("Busiest", this.busy, address("loads")),
         part("Wires", this.wires, null),
         part("Listeners", this.listeners, address("listeners")),
+        this.actionsPart,
       ),
     );
     this.rateTimer = setInterval(() => document.hidden || this.#rate(), 1_000);

@@ -1,0 +1,65 @@
+"""The buttons of actions in a real browser: those that the user may do, what they ask, and what they do."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from tests.page.conftest import Tabs
+from tests.page.farm import Farm
+
+
+def act(page: Page, name: str) -> None:
+    page.get_by_role("group", name="Actions").get_by_role("button", name=name, exact=True).click()
+
+
+def test_a_service_is_withdrawn_at_its_provider(farm: Farm, tabs: Tabs) -> None:
+    with farm.bank("withdrawn-teller", "going"):
+        page = tabs(farm.url("providers?q=withdrawn-teller"))
+        page.get_by_role("row").filter(has_text="withdrawn-teller").get_by_role("link").first.click()
+        act(page, "Withdraw")
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("Withdraws a service of a provider")
+        dialog.get_by_label("Name").fill("going")
+        expect(dialog).to_contain_text("Withdraw going of provider")
+        dialog.get_by_role("button", name="Withdraw").click()
+        expect(dialog).to_contain_text("1")
+        dialog.get_by_role("button", name="Close").click()
+        expect(dialog).to_have_count(0)
+        assert farm.call("GET", "/v1/services?pattern=going")["total"] == 0
+
+
+def test_an_error_is_shown_and_the_parameters_stay(farm: Farm, tabs: Tabs) -> None:
+    page = tabs(farm.url(), permitted=(404,))
+    act(page, "Launch")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name").fill("nothing")
+    dialog.get_by_role("button", name="Launch").click()
+    expect(dialog.get_by_role("alert")).to_have_text("there is no launcher 'nothing'")
+    expect(dialog.get_by_label("Name")).to_have_value("nothing")
+    dialog.get_by_role("button", name="Cancel").click()
+
+
+def test_levels_of_the_log_are_changed(farm: Farm, tabs: Tabs) -> None:
+    page = tabs(farm.url())
+    act(page, "Log")
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Level").select_option("warn")
+    dialog.get_by_label("Modules").fill("mtl=debug")
+    dialog.get_by_role("button", name="Log").click()
+    expect(dialog).to_contain_text("warn")
+    assert farm.call("GET", "/v1/log") == {"level": "warn", "modules": {"mtl": "debug"}}
+    farm.call("PUT", "/v1/log", {"level": "info", "modules": {"mtl": None}})
+
+
+def test_a_session_is_disconnected_from_its_row(farm: Farm, tabs: Tabs) -> None:
+    with farm.bank("cut-teller", "cut") as peer:
+        page = tabs(farm.url("view/elko/sessions"))
+        page.get_by_role("row").filter(has_text="cut-teller").get_by_role("button").first.click()
+        act(page, "Disconnect")
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("Wire: elko")
+        dialog.get_by_role("button", name="Disconnect").click()
+        expect(dialog).to_contain_text("the session was closed")
+        assert "an operator" in peer.receive()["msg"]
+        peer.closed()
+        peer.sock.close()
