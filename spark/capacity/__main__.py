@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark.capacity.ingest.journal_folders import JournalError, need_journal
+from spark.capacity.ingest.retention import KEEP
 from spark.capacity.last_run import same_plan
 from spark.capacity.pipeline import NoRecordsError, Pipeline, Settings
 from spark.capacity.planning import what_if
@@ -57,6 +58,14 @@ def hours(text: str) -> int:
     number = int(text)
     if not 1 <= number <= LONGEST_HORIZON:
         raise argparse.ArgumentTypeError(f"{number} is not between 1 and {LONGEST_HORIZON}")
+    return number
+
+
+def days(text: str) -> int:
+    """Read a retention."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
     return number
 
 
@@ -125,6 +134,9 @@ def parser() -> argparse.ArgumentParser:
         help="with --out s3://...: the folder to work in, kept for the next run (a temporary one)",
     )
     run.add_argument("--now", type=moment, help="plan as of this time (the hour of the last record)")
+    run.add_argument(
+        "--keep", type=days, default=KEEP, help=f"days of records to keep in the tables, before the last one ({KEEP})"
+    )
     run.add_argument("--date-from", type=date.fromisoformat, help="leave older dates for a later run")
     asked = commands.add_parser("what-if", help="the last plan again, with other assumptions; without Spark")
     asked.add_argument("--out", type=place, required=True, help="the --out of a run")
@@ -164,6 +176,7 @@ def run_jobs(arguments: argparse.Namespace, progress: Progress) -> None:
         started=datetime.now(UTC),
         now=arguments.now,
         since=arguments.date_from,
+        keep=arguments.keep,
         horizon=arguments.horizon,
         options=Options(assumed),
     )
@@ -183,7 +196,9 @@ def last_plan(settings: Settings, work: Path | None) -> datetime | None:
     folder = settings.out if isinstance(settings.out, Path) else work
     if folder is None:
         return None
-    issued = same_plan(folder, settings.inputs, settings.journals, settings.started.date(), settings.since)
+    issued = same_plan(
+        folder, settings.inputs, settings.journals, settings.started.date(), settings.since, settings.keep
+    )
     if issued is not None and isinstance(settings.out, ObjectFolder):
         newest = is_newest(folder, settings.out, snapshots.last(settings.out / LAKE))
         return issued if newest else None

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark.capacity.ingest.journal_folders import known_folders, note_folders
+from spark.capacity.ingest.retention import KEEP, first_kept
 from spark.capacity.ingest.segments import Found, digest, find_segments
 from spark.capacity.tables.object_store import Place
 from spark.capacity.tables.schema import LEDGER
@@ -71,8 +72,11 @@ def note_end(tables: Tables, inputs: Inputs, issued: datetime) -> None:
     sync(tables.out)
 
 
-def same_plan(out: Path, inputs: Inputs, journals: Sequence[Place], today: date, since: date | None) -> datetime | None:
-    """Return the time of the last plan if a run would make it again, or None. Dates before ``since`` are left out.
+def same_plan(
+    out: Path, inputs: Inputs, journals: Sequence[Place], today: date, since: date | None, keep: int = KEEP
+) -> datetime | None:
+    """Return the time of the last plan if a run would make it again, or None. Dates before ``since`` are left out, and
+    ``keep`` is the retention in days.
 
     ``today`` is the UTC date of the wall clock.
     """
@@ -88,7 +92,7 @@ def same_plan(out: Path, inputs: Inputs, journals: Sequence[Place], today: date,
         return None
     known, ledger = known_folders(tables), tables.rows_of(LEDGER)
     aside = ledger.filter(pc.greater(ledger["quarantined"], 0))["segment"].to_pylist()
-    found = find_segments(journals, today, known, {name.rpartition("/")[0] for name in aside})
+    found = find_segments(journals, today, known, {name.rpartition("/")[0] for name in aside}, first_kept(tables, keep))
     if _news(found, ledger):
         return None
     if found.folders.items() - known.items():

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from spark.capacity.ingest.intake import Ingested, ingest
+from spark.capacity.ingest.retention import KEEP
 from spark.capacity.last_run import Inputs, jobs_digest, note_begin, note_end
 from spark.capacity.planning.forecast import HORIZON, evaluate, forecast, full_hour
 from spark.capacity.planning.needs import State as PlanState
@@ -94,6 +95,8 @@ class Settings:
     """The wall clock at the start, by which dates in the future are judged."""
     now: datetime | None = None
     since: date | None = None
+    keep: int = KEEP
+    """Retention of records in days."""
     horizon: int = HORIZON
     options: Options = PLAIN
 
@@ -110,6 +113,7 @@ class Settings:
             "journals": self.named,
             "now": None if self.now is None else full_hour(self.now).isoformat(),
             "horizon": str(self.horizon),
+            "keep": str(self.keep),
             "options": str(self.options),
         }
 
@@ -171,6 +175,7 @@ class Pipeline:
                 settings.journals,
                 run=settings.run,
                 started=settings.started,
+                keep=settings.keep,
                 tell=lambda part: step(part, ""),
             )
             segments = f"{done.segments:,} new segment" + ("" if done.segments == 1 else "s")

@@ -18,7 +18,7 @@ Rules:
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from math import ceil
 from pathlib import Path
@@ -33,6 +33,7 @@ from spark.capacity.ingest.fast_reader import Seen, take
 from spark.capacity.ingest.journal_folders import known_folders, note_folders
 from spark.capacity.ingest.line_reader import EARLIEST, FUTURE, NOTHING, STAGED, micros, stage
 from spark.capacity.ingest.loss import doubled, exact, find_loss, framed, joined
+from spark.capacity.ingest.retention import KEEP, first_kept, forget, many_small
 from spark.capacity.ingest.runs import RUNS
 from spark.capacity.ingest.segments import Reach, Segment, batches, digest, find_segments
 from spark.capacity.ingest.sorted_files import Again, write_again
@@ -121,6 +122,20 @@ def heal(tables: Tables, dates: set[date]) -> pa.Table:
     # In the order of the numbers, so that a file has few runs.
     once.repartitionByRange("date", "broker", "boot", "seq").write.partitionBy("date").parquet(url(healed / "once"))
     made = again(tables, healed / "once", healed)
+    _replace(tables, healed, dates)
+    return made.runs
+
+
+def compact(tables: Tables, files: Mapping[date, Sequence[str]]) -> None:
+    """Write the files of some dates again, as few."""
+    healed = tables.out / ".healed"
+    target, parts = str(healed), tables.spark.sparkContext.parallelize(list(files.values()), len(files))
+    parts.map(lambda paths: write_again(paths, target).files).collect()
+    _replace(tables, healed, files)
+
+
+def _replace(tables: Tables, healed: Path, dates: Iterable[date]) -> None:
+    """Put written dates in the place of the old ones, also after a crash."""
     for table in HELD:
         for day in dates:
             # All records of a date may be there on another one: then an empty folder takes its place.
@@ -129,7 +144,6 @@ def heal(tables: Tables, dates: set[date]) -> pa.Table:
     mark.touch()
     sync(healed)
     finish_healing(tables)
-    return made.runs
 
 
 def again(tables: Tables, staged: Path, place: Path) -> Again:
@@ -391,16 +405,23 @@ def ingest(
     *,
     run: str,
     started: datetime,
+    keep: int = KEEP,
     tell: Callable[[float], None] = lambda done: None,
 ) -> Ingested:
-    """Bring new segments of the journals into the tables; `started` judges which dates are in the future."""
+    """Bring new segments of the journals into the tables; `started` judges which dates are in the future, and ``keep``
+    is a number of days (`retention`)."""
+    first = first_kept(tables, keep)
+    if first is not None:
+        forget(tables, first, started, keep)
     aside = tables.rows(LEDGER)
     doubted = {name.rpartition("/")[0] for name in aside.loc[aside["quarantined"] > 0, "segment"]}
-    found = find_segments(journals, started.date(), known_folders(tables), doubted)
+    found = find_segments(journals, started.date(), known_folders(tables), doubted, first)
     intake = Intake(tables, run=run, started=started)
     intake.told.strange = found.strange
     intake.load(found.segments, tell)
     note_folders(tables, found.folders)
+    if small := many_small(tables):
+        compact(tables, small)
     lost, aside = tables.rows(LOSS), tables.rows(LEDGER)
     intake.told.damaged = int(((aside["records"] == 0) & (aside["quarantined"] > 0)).sum())
     intake.told.lost = int(lost["records"].sum())

@@ -11,6 +11,7 @@ Rules:
 """
 
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -211,6 +212,17 @@ class StoredFolders:
         found = [Entry(one.name.rpartition("/")[2], one.size, one.changed, True) for one in held.files]
         found += [Entry(name, 0, 0, False) for name in held.folders]
         return sorted((entry for entry in found if not entry.name.startswith(HIDDEN)), key=lambda entry: entry.name)
+
+
+DATED = re.compile(r"date=(\d{4}-\d\d-\d\d)")
+"""A date in the name of a segment or a folder."""
+
+
+def is_kept(name: str, first: date | None) -> bool:
+    """Return True if a segment or folder may have records of a date that is kept: of ``first`` or of a later one. A
+    segment may end on the date after that of its folder."""
+    found = DATED.search(name)
+    return first is None or found is None or date.fromisoformat(found[1]) >= first - timedelta(days=1)
 
 
 def date_of(hour: str) -> str:

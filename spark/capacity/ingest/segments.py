@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import attrs
 
-from spark.capacity.ingest.journal_folders import Folders, date_of, folders_of
+from spark.capacity.ingest.journal_folders import Folders, date_of, folders_of, is_kept
 from spark.capacity.tables.object_store import Place, opened, size_of
 
 NAME = re.compile(r"date=\d{4}-\d\d-\d\d/hour=\d\d/[A-Za-z0-9][A-Za-z0-9._-]*\.jsonl\.gz")
@@ -68,18 +68,23 @@ class Found:
 
 
 def find_segments(
-    journals: Sequence[Place], today: date, known: Mapping[str, int] | None = None, doubted: Collection[str] = ()
+    journals: Sequence[Place],
+    today: date,
+    known: Mapping[str, int] | None = None,
+    doubted: Collection[str] = (),
+    first: date | None = None,
 ) -> Found:
     """List the sealed segments of the journals of one or several brokers.
 
     Folders that cannot have new segments are passed over, by the states that are ``known`` and the UTC date of the wall
     clock (`journal_folders`); not those of which a segment is ``doubted``, given by the folder of its hour. Files of
     one name in several journals are copies of the same segment (docs/export.md): the largest is taken, since a copy may
-    be cut off. So an hour is listed in all journals or in none.
+    be cut off. So an hour is listed in all journals or in none. Hours before the ``first`` kept date are left out.
     """
     known = known or {}
     opened = [folders_of(journal, known, today, alone=len(journals) == 1) for journal in journals]
     dates = {date_of(hour) for hour in doubted}.union(*(folders.with_news() for folders in opened))
+    dates = {name for name in dates if is_kept(name, first)}
     found = Found([], [], {})
     hours: dict[str, list[tuple[Folders, str, int | None]]] = {}
     for folders in opened:
@@ -87,6 +92,8 @@ def find_segments(
         for hour in folders.hours(dates):
             hours.setdefault(hour.name, []).append((folders, hour.key, hour.state))
     for name, places in sorted(hours.items()):
+        if not is_kept(name, first):
+            continue
         seen = all(state is not None and known.get(key) == state for _, key, state in places)
         if seen and name not in doubted:
             continue

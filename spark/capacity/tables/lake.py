@@ -33,7 +33,7 @@ from spark.capacity.tables import snapshots, working_copy
 from spark.capacity.tables.document import PURPOSES, WORKED_ON
 from spark.capacity.tables.object_store import ObjectFolder, Place, all_at_once, delta_options, send, sizes
 from spark.capacity.tables.schema import Table
-from spark.capacity.tables.snapshots import Snapshot, described, open_table
+from spark.capacity.tables.snapshots import CONFIGURATION, Snapshot, described, open_table
 from spark.capacity.tables.store import OutError, Tables
 from spark.capacity.tables.working_copy import LAKE
 
@@ -77,6 +77,8 @@ def _publish(tables: Tables, table: Table, place: Place, run: str) -> tuple[Delt
     """Publish a table; return its last version, None if it has none, and whether that is new."""
     wanted = dict(_wanted(tables, table))
     lake = open_table(place)
+    if lake is not None and lake.metadata().configuration != CONFIGURATION:
+        lake.alter.set_table_properties(dict(CONFIGURATION))
     there = {} if lake is None else _there(lake)
     schema = Schema.from_arrow(described(table))
     other = lake is not None and lake.schema() != schema
@@ -97,6 +99,7 @@ def _publish(tables: Tables, table: Table, place: Place, run: str) -> tuple[Delt
             partition_by=partitions,
             name=table.name,
             description=PURPOSES[table.name],
+            configuration=CONFIGURATION,
             storage_options=delta_options(place),
             commit_properties=properties,
         )

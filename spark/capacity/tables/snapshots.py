@@ -17,6 +17,10 @@ from spark.capacity.tables.object_store import Place, StoreError, delta_options
 from spark.capacity.tables.schema import SNAPSHOT, Table, arrow_schema
 from spark.capacity.tables.store import OutError
 
+CONFIGURATION = {"delta.logRetentionDuration": "interval 8 days"}
+"""Properties of each table: its log is kept for a day longer than the files of its versions (`lake.KEPT`). Each 100
+versions delta-rs writes a checkpoint, and deletes what is older."""
+
 
 def open_table(place: Place, version: int | None = None) -> DeltaTable | None:
     """Open the last version of a table, or another one; None if there is no table."""
@@ -88,6 +92,7 @@ def commit(lake: Place, new: Snapshot, after: Snapshot | None) -> None:
                 mode="error",
                 name=SNAPSHOT.name,
                 description=PURPOSES[SNAPSHOT.name],
+                configuration=CONFIGURATION,
                 storage_options=delta_options(place),
             )
         else:

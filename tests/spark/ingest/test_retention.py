@@ -1,0 +1,120 @@
+"""Retention: the dates that are kept, and dates of many small files."""
+
+from collections.abc import Iterator
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark.capacity.ingest.intake import compact, ingest
+from spark.capacity.ingest.retention import MANY, first_kept, many_small
+from spark.capacity.last_run import same_plan
+from spark.capacity.tables.schema import (
+    BRONZE_PAIRS,
+    BRONZE_RECORDS,
+    BRONZE_RUNS,
+    FOLDERS,
+    LEDGER,
+    LOSS,
+    QUARANTINE,
+    SILVER_PROVIDER_5M,
+)
+from spark.capacity.tables.store import Tables
+from tests.spark.farm import put_dates
+from tests.spark.journal import START, lines, record, segment
+
+FIRST = START.date()
+
+
+@pytest.fixture
+def tables(spark: SparkSession, tmp_path: Path) -> Iterator[Tables]:
+    made = Tables(spark, tmp_path / "out")
+    made.open()
+    yield made
+    made.close()
+
+
+def day(number: int) -> date:
+    return FIRST + timedelta(days=number)
+
+
+def written(journal: Path, number: int, seq: int, *more: str) -> str:
+    """Write a segment of ten records on a day, from a number on."""
+    at = int((START + timedelta(days=number)).timestamp()) * 1_000_000
+    records = [record(n, ts=at + n) for n in range(seq, seq + 10)]
+    return segment(journal, f"b-one-{seq}", lines(*records, *more), day=str(day(number)))
+
+
+def run(tables: Tables, journal: Path, keep: int, number: int) -> int:
+    started = START + timedelta(days=number, hours=1)
+    return ingest(tables, [journal], run=f"{started:%Y%m%dT%H%M%SZ}", started=started, keep=keep).segments
+
+
+@pytest.mark.long
+def test_old_dates_are_forgotten_and_their_segments_not_read_again(tables: Tables, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    for number in range(4):
+        # Ten numbers are lost between two dates, and a line of the first one is no record.
+        written(journal, number, 20 * number + 1, *(["{torn"] if number == 0 else []))
+    assert run(tables, journal, 2, 4) == 4
+    put_dates(tables, SILVER_PROVIDER_5M, [{"date": day(number), "service": "s"} for number in range(4)])
+    assert [row["records"] for row in tables.read(LOSS).collect()] == [10, 10, 10]
+    assert len(tables.rows(QUARANTINE)) == 1
+    written(journal, 4, 81)
+    # The retention is counted from the last record that was there at the beginning.
+    assert run(tables, journal, 2, 5) == 1
+    kept = [day(1), day(2), day(3), day(4)]
+    assert tables.dates(BRONZE_RECORDS) == tables.dates(BRONZE_PAIRS) == kept
+    written(journal, 5, 101)
+    assert run(tables, journal, 2, 6) == 1
+    assert tables.dates(BRONZE_RECORDS) == [day(number) for number in (2, 3, 4, 5)]
+    assert tables.dates(SILVER_PROVIDER_5M) == [day(2), day(3)]
+    # A segment may end on the date after that of its folder: those of the day before are still known.
+    assert {name[5:15] for name in tables.rows(LEDGER)["segment"]} == {str(day(n)) for n in range(1, 6)}
+    assert len(tables.rows(QUARANTINE)) == 0
+    assert {name[5:15] for name in tables.rows(FOLDERS)["folder"]} == {str(day(n)) for n in range(1, 6)}
+    # No loss is claimed among the numbers that were forgotten.
+    losses = [(row.seq_from, row.records) for row in tables.rows(LOSS).itertuples()]
+    assert losses == [(31, 10), (51, 10), (71, 10), (91, 10)]
+    old = [row for row in tables.rows(BRONZE_RUNS).itertuples() if row.date < day(2)]
+    assert [(row.seq_from, row.seq_to) for row in old] == [(1, 30)]
+    # A late segment of a date that is not kept is not read, nor one that was read before.
+    written(journal, 0, 11)
+    assert run(tables, journal, 2, 6) == 0
+    assert same_plan(tables.out, {}, [journal], day(6), None, 2) is None
+    assert first_kept(tables, 2) == day(3)
+
+
+def test_a_date_of_many_small_files_is_written_again_as_one(tables: Tables, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    for number in range(MANY + 1):
+        written(journal, 0, 10 * number + 1)
+        run(tables, journal, 400, 1)
+    assert len(tables.files(BRONZE_RECORDS, FIRST)) == MANY + 1
+    # Hourly runs may add to the last dates.
+    assert many_small(tables) == {}
+    rows = sorted(map(tuple, tables.read(BRONZE_RECORDS).collect()))
+    written(journal, 3, 1_001)
+    run(tables, journal, 400, 4)
+    assert [len(tables.files(table, FIRST)) for table in (BRONZE_RECORDS, BRONZE_PAIRS)] == [1, 1]
+    assert sorted(map(tuple, tables.read(BRONZE_RECORDS, [FIRST]).collect())) == rows
+    [pair] = tables.read(BRONZE_PAIRS, [FIRST]).collect()
+    assert (pair["records"], pair["seq"]) == (10 * (MANY + 1), 10 * (MANY + 1))
+    assert many_small(tables) == {}
+
+
+def test_a_run_that_was_cut_off_while_files_were_replaced_is_continued(tables: Tables, tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    written(journal, 0, 1)
+    run(tables, journal, 400, 1)
+    [path] = tables.files(BRONZE_RECORDS, FIRST)
+    rows = sorted(map(tuple, tables.read(BRONZE_RECORDS).collect()))
+    # Killed before the mark: what was written counts for nothing.
+    (tables.out / ".healed" / "bronze_records" / f"date={FIRST}").mkdir(parents=True)
+    written(journal, 0, 11)
+    run(tables, journal, 400, 1)
+    assert sorted(map(tuple, tables.read(BRONZE_RECORDS).collect()))[:10] == rows
+    compact(tables, {FIRST: [str(one) for one in tables.files(BRONZE_RECORDS, FIRST)]})
+    assert path not in tables.files(BRONZE_RECORDS, FIRST)
+    assert tables.read(BRONZE_RECORDS).count() == 20
