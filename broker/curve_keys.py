@@ -14,7 +14,7 @@ KEY_BYTES = 32
 """Length of a binary key."""
 
 MAX_NAME = 200
-"""Characters of a key's name: a file name has 255 at most, and must hold an ending and what a temporary file adds."""
+"""Characters of a key's name: a file name has 255 at most, with the ending and the addition of a temporary file."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=:,-]*")
 """No separators, no blanks, and no character with a meaning in shells or in patterns of names and topics."""

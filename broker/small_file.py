@@ -1,8 +1,8 @@
 """Small files, which are read and replaced as a whole: those of operators and users, and soft state of the broker.
 
-Only regular files are read. A pipe or a device blocks its reader for as long as it likes, and what it gave once is gone
-at the next reading, which a reload or a renewal of a certificate makes. That holds for ``/dev/stdin`` too: a file that
-the shell redirects is a regular one.
+Only regular files are read. A pipe or a device may block its reader, and its content is gone at the next reading,
+by a reload or the renewal of a certificate. That holds for ``/dev/stdin`` too: a file that the shell redirects is a
+regular one.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Options(usage.Options):
     ]
 
     def opt_version(self) -> None:
-        """Display the version of the broker, and those of what it runs on, and exit."""
+        """Display the version of the broker, and those of its libraries, and exit."""
         print(version())
         raise SystemExit(0)
 

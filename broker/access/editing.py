@@ -34,7 +34,7 @@ NOBODY = "nobody = true"
 """The line of a file without users."""
 
 TOKEN_DAYS = 365.0
-"""Days after which a token expires, unless told otherwise."""
+"""Days after which a token expires, by default."""
 
 
 def add_user(path: str, name: str) -> None:
@@ -246,7 +246,7 @@ class _File:
         del self.lines[start : self._without_comment(start, end)]
 
     def _without_comment(self, start: int, end: int) -> int:
-        """Return the end of a block without the comment that belongs to what follows it."""
+        """Return the end of a block without the comment that belongs to the next one."""
         if end < len(self.lines):
             while end - 1 > start and self.lines[end - 1].lstrip().startswith("#"):
                 end -= 1

@@ -1,4 +1,4 @@
-"""Identity of peers: the host and the network of an address, and the owner of what a peer registers.
+"""Identity of peers: the host and the network of an address, and the owner of entries that a peer registers.
 
 Rules, for all wires:
 - The owner of a registration, an mc0 identity or an MTL name is its user. Without a user, and for the user
@@ -82,7 +82,7 @@ def same_host(one: str, other: str) -> bool:
 
 
 def owner_of(user: str, address: str, key: str = "") -> str:
-    """Return the owner of what a peer registers, as text for comparison and for operators.
+    """Return the owner of entries that a peer registers, as text for comparison and for operators.
 
     ``user`` is empty without one, ``key`` is a CURVE public key in Z85, empty without one.
     """

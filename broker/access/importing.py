@@ -5,9 +5,9 @@ Rules:
 - Each listener gives its peers the rights that they had there: users for codes, verifiers and keys, and the user
   ``anonymous`` for peers without any. Listeners that are on by default count as well.
 - A code becomes a token, a verifier a password, ``NAME.public`` a key, ``{key}`` the placeholder ``{user}``.
-- A part of a rule that rights cannot express is told of (`Imported.conflicts`); see `broker.access.imported_rights`.
+- A part of a rule that rights cannot express is reported (`Imported.conflicts`); see `broker.access.imported_rights`.
 
-The module writes new files and changes none. It knows the former keys by their names only: no section has them now.
+The module writes new files and changes none. It has the former keys by their names only: no section has them now.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ OPERATOR = "operator"
 
 @attrs.frozen
 class Imported:
-    """The result: the text of the users file, the configuration without the former keys, and what is left to do.
+    """The result: the text of the users file, the configuration without the former keys, and the remaining work.
 
     ``users`` is None if all listeners were open on this machine alone: then no users file is needed.
     """

@@ -35,7 +35,7 @@ LIFETIME = 300.0
 """Seconds after which a password is checked again."""
 
 Verifiers = Callable[[], Sequence[PasswordVerifier]]
-"""Returns the verifiers of one user at present, none for a user who does not exist."""
+"""Returns the verifiers of one user at present, none for an unknown user."""
 
 
 class PasswordLogins:

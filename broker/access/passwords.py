@@ -118,7 +118,7 @@ def matching(verifiers: Sequence[PasswordVerifier], password: str, work: int) ->
     """Return those verifiers that a usable password fits. Slow: call it in a thread.
 
     The time is that of ``work`` iterations (see `work_of`), however many verifiers there are: also for none, which is
-    a user who does not exist.
+    an unknown user.
     """
     fitting = [verifier for verifier in verifiers if verifier.check(password)]
     left = work - sum(verifier.iterations for verifier in verifiers)
@@ -235,7 +235,7 @@ class PasswordChecks:
         """Return a Deferred of the result, which may be cancelled.
 
         ``turn`` stands for the address of the peer: checks of different ones take turns. Raises `Refusal` LIMIT if the
-        queue is full. The Deferred fails with it if the check is displaced, and with what ``begin`` raises.
+        queue is full. The Deferred fails with it if the check is displaced, and with an exception of ``begin``.
         """
         if self._running >= CHECKS and self._count >= MAX_WAITING:
             self._displace(turn)

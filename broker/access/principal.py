@@ -107,7 +107,7 @@ class Access(Protocol):
 
     @property
     def verifiers(self) -> Mapping[str, PasswordVerifier]:
-        """The password verifier for SCRAM of each user who has one. The mapping itself never changes."""
+        """The password verifiers for SCRAM, by user. The mapping itself never changes."""
 
     @property
     def shapes(self) -> Sequence[tuple[int, int]]:

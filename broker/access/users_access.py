@@ -322,7 +322,7 @@ class UsersAccess:
 
     @property
     def verifiers(self) -> Mapping[str, PasswordVerifier]:
-        """The first verifier of each user who has one."""
+        """The first verifiers, by user."""
         return self.directory.verifiers
 
     @property

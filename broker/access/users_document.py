@@ -163,9 +163,9 @@ class UserDirectory:
     """User of each CURVE key."""
     rights: tuple[Right, ...] = ()
     nobody: bool = False
-    """True if the file says that it has no users."""
+    """True if the file declares that it has no users."""
     verifiers: Mapping[str, PasswordVerifier] = attrs.field(init=False, eq=False, repr=False)
-    """The first password verifier of each user who has one."""
+    """The first password verifiers, by user."""
     shapes: tuple[tuple[int, int], ...] = attrs.field(init=False, eq=False, repr=False)
     """Iterations and length of the salt of each of them."""
     work: int = attrs.field(init=False, eq=False)
@@ -254,7 +254,7 @@ def is_emptied(before: UserDirectory, after: UserDirectory) -> bool:
 
 
 Problem = tuple[str, str]
-"""A dotted key, and what is wrong with its value. No text shows a secret."""
+"""A dotted key, and the fault of its value. No text shows a secret."""
 
 
 def _problems(document: UsersDocument) -> Iterator[Problem]:

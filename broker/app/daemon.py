@@ -90,7 +90,7 @@ class StartFailed(Exception):
 
 
 class Daemon(TwistedService):
-    """The daemon as a Twisted service. ``retries`` knows the state of all its listeners.
+    """The daemon as a Twisted service. ``retries`` has the state of all its listeners.
 
     ``config`` is the configuration, ``state`` the state directory, ``logs`` controls the log. ``read_config`` reads the
     configuration again for a reload (raising `BadConfig`); None without a file. ``failing`` is called before a

@@ -12,7 +12,7 @@ Rules:
 Events of the cluster for notifications: brokers that have gone, and those that are back.
 
 Rules:
-- A member is *gone* when it leaves or when its lease ends: an orderly stop is an event, too. ``draining`` tells if
+- A member is *gone* when it leaves or when its lease ends: an orderly stop is an event, too. ``draining`` is true if
   the broker had sent its peers away before.
 - It is *back* when a member of that name joins after that. A new member is no event.
 - Names that are gone are remembered, up to `MAX_GONE_MEMBERS`; a name that is forgotten has no "back".

@@ -135,7 +135,7 @@ class Notifications:
         """Return the view of the rules."""
         return View(
             "broker notifications",
-            "Shows the rules of [notify], and what became of their notifications. A pattern selects names.",
+            "Shows the rules of [notify], and the outcome of their notifications. A pattern selects names.",
             COLUMNS,
             lambda: list(self._rules.values()),
             _row,

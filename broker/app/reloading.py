@@ -1,4 +1,4 @@
-"""The reload of the configuration: what changes, what is refused, and what needs a restart.
+"""The reload of the configuration: changed and refused keys, and those that need a restart.
 
 Rules:
 - Files are read and checked in a thread; the reactor's thread applies the result.

@@ -20,7 +20,7 @@ from broker.wires.interface import OpenWire, Wire, WireContext
 from broker.wires.mc0.mc0_entry import WIRE as MC0
 from broker.wires.mtl.mtl_entry import WIRE as MTL
 
-# Types only: ``--check`` imports this module, and none of what runs.
+# Types only: ``--check`` imports this module, and no module that runs.
 if TYPE_CHECKING:
     from broker.config.load import Config
     from broker.core.checks.check_rules import Pinger

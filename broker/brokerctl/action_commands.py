@@ -147,7 +147,7 @@ def scale(context: click.Context, service: str, launcher: str | None, act: bool,
     """Bring a service to the number of providers in the capacity plan: start programs of the launchers.
 
     The number is within the limits of the policy. Without --act nothing is done. Providers go only with --scale-in: the
-    service is withdrawn, so that nobody finds it there any more, and the program ends when its operator ends it. Each
+    service is withdrawn, so no client finds it there any more, and the program ends when its operator ends it. Each
     act is in the audit log of the broker. A started program counts as soon as it offers the service: do not repeat the
     command before.
     """
@@ -172,7 +172,7 @@ async def _scale(client: Client, service: str, launcher: str, act: bool, scale_i
     try:
         has, wanted = int(told["has"]), int(told["replicas"])
     except (KeyError, TypeError, ValueError):
-        raise Failure(f"the broker does not tell the providers of {service}", Exit.UNINTELLIGIBLE) from None
+        raise Failure(f"the answer of the broker lacks the providers of {service}", Exit.UNINTELLIGIBLE) from None
     launches, withdrawn = min(max(0, wanted - has), most), list[int]()
     if has > wanted:
         listed = rows(await client.get("/v1/services", {"where": f"service={service}", "sort": "load", "limit": 1_000}))

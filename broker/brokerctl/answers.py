@@ -163,4 +163,4 @@ def rows(value: Any, key: str = "rows") -> Sequence[Mapping[str, Any]]:
     return found
 
 
-_STRANGE = "the server's answer has another form than this version of brokerctl knows"
+_STRANGE = "the form of the server's answer is unknown to this version of brokerctl"

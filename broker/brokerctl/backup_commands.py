@@ -217,7 +217,7 @@ def _readable(path: Path, room: Path) -> Iterator[tuple[IO[bytes], int]]:
 
 
 class _Digesting:
-    """A file that is read once, and the digest of what was read."""
+    """A file that is read once, and the digest of its content."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

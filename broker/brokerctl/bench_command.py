@@ -53,7 +53,7 @@ class Pinger(Protocol):
         return answer
 
     def connectionMade(self) -> None:
-        """Authenticate, which an open listener wants as the first message too."""
+        """Authenticate: the first message at an open listener, too."""
         assert self.transport is not None
         self.transport.write(AUTH)
 
@@ -66,7 +66,7 @@ class Pinger(Protocol):
             if answer is not None and b'"pong"' in message:
                 answer.callback(None)
             elif answer is not None:
-                answer.errback(Failure("the server does not answer a ping: it wants a password, or is no Elko Broker"))
+                answer.errback(Failure("no answer to a ping: the server requires a password, or is no Elko Broker"))
         if len(self._buffer) > MAX_ANSWER:
             self._end("the server sends too much")
 

@@ -402,7 +402,7 @@ def watch(
     """Show the changes of the registry as they happen, until Ctrl-C.
 
     After an interruption the stream is resumed without a gap. If the broker has no longer all changes since
-    then, or has restarted, a line says so. With --json, each change is one line of JSON.
+    then, or has restarted, there is a line about it. With --json, each change is one line of JSON.
     """
     session = session_of(context)
     output = session.output

@@ -418,7 +418,7 @@ class Output:
         self.console.file.flush()
 
     def rows(self, rows: Sequence[Row], columns: Sequence[Column] = (), answer: object = None) -> None:
-        """Print rows in the format. ``answer`` is what JSON shows instead of the rows alone."""
+        """Print rows in the format. ``answer`` is shown as JSON in place of the rows."""
         if self.format is Format.JSON:
             self.json(rows if answer is None else answer)
             return

@@ -88,7 +88,7 @@ def passwd(name: str, path: str, add: bool, keep: bool) -> None:
     """Set the password of a user in the users file.
 
     The command asks for the password twice on a terminal. Otherwise it is the first line of standard input. The
-    broker notices the change by itself: connections with the former password end.
+    change takes effect at once: connections with the former password end.
     """
     editing = _editing()
     known = {user.name for user in editing.users(path)} if not add or _exists(path) else set()
@@ -153,7 +153,7 @@ def user() -> None:
 @click.option("--key", help="CURVE public key in Z85.")
 @_failing
 def add_user(name: str, path: str, certificate: str | None, key: str | None) -> None:
-    """Add a user, or credentials to one who is there."""
+    """Add a user, or credentials to a present one."""
     editing = _editing()
     known = _exists(path) and name in {each.name for each in editing.users(path)}
     if known and certificate is None and key is None:

@@ -221,7 +221,7 @@ class Control:
         raise BrokerUnverified(f"the exchange did not end after {MAX_STEPS} steps")
 
     def _needs_open(self, reply: wire.Reply) -> bool:
-        """Return True if the reply says that the session is unknown or not authorised; the next step is then Open or
+        """Return True if the session is unknown by the reply or not authorised; the next step is then Open or
         Authorize."""
         if isinstance(reply, wire.Unauthorized):
             self._unauthorized = reply

@@ -71,7 +71,7 @@ class Password:
         if PLAIN in offered:
             if not secure and not self.plain:
                 raise AuthenticationFailed(
-                    "the broker wants the password itself, over a connection that others may read"
+                    "the broker requires the password itself, over a connection that others may read"
                 )
             return _Single(PLAIN, f"\0{self.user}\0{self.password}".encode())
         raise _no_mechanism(offered)

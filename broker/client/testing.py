@@ -7,7 +7,7 @@
     assert broker.queued("jobs") == []
 
 `FakeBroker` replaces the transport below the real client, and runs the broker's own MTL behind it: sessions, leases,
-all profiles, queues and windows are those of the daemon. docs/clients.md says which differences remain.
+all profiles, queues and windows are those of the daemon. docs/clients.md lists the differences that remain.
 
 Rules:
 - The broker runs in the thread of the client that sends, under a lock. Messages to a client are scheduled in its own

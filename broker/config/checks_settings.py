@@ -312,7 +312,7 @@ class Journal(Settings):
         if not self.enabled:
             return
         if not self.full_load:
-            yield "journal.full_load is empty: nothing will be said about the capacity of any service"
+            yield "journal.full_load is empty: plans have no capacity for any service"
         for_all: str | None = None
         for index, entry in enumerate(self.full_load):
             here = f"journal.full_load[{index}]"

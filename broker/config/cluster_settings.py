@@ -223,20 +223,20 @@ class Cluster(Settings):
         )
 
     def warnings(self, resolves: Resolves) -> Iterator[str]:
-        """Yield what other brokers cannot reach, and what anybody can."""
+        """Yield warnings of endpoints that other brokers cannot reach, and of those that every program can."""
         if not self.enabled:
             return
         hosts = [urlsplit(url).hostname or "" for url in self.etcd]
         for host in dict.fromkeys(hosts):
             if not resolves(host):
-                yield f"cluster.etcd: this machine knows no address of {host}"
+                yield f"cluster.etcd: {host} cannot be resolved on this machine"
         away = not all(is_local(host) for host in hosts)
         where = endpoint.parse_zmq(self.link)
         if away and where.loopback:
             yield "cluster.link: brokers on other machines cannot reach it, and messages of topics will not pass"
         if where.wildcard and self.advertise is None:
             host = socket.gethostname()
-            yield f"cluster.advertise is not given: the other brokers are told to connect to {host}"
+            yield f"cluster.advertise is not given: the other brokers will connect to {host}"
         if away and self.certificate is None and self.user is None:
             why = "every program that reaches etcd can change the registry"
             yield f"cluster: {why}: see docs/cluster.md on its protection"

@@ -1,4 +1,4 @@
-"""Declaration of the keys of the configuration, and what is derived from a declaration.
+"""Declaration of the keys of the configuration, and the texts that are derived from a declaration.
 
 A table of the file is a frozen attrs class, and each of its fields is declared by `key`; the annotation is the type.
 The functions here derive from that: the checks of single keys, the values with the secrets of files, and the keys that
@@ -6,7 +6,7 @@ a reload applies. `broker.config.document` derives the example file and the tabl
 
 One table of the configuration, as the component that it configures describes it.
 
-A section is the whole of what the configuration knows of a wire (or of another component): its frozen values with
+A section is the whole configuration of a wire (or of another component): its frozen values with
 their defaults, its checks, the places where it listens, what ``--check`` prints, the keys that a reload may change, and
 its part of the example file. `broker.config.load` puts the sections together.
 """
@@ -48,7 +48,7 @@ class Key:
     - ``secret``: the value is not shown.
     - ``path``: the value is a path, which becomes absolute; it is relative to the configuration file.
     - ``holds``: the value is the path of a file that has the value of the key of that name; ``reader`` reads it.
-    - ``example``: the value in the example file, where the default is none, or says nothing.
+    - ``example``: the value in the example file, where there is no default, or one without meaning.
     """
 
     doc: str = ""

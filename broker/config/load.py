@@ -125,7 +125,7 @@ def bindings(config: Config, schema: Schema) -> Iterator[Binding]:
 
 
 def _without_users(config: Config, schema: Schema) -> Iterator[Problem]:
-    """Yield the listeners that other machines reach, if no users file says who may do what there."""
+    """Yield the listeners that other machines reach, if there is no users file with their rights."""
     if config.access.file is None:
         reached = (each for each in bindings(config, schema) if not each.where.loopback and not each.members)
         # Several sockets may have one key.
@@ -158,7 +158,7 @@ def _overlaps(config: Config, schema: Schema) -> Iterator[Problem]:
 
 @blocking
 def resolves(host: str) -> bool:
-    """Report whether this machine knows an address of ``host``. Blocks while it asks."""
+    """Return True if this machine finds an address of ``host``. Blocks meanwhile."""
     try:
         return bool(socket.getaddrinfo(host, None))
     except (OSError, UnicodeError):

@@ -1,6 +1,6 @@
-"""Keys of former versions: each is one error that says what has become of it.
+"""Keys of former versions: each is one error that names its successor.
 
-Users, passwords and rights at each listener are in the users file now; keys that nobody set are constants.
+Users, passwords and rights at each listener are in the users file now; keys that were never set are constants.
 """
 
 from __future__ import annotations

@@ -286,7 +286,7 @@ class INotifications(Interface):
 
 
 class StoredMemory(Protocol):
-    """The share of the memory budget for what outlives its connection; see `broker.core.memory_budget`.
+    """The share of the memory budget for state that outlives its connection; see `broker.core.memory_budget`.
 
     ``payer`` is the address of the stranger that had it stored; empty for an authenticated user, who is not counted.
     """
@@ -298,7 +298,7 @@ class StoredMemory(Protocol):
         """Raise `Refusal` LIMIT unless `may_store`."""
 
     def store(self, payer: str, size: int) -> None:
-        """Add bytes to what is stored for an address, or subtract them. Ask `may_store` before."""
+        """Add bytes to those stored for an address, or subtract them. Ask `may_store` before."""
 
 
 # topics

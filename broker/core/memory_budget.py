@@ -10,8 +10,8 @@ Rules:
   is the one without progress for the longest time: the oldest unfinished message, the output that is unread for the
   longest. Hostile peers hold old messages, others complete theirs soon; to close the consumer that grew would let the
   former lock the latter out.
-- What outlives its connection (`STORED`) is refused to strangers beyond a half of the limit of an address
-  (`may_store`), so that a full store leaves room for the connections that empty it. What authenticated users store is
+- State that outlives its connection (`STORED`) is refused to strangers beyond a half of the limit of an address
+  (`may_store`), so that a full store leaves room for the connections that empty it. State of authenticated users is
   bounded by the configuration of its kind, and not counted.
 - Output that its sender may refuse or drop is admitted first (`admit`): it evicts only readers that made no progress
   for `SLOW` seconds, and is refused otherwise.
@@ -60,8 +60,8 @@ class Share(Enum):
     SESSIONS = "sessions"
     """State of connections and sessions themselves: TLS handshakes, standing finds, offered services."""
     STORED = "stored"
-    """What outlives its connection: descriptions of registered services, topics, queues with their messages, retained
-    values, requests and replies that wait. No consumer is evicted for it; further ones are refused."""
+    """State that outlives its connection: descriptions of registered services, topics, queues with their messages,
+    retained values, requests and replies that wait. No consumer is evicted for it; further ones are refused."""
 
 
 class Consumer(Protocol):
@@ -250,7 +250,7 @@ class MemoryBudget:
             raise Refusal(Reason.LIMIT, "too much memory is stored for this address")
 
     def store(self, payer: str, size: int) -> None:
-        """Add bytes to what is stored for an address, or subtract them. Ask `may_store` before. No-op for the empty
+        """Add bytes to those stored for an address, or subtract them. Ask `may_store` before. No-op for the empty
         payer."""
         if not payer:
             return

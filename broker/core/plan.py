@@ -97,7 +97,7 @@ class ScheduleRecord:
 
 @attrs.frozen
 class PlannedService:
-    """The plan of one service. Numbers of providers are those that its policy wants; None is unknown.
+    """The plan of one service. Numbers of providers are those of its policy; None is unknown.
 
     ``has`` is the number of providers at the time of the plan; ``need_now`` are needed for the bound of the hour that
     begins then, ``need`` for that of the horizon, of which ``add`` are missing, or ``free`` too many. From
@@ -129,7 +129,7 @@ class PlannedService:
 
     def wanted(self, at: float) -> int | None:
         """Return the providers that the schedule needs in the hour of a moment and in the next one, which a start
-        takes time for; the need of the horizon where the schedule does not tell. None where nothing is known."""
+        takes time for; the need of the horizon where there is no schedule. None if unknown."""
         if not self.schedule:
             return self.need
         slot = (int(at // HOUR) + EPOCH_SLOT) % WEEK

@@ -275,7 +275,7 @@ class Recorder:
     # in both threads
 
     def _schedule(self) -> None:
-        """Schedule the write of what was marked just now. The lock is held."""
+        """Schedule the write of the latest marks. The lock is held."""
         if self._since is None:
             self._since = self._disk.now()
         if not self._scheduled:

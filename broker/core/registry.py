@@ -349,7 +349,7 @@ class Registry:
         if same is None or service not in same:
             return
         if check is not None and check.state is CheckState.UNTESTED and id(service) not in self._checks:
-            # The first word on a service says nothing of it: no order changes, and there is no change to announce.
+            # The first outcome for a service proves nothing: no order changes, and there is no change to announce.
             # Each connection that offers a service has one.
             self._checks[id(service)] = check
             return

@@ -43,7 +43,7 @@ from broker.core.model import BAD_STATES, Change, Kind, Service
 from broker.core.silent_peers import DOUBTFUL, OVERDUE, Silent, silent_for
 
 LEAST = 5
-"""Peers that are many at the least: of fewer, the share says nothing."""
+"""Peers that are many at the least: of fewer, the share has no meaning."""
 
 RECOUNT = 0.25
 """Seconds for which a count is valid: 10,000 peers take some 3 ms."""

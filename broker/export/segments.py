@@ -249,7 +249,7 @@ class Segments:
             self.last_seq, self.lines = self._before
             self.acknowledged = self.lines
             self._drop_file()
-            raise FileNotFoundError(errno.ENOENT, "somebody removed the open file, and all that was in it", path)
+            raise FileNotFoundError(errno.ENOENT, "the open file was removed, with all its content", path)
         self._lock.take()
 
     def _repair(self) -> None:

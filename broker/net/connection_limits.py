@@ -41,7 +41,7 @@ def stalled_after_key(doc: str) -> float:
 
 
 def high_water_key(default: int, beyond: str) -> int:
-    """Declare the number of messages that may wait for one client of a ROUTER; ``beyond`` is what happens to more."""
+    """Declare the number of messages that may wait for one client of a ROUTER; ``beyond`` is the effect on more."""
     # With 0, no message could be sent at all.
     return key(
         default,

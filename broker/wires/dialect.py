@@ -44,7 +44,7 @@ class Dialect(Protocol):
         """Return all commands with their parameters, a line each."""
 
     def help(self, op: str) -> str:
-        """Return the parameters of a command, and what it does."""
+        """Return the parameters of a command, and its effect."""
 
     def converse(self, peer: Peer, principal: Principal) -> Dialogue:
         """Begin the conversation of an operator, who is authenticated as that user."""

@@ -31,7 +31,7 @@ from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITo
 from broker.core.model import NotReady, Service, Snapshot
 from broker.core.silent_peers import EndAtOnce, Silence
 
-# Types only: ``--check`` imports this module, and none of what runs.
+# Types only: ``--check`` imports this module, and no module that runs.
 if TYPE_CHECKING:
     from broker.access.logins import Logins
     from broker.access.principal import Access, Audit

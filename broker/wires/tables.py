@@ -279,7 +279,7 @@ def _has(value: object, text: str) -> bool:
 class Counter:
     """A counter ``NAME.REASON``, or where ``name`` has no dot, the family of all counters ``NAME.ANYTHING``.
 
-    ``help`` says what is counted; ``unit`` is its unit in the plural. A ``gauge`` is the number of what there is now,
+    ``help`` names the counted things; ``unit`` is their unit in the plural. A ``gauge`` is a present number,
     other counters only grow.
     """
 

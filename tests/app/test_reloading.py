@@ -19,7 +19,7 @@ from broker.wires.mtl.mtl_settings import Mtl
 from tests.threads import Thread, immediately
 
 A, B, C = BrokerListener("a"), BrokerListener("b", "unix:/b"), BrokerListener("c", "unix:/c")
-WARNING = ("journal.full_load is empty: nothing will be said about the capacity of any service",)
+WARNING = ("journal.full_load is empty: plans have no capacity for any service",)
 
 
 def reload(old: Config, new: Config | BadConfig, certificates: tuple[Any, ...] = ()) -> tuple[Reloaded, Config]:

@@ -21,7 +21,7 @@ HTTP = "http: bound to 127.0.0.1:9080"
 JOURNAL = "journal: in the state directory, kept 400 days, 20 GiB; full_load 1"
 REST = "\n".join([MC0, DBP, MTL, HTTP, JOURNAL, "console: bound to 127.0.0.1:9001", "launchers: none, start initial"])
 FULL = Journal(full_load=(FullLoad(("context-*",), 400.0),))
-UNKNOWN = "journal.full_load is empty: nothing will be said about the capacity of any service"
+UNKNOWN = "journal.full_load is empty: plans have no capacity for any service"
 ON_SIX = r"tls:1:certificate=/c:key=/k:interface=\:\:1"
 SECRET = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
 
@@ -224,7 +224,7 @@ CLEAR = "mtl: what is read and written crosses the network in the clear; a secre
         ),
         (
             {"endpoint": "tcp://*:1", "data_port": 1, "data_endpoint": "tcp://x:1"},
-            "bound to tcp 0.0.0.0:1, data there too, told as tcp://x:1, hosts /; queues none",
+            "bound to tcp 0.0.0.0:1, data there too, published as tcp://x:1, hosts /; queues none",
             [CLEAR, "mtl.data_endpoint: every client is sent to tcp://x:1, whichever way it came"],
         ),
         (

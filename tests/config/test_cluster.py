@@ -133,13 +133,13 @@ def test_check_describes_a_member_on_loopback() -> None:
 def test_check_warns_of_what_surprises_in_a_cluster_of_several_machines() -> None:
     warned = shown(Cluster(etcd=("http://e:2379", "http://e.org:2379"), name="a"))[1:]
     assert warned == [
-        "warning: cluster.etcd: this machine knows no address of e",
+        "warning: cluster.etcd: e cannot be resolved on this machine",
         "warning: cluster.link: brokers on other machines cannot reach it, and messages of topics will not pass",
         "warning: cluster: every program that reaches etcd can change the registry: see docs/cluster.md on its "
         "protection",
     ]
     (warning,) = shown(Cluster(etcd=("http://127.0.0.1:2379",), name="a", link="tcp://*:9002"))[1:]
-    assert warning.startswith("warning: cluster.advertise is not given: the other brokers are told to connect to ")
+    assert warning.startswith("warning: cluster.advertise is not given: the other brokers will connect to ")
 
 
 def client(folder: Path, attribute: x509.ObjectIdentifier, days: float) -> tuple[str, str]:

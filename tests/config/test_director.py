@@ -1,4 +1,4 @@
-"""The configuration of the director: where it is, what is wrong with it, what an operator is told of it."""
+"""The configuration of the director: its listeners, its faults, and the lines of --check."""
 
 from __future__ import annotations
 

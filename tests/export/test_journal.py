@@ -467,7 +467,7 @@ def test_a_directory_that_is_removed_meanwhile_costs_what_was_in_it_and_the_jour
     assert check_losses(records) == 7 == run.journal.counts()["journal_records.dropped"]
     assert run.journal.counts()["journal_records.written"] == len(records)
     assert [e["log_level"] for e in events] == [LogLevel.error, LogLevel.info]
-    assert "somebody removed the open file" in str(events[0]["why"])
+    assert "the open file was removed" in str(events[0]["why"])
 
 
 # maintenance of sealed segments

@@ -84,7 +84,7 @@ class CheckSettings:
     panic: float = 0.5
 
     def rule_for(self, name: str, protocol: str, wire: str, pings: Callable[[str], bool]) -> CheckRule | None:
-        """Return the rule of a service, None if it is not checked. ``pings`` tells if a wire has a ping: rules for
+        """Return the rule of a service, None if it is not checked. ``pings`` is True for a wire with a ping: rules for
         pings do not count on others."""
         for rule in self.rules:
             if rule.matches(name, protocol, wire) and (rule.kind is not CheckKind.PING or pings(wire)):
@@ -218,7 +218,7 @@ class Pinger(Protocol):
     def ping(self, peer: int, seconds: float, answered: Callable[[bool | None], object]) -> bool:
         """Ping a peer, by its number. Returns False if that is impossible now; then ``answered`` is never called.
 
-        ``answered`` is called at most once: with True at the answer; with False, if the wire knows that none comes
+        ``answered`` is called at most once: with True at the answer; with False, if none can come
         within ``seconds``; with None if the ping could not be sent. It is not called within `ping`.
 
         Raises `Refusal` if the ping needs a connection of its own, to an address that is not permitted.

@@ -191,7 +191,7 @@ class IMirror(Interface):
 
 @implementer(IWait)
 class _Nothing:
-    """Watch of what never changes."""
+    """A watch without changes."""
 
     def cancel(self) -> None:
         """Do nothing."""

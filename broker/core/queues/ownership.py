@@ -1,6 +1,6 @@
 """Ownership of queues: one broker of a cluster has a queue at a time, with its dead-letter queues.
 
-States of a queue here, and what ends them. "Absent" is a queue of another broker, or an unclaimed one.
+States of a queue here, and the events that end them. "Absent" is a queue of another broker, or an unclaimed one.
 
     absent     `require`: CLAIMING, unless another broker is known to have it
     CLAIMING   the claim succeeds: LOADING; it fails, or another broker has the queue: absent
@@ -10,10 +10,10 @@ States of a queue here, and what ends them. "Absent" is a queue of another broke
 
 Rules:
 - A queue exists in the table (`broker.core.queues.queues.Queues`) from the end of LOADING until it is deleted or lost.
-- A broker that loses its claim goes on until it knows of another owner, and claims the queue again meanwhile. A shared
+- A broker that loses its claim goes on until there is another owner, and claims the queue again meanwhile. A shared
   store rejects its writes from the moment at which another broker takes the queue.
-- A lost queue is given up: authors get negative confirms for what is not written, ``lost`` ends the consumers, and the
-  messages leave memory. Those of a queue that is not durable are gone.
+- A lost queue is given up: authors get negative confirms for messages that are not written, ``lost`` ends the
+  consumers, and the messages leave memory. Those of a queue that is not durable are gone.
 - A queue whose messages are on the disk of this broker has a lasting claim, and is never given up.
 - Without a cluster this is used with a shared store only: every claim succeeds at once.
 

@@ -255,7 +255,7 @@ class Queues:
         return queue
 
     def _remove(self, queue: Queue) -> None:
-        """Remove a queue from the table, with what is counted of it."""
+        """Remove a queue from the table, and its numbers from the sums."""
         del self._queues[queue.space, queue.name]
         if queue.name.endswith(DEAD):
             self._dead_letter_queues -= 1

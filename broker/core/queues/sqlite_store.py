@@ -7,7 +7,7 @@ Rules:
   a consumer, and not at its delivery: after a kill it may be a little too low.
 - Orders are unique among all queues, so messages are identified by their orders alone.
 - The directory is the state directory, which `broker.core.store` locks for one broker.
-- A message has two checksums: one of what never changes, and one of its order and count, which `_COUNT` renews. The
+- A message has two checksums: one of its constant parts, and one of its order and count, which `_COUNT` renews. The
   name of a queue has its own.
 """
 

@@ -17,7 +17,7 @@ Rules:
 - A durable message is in the queue at once, and its author is notified later that it is safe (`MessageKeeper`). If it
   cannot be kept it is removed; if it is with a receiver by then it may still be confirmed, but does not return.
 - A message counts as memory of its payer until it is removed; beyond the limit of that address, further ones are
-  refused. After a restart it counts for nobody, and neither does one of a queue with a bound of the operator's
+  refused. After a restart it counts for no address, and neither does one of a queue with a bound of the operator's
   (`QueueSettings.by_address`).
 - Nothing is kept of a message that is refused for lack of room.
 - A queue that another broker has taken is given up: its messages leave memory without being removed from the store,

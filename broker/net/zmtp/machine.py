@@ -16,7 +16,7 @@ Rules:
   `accept`. The transport must be paused meanwhile.
 - In TRAFFIC a PING is answered by a PONG with its context (RFC 37). A PONG has no effect besides proving liveness.
   SUBSCRIBE, CANCEL and unknown commands are ignored: a ROUTER has no subscriptions.
-- ZMTP 1.0 and 2.0 have no mechanisms, no commands and no metadata: `Mechanism.oldest` tells if they are accepted.
+- ZMTP 1.0 and 2.0 have no mechanisms, no commands and no metadata: `Mechanism.oldest` is the oldest accepted version.
   Output of `encoder` is translated for a peer of version 1, by the queue that `output` returns.
 - FAILED decodes nothing, and nothing may be sent.
 """

@@ -24,7 +24,7 @@ COUNTERS = (
         "Datagrams without an answer: oversized; unanswerable, a response or no message; from a port that answers all",
         "datagrams",
     ),
-    Counter("dns_datagrams", "Datagrams, by what became of them", "datagrams"),
+    Counter("dns_datagrams", "Datagrams, by outcome", "datagrams"),
     Counter("dns_unsent", "Datagrams that the system did not send, by error", "datagrams"),
     Counter("dns_names.known", "Names of services, compared without case", "names", gauge=True),
 )

@@ -53,7 +53,7 @@ def dns_views(names: ServiceNames, registry: IRegistry, connections: Iterable[Dn
     return [
         View(
             name="dns names",
-            help="Shows the names of services, and what DNS answers of them. A pattern selects names.",
+            help="Shows the names of services, and the answers of DNS. A pattern selects names.",
             columns=(
                 Column("name", "The name as it is compared, without case"),
                 Column("service", "The name in the registry"),
@@ -99,7 +99,7 @@ class DnsConnection(StreamConnection):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         super().connectionLost(reason)
-        del self._session  # it knows the connection, and would wait for the garbage collector with it
+        del self._session  # it refers to the connection, and would wait for the garbage collector with it
 
     @property
     def queries(self) -> int:

@@ -23,7 +23,7 @@ Rules:
 - A response about services has a `Basis`, by which `Zone.holds` decides later whether it would be the same again.
 - The registry distinguishes case and DNS does not: `ServiceNames` maps each folded name to the names and protocols that
   are spelled so. It follows the registry's changes. Services from before a restart cause no changes: theirs are entered
-  at the start, and an entry of which the registry knows no service any more is removed when it is met.
+  at the start, and an entry without a service in the registry is removed when it is met.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ HERE = Sender("127.0.0.1", socket_type="DEALER")
 """The origin of all messages."""
 
 SALT_KEY = b"in memory"
-"""Key of the salts that unknown users are shown: nobody guesses names here."""
+"""Key of the salts that unknown users are shown: no names are guessed here."""
 
 
 class Line:

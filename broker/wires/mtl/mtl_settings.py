@@ -52,9 +52,9 @@ def _data_endpoint(here: str, where: str) -> Iterator[Problem]:
             yield Problem(here, str(error))
     else:
         if told.kind == "systemd":
-            yield Problem(here, "is told to clients: it must begin with tcp:// or ipc://")
+            yield Problem(here, "is an endpoint for clients: it must begin with tcp:// or ipc://")
         elif told.wildcard or told.port == 0:
-            yield Problem(here, f"{told.where} is an address for nobody")
+            yield Problem(here, f"{told.where} is no address that a client can reach")
 
 
 def split_password(url: str) -> tuple[str, str | None]:
@@ -111,7 +111,7 @@ class MtlQueue(Settings):
     size: int | None = key(
         None,
         "Size of all messages in one queue. By default 64 MiB, where anonymous producers of one address fill no "
-        "more than half of broker.memory_per_address; with a size of its own a queue takes that much from anybody.",
+        "more than half of broker.memory_per_address; with a size of its own a queue takes that much from any one.",
         unit="bytes",
         within=(65_536, 1024**4),
         example=64 * 1024**2,
@@ -318,7 +318,7 @@ class Mtl(RouterLimits):
         data = self.data_place
         parts = [f"bound to {where.shown}", f"data {'there too' if data is None else data.where}"]
         if self.data_endpoint is not None:
-            parts.append(f"told as {self.data_endpoint}")
+            parts.append(f"published as {self.data_endpoint}")
         if self.curve:
             parts.append("curve")
         parts.append(f"hosts {' '.join(self.hosts)}")

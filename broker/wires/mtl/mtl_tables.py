@@ -32,7 +32,7 @@ FLOW_COLUMNS = (
     Column("host", "Virtual host of the flow"),
     Column("profile", "Profile of the flow"),
     Column("side", "Reader or Writer"),
-    Column("confirm", "How Contents are confirmed"),
+    Column("confirm", "Confirmation of Contents"),
     Column("resources", f"The first {MAX_RESOURCES} resources that the lease covers"),
     Column("heard", "Time since the last command of the client", "seconds"),
     Column("sent", "Sequence of the last Content sent to a reader"),

@@ -313,7 +313,7 @@ def open_mtl(config: Mtl, context: WireContext) -> OpenMtl:
 def _make(config: Mtl, context: WireContext) -> OpenMtl:
     identities = ClientIdentities.open(config, context)
     listeners = MtlListeners.make(config, identities.keys, context)
-    # Last of what can fail: an open store cannot be closed without the reactor.
+    # The last step that can fail: an open store cannot be closed without the reactor.
     queues = DurableQueues.open(config, context)
     settings = mtl_settings(config)
     flows = FlowContext(

@@ -184,7 +184,7 @@ class ResponseLimit:
         return LimitVerdict.SLIP
 
     def counts(self) -> Mapping[str, int]:
-        """Return the queries over the limit, by what became of them."""
+        """Return the queries over the limit, by outcome."""
         return {"dns_limited.dropped": self._dropped, "dns_limited.slipped": self._slipped}
 
 
@@ -256,7 +256,7 @@ class Datagrams:
             self._socket.send(truncated(query), source)
 
     def counts(self) -> Mapping[str, int]:
-        """Return the queries, and what was ignored, by reason."""
+        """Return the queries, and ignored datagrams by reason."""
         counts = {f"dns_ignored.{reason}": count for reason, count in self._ignored.items()}
         counts["dns_queries.udp"] = self._queries
         return counts

@@ -73,7 +73,7 @@ class Policy:
 
 @attrs.define(eq=False)
 class AccessControl:
-    """Access control of one listener: its policy, which a reload replaces, and what it shares with other listeners.
+    """Access control of one listener: its policy, which a reload replaces, and the parts shared with others.
 
     ``title`` is the title of the listener in rights and in the audit log. ``sessions`` are those of the listener, if
     there is a users file.

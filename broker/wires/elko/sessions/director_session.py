@@ -9,7 +9,7 @@ Rules (the Director document; where real peers differ, see docs/protocols/elko-d
 - A provider is not disconnected for refusals, unless they are fatal: real servers do not reconnect by themselves.
 - A request for a reservation is always answered: an invalid one is denied, with the reason.
 - A message concerns a context or a user: exactly one of them must be present.
-- What a peer without a user makes the director keep counts for its address: contexts and users of a
+- Objects of a peer without a user count for its address: contexts and users of a
   provider, unused reservations, watches.
 - Long answers are written page by page (`director_pages`); later messages to the same peer wait until they are sent.
 """
@@ -179,7 +179,7 @@ class DirectorSession(ElkoSession):
         self._watched: Counter[tuple[str, str]] | None = None
         self._watched_bytes = 0
         self._reported = 0
-        """Bytes of what the server reports."""
+        """Bytes of the reports of the server."""
 
     # Called by the connection
 
@@ -457,7 +457,7 @@ class DirectorSession(ElkoSession):
         return self._peer.hold(self._reported + self._watched_bytes + reserved + more)
 
     def _room_for_reports(self, size: int) -> bool:
-        """Count the bytes of what the server reports. Returns False if these are too many."""
+        """Count the bytes of the reports of the server. Returns False if these are too many."""
         grown = size - self._reported
         if not self._count(grown):
             return False

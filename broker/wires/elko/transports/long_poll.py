@@ -363,7 +363,7 @@ class LongPollFactory(Listener, Factory):
 
     @property
     def memory(self) -> MemoryBudget:
-        """The account of what connections and sessions hold."""
+        """The account of the bytes that connections and sessions hold."""
         return self.lines.memory
 
     def buildProtocol(self, addr: IAddress | None) -> LongPollChannel:

@@ -1,6 +1,6 @@
 """The state of one mc0 session. `broker.wires.mc0.sessions.session_table` has the lifecycle.
 
-Messages from the broker to mc0 sessions: replies, MESSAGEs and NOOPs, with the accounting of what was dropped.
+Messages from the broker to mc0 sessions: replies, MESSAGEs and NOOPs, with the counts of dropped ones.
 
 Invariants:
 - Replies and MESSAGEs share one queue of the ROUTER for each peer, in the order of the calls. A MESSAGE or a NOOP is

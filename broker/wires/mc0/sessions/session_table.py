@@ -71,7 +71,7 @@ class Admission:
         """Owner and last key of each identity."""
 
     def owner(self, sender: Sender) -> str:
-        """Return the owner of what a peer has."""
+        """Return the owner of the session of a peer."""
         name = self._name_of(sender.key) if sender.key else None
         return owner_of(name or "", sender.address, sender.key)
 

@@ -14,7 +14,7 @@ Rules:
 - The *tail* of a Content is its header from the resource on. Writers send the same tail again and again, and it is
   passed on to all readers: it is checked once, cached (`Tails`), and forwarded unchanged.
 
-Rules of frames, by which a socket tells commands of the data flow from requests of the control flow:
+Rules of frames, by which a socket distinguishes commands of the data flow from requests of the control flow:
 - A request is an envelope (`broker.net.peer_interfaces`), a command and a body. The envelope is sent back
   unchanged before the reply.
 - A data command is a header, which is not empty, and a body. It has no empty frame that would delimit routing frames:

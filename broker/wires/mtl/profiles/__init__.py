@@ -1,1 +1,1 @@
-"""The profiles of MTL: what resources there are, and what becomes of Contents."""
+"""The profiles of MTL: their resources, and the handling of Contents."""

@@ -16,7 +16,7 @@ Rules of pending changes of one resource for one reader:
   Once everything is sent, nothing is held.
 
 Rules of resumption, by which a reader gets the changes that it missed instead of a snapshot:
-- The reader gives the epoch and the revision up to which it knows a resource, as a field table in the body of its
+- The reader gives the epoch and the revision up to which it has a resource, as a field table in the body of its
   Summon. A body that is no such table asks for a snapshot, as does an empty one.
 - Changes of the same entry are merged into one event, which shows the entry as it is now. Entries that came and went
   meanwhile are left out.

@@ -13,8 +13,8 @@ Rules (the behaviour of queues themselves is in `broker.core.queues.work_queue`)
 - After a Dismiss, the reader keeps the Contents that it was sent, and answers them. When a flow ends, its unanswered
   Contents return to their places.
 - A Content is sent with its properties and those of the broker: ``user-id`` if its writer has a name, ``redelivered``,
-  ``delivery-count`` from 1 on, and ``death-reason`` of dead letters. The broker removes these properties from what
-  writers send. It reads ``ttl`` (milliseconds) and ``message-id``.
+  ``delivery-count`` from 1 on, and ``death-reason`` of dead letters. The broker removes these properties from Contents
+  of writers. It reads ``ttl`` (milliseconds) and ``message-id``.
 - In a cluster, or with a shared store, a queue is used at the broker that owns it (`Owners`). A lease names its queues,
   which are claimed and loaded before the lease is issued; it is refused if another broker has one of them. Flows that
   use a queue end when the queue moves, and their clients are notified.

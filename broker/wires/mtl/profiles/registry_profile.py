@@ -7,7 +7,7 @@ Rules:
   "synced" and an empty body; then the changes: "up", "update" and "down" of services, "load" and "down" of loads. Each
   has ``revision``, that of the registry at the change or the Summon, and ``provider``; those of services have
   ``service``. Bodies are descriptors of services and of loads, without passwords; the "down" of a load has none.
-- A Summon may give the ``epoch`` and the ``revision`` up to which its reader knows the resource, as a table in its
+- A Summon may give the ``epoch`` and the ``revision`` up to which its reader has the resource, as a table in its
   body. Then "synced" comes first, with ``resumed``, and behind it the changes since then; but a snapshot where they are
   not known any more (`broker.wires.mtl.profiles.entries`). A reader may resume after Contents with an ``epoch``.
 - A service whose health check fails is updated, with ``check`` and ``reason`` in its descriptor, and updated again when
@@ -202,7 +202,7 @@ class RegistryProfile:
         self._serve(view, self._bounds.at_once)
 
     def _missed(self, resource: str, body: bytes, reading: RegistryReading) -> tuple[int, list[_Event] | None]:
-        """Return the revision at which a reader resumes, and what it missed; None if it needs a snapshot."""
+        """Return the revision at which a reader resumes, and the missed changes; None if it needs a snapshot."""
         position = entries.position(body)
         name = _name(resource)
         of_loads = resource == LOADS or resource.startswith(LOAD)

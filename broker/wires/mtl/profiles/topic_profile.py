@@ -9,8 +9,8 @@ Rules of "topic":
 - Towards mc0 the properties ``X-...`` are headers of the same name, where they are text, bytes or whole numbers, and
   not empty; everything else is lost. From mc0 the headers ``X-...`` are properties, as text where they are UTF-8, else
   as bytes; several frames of a body become one.
-- ``user-id`` is the user of the writer, where known. The broker removes ``user-id`` and ``retained`` from what writers
-  send.
+- ``user-id`` is the user of the writer, where known. The broker removes ``user-id`` and ``retained`` from Contents of
+  writers.
 - A Content with ``retain`` (a true Boolean) becomes the retained value of its topic: later readers are sent it first,
   with ``retained``. One with an empty body removes the retained value. Without room for it, the Content is refused for
   now, and not fanned out.

@@ -145,7 +145,7 @@ class Pipeline:
     """A request that waits for its answer, and the requests of the same session behind it.
 
     - ``back`` is the return path of the request; ``behind`` has path, request and size of the following ones.
-    - ``pending`` is what the answer waits for.
+    - ``pending`` is the operation that the answer waits for.
     - ``over``: the session ended, and all requests were answered by the code that ended it.
     - ``stale``: some user lost access meanwhile, perhaps the one that is being authenticated.
     """

@@ -110,7 +110,7 @@ class DataClient:
 
     def __str__(self) -> str:
         users = {flow.grant.principal.user for flow in self.flows()}
-        return " and ".join(sorted(filter(None, users))) or "somebody without a name"
+        return " and ".join(sorted(filter(None, users))) or "a peer without a name"
 
 
 class ReaderFlow:

@@ -1,6 +1,6 @@
 """Data flow: data leases, Summon and Dismiss, Contents and their answers, heartbeats.
 
-States of a connection, and what its commands lead to. "403" is a Response with that code; what is ignored is counted.
+States of a connection, and the effects of its commands. "403" is a Response with that code; ignored ones are counted.
 
     command           without flow       with reader             with writer            with both
     Lease (reader)    reader, or 403     403                     both, or 403           403
@@ -340,7 +340,7 @@ class DataFlow:
             reader = _reader(client, name)
             # The fan-out keeps one entry for each reader: a second Summon would double its Contents, or do nothing.
             if name in reader.summoned:
-                raise Refusal(Reason.PARAMETER, "a Summon of what is summoned already")
+                raise Refusal(Reason.PARAMETER, "a Summon of a resource that is summoned already")
             most = self._max_summoned
             if len(reader.summoned) >= most:
                 raise Refusal(Reason.LIMIT, f"may have summoned {most} resources, and no more")
@@ -384,7 +384,7 @@ class DataFlow:
         try:
             reader = _reader(client, name)
             if name not in reader.summoned:
-                raise Refusal(Reason.PARAMETER, "a Dismiss of what is not summoned")
+                raise Refusal(Reason.PARAMETER, "a Dismiss of a resource that is not summoned")
         except Refusal as refusal:
             self._refuse(client, command.sequence, refusal, wire.BAD_REQUEST)
             return

@@ -226,7 +226,7 @@ class SharedSocket:
         self._data = data
 
     def receive(self, identity: bytes, frames: list[Part], connection: int) -> None:
-        """Process one message. The number of frames, and the first one, tell the flow (`is_data`)."""
+        """Process one message. The number of frames, and the first one, identify the flow (`is_data`)."""
         flow = self._data if is_data(frames) else self._control
         flow.receive(identity, frames, connection)
 

@@ -143,7 +143,7 @@ class Profile(Protocol):
         """Process the end of a flow, which must not be used afterwards. `dismiss` is not called for its resources."""
 
     def summon(self, reader: ProfileReader, resource: str, body: bytes = b"") -> None:
-        """Contents of that resource are wanted, and the client knows that they come: they may be sent at once.
+        """The client has summoned that resource, and has the answer: Contents may be sent at once.
 
         ``body`` is that of the Summon, which a profile may read.
         """
