@@ -19,7 +19,7 @@ from broker.config.cluster_settings import Cluster
 from broker.config.daemon_settings import OPEN_FILE, Access, Log
 from broker.config.key import Section
 from broker.config.key_checks import BadConfig, ConfigError
-from broker.config.structure import structure
+from broker.config.toml_values import structure
 from broker.wires.elko.elko_settings import BrokerListener
 
 

@@ -37,7 +37,7 @@ def test_the_longest_module_applies_and_a_wire_before_all() -> None:
     assert written(control, level="info", namespace="broker.net.tls.Certificates")
     assert not written(control, level="info", namespace="broker.network")
     assert written(control, level="debug", namespace="broker.wires.mtl.mtl_wire.OpenMtl")
-    assert written(control, level="debug", namespace="broker.net.rate_limits.RefusalLog", wire="mtl")
+    assert written(control, level="debug", namespace="broker.net.refusal_log.RefusalLog", wire="mtl")
     assert written(control, level="debug", namespace="broker.core.topics", conversation="mtl-7")
     assert not written(control, level="debug", namespace="broker.core.topics", conversation="elko-7")
     assert not written(control, level="info", namespace="twisted.web")

@@ -32,8 +32,8 @@ from twisted.python.threadpool import ThreadPool
 from bench import machine
 from broker.app.daemon import COLLECT_AFTER
 from broker.core.model import Rights, Service
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.export.journal import Journal
 from broker.export.journal_disk import Disk
 from broker.export.journal_feed import FullLoads, JournalFeed

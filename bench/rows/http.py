@@ -22,8 +22,8 @@ from broker.app.daemon import COLLECT_AFTER
 from broker.app.process import COUNTERS
 from broker.core.load_history import STEP, LoadHistory
 from broker.core.model import Rights, Service
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.operate import daemon_endpoints, event_endpoints, metrics, table_endpoints, why
 from broker.operate.broker_tables import counter_view, registry_views
 from broker.rest.http_endpoint import Call, Routes, convert_query

@@ -72,10 +72,9 @@ def connect_links(name: str, port: int, receiver: Any) -> Any:
     from broker.cluster.links.link_messages import LinkSettings
     from broker.cluster.links.links import LinkContext, Links
     from broker.config import endpoint
-    from broker.core.event_counters import Counters
     from broker.core.liveness import Leases
     from broker.core.place_table import Pool
-    from broker.net.rate_limits import RefusalLog
+    from broker.net.refusal_log import Counters, RefusalLog
     from broker.net.scheduler import Scheduler
 
     reactor = own_reactor()

@@ -25,8 +25,7 @@ from broker.access.identity import ANONYMOUS
 from broker.access.passwords import NO_NAME, BadPassword, is_user
 from broker.access.users_document import MAX_PASSWORDS, TokenEntry, UserEntry, UsersDocument
 from broker.access.users_file import EditFailed, alone, read, replace
-from broker.config.structure import structure
-from broker.config.toml_lines import lines, toml
+from broker.config.toml_values import lines, structure, toml
 
 DAY = 86_400.0
 

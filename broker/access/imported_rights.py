@@ -22,7 +22,7 @@ from broker.access.identity import ANONYMOUS
 from broker.access.users_file import EditFailed
 from broker.config import files
 from broker.config.files import BadFile
-from broker.config.toml_lines import toml
+from broker.config.toml_values import toml
 
 
 @attrs.frozen

@@ -75,7 +75,7 @@ class Access(Protocol):
         """True if a users file is configured: then the anonymous principal has only the rights that are given to it."""
 
     def by_password(self, user: str, password: str, address: str) -> Deferred[Principal]:
-        """Authenticate by a password, behind the gate of all listeners (`broker.access.login_gate`)."""
+        """Authenticate by a password, behind the gate of all listeners (`broker.access.logins`)."""
 
     def by_token(self, token: str, address: str) -> Principal:
         """Authenticate by a bearer token that has not expired."""

@@ -35,8 +35,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from broker.access import users_document
-from broker.access.login_gate import Attempt
-from broker.access.logins import Logins
+from broker.access.logins import Attempt, Logins
 from broker.access.passwords import PasswordVerifier
 from broker.access.principal import Method, Principal
 from broker.access.rights import Grants, grants_of

@@ -28,8 +28,7 @@ from broker.access.principal import OPERATIONS
 from broker.access.rights import Right, of_kind
 from broker.access.users_file import BadUsers
 from broker.config.files import is_curve_key
-from broker.config.structure import structure
-from broker.config.toml_lines import line_of, lines
+from broker.config.toml_values import line_of, lines, structure
 
 TOKEN_PREFIX = "ebt_"
 """Prefix of a token, by which scanners for secrets and people recognize it."""

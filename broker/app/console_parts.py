@@ -21,7 +21,7 @@ from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.net.tls import Certificates
 from broker.operate.console import ConsoleSession, Shown
 from broker.operate.console_input import ConsoleReader
-from broker.wires.dialect import Dialect
+from broker.wires.tables import Dialect
 
 LIMITS = ConnectionLimits(connections=500, rate=1, burst=20, authenticate_within=30)
 """Operators are few, but one that comes among hostile peers needs a place until its login. A password is not guessed at

@@ -17,9 +17,8 @@ import attrs
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from broker.access.login_gate import KNOWN_LOGINS as KNOWN
-from broker.access.login_gate import KnownLogins, RequestLimits
-from broker.access.logins import Logins
+from broker.access.logins import KNOWN_LOGINS as KNOWN
+from broker.access.logins import KnownLogins, Logins, RequestLimits
 from broker.access.passwords import CHECKS
 from broker.access.rights import AnonymousAccess
 from broker.access.users_access import UsersAccess
@@ -30,14 +29,13 @@ from broker.config.daemon_settings import opens
 from broker.core.cluster.cluster_interfaces import SINGLE, ILinks, IMembers, IQueueOwners
 from broker.core.control import Launchers
 from broker.core.damage import Damage, Damages, left_aside, set_aside
-from broker.core.event_counters import Counters
 from broker.core.interfaces import InThread, IRegistry
 from broker.core.limits import Rates
 from broker.core.liveness import Leases
 from broker.core.model import Launcher, Snapshot
 from broker.core.recorder import Recorder
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.core.store import Store
 from broker.core.topics import Topics
 from broker.core.worker import TimedThread, Worker
@@ -46,7 +44,7 @@ from broker.export.journal_feed import FullLoads, JournalFeed
 from broker.export.journal_records import boot_name
 from broker.export.segments import OWN_DIRECTORIES, JournalLimits, Segments
 from broker.net.child_processes import Programs
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.operate.audit import FILE, AuditLog
 from broker.wall_clock import wall

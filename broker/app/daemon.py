@@ -26,7 +26,7 @@ from twisted.internet.defer import Deferred, DeferredList, inlineCallbacks, mayb
 from twisted.logger import Logger
 
 from broker import blocking
-from broker.access.login_gate import MAX_ENTRIES
+from broker.access.logins import MAX_ENTRIES
 from broker.access.users_file import BadUsers
 from broker.app import process as descriptors
 from broker.app import readiness
@@ -45,7 +45,6 @@ from broker.app.wires import RunningWires
 from broker.config import checks_settings
 from broker.config.load import Config
 from broker.core.database import StateError, StateFull
-from broker.core.event_counters import Counters
 from broker.core.memory_budget import MemoryLimits
 from broker.core.model import NotReady, Snapshot
 from broker.core.plan import PlanFile
@@ -55,6 +54,7 @@ from broker.export.plan_document import parse
 from broker.logs.log_lines import LogControl
 from broker.net.admission import ConnectionFactory
 from broker.net.listeners import CannotListen, ListenerRetries
+from broker.net.refusal_log import Counters
 from broker.net.sdnotify import SystemdNotifier
 from broker.net.tls import Certificates
 from broker.net.traces import Traces

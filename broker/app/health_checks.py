@@ -12,13 +12,13 @@ from broker.core.checks.check_rules import CheckKind, CheckRule, CheckSettings, 
 from broker.core.checks.check_schedule import Schedule
 from broker.core.checks.registered_checks import RegisteredChecks
 from broker.core.errors import Refusal
-from broker.core.event_counters import Counters
 from broker.core.interfaces import ILeases
 from broker.core.model import Policy
 from broker.core.registry import Registry
 from broker.core.silence import AT_ONCE, SilenceSettings, Verification
 from broker.net.check_connections import ConnectionChecks
 from broker.net.outgoing_addresses import Outgoing
+from broker.net.refusal_log import Counters
 
 
 class HealthChecks:

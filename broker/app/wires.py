@@ -24,14 +24,13 @@ from broker.wires.mtl.mtl_entry import WIRE as MTL
 if TYPE_CHECKING:
     from broker.config.load import Config
     from broker.core.checks.check_rules import Pinger
-    from broker.core.event_counters import Counters
     from broker.net.admission import ConnectionFactory
     from broker.net.listeners import ListenerRetries
+    from broker.net.refusal_log import Counters
     from broker.net.tls import Certificates
     from broker.net.udp import UdpSocket
     from broker.rest.http_endpoint import Endpoint
-    from broker.wires.dialect import Dialect
-    from broker.wires.tables import AnyView
+    from broker.wires.tables import AnyView, Dialect
 
 WIRES: tuple[Wire[Any], ...] = (BROKER, DIRECTOR, MC0, DBP, MTL, DNS, HTTP)
 """All wires, in the order in which their listeners are opened."""

@@ -14,7 +14,7 @@ Rules:
   lacks. So a server that registers at two members on purpose does not flap, and is not missing between them.
 - Providers from before a restart (*remembered* ones) keep their keys for the grace period. A provider that comes back
   replaces its own: also by a label that exactly one of the wire's remembered providers has, as in
-  `broker.core.restored_services`. Live providers are not recognised by labels: two servers may share one.
+  `broker.core.registered_services`. Live providers are not recognised by labels: two servers may share one.
 - While this member drains, a provider whose session ends without a withdrawal is *departed* (`departed`): its key is
   kept in step as if the session lived, for the TTL or until a successor replaces it. It ends with the lease, too.
 - If the keys of this member were lost with its lease, and another member has a provider at all places of an own one,

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import attrs
 
 from broker.config.key import REQUIRED, Declared, Key, declared
-from broker.config.toml_lines import toml
+from broker.config.toml_values import toml
 
 WIDTH = 120
 """Columns of the example file and of the lists."""

@@ -35,8 +35,7 @@ from broker.config.files import BadFile
 from broker.config.key import Binding, Resolves, Section
 from broker.config.key_checks import BadConfig, ConfigError, Problem, expiring
 from broker.config.removed_keys import why_removed
-from broker.config.structure import structure
-from broker.config.toml_lines import line_of, lines, table
+from broker.config.toml_values import line_of, lines, structure, table
 
 
 @attrs.frozen(init=False, slots=False)

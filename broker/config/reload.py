@@ -16,7 +16,7 @@ import attrs
 
 from broker.config.key import declared, is_named, reloadable_keys
 from broker.config.load import Config, Schema
-from broker.config.toml_lines import join, pattern_of
+from broker.config.toml_values import join, pattern_of
 
 HIDDEN = "(hidden)"
 NOT_SET = "(not set)"

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
-from broker.config.toml_lines import join, pattern_of, statements
+from broker.config.toml_values import join, pattern_of, statements
 
 OF_USERS = (
     "elko.listeners[*].auth",

@@ -5,8 +5,8 @@ Rules:
 - A method completes all its changes and collects their listeners; then it notifies them: for each service first the
   waits in order of arrival, then the watchers (`broker.core.watches`).
 - Waits, monitors and watches receive live registrations only. A find also returns restored services
-  (`broker.core.restored_services`), except at endpoints that a live service of that name has.
-- A find obeys the policy of failing health checks (`broker.core.service_group`). Listings have all services.
+  (`broker.core.registered_services`), except at endpoints that a live service of that name has.
+- A find obeys the policy of failing health checks (`broker.core.registered_services`). Listings have all services.
 - All tables are bounded. Requests over a bound are refused with a sentence; nothing is dropped silently.
 
 The file is longer than others: it implements `IRegistry`, whose methods change the same tables.
@@ -45,8 +45,7 @@ from broker.core.model import (
     Service,
     checked_load,
 )
-from broker.core.restored_services import Restored
-from broker.core.service_group import PANIC, ServiceGroup
+from broker.core.registered_services import PANIC, Restored, ServiceGroup
 from broker.core.watches import Notifier, Waits, Watches
 
 ID_DIGITS = 16

@@ -4,7 +4,7 @@ Invariants: `ConnectionFactory.connections` holds each connected protocol. A con
 table (`broker.core.place_table`) only if admission did not refuse it, and until it begins to close. The port accepts
 at any time: without a place, a newcomer is sent the reason.
 
-Read on in `broker.net.connection` (one connection) and `broker.net.rate_limits` (refusals and deadlines).
+Read on in `broker.net.connection` (one connection) and `broker.net.refusal_log` (refusals and deadlines).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from broker.core.place_table import PlaceTable, Pool
 from broker.net.connection import StreamConnection
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.proxies import is_proxied
-from broker.net.rate_limits import Deadlines, RefusalLog
+from broker.net.refusal_log import Deadlines, RefusalLog
 from broker.net.scheduled_input import Direction
 from broker.net.scheduler import Scheduler
 

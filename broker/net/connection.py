@@ -35,6 +35,7 @@ from broker.net.connection_output import ConnectionOutput
 from broker.net.connection_states import BLOCKED, BULK, ENDED, IDLE, LOST, OPEN, OPENING, SERVING, STRANGER, ReadState
 from broker.net.epoll_streams import TcpStream, nothing_waits, plain_socket, unsent
 from broker.net.peer_interfaces import MessageReader
+from broker.net.refusal_log import REFUSALS_A_SECOND, REFUSALS_AT_ONCE
 from broker.net.scheduled_input import STRIKES, Seen, TappedOutput, TappedReader
 from broker.net.silent_hosts import unacknowledged
 from broker.net.tls import client_names
@@ -68,10 +69,6 @@ HALF_CLOSED = 60.0
 CHEAP, UNWATCHED = 0.000_02, 8
 """Cost in seconds below which a message is cheap, and the number of cheap messages between two clock reads: a clock
 read costs a tenth of a microsecond, and a ping one."""
-
-REFUSALS_AT_ONCE = 100
-REFUSALS_A_SECOND = 10.0
-"""Rate limit for refusals of one connection. A peer beyond it does not speak the protocol, and is disconnected."""
 
 
 NOT_READING = Refusal(Reason.NOT_READING, "it does not read what it is sent: disconnected")

@@ -25,7 +25,7 @@ from broker.net.connection_limits import ConnectionLimits
 from broker.net.connection_states import OPENING
 from broker.net.http_guard import Opening, opening
 from broker.net.peer_interfaces import MessageReader, PeerSession
-from broker.net.rate_limits import MAX_SHOWN, RefusalLog
+from broker.net.refusal_log import MAX_SHOWN, RefusalLog
 from broker.net.scheduler import Scheduler
 
 MAX_OPENING = 8_192

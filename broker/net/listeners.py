@@ -43,7 +43,7 @@ from broker.net.admission import ConnectionFactory
 from broker.net.epoll_streams import dispatch
 from broker.net.line_protocol import LineFactory
 from broker.net.proxies import ProxyFactory, TrustedProxies
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.net.silent_hosts import end_with_host
 from broker.net.tls import Certificates, TlsFactory

@@ -34,7 +34,7 @@ from twisted.python.failure import Failure
 from broker.core.memory_budget import SHORT
 from broker.net.epoll_streams import send_now
 from broker.net.outgoing_addresses import Outgoing
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import RefusalLog
 from broker.net.scheduled_input import Scheduled
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.frames import FrameLimits, ZmtpError

@@ -30,7 +30,7 @@ from broker.blocking import blocking
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import Share
 from broker.net.epoll_streams import push
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import RefusalLog
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler
 

@@ -26,7 +26,7 @@ import attrs
 import msgspec
 from twisted.internet.defer import Deferred
 
-from broker.access.login_gate import RequestLimits, unlimited
+from broker.access.logins import RequestLimits, unlimited
 from broker.access.principal import Access, Principal, forbidden
 from broker.access.rights import AnonymousAccess, RegistryReading
 from broker.core.errors import Malformed, Reason, Refusal
@@ -43,8 +43,7 @@ from broker.operate.console_input import (
     Negotiation,
     at_once,
 )
-from broker.wires.dialect import Dialect, Dialogue
-from broker.wires.tables import AnyView, Documentation
+from broker.wires.tables import AnyView, Dialect, Dialogue, Documentation
 
 WIDTH = 100
 """Characters of a line of help."""

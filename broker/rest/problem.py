@@ -8,7 +8,7 @@ from http import HTTPStatus
 import attrs
 import msgspec
 
-from broker.access.login_gate import GUESS_EVERY
+from broker.access.logins import GUESS_EVERY
 from broker.core.errors import Reason, Refusal
 from broker.rest.messages import Response
 

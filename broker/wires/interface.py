@@ -1,7 +1,7 @@
 """The interface of a wire, used by the daemon, the console, the HTTP API and the command line.
 
-A wire is a folder of `broker.wires` whose module ``wire`` has a `Wire`, and one entry in `broker.app.wires`. Lifecycle
-of a wire::
+A wire is a folder of `broker.wires` whose module ``NAME_entry`` has a `Wire`, and one entry in `broker.app.wires`.
+Lifecycle of a wire::
 
     Wire.section      the table of the configuration is read and checked; nothing is open
     Wire.open()       creates an `OpenWire`: state is restored, no port listens. A `CannotListen` is retried
@@ -14,7 +14,7 @@ of a wire::
 The daemon calls `stop_listening` on all wires, writes the last records of the store and the journal, and then closes
 all wires in parallel: the store keeps peers that the shutdown disconnects as present.
 
-Read on in `broker.wires.tables`, `broker.wires.tables` and `broker.wires.dialect` (the operator's side).
+Read on in `broker.wires.tables` (the operator's side).
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ if TYPE_CHECKING:
     from broker.core.place_table import Pool
     from broker.net.admission import ConnectionFactory
     from broker.net.outgoing_addresses import Outgoing
-    from broker.net.rate_limits import RefusalLog
+    from broker.net.refusal_log import RefusalLog
     from broker.net.scheduler import Scheduler
     from broker.net.tls import Certificates
     from broker.net.udp import UdpSocket
     from broker.rest.http_endpoint import Endpoint
-    from broker.wires.dialect import Dialect
-    from broker.wires.tables import AnyView, Counter
+    from broker.wires.tables import AnyView, Counter, Dialect
 
 V = TypeVar("V", bound=Settings)
 

@@ -1,10 +1,9 @@
-"""Tables of a wire's state for operators: columns, rows, pages; and its counters.
+"""The operator's side of a wire: tables of its state, counters, and commands of the console.
 
-Views: tables of a wire's state, for the console, the HTTP API and the command line alike.
+Views are tables for the console, the HTTP API and the command line alike.
 
 A view names its columns and yields its rows in a stable order, by age if its items have one. A row is a JSON object; a
-column that does not apply to a row is absent from it. `broker.wires.tables` selects, sorts and pages rows in bounded
-pieces.
+column that does not apply to a row is absent from it.
 
 Scans of views: selection, order and pages of rows, in pieces of bounded work.
 
@@ -16,17 +15,19 @@ shows the state at the moment when it is read. A sort reads all rows, in sorted 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import translate
 from heapq import merge
 from itertools import chain, islice
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 import msgspec
 
+from broker.access.principal import Principal
 from broker.access.rights import EVERY_ENTRY, RegistryReading
 from broker.core.errors import Reason, Refusal
+from broker.net.peer_interfaces import Peer, PeerSession
 
 MAX_ROWS = 1_000
 """Rows of one page: more than a person reads, and a few milliseconds of the reactor's time."""
@@ -313,3 +314,47 @@ def connection_counters(wire: str) -> tuple[Counter, ...]:
         Counter(f"{wire}_accept", "Newcomers to a full listener: refused, or displaced another peer", "peers"),
         Counter(f"{wire}_refused", "Connections and messages that were refused, by reason", "refusals"),
     )
+
+
+# Dialects: the commands of a wire that operators type at the console, besides views.
+
+
+class Dialogue(Protocol):
+    """One operator's conversation in one dialect. Answers are written to the peer of the conversation."""
+
+    @property
+    def session(self) -> PeerSession:
+        """The session of the wire behind the conversation."""
+
+    def review(self) -> None:
+        """Take the rights of the operator again after a change of the users file."""
+
+    def say(self, message: Any) -> None:
+        """Carry out a message that `Dialect.messages` or `Dialect.typed` returned."""
+
+
+class Dialect(Protocol):
+    """The commands of one protocol."""
+
+    @property
+    def prefix(self) -> str:
+        """The word before each command; empty for the commands that need none."""
+
+    @property
+    def ops(self) -> Collection[str]:
+        """The commands, without the prefix."""
+
+    def messages(self, text: str) -> Sequence[Any]:
+        """Return the messages that were typed as JSON. Raises `broker.core.errors.Malformed`."""
+
+    def typed(self, op: str, words: Sequence[str]) -> Any:
+        """Return the message that was typed as words. Raises `broker.core.errors.Malformed`."""
+
+    def list(self) -> Sequence[str]:
+        """Return all commands with their parameters, a line each."""
+
+    def help(self, op: str) -> str:
+        """Return the parameters of a command, and its effect."""
+
+    def converse(self, peer: Peer, principal: Principal) -> Dialogue:
+        """Begin the conversation of an operator, who is authenticated as that user."""

@@ -11,7 +11,7 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker.access.login_gate import WRITE_AFTER, KnownLogins, LoginGate
+from broker.access.logins import WRITE_AFTER, KnownLogins, LoginGate
 
 HERE = "192.0.2.1:4000"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.internet.task import Clock
 
-from broker.access.login_gate import (
+from broker.access.logins import (
     ADDRESS_GUESS_EVERY,
     ADDRESS_GUESSES,
     GUESS_EVERY,

@@ -17,8 +17,7 @@ from twisted.python.failure import Failure
 
 from broker.access import passwords as password_verifiers
 from broker.access import users_document
-from broker.access.login_gate import GUESS_EVERY, GUESSES
-from broker.access.logins import LIFETIME, Logins
+from broker.access.logins import GUESS_EVERY, GUESSES, LIFETIME, Logins
 from broker.access.passwords import CHECKS, MAX_WAITING, MIN_ITERATIONS, of
 from broker.access.principal import Method, Principal
 from broker.access.users_access import CHECK, UsersAccess

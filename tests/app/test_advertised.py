@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.app.advertised import endpoints
+from broker.app.cluster_parts import endpoints
 from broker.core.model import Listening
 
 

@@ -11,10 +11,10 @@ from broker.access.principal import NoAudit
 from broker.access.rights import AnonymousAccess
 from broker.app.api import OperatorsApi, Sources
 from broker.app.core_parts import build
-from broker.core.event_counters import Counters
 from broker.core.load_history import STEP
 from broker.core.plan import PlanFile
 from broker.core.store import Store
+from broker.net.refusal_log import Counters
 from broker.operate.console import Shown
 from tests.recording.operations import operations
 

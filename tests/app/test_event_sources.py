@@ -16,8 +16,8 @@ from broker.app.event_sources import EVERY, EventSources, report_plan
 from broker.core.interfaces import INotifications
 from broker.core.model import EVENTS, Listening, NotReady, Rights, Service
 from broker.core.plan import PlanFile
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.export.plan_document import parse
 from tests.core.plans import MADE, document, service
 

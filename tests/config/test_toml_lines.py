@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.config.toml_lines import MAX_DEPTH, join, line_of, lines, parent, table
+from broker.config.toml_values import MAX_DEPTH, join, line_of, lines, parent, table
 
 TEXT = '''\
 # a comment with [brackets] and = signs

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.access.login_gate import ADDRESS_GUESS_EVERY, ADDRESS_GUESSES, GUESS_EVERY, GUESSES
+from broker.access.logins import ADDRESS_GUESS_EVERY, ADDRESS_GUESSES, GUESS_EVERY, GUESSES
 from broker.brokerctl.answers import Exit
 from tests.brokerctl.server import ctl
 from tests.contract.doors import CODE, DOORS, IN, NAMED, TOKEN, TOKENS, Door, House, open_house

@@ -10,8 +10,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import Clock
 
 from broker.core.load_history import PIECE, SAMPLES, STEP, LoadHistory
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 
 
 class Turns(Clock):

@@ -30,8 +30,8 @@ from broker.core.recorder import (
     RESERVE,
     Recorder,
 )
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.core.store import DATABASE, Store
 from tests.full_disk import no_room
 from tests.threads import Thread, TimedThread

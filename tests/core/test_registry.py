@@ -20,8 +20,8 @@ from zope.interface.verify import verifyObject
 from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import BROKER, MAX_INFO, MAX_NAME, MAX_TEXT, Auth, Change, Kind, Load, Rights, Service
+from broker.core.registered_services import Restored
 from broker.core.registry import FEW_IDS, MAX_SERVICES, Registry
-from broker.core.restored_services import Restored
 
 FREE = Rights(services=1_000_000)
 

@@ -6,8 +6,8 @@ import pytest
 from twisted.internet.task import Clock
 
 from broker.core.model import Check, CheckState, Kind, Policy, Provider, Service
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from tests.core.test_registry import FREE, join, make, outcome, recorded
 
 FAILING = Check(CheckState.FAILING, "no answer", 1.0)

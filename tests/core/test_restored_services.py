@@ -9,8 +9,8 @@ from twisted.internet.task import Clock
 
 from broker.core.errors import Refusals
 from broker.core.model import ANONYMOUS, Auth, Change, Kind, Provider, Rights, Service
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 
 GRACE = 60.0
 

@@ -8,8 +8,8 @@ from twisted.internet.task import Clock
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import IWait
 from broker.core.model import Service
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.core.watches import MAX_WAITS, Waits
 
 

@@ -8,8 +8,8 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from broker.core.model import Auth, Change, Kind, Load, Rights, Service
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.core.watches import FULL_RING, PIECE, RING, RING_BYTES, Notifier, Watches
 
 

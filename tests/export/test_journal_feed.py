@@ -18,8 +18,8 @@ from twisted.internet.task import Clock
 
 from broker.core.errors import Refusal
 from broker.core.model import ANONYMOUS, BROKER, Change, Kind, LoadDetails, Rights, Service
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.export.journal_feed import IN_ADVANCE, KEPT, LATEST, LONGEST_WAIT, RECORDS, FullLoads, JournalFeed
 from broker.export.journal_records import DetailedRecord, Record, microseconds
 from tests.recording.logs import nothing_fails

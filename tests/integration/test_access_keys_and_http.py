@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from broker.access import users_document
-from broker.access.login_gate import GUESSES
+from broker.access.logins import GUESSES
 from tests.access.users import KEY, put
 from tests.integration.configurations import OFF
 from tests.integration.daemon import Daemon

@@ -6,8 +6,7 @@ from typing import Any
 
 from twisted.internet.protocol import Factory
 
-from broker.core.event_counters import Counters
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.net.tls import Certificates, TlsFactory
 

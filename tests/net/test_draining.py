@@ -9,10 +9,9 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 
-from broker.core.event_counters import Counters
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker_messages import VOCABULARY

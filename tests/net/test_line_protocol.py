@@ -20,12 +20,12 @@ from broker.core.errors import Malformed, Reason
 from broker.core.memory_budget import BY_ADDRESS, SHORT
 from broker.core.place_table import RECENT
 from broker.net.admission import STOP_WITHIN
-from broker.net.connection import CLOSE_WITHIN, HALF_CLOSED, REFUSALS_AT_ONCE
+from broker.net.connection import CLOSE_WITHIN, HALF_CLOSED
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.connection_output import BATCH
 from broker.net.line_protocol import DEBUG_AT_ONCE, MAX_OPENING, LineProtocol
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
-from broker.net.rate_limits import MAX_SHOWN
+from broker.net.refusal_log import MAX_SHOWN, REFUSALS_AT_ONCE
 from broker.net.scheduler import TURN
 from tests.net.holders import Holding
 from tests.net.words import ALONE, COST, SHARE, Hub, Link, WordReader, WordSession

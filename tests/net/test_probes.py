@@ -23,10 +23,9 @@ from twisted.trial.unittest import TestCase
 
 from broker.config.checks_settings import Checks
 from broker.core.errors import Refusal
-from broker.core.event_counters import Counters
 from broker.net.outgoing_addresses import Outgoing
 from broker.net.probes import AT_ONCE, LIMITS, MAX_ANSWER, MOST, RETRY, Probes
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
 from tests.net.process import descriptors
 from tests.net.pyzmq_peers import Peer, PlainRouter

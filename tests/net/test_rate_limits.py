@@ -9,9 +9,8 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from broker.core.errors import Reason, Refusal
-from broker.core.event_counters import Counters
 from broker.core.limits import LINE_EVERY
-from broker.net.rate_limits import LINES, MAX_SHOWN, Deadlines, RefusalLog
+from broker.net.refusal_log import LINES, MAX_SHOWN, Counters, Deadlines, RefusalLog
 
 SYNTAX = Refusal(Reason.SYNTAX, "no message")
 LIMIT = Refusal(Reason.LIMIT, "too much")

@@ -13,10 +13,9 @@ from twisted.logger import ILogObserver, LogEvent, formatEvent, globalLogPublish
 from zope.interface import implementer
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.core.event_counters import Counters
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory, LineProtocol
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.net.traces import LINES_PER_SECOND, MAX_SECONDS, MAX_SHOWN, MAX_TRACES, Traces, text_of
 from broker.net.udp import UdpSocket

@@ -14,11 +14,10 @@ from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
 from broker.core.errors import Malformed, Reason, Refusal
-from broker.core.event_counters import Counters
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import QUANTUM, TURN, Scheduler
 
 COST = TURN / 199.5

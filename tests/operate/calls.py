@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 from broker.access.principal import Act, Principal
 from broker.access.rights import EVERYTHING, Grants
 from broker.core.model import Rights, Service
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.rest.http_endpoint import Call, Endpoint, Routes, convert_body, convert_query
 from broker.rest.messages import Request, Response, Stream
 from tests.recording.farm import CoreFarm, clock_at

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from msgspec.structs import FieldInfo
 
 from broker.core.errors import Malformed, Reason
-from broker.core.event_counters import Counters
 from broker.core.model import Launcher
+from broker.net.refusal_log import Counters
 from broker.operate.console import ConsoleSession, Shown
 from broker.operate.console_input import MAX_LINE, ConsoleReader, Line
 from broker.wires.elko.codec.broker_messages import VOCABULARY

@@ -11,10 +11,10 @@ import pytest
 from broker.access.principal import Access, Principal
 from broker.operate.console import PRETTY, ConsoleSession, Shown
 from broker.operate.console_input import ConsoleReader, Line
-from broker.wires.dialect import Dialect
 from broker.wires.elko.codec.director_messages import ADMIN
 from broker.wires.elko.console_commands import DIRECTOR, WIDTH, broker_dialect, director_dialect
 from broker.wires.elko.sessions.authentication import AccessControl
+from broker.wires.tables import Dialect
 from tests.access.memory import MemoryAccess
 from tests.operate.test_console import Operator, enter
 from tests.wires.elko.director_recording import DirectorFarm, opens, reserve

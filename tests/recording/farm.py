@@ -7,14 +7,13 @@ from itertools import count
 
 from twisted.internet.task import Clock
 
-from broker.core.event_counters import Counters
 from broker.core.interfaces import ILeases, IRegistry
 from broker.core.liveness import Leases
 from broker.core.model import Provider
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.core.silent_peers import EndAtOnce, Silence
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 
 START = 1_795_246_600.0
 """Seconds of the epoch at which the clocks begin: the reactor's clock is the time of day, too."""

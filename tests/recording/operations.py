@@ -11,8 +11,8 @@ from broker.app.draining import Draining
 from broker.app.operations import Operations
 from broker.app.readiness import Readiness
 from broker.app.wires import RunningWires
-from broker.core.event_counters import Counters
 from broker.logs.log_lines import LogControl
+from broker.net.refusal_log import Counters
 from broker.net.traces import Traces
 from broker.wires.interface import PlainWire
 

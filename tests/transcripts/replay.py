@@ -23,15 +23,14 @@ from broker.access.rights import AnonymousAccess
 from broker.config import daemon_settings
 from broker.core.control import Launchers
 from broker.core.director import director as core
-from broker.core.event_counters import Counters
 from broker.core.interfaces import IControl
 from broker.core.model import BROKER, Auth, Launcher, Service
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker_messages import VOCABULARY

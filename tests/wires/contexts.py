@@ -17,15 +17,14 @@ from broker.core.checks.check_rules import Outcome, Question
 from broker.core.checks.check_schedule import Schedule
 from broker.core.control import Launchers
 from broker.core.damage import Damages
-from broker.core.event_counters import Counters
 from broker.core.liveness import Leases
 from broker.core.model import Provider, Snapshot
 from broker.core.place_table import Pool
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.core.topics import Topics
 from broker.net.outgoing_addresses import Outgoing
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.wires.interface import WireContext
 from broker.wires.tables import AnyView, Row

@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 
 from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import BROKER, Change, Kind
-from broker.core.restored_services import Restored
+from broker.core.registered_services import Restored
 
 LATE = 0.02
 """Seconds until a change is mirrored."""

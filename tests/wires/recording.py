@@ -16,8 +16,8 @@ from broker.core.errors import Malformed, Refusal
 from broker.core.interfaces import IControl
 from broker.core.memory_budget import BY_ADDRESS
 from broker.core.model import Auth, Launcher, Provider, Service
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.net.peer_interfaces import MessageReader, PeerSession
 from broker.wires.elko.codec.blocks import BlockReader
 from broker.wires.elko.codec.broker_messages import VOCABULARY

@@ -368,7 +368,7 @@ class Worker(Inbox[Request]):
     ) -> None:
         """Report the load of this worker: requests go to the least loaded. Requires ``loads`` when it was opened.
 
-        The details are those of `broker.client.profiles.load_report.LoadReport`.
+        The details are those of `broker.client.profiles.registry.LoadReport`.
         """
 
         def report() -> Deferred[None]:

@@ -24,10 +24,31 @@ from twisted.python.failure import Failure
 
 from broker.client.errors import Closed, MtlError, Rejected, Unsettled
 from broker.client.mtl import Client, Reader, Writer
-from broker.client.profiles.load_report import LoadReport, encode
 from broker.client.reader import Delivery
 from broker.client.settings import Event, OnEvent
 from broker.client.transport import Backoff
+
+# Report of a load: the body of the Content by which a provider or a worker reports its load.
+
+
+class LoadReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A load, and optional details for capacity plans; None for those that are not reported.
+
+    ``requests`` and ``errors`` are the numbers of requests completed, and of those that failed, since the report
+    before; ``in_flight`` is the number of requests being handled now; ``latency_ms`` is the mean time, in milliseconds,
+    for which one of ``requests`` was handled.
+    """
+
+    load: float
+    requests: int | None = None
+    errors: int | None = None
+    in_flight: int | None = None
+    latency_ms: float | None = None
+
+
+encode_load_report = msgspec.json.Encoder().encode
+"""Encodes a report."""
+
 
 PROFILE = "registry"
 
@@ -322,7 +343,7 @@ class Offer:
                 return
 
     def _report(self, report: LoadReport) -> Deferred[None]:
-        return self.writer.send(encode(report), "load")
+        return self.writer.send(encode_load_report(report), "load")
 
     def _not_made(self, failure: Failure) -> None:
         if not failure.check(Closed, Unsettled):  # the next flow renews the offer

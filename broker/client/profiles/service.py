@@ -23,7 +23,7 @@ from twisted.python.failure import Failure
 
 from broker.client.errors import Closed, Full, MtlError, NotTaken, Rejected, Unsettled
 from broker.client.mtl import Client, Reader, Writer
-from broker.client.profiles.load_report import LoadReport, encode
+from broker.client.profiles.registry import LoadReport, encode_load_report
 from broker.client.reader import Delivery, outcome
 from broker.client.settings import Event, OnEvent
 from broker.wires.mtl.codec.field_table import Value
@@ -84,7 +84,7 @@ class Worker:
         Requires ``loads`` when it was opened.
         """
         report = LoadReport(load, requests, errors, in_flight, latency_ms)
-        return self.writer.send(encode(report), "load")
+        return self.writer.send(encode_load_report(report), "load")
 
     def drain(self) -> Deferred[None]:
         """Accept no further requests, finish the current ones, and close."""

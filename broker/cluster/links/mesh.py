@@ -43,7 +43,7 @@ from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILeases, IWait
 from broker.core.place_table import Pool
 from broker.net.listeners import CannotListen
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import RefusalLog
 from broker.net.router.router import KeyGate
 from broker.net.router.router_peer import BacklogLimits
 from broker.net.scheduler import Scheduler

@@ -76,7 +76,7 @@ class CheckSettings:
     """All rules, in their order: the first one that matches a service counts.
 
     ``concurrency`` is the number of connections for checks at one time; ``panic`` as in
-    `broker.core.service_group`.
+    `broker.core.registered_services`.
     """
 
     rules: tuple[CheckRule, ...] = ()

@@ -49,9 +49,8 @@ from broker.core.model import (
     Service,
     checked_load,
 )
+from broker.core.registered_services import Restored, ServiceGroup
 from broker.core.registry import MAX_SERVICES, ProviderEntry, Registry
-from broker.core.restored_services import Restored
-from broker.core.service_group import ServiceGroup
 
 # A provider of another member in the registry, and the step in which several of them change.
 

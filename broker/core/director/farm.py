@@ -27,7 +27,7 @@ Rules:
 - A full server that is met at the front is set aside until it has room.
 - A server with a failing health check comes after all others, or is not chosen at all, by the policy of the check. If
   more than the share ``panic`` of all servers fails, those that are not to be chosen come last, too: see
-  `broker.core.service_group`, which has the same rule for services.
+  `broker.core.registered_services`, which has the same rule for services.
 - Thus a lookup costs the logarithm of the number of servers, for each change since the last lookup.
 
 `placement` is the caller.
@@ -49,7 +49,7 @@ from broker.core.director.presence import Presence
 from broker.core.director.reservations import Reservations
 from broker.core.errors import Reason, Refusal
 from broker.core.model import Policy
-from broker.core.service_group import PANIC
+from broker.core.registered_services import PANIC
 from broker.core.watches import Notifier
 
 _RANKS = {Policy.SHOW: 0, Policy.LAST: 1, Policy.HIDE: 2}

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 from twisted.internet.interfaces import IReactorTime
 
-from broker.net.rate_limits import Deadlines
+from broker.net.refusal_log import Deadlines
 
 
 @attrs.frozen

@@ -39,8 +39,7 @@ from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.reading import Reading
 from broker.net.http.request import HttpRequest
 from broker.net.proxies import PROXY_FIELDS
-from broker.net.rate_limits import RefusalLog
-from broker.net.refusal_limit import RefusalLimit
+from broker.net.refusal_log import RefusalLimit, RefusalLog
 from broker.net.scheduled_input import Scheduled, sliced
 from broker.net.scheduler import Scheduler
 from broker.rest.messages import RAW_REQUEST_ID, REQUEST_ID, RequestIds

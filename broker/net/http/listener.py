@@ -28,7 +28,7 @@ from broker.net.http.channel import HttpChannel
 from broker.net.http.limits import HttpLimits
 from broker.net.http.request import HttpRequest
 from broker.net.http.websocket import WebSocket
-from broker.net.rate_limits import Deadlines, RefusalLog
+from broker.net.refusal_log import Deadlines, RefusalLog
 from broker.net.scheduled_input import Direction, Seen
 from broker.net.scheduler import Scheduler
 from broker.net.tls import client_names

@@ -28,7 +28,7 @@ from broker.net.connection import StreamConnection
 from broker.net.connection_limits import ConnectionLimits, RouterLimits
 from broker.net.connection_states import BLOCKED
 from broker.net.peer_interfaces import NUMBER, Conversation, N, Part, R, Sender, Sent
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import RefusalLog
 from broker.net.router.fan_out import FanOut, FlushOrder
 from broker.net.router.router_peer import (
     ANSWERS,

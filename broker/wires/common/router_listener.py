@@ -30,7 +30,7 @@ from broker.config.endpoint import ZEndpoint
 from broker.core.place_table import Pool
 from broker.net.connection_limits import RouterLimits
 from broker.net.listeners import bound, close_now, listen, occupancy
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import RefusalLog
 from broker.net.router.router import KeyGate, Router
 from broker.net.router.router_peer import BacklogLimits
 from broker.net.scheduler import Scheduler

@@ -18,7 +18,6 @@ from broker.core.checks.check_rules import Pinger
 from broker.core.interfaces import IRegistry
 from broker.core.model import Rights, Service
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
-from broker.wires.dialect import Dialect
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.broker_messages import VOCABULARY
 from broker.wires.elko.console_commands import broker_dialect
@@ -28,7 +27,7 @@ from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring, PeerInfo
 from broker.wires.elko.sessions.descriptor_cache import ChangeNotices
 from broker.wires.interface import WireContext
-from broker.wires.tables import AnyView, Column, Row, View
+from broker.wires.tables import AnyView, Column, Dialect, Row, View
 
 # Views of the Elko Broker for operators: its connected peers.
 

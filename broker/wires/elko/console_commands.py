@@ -1,4 +1,4 @@
-"""Console commands for the ops of the Elko protocols; see `broker.wires.dialect`.
+"""Console commands for the ops of the Elko protocols; see `broker.wires.tables`.
 
 A command is converted to a message of the protocol, and executed by a session like that of any administrator.
 """
@@ -18,13 +18,13 @@ from broker.access.principal import Access, Audit, NoAudit, Principal
 from broker.access.rights import AnonymousAccess
 from broker.core.errors import Malformed, Reason
 from broker.net.peer_interfaces import Peer
-from broker.wires.dialect import Dialogue
 from broker.wires.elko.codec import broker_messages, director_messages, lenient
 from broker.wires.elko.codec.blocks import COMMON, Auth, Message, Vocabulary
 from broker.wires.elko.codec.broker_messages import LoadReport, WillServe, WontServe
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.broker_session import BrokerSession, BrokerWiring
 from broker.wires.elko.sessions.director_session import DirectorSession, DirectorWiring
+from broker.wires.tables import Dialogue
 
 WIDTH = 100
 """Characters of a line of help."""
@@ -273,7 +273,7 @@ class ElkoTypist:
 
 @attrs.frozen(eq=False)
 class ElkoDialect:
-    """The commands of one protocol, with the sessions that execute them; see `broker.wires.dialect.Dialect`."""
+    """The commands of one protocol, with the sessions that execute them; see `broker.wires.tables.Dialect`."""
 
     commands: Commands
     session: Callable[[AccessControl, Peer], OperatorSession]

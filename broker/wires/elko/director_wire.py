@@ -24,7 +24,6 @@ from broker.core.director.returning import WITHIN
 from broker.core.director.sharing.shared_director import SharedDirector
 from broker.core.model import Service
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
-from broker.wires.dialect import Dialect
 from broker.wires.elko.codec import blocks
 from broker.wires.elko.codec.director_messages import VOCABULARY
 from broker.wires.elko.console_commands import director_dialect
@@ -35,7 +34,7 @@ from broker.wires.elko.server_checks import ServerChecks
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.sessions.director_session import DirectorSession, DirectorWiring
 from broker.wires.interface import WireContext
-from broker.wires.tables import AnyView, Column, Row, View
+from broker.wires.tables import AnyView, Column, Dialect, Row, View
 
 # Views of the director for operators: Context Servers, contexts and users.
 

@@ -23,17 +23,16 @@ from broker.access.passwords import MIN_ITERATIONS, PasswordVerifier, of
 from broker.access.principal import Principal
 from broker.access.rights import EVERYTHING, AnonymousAccess, Grants
 from broker.core.errors import Elsewhere
-from broker.core.event_counters import Counters
 from broker.core.liveness import Leases
 from broker.core.memory_budget import MemoryBudget
 from broker.core.queues.queue_interfaces import Author, RestoredMessage
 from broker.core.queues.queue_messages import Message
 from broker.core.queues.queues import Queues
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.core.topics import Topics
 from broker.net.peer_interfaces import NUMBER, Conversation, N, Part, R, Sender, Sent
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.wires.mtl.codec.control_messages import DEFAULT_HOST
 from broker.wires.mtl.profiles.queue_profile import QueueProfile, identity_of
 from broker.wires.mtl.profiles.registry_profile import RegistryProfile

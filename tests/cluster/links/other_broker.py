@@ -19,10 +19,9 @@ from broker.cluster.links.link_messages import LinkSettings
 from broker.cluster.links.links import LinkContext, Links
 from broker.config import endpoint as zmq_endpoint
 from broker.core.cluster.cluster_interfaces import Member
-from broker.core.event_counters import Counters
 from broker.core.liveness import Leases
 from broker.core.place_table import Pool
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
 from tests.cluster.links.rig import QUICK, Members, Table
 

@@ -24,14 +24,13 @@ from broker.cluster.links.link_messages import (
 from broker.cluster.links.links import LinkContext, Links
 from broker.config import endpoint as zmq_endpoint
 from broker.core.cluster.cluster_interfaces import IMembers, Member, MemberHealth
-from broker.core.event_counters import Counters
 from broker.core.interfaces import IWait
 from broker.core.limits import Backoff
 from broker.core.liveness import Leases
 from broker.core.model import NotReady
 from broker.core.place_table import Pool
 from broker.net.connection_limits import RouterLimits
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve import CurveClient, Security
 from broker.net.zmtp.frames import FrameLimits

@@ -15,7 +15,7 @@ from broker.cluster.member_sessions import State
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment, Memory
 from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import Rights, Service
-from broker.core.restored_services import Restored
+from broker.core.registered_services import Restored
 from tests.cluster.simulation.fake_client import FakeClient
 from tests.cluster.simulation.fake_etcd import FakeEtcd
 

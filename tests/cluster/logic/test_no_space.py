@@ -15,7 +15,7 @@ from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
 from broker.cluster.watch_feed import ENDED, SILENT, Reopening
 from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import Rights, Service
-from broker.core.restored_services import Restored
+from broker.core.registered_services import Restored
 from tests.cluster.etcd.recording import ClientCase
 from tests.cluster.logic.members import Farm, KeptMemory, Member
 from tests.cluster.logic.test_real_etcd import until

@@ -16,7 +16,7 @@ from broker.cluster.member_sessions import State
 from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment
 from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import Rights, Service
-from broker.core.restored_services import Restored
+from broker.core.registered_services import Restored
 from tests.cluster.etcd.recording import ClientCase
 from tests.cluster.logic.members import KeptMemory
 from tests.cluster.real_etcd import Etcd

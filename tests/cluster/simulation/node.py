@@ -14,7 +14,7 @@ from broker.cluster.settings import ClusterFailed, ClusterSettings, Environment,
 from broker.core.cluster.cluster_interfaces import QueueClaim
 from broker.core.cluster.cluster_registry import ClusterRegistry
 from broker.core.model import Provider
-from broker.core.restored_services import Restored
+from broker.core.registered_services import Restored
 from tests.cluster.simulation.fake_client import Chances, FakeClient
 from tests.cluster.simulation.fake_etcd import FakeEtcd
 from tests.cluster.simulation.timeline import SimulatedClock, Timeline

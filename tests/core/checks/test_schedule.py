@@ -16,8 +16,8 @@ from broker.core.checks.check_schedule import Schedule
 from broker.core.checks.registered_checks import AT_ONCE, RegisteredChecks
 from broker.core.liveness import Leases
 from broker.core.model import CheckState, Policy, Rights, Service
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 
 PING = CheckRule(("*",), CheckKind.PING, interval=10.0, timeout=2.0, up=1, down=2, policy=Policy.HIDE)
 TCP = attrs.evolve(PING, kind=CheckKind.TCP)

@@ -35,7 +35,7 @@ from broker.core.model import (
     Rights,
     Service,
 )
-from broker.core.restored_services import Restored
+from broker.core.registered_services import Restored
 
 FREE = Rights(services=1_000_000)
 GRACE = 30.0

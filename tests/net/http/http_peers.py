@@ -11,12 +11,11 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import connectionDone
 
 from broker.core.errors import Reason
-from broker.core.event_counters import Counters
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.http.bounds import RequestBounds
 from broker.net.http.limits import HttpLimits
 from broker.net.http.listener import HttpFactory
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.rest.messages import Request, RequestIds, Response
 from tests.net.words import TickingClock, Wire

@@ -12,10 +12,10 @@ from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
-from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.http.bounds import RequestBounds
 from broker.net.http.channel import DRIPS, FEW
+from broker.net.refusal_log import REFUSALS_AT_ONCE
 from broker.net.scheduler import QUANTUM, TURN
 from broker.rest.messages import Request, Response
 from tests.net.http.http_peers import Site

@@ -11,9 +11,9 @@ from wsproto.events import AcceptConnection, CloseConnection, Event, Ping, Pong,
 from wsproto.events import Request as Handshake
 
 from broker.core.errors import Reason
-from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.http.websocket import MAX_MESSAGE
+from broker.net.refusal_log import REFUSALS_AT_ONCE
 from broker.net.websockets import PING_EVERY
 from broker.rest.messages import Outlet, Request, Stream
 from tests.net.http.http_peers import Link, Site

@@ -18,11 +18,10 @@ from twisted.trial.unittest import SkipTest, TestCase
 from broker import curve_keys
 from broker.config import endpoint
 from broker.core.errors import Reason
-from broker.core.event_counters import Counters
 from broker.core.memory_budget import BY_ALL, MemoryBudget, MemoryLimits
 from broker.net.connection_limits import ConnectionLimits
 from broker.net.peer_interfaces import Sender, Sent
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.router.router import AllowList, Claim, KeyGate, Router
 from broker.net.router.router_peer import BACKLOG, HIGH_WATER, BacklogLimits
 from broker.net.scheduler import Scheduler

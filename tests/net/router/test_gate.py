@@ -6,9 +6,8 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from broker.core.event_counters import Counters
 from broker.core.limits import LINE_EVERY
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.router.router import KEYS_LOGGED, KeyGate
 from tests.net.router.rig import Allowed
 

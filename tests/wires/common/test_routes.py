@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from twisted.internet.task import Clock
 
-from broker.core.event_counters import Counters
 from broker.net.peer_interfaces import MAX_ENVELOPE, MAX_HOPS, Part, Sender, Sent
-from broker.net.rate_limits import RefusalLog
+from broker.net.refusal_log import Counters, RefusalLog
 from broker.wires.common.routes import MAX_ROUTES, Routes
 from tests.recording.router import Line, RecordingRouter
 

@@ -11,8 +11,8 @@ from broker.access.principal import Principal
 from broker.core.errors import Reason, Refusal
 from broker.core.liveness import Leases
 from broker.core.model import Kind, Provider
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.core.silent_peers import EndAtOnce
 from broker.core.store import Store
 from broker.wires.http.http_settings import Http

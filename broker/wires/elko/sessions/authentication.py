@@ -12,7 +12,7 @@ from weakref import WeakSet
 import attrs
 from twisted.internet.defer import Deferred
 
-from broker.access.login_gate import RequestLimits, unlimited
+from broker.access.logins import RequestLimits, unlimited
 from broker.access.principal import Access, Audit, NoAudit, Principal, sees_secrets
 from broker.access.rights import AnonymousAccess, Grants
 from broker.core.errors import Reason, Refusal

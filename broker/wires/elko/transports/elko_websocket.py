@@ -40,7 +40,7 @@ from broker.net.connection import NO_READER
 from broker.net.line_protocol import LineProtocol
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.net.proxies import PROXY_FIELDS
-from broker.net.rate_limits import Deadlines
+from broker.net.refusal_log import Deadlines
 from broker.net.web_origins import FROM_ELSEWHERE, Origins, not_allowed
 from broker.net.websockets import PING_EVERY, breach, close_frame, ping_frame
 from broker.wires.elko.codec.blocks import END

@@ -41,7 +41,7 @@ from broker.net.http.channel import HttpChannel, plain_sentence
 from broker.net.http.request import HttpRequest
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.proxies import proxied
-from broker.net.rate_limits import Deadlines
+from broker.net.refusal_log import Deadlines
 from broker.net.web_origins import Origins, not_allowed
 from broker.rest.messages import REQUEST_ID, RequestIds
 from broker.wires.elko.codec import long_poll_messages as wire

@@ -36,8 +36,7 @@ from broker.core.place_table import Pool
 from broker.net.connection import CLOSE_WITHIN
 from broker.net.epoll_streams import plain_socket, send_now, unsent
 from broker.net.line_protocol import LineFactory
-from broker.net.rate_limits import Deadlines
-from broker.net.refusal_limit import RefusalLimit
+from broker.net.refusal_log import Deadlines, RefusalLimit
 from broker.net.scheduled_input import Scheduled
 from broker.wires.elko.codec import rtcp_messages as wire
 from broker.wires.elko.codec.blocks import END

@@ -23,7 +23,7 @@ from broker.core.place_table import Placed, PlaceTable, Pool
 from broker.net.admission import STOP_WITHIN
 from broker.net.connection import CLOSE_WITHIN
 from broker.net.line_protocol import LineFactory, LineProtocol
-from broker.net.rate_limits import Deadlines, RefusalLog
+from broker.net.refusal_log import Deadlines, RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.wires.elko.transports.transport_limits import TransportLimits
 

@@ -27,7 +27,7 @@ import attrs
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.python.failure import Failure
 
-from broker.access.login_gate import RequestLimits, unlimited
+from broker.access.logins import RequestLimits, unlimited
 from broker.access.principal import Access, Act, Audit, NoAudit, Principal, failure
 from broker.access.rights import Grants
 from broker.core.errors import Reason, Refusal

@@ -38,8 +38,14 @@ from broker.net.peer_interfaces import Sent
 from broker.wires.mtl.codec.data_messages import Content, make_tail
 from broker.wires.mtl.codec.field_table import MAX_EXTENDED, IllFormed, check, members, with_members, without_members
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter, payer_of
-from broker.wires.mtl.sessions.send_window import SendWindow
+from broker.wires.mtl.sessions.profile_interface import (
+    DataFlows,
+    Grant,
+    ProfileReader,
+    ProfileWriter,
+    SendWindow,
+    payer_of,
+)
 
 MAX_NAME = 250
 """Bytes of the name of a queue: that of its dead letters is longer by five, and must be a short string, too."""

@@ -47,8 +47,7 @@ from broker.wires.mtl.profiles import entries
 from broker.wires.mtl.profiles.entries import Catalogue, EntryChange, EntryEvent, EntryKey, PendingChanges, key_of
 from broker.wires.mtl.profiles.flow_provider import FlowProvider, read_load, read_service
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter
-from broker.wires.mtl.sessions.send_window import LeasedCall
+from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, LeasedCall, ProfileReader, ProfileWriter
 
 NAME = "registry"
 

@@ -33,8 +33,7 @@ from broker.core.interfaces import ILease, ILeases, StoredMemory
 from broker.net.peer_interfaces import Part, Sent
 from broker.wires.mtl.codec.data_messages import make_tail
 from broker.wires.mtl.codec.field_table import with_members
-from broker.wires.mtl.sessions.profile_interface import ProfileReader
-from broker.wires.mtl.sessions.send_window import SendWindow
+from broker.wires.mtl.sessions.profile_interface import ProfileReader, SendWindow
 
 # Bounds of the profile "service": one value for requests, workers and reply inboxes.
 

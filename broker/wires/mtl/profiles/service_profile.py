@@ -57,8 +57,14 @@ from broker.wires.mtl.profiles.request_dispatch import (
     ServiceWorker,
 )
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
-from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, ProfileReader, ProfileWriter, payer_of
-from broker.wires.mtl.sessions.send_window import SendWindow
+from broker.wires.mtl.sessions.profile_interface import (
+    DataFlows,
+    Grant,
+    ProfileReader,
+    ProfileWriter,
+    SendWindow,
+    payer_of,
+)
 
 NAME = "service"
 

@@ -31,8 +31,7 @@ from broker.net.peer_interfaces import NumberingRouter, Part, Sent
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.sessions.access_policy import ConfirmMode
 from broker.wires.mtl.sessions.flow_context import FlowContext
-from broker.wires.mtl.sessions.profile_interface import Grant
-from broker.wires.mtl.sessions.send_window import LeasedCall
+from broker.wires.mtl.sessions.profile_interface import Grant, LeasedCall
 
 WIRE = "mtl"
 """The name of the wire in counters and logs."""

@@ -16,7 +16,7 @@ Rules:
   more challenge, since 201 has no member for it. There is no channel binding: ZeroMQ has no channel to bind. An
   authorization identity is refused.
 - PLAIN (RFC 4616) is offered on secure connections. Its check is slow, so it runs in a thread.
-- SCRAM-SHA-256 and PLAIN pass the gate of all listeners (`broker.access.login_gate`). While guesses are refused, they
+- SCRAM-SHA-256 and PLAIN pass the gate of all listeners (`broker.access.logins`). While guesses are refused, they
   fail with `Refusal` TOO_MANY_GUESSES, at the step that would be compared.
 - EXTERNAL (RFC 4422, appendix A): the CURVE key of the connection authenticates the user.
 - ANONYMOUS (RFC 4505): the trace is logged only.

@@ -16,8 +16,8 @@ from twisted.internet.task import Clock
 
 from broker.core.model import Provider, Rights, Service, Snapshot
 from broker.core.recorder import FLUSH_SECONDS, Recorder
+from broker.core.registered_services import Restored
 from broker.core.registry import Registry
-from broker.core.restored_services import Restored
 from broker.core.store import Store
 from broker.wires.dbp.dbp_settings import Dbp
 from tests.recording.farm import START

@@ -7,7 +7,7 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
 from broker.core.memory_budget import BY_ADDRESS
-from broker.net.connection import REFUSALS_AT_ONCE
+from broker.net.refusal_log import REFUSALS_AT_ONCE
 from broker.wires.elko.transports.long_poll import FULL, KEPT_OPEN, MAX_BODY, REQUEST_WITHIN
 from broker.wires.elko.transports.transport_limits import TransportLimits
 from tests.net.holders import Holding, fill

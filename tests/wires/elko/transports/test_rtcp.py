@@ -15,8 +15,8 @@ from zope.interface.verify import verifyObject
 from broker.core.errors import Reason
 from broker.core.memory_budget import BY_ADDRESS, SHORT
 from broker.net.admission import STOP_WITHIN
-from broker.net.connection import REFUSALS_AT_ONCE
 from broker.net.line_protocol import LineProtocol
+from broker.net.refusal_log import REFUSALS_AT_ONCE
 from broker.wires.elko.codec.rtcp_messages import RtcpReader
 from broker.wires.elko.transports.rtcp import FIRST_REQUEST, RtcpFactory, RtcpSession, RtcpSocket
 from broker.wires.elko.transports.transport_limits import TransportLimits

@@ -16,7 +16,7 @@ import pytest
 from scramp import ScramClient  # type: ignore[import-untyped]
 from twisted.logger import capturedLogs, formatEvent
 
-from broker.access.login_gate import GUESS_EVERY, GUESSES
+from broker.access.logins import GUESS_EVERY, GUESSES
 from broker.access.rights import Right
 from broker.wires.mtl.codec.control_messages import MAX_REQUEST, MAX_RESOURCES
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side

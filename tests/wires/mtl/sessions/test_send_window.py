@@ -9,7 +9,7 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.wires.mtl.sessions.send_window import SendWindow
+from broker.wires.mtl.sessions.profile_interface import SendWindow
 
 
 @attrs.frozen(eq=False)

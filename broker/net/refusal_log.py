@@ -1,12 +1,12 @@
-"""The refusal log, and deadlines. All tables are bounded, independent of the peers' behaviour.
+"""Refusals: their counters, their log, the limit on them; and deadlines.
 
-Rates are in `broker.core.limits`.
+All tables are bounded, independent of the peers' behaviour. Rates are in `broker.core.limits`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,8 +15,37 @@ from twisted.logger import Logger
 
 from broker.access.identity import network_of
 from broker.core.errors import Refusal
-from broker.core.event_counters import Counters
-from broker.core.limits import LINE_EVERY, LogLimit, Rates
+from broker.core.limits import LINE_EVERY, Bucket, LogLimit, Rates
+
+# Counters of events, by name and reason, for the console and the metrics.
+
+
+class Counters:
+    """Monotonic counters. Names and reasons come from the code, never from a peer, so their number is bounded."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._others: list[Callable[[], Mapping[str, int]]] = []
+
+    def include(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Include counters that are kept elsewhere, by ``NAME.REASON``: events too frequent for `count`."""
+        self._others.append(counts)
+
+    def count(self, name: str, reason: str, by: int = 1) -> None:
+        """Add to a counter."""
+        self._counts[name, reason] += by
+
+    def get(self, name: str, reason: str) -> int:
+        """Return one counter; 0 if it was never raised."""
+        return self._counts[name, reason]
+
+    def all(self) -> dict[str, int]:
+        """Return all counters by ``NAME.REASON``."""
+        counts = {f"{name}.{reason}": count for (name, reason), count in self._counts.items()}
+        for other in self._others:
+            counts.update(other())
+        return counts
+
 
 LINES = 200
 """Log lines for one reason of one wire: at once, and per `LINE_EVERY`. So the mistakes of a farm of some hundred
@@ -167,3 +196,28 @@ class Deadlines(Generic[K]):
                 self.log.failure("the callback of a deadline raised an exception")
         if self._due and self._timer is None:
             self._timer = self._clock.callLater(self.CHECK, self._check)
+
+
+# Rate limit for the refusals of one connection.
+
+REFUSALS_AT_ONCE = 100
+REFUSALS_A_SECOND = 10.0
+"""Rate limit for refusals of one connection. A peer beyond it does not speak the protocol, and is disconnected."""
+
+
+class RefusalLimit:
+    """Rate limit for refusals of a connection that is no `StreamConnection`, which counts its own."""
+
+    __slots__ = ("_bucket", "_seconds")
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._bucket = Bucket(REFUSALS_AT_ONCE, seconds())
+
+    def admit(self) -> bool:
+        """Count a refusal. Returns False if the rate limit is exceeded."""
+        return self._bucket.take(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self._seconds())
+
+    def untouched(self) -> bool:
+        """Return True if the connection has no recent refusals."""
+        return self._bucket.full(REFUSALS_A_SECOND, REFUSALS_AT_ONCE, self._seconds())
