@@ -1,1 +1,1 @@
-"""elkobroker: one daemon that lets servers find each other, whatever protocol they speak."""
+"""elkobroker: a daemon in which servers register services and clients find them, by several wire protocols."""

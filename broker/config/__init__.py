@@ -1,1 +1,1 @@
-"""The configuration: a TOML file, turned whole into frozen values before anything starts."""
+"""The configuration: declarations of keys, and the TOML file, read as a whole into frozen values."""

@@ -1,1 +1,1 @@
-"""Domain model, independent of wires and sockets: registry, topics, work queues, leases and the store behind them."""
+"""Registry, topics, work queues, leases and their stores, independent of wires and sockets."""

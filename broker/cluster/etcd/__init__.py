@@ -1,0 +1,1 @@
+"""The client of etcd, over its HTTP gateway."""

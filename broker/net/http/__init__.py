@@ -4,5 +4,6 @@
 - `listener`: the listener that makes a `broker.rest.messages.Request` of each request, and sends the answer.
 - `answering`: one answer of that listener: whole, in pieces, or a stream of events.
 - `websocket`: the other end of a connection that became a WebSocket.
-- `sites`: the checks against requests that a web page of another site causes.
+
+`broker.rest.sites` has the checks against requests that a web page of another site causes.
 """

@@ -1,1 +1,1 @@
-"""DNS: services found by any program, without a client library."""
+"""DNS: services as SRV, A, AAAA and TXT records, over UDP and TCP."""

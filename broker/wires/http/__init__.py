@@ -1,0 +1,1 @@
+"""HTTP as a wire: registration and finding by any program, on the listener of the operators' API."""

@@ -1,0 +1,1 @@
+"""Requests of the HTTP wire: instances with their owners and leases, and finds."""

@@ -1,1 +1,1 @@
-"""MTL: the control flow, the data flows, and the profiles that give them a meaning."""
+"""MTL sessions: the control flow, the data flows, and the interface of the profiles."""
