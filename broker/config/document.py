@@ -81,7 +81,8 @@ def _said(each: Declared) -> str:
 
 
 def tables(sections: Iterable[tuple[str, attrs.AttrsInstance]]) -> str:
-    """Return the lists of the keys of sections, given by name and default values, as Markdown."""
+    """Return the lists of the keys of sections, given by name and default values, with the first sentence on each key,
+    as Markdown."""
     seen: dict[str, str] = {}
     return "\n".join(line for name, default in sections for line in _markdown(name, type(default), seen))
 
@@ -110,10 +111,15 @@ def _items(here: str, table: type[attrs.AttrsInstance], reload: bool) -> Iterato
             continue
         default = "" if each.default in (None, REQUIRED) or each.entry else f" = `{toml(each.default)}`"
         about = ", ".join(filter(None, (_values(each), _at(each, applies))))
-        doc = _text(each.entry) if each.entry is not None else each.key.doc
+        doc = _first_sentence(_text(each.entry) if each.entry is not None else each.key.doc)
         yield place, f"`{place}{'[]' if each.entry else ''}`{default}{f' ({about})' if about else ''}: {doc}"
         if each.entry is not None:
             yield from _items(f"{place}[].", each.entry, applies)
+
+
+def _first_sentence(text: str) -> str:
+    """Return the first sentence of a text, which the example file has in full."""
+    return re.split(r"(?<=[.])\s+(?=[A-Z0-9\"`])", text, maxsplit=1)[0]
 
 
 def _at(each: Declared, applies: bool) -> str:
