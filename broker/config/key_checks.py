@@ -9,7 +9,6 @@ from ipaddress import ip_network
 
 import attrs
 
-from broker import pem
 from broker.config import endpoint
 from broker.config import endpoint as zmq_endpoint
 from broker.config.endpoint import BadEndpoint, Endpoint
@@ -172,6 +171,9 @@ def parsed(text: str) -> Endpoint | None:
 def expiring(key: str, path: str, now: float) -> Iterator[str]:
     """Yield a sentence if a certificate has expired or expires soon."""
     try:
+        # Imported here: programs that use the client import this module, and have no cryptography.
+        from broker import pem
+
         expires = pem.expiry(pem.certificates(path))
     except ValueError:
         return  # a problem, not a warning

@@ -20,24 +20,6 @@ from broker.wall_clock import wall
 from broker.wires.interface import WireContext
 from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.queue_profile import identity_of, is_readable
-from broker.wires.mtl.sessions.settings import MtlSettings
-
-# Values that the configuration is translated to: settings of the flows, rules of queues.
-
-
-def mtl_settings(config: Mtl) -> MtlSettings:
-    return MtlSettings(
-        heartbeat=config.heartbeat,
-        lease_ttl=config.lease,
-        window=config.window,
-        window_bytes=config.window_bytes,
-        sessions=config.sessions,
-        flows=config.flows,
-        bridge=config.hosts[0],
-        max_message=config.max_message,
-        endpoint=config.data_endpoint,
-        plain=config.plain,
-    )
 
 
 def queue_rules(config: Mtl) -> list[QueueRule]:

@@ -34,6 +34,7 @@ from broker.core.topics import Topics
 from broker.net.peer_interfaces import NUMBER, Conversation, N, Part, R, Sender, Sent
 from broker.net.refusal_log import Counters, RefusalLog
 from broker.wires.mtl.codec.control_messages import DEFAULT_HOST
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.queue_profile import QueueProfile, identity_of
 from broker.wires.mtl.profiles.registry_profile import RegistryProfile
 from broker.wires.mtl.profiles.service_profile import ServiceProfile
@@ -45,7 +46,6 @@ from broker.wires.mtl.sessions.flow_context import DataLeases, FlowContext, Prof
 from broker.wires.mtl.sessions.login_exchange import AuthenticationContext
 from broker.wires.mtl.sessions.profile_interface import Profile
 from broker.wires.mtl.sessions.sasl import Mechanisms
-from broker.wires.mtl.sessions.settings import MtlSettings
 
 HIGH_WATER = 10_000
 """Messages that may wait for one client: what the buffers of libzmq and of the kernel take of small ones."""
@@ -245,20 +245,20 @@ class InMemoryMtl:
         self.leases = leases = Leases(clock)
         self.router = MemoryRouter()
         refusal_log, memory = RefusalLog(Counters(), clock), MemoryBudget()
-        settings = MtlSettings()
-        flows = FlowContext(leases, DataLeases(leases, settings), refusal_log, settings)
+        config = Mtl()
+        flows = FlowContext(leases, DataLeases(leases, config), refusal_log, config)
         self.data = data = DataFlow(self.router, flows)
         registry = Registry(clock, count(1).__next__, Restored((), 0, clock, lambda ids: None))
         topics = Topics(memory=memory)
         self.queues = Queues(leases, (), NoStore(), identity_of, memory=memory)
         self.owners = MovedQueues(moved)
-        self.queue = QueueProfile(self.queues, data, clock, settings.window_bytes, self.owners)
+        self.queue = QueueProfile(self.queues, data, clock, config.window_bytes, self.owners)
         profiles: tuple[Profile, ...] = (
             FanOutProfile(data),
             RegistryProfile(data, registry, leases, refusal_log),
             TopicProfile(data, lambda host: topics, refusal_log, memory),
             self.queue,
-            ServiceProfile(data, registry, leases, refusal_log, DEFAULT_HOST, settings.window_bytes, memory),
+            ServiceProfile(data, registry, leases, refusal_log, DEFAULT_HOST, config.window_bytes, memory),
         )
         logins = Logins.open(clock.seconds, maybeDeferred)
         known = AnonymousAccess() if users is None else Passwords(users)

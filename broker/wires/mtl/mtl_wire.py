@@ -28,7 +28,7 @@ from broker.wires.common.router_listener import KnownKeys, RouterListener, make_
 from broker.wires.interface import PlainWire, WireContext
 from broker.wires.mtl import mtl_tables
 from broker.wires.mtl.client_identities import ClientIdentities
-from broker.wires.mtl.durable_queues import DurableQueues, mtl_settings, queue_rules
+from broker.wires.mtl.durable_queues import DurableQueues, queue_rules
 from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.queue_profile import QueueProfile
 from broker.wires.mtl.profiles.registry_profile import RegistryProfile
@@ -202,11 +202,9 @@ class OpenMtl(PlainWire):
     def reload(self, config: Mtl, broker: Broker) -> None:
         """Apply other hosts, queues and limits."""
         self.policy.use(config.hosts)
-        # The host of the other wires stays as it was at the start: their topics cannot move while they run.
-        settings = attrs.evolve(mtl_settings(config), bridge=self.config.hosts[0])
-        self.control.use(settings)
-        self.data.use(settings)
-        # After the policy and the settings: it compares the permissions of sessions with the present ones.
+        self.control.use(config)
+        self.data.use(config)
+        # After the policy and the section: it compares the permissions of sessions with the present ones.
         self.control.review()
         self.queues.queues.use(queue_rules(config))
         self.listeners.limit(config)
@@ -315,10 +313,8 @@ def _make(config: Mtl, context: WireContext) -> OpenMtl:
     listeners = MtlListeners.make(config, identities.keys, context)
     # The last step that can fail: an open store cannot be closed without the reactor.
     queues = DurableQueues.open(config, context)
-    settings = mtl_settings(config)
-    flows = FlowContext(
-        context.leases, DataLeases(context.leases, settings), context.refusal_log, settings, context.silence
-    )
+    leases = context.leases
+    flows = FlowContext(leases, DataLeases(leases, config), context.refusal_log, config, context.silence)
     data = DataFlow(listeners.data.router, flows)
     profiles = MtlProfiles.make(config, context, data, queues)
     policy = AccessPolicy(config.hosts, config.hosts[0], context.access)

@@ -21,9 +21,9 @@ from broker.wires.mtl.sessions.data_clients import DataClient, ReaderFlow, Write
 from broker.wires.mtl.sessions.data_flow import DataFlow
 from broker.wires.mtl.sessions.flow_context import DataLeases, FlowContext
 from broker.wires.mtl.sessions.profile_interface import DataFlows, Grant, Profile, ProfileReader, ProfileWriter
-from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.farm import CoreFarm, registry_at
 from tests.recording.router import RecordingRouter
+from tests.wires.mtl.flow_values import FlowValues, flow_values
 
 REPLIES = 100
 """Answers that wait for one connection where there is no room for a message."""
@@ -130,18 +130,21 @@ class Keeping:
 class MtlFarm(CoreFarm):
     """The data flow over its real neighbours, with a profile of each kind."""
 
-    def __init__(self, settings: MtlSettings | None = None) -> None:
+    def __init__(self, settings: FlowValues | None = None) -> None:
         super().__init__()
         self.router = RecordingRouter(max_replies=REPLIES)
-        self.settings = settings or MtlSettings()
+        self.settings = settings or flow_values()
         self.start()
 
     def start(self) -> None:
         """The broker begins, and knows nothing of its clients."""
         self.restart_core()
-        self.data_leases = DataLeases(self.leases, self.settings)
+        config, bounds = self.settings.config, self.settings.bounds
+        self.data_leases = DataLeases(self.leases, config, bounds)
         self.silence = self.make_silence(self.core_registry(), self.leases, self.clock)
-        context = FlowContext(self.leases, self.data_leases, self.refusal_log, self.settings, self.silence)
+        context = FlowContext(
+            self.leases, self.data_leases, self.refusal_log, self.settings.config, self.silence, self.settings.bounds
+        )
         self.data = DataFlow(self.router, context)
         self.router.serve(self.data)
         self.test = FanOutProfile(self.data)

@@ -22,9 +22,9 @@ from broker.wires.mtl.profiles.service_profile import ServiceProfile
 from broker.wires.mtl.profiles.topic_profile import TopicBounds, TopicProfile
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Permissions, Principal, Side
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile
-from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.farm import registry_at
 from tests.wires.mtl.data_recording import MtlFarm, MtlPeer
+from tests.wires.mtl.flow_values import FlowValues
 
 HOST = "/"
 """The virtual host that is shared with other wires."""
@@ -93,7 +93,7 @@ class ProfilesFarm(MtlFarm):
         self,
         registry: IRegistry | None = None,
         topics: ITopics | None = None,
-        settings: MtlSettings | None = None,
+        settings: FlowValues | None = None,
         bounds: Bounds = BOUNDS,
     ) -> None:
         self._bounds = bounds
@@ -114,7 +114,7 @@ class ProfilesFarm(MtlFarm):
             self.leases,
             self.refusal_log,
             HOST,
-            self.settings.window_bytes,
+            self.settings.config.window_bytes,
             self.memory,
             self._bounds.service,
             lambda broker: ENDPOINTS.get(broker, ""),

@@ -47,7 +47,8 @@ from broker.net.peer_interfaces import Sent as Outcome
 from broker.wires.mtl.codec import control_messages as wire
 from broker.wires.mtl.codec.control_messages import EncodedReply
 from broker.wires.mtl.codec.data_messages import split_request
-from broker.wires.mtl.codec.field_table import IllFormed
+from broker.wires.mtl.codec.field_table import MAX_TABLE, IllFormed
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Permissions, Principal, Side
 from broker.wires.mtl.sessions.control_sessions import (
     DEFECT,
@@ -71,7 +72,6 @@ from broker.wires.mtl.sessions.flow_context import FlowContext, ProfileAccess
 from broker.wires.mtl.sessions.login_exchange import Authentication, AuthenticationContext
 from broker.wires.mtl.sessions.profile_interface import Grant
 from broker.wires.mtl.sessions.sasl import FailureReason, LoginChallenge, LoginDone, LoginFailed
-from broker.wires.mtl.sessions.settings import MtlSettings
 
 WIRE = "mtl"
 """The name of the wire in counters and logs."""
@@ -97,15 +97,17 @@ class ControlFlow:
     def __init__(
         self, router: Router, context: FlowContext, authentication: AuthenticationContext, access: ProfileAccess
     ) -> None:
-        settings = context.settings
         self._router = router
         self._access = access
         self._data_leases = context.data_leases
         self._refusal_log = context.refusal_log
-        self._settings = settings
+        self._config = context.config
+        self._bounds = context.bounds
+        self._bridge = context.config.hosts[0]
+        """The virtual host of the other wires: it stays as it was at the start, since their topics cannot move."""
         self._name_of = authentication.name_of
-        self._sessions = ControlSessionTable(settings.sessions, self._ended)
-        self._logins = Authentication(authentication, context.leases, settings.plain, self._late)
+        self._sessions = ControlSessionTable(context.config.sessions, self._ended)
+        self._logins = Authentication(authentication, context.leases, context.config.plain, self._late)
         self._behind = 0
         """Bytes of all requests that wait behind others."""
         self._unavailable: EncodedReply | None = None
@@ -161,11 +163,11 @@ class ControlFlow:
 
     # from the operator
 
-    def use(self, settings: MtlSettings) -> None:
-        """Apply the settings of a reload. Sessions over a lower limit end when the next one begins."""
-        self._settings = self._data_leases.settings = settings
-        self._sessions.most = settings.sessions
-        self._logins.plain = settings.plain
+    def use(self, config: Mtl) -> None:
+        """Apply the section of a reload. Sessions over a lower limit end when the next one begins."""
+        self._config = self._data_leases.config = config
+        self._sessions.most = config.sessions
+        self._logins.plain = config.plain
 
     def revoke_users(self, users: Collection[str]) -> None:
         """End the access and the leases of users who were removed, or whose passwords changed."""
@@ -232,7 +234,7 @@ class ControlFlow:
     def _queue(self, turn: Pipeline, back: ReplyPath, asked: wire.ControlRequest | EncodedReply, size: int) -> None:
         """Add a request to those that wait, or drop it."""
         size += REQUEST_BYTES
-        if len(turn.behind) < MAX_BEHIND and self._behind + size <= self._settings.max_behind_bytes:
+        if len(turn.behind) < MAX_BEHIND and self._behind + size <= self._bounds.max_behind_bytes:
             turn.behind.append((back, asked, size))
             self._behind += size
         else:
@@ -439,7 +441,7 @@ class ControlFlow:
             self._lose(session)
             session.principal = Principal(user, session.host, allowed, session.curve)
         self._sessions.on(session, SessionEvent.ADMITTED)
-        return wire.ready(self._offered(session.host), self._settings.limits())
+        return wire.ready(self._offered(session.host), self._limits())
 
     def _unauthorized(self, session: ControlSession, reason: str | None = None) -> EncodedReply:
         return wire.unauthorized(self._logins.names(session), reason)
@@ -480,8 +482,27 @@ class ControlFlow:
 
     def _offered(self, host: str) -> list[str]:
         """Return the names of the profiles of a virtual host."""
-        settings = self._settings
-        return [name for name in self._access.profiles if host == settings.bridge or name not in settings.bridged]
+        shares = host == self._bridge
+        return [name for name in self._access.profiles if shares or name not in self._bounds.bridged]
+
+    def _limits(self) -> dict[str, int]:
+        """Return the limits that a client is sent with 201. Times in milliseconds."""
+        config, bounds = self._config, self._bounds
+        return {
+            "request": wire.MAX_REQUEST,
+            "depth": wire.MAX_DEPTH,
+            "resources": wire.MAX_RESOURCES,
+            "leases": bounds.leases,
+            "flows": config.flows,
+            "lease-ttl": round(config.lease * 1000),
+            "heartbeat": round(config.heartbeat * 1000),
+            "dead-after": bounds.dead_after,
+            "window": config.window,
+            "most-window": bounds.most_window,
+            "window-bytes": config.window_bytes,
+            "properties": MAX_TABLE,
+            "body": config.max_message,
+        }
 
     def _choose(self, session: ControlSession, asked: wire.ProfileRequest) -> EncodedReply:
         shut = self._shut(session)
@@ -493,11 +514,11 @@ class ControlFlow:
         return wire.OK
 
     def _read(self, session: ControlSession, asked: wire.ReaderRequest) -> EncodedReply:
-        window = min(asked.window or self._settings.window, self._settings.most_window)
+        window = min(asked.window or self._config.window, self._bounds.most_window)
         return self._lease(session, Side.READER, asked, window)
 
     def _write(self, session: ControlSession, asked: wire.WriterRequest) -> EncodedReply:
-        return self._lease(session, Side.WRITER, asked, self._settings.window)
+        return self._lease(session, Side.WRITER, asked, self._config.window)
 
     def _lease(
         self, session: ControlSession, side: Side, asked: wire.ReaderRequest | wire.WriterRequest, window: int
@@ -521,4 +542,4 @@ class ControlFlow:
         token = self._data_leases.issue(grant, session)
         port = self._access.data_port()
         told = window if side is Side.READER and confirm is ConfirmMode.FULL else None
-        return wire.data_lease(port, token, told, self._settings.endpoint, profile.granted(grant))
+        return wire.data_lease(port, token, told, self._config.data_endpoint, profile.granted(grant))

@@ -213,7 +213,7 @@ class DataOutbound:
         self.router = router
         self.leases = context.leases
         self._refusal_log = context.refusal_log
-        self.settings = context.settings
+        self._bounds = context.bounds
         self._end = end
         self.delivered = 0
         """Number of Contents sent, counted for each reader."""
@@ -236,11 +236,11 @@ class DataOutbound:
         if why is not Sent.FULL:
             return
         now = self.leases.now
-        if now - reader.dropped_at > self.settings.stuck:
+        if now - reader.dropped_at > self._bounds.stuck:
             reader.dropped = 0
         reader.dropped_at = now
         reader.dropped += 1
-        if reader.dropped >= self.settings.drops:
+        if reader.dropped >= self._bounds.drops:
             self.doom(reader.client, "slow")
         self.starve(reader)
 
@@ -296,7 +296,7 @@ class DataOutbound:
             return
         now = self.leases.moment()
         full = self._full[client.identity] = _FullClient(self._stuck, client, now)
-        full.lease = self.leases.hold(full, now + self.settings.stuck)
+        full.lease = self.leases.hold(full, now + self._bounds.stuck)
         refusal = Refusal(Reason.NOT_READING, "reads too slowly: Contents for it are dropped, and answers wait")
         refusal.summary = f"{client}: {refusal.text}"
         self._refusal_log.add(WIRE, client.address, refusal)
@@ -306,7 +306,7 @@ class DataOutbound:
         reader = full.client.reader
         if reader is not None:
             full.since = max(full.since, reader.sent)
-        due = full.since + self.settings.stuck
+        due = full.since + self._bounds.stuck
         if now < due:
             return due
         self.doom(full.client, "stuck")

@@ -54,11 +54,11 @@ from broker.core.errors import Reason, Refusal
 from broker.net.peer_interfaces import NumberingRouter, Part, Sent
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec.field_table import IllFormed
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from broker.wires.mtl.sessions.data_clients import WIRE, DataClient, DataOutbound, ReaderFlow, WriterFlow
 from broker.wires.mtl.sessions.flow_context import FlowContext
 from broker.wires.mtl.sessions.profile_interface import Grant, ProfileReader, ProfileWriter
-from broker.wires.mtl.sessions.settings import MtlSettings
 
 PINGS_TOGETHER = 64
 """Slots of a heartbeat in which Pings are sent: thousands of silent flows then wake the broker a few times a second. A
@@ -80,7 +80,8 @@ class DataFlow:
         self._outbound = DataOutbound(router, context, self._end)
         self.fan_out = self._outbound.fan_out
         """See `broker.wires.mtl.sessions.profile_interface.DataFlows`."""
-        self.use(context.settings)
+        self._bounds = context.bounds
+        self.use(context.config)
         self.received = 0
         self._clients: dict[int, DataClient] = {}
         """By the numbers of their connections."""
@@ -182,13 +183,10 @@ class DataFlow:
 
     # from the operator
 
-    def use(self, settings: MtlSettings) -> None:
-        """Apply other settings."""
-        self._outbound.settings = settings
-        self._max_summoned = settings.max_summoned
-        self._max_names = settings.max_names
-        self._heartbeat = settings.heartbeat
-        self._patience = settings.heartbeat * settings.dead_after
+    def use(self, config: Mtl) -> None:
+        """Apply another section."""
+        self._heartbeat = config.heartbeat
+        self._patience = config.heartbeat * self._bounds.dead_after
 
     def counts(self) -> dict[str, int]:
         """Return the counters of the data flow."""
@@ -307,7 +305,7 @@ class DataFlow:
             writer.last = sequence
         if resource is None:
             try:
-                resource = _allow(writer, content.resource, self._max_names)
+                resource = _allow(writer, content.resource, self._bounds.max_names)
             except Refusal as refusal:
                 self._refuse_content(writer, content.sequence, refusal)
                 return
@@ -341,7 +339,7 @@ class DataFlow:
             # The fan-out keeps one entry for each reader: a second Summon would double its Contents, or do nothing.
             if name in reader.summoned:
                 raise Refusal(Reason.PARAMETER, "a Summon of a resource that is summoned already")
-            most = self._max_summoned
+            most = self._bounds.max_summoned
             if len(reader.summoned) >= most:
                 raise Refusal(Reason.LIMIT, f"may have summoned {most} resources, and no more")
             if not reader.grant.resources:

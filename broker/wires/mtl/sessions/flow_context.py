@@ -28,14 +28,54 @@ from broker.core.interfaces import ILease, ILeases
 from broker.core.silent_peers import EndAtOnce, Silence
 from broker.net.peer_interfaces import Conversation, Part, RefusalLog
 from broker.wires.mtl.codec.data_messages import is_data
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.sessions.access_policy import AccessPolicy, Principal
 from broker.wires.mtl.sessions.profile_interface import Grant, Profile
-from broker.wires.mtl.sessions.settings import MtlSettings
 
 TOKEN_BYTES = 24
 """Random bytes of a token: 192 bits cannot be guessed, and their 32 characters fit into a short string."""
 
 K = TypeVar("K", bound=Hashable)
+
+
+@attrs.frozen
+class FlowBounds:
+    """Bounds of both flows that no configuration key sets."""
+
+    dead_after: int = 3
+    """Heartbeats without a frame after which the flows of a data peer end."""
+
+    most_window: int = 1_000
+    """Unconfirmed Contents that a reader may ask for: as many as a key may set for all."""
+
+    drops: int = 10_000
+    """Missed Contents after which a reader is ended: it reads far too slowly."""
+
+    stuck: float = 60.0
+    """Seconds without room after which a reader is ended."""
+
+    leases: int = 100
+    """Data leases of one session."""
+
+    bridged: tuple[str, ...] = ("registry",)
+    """Profiles that exist only in the virtual host that shares topics and registry with other wires."""
+
+    max_unused: int = 10_000
+    """Unused leases of all sessions together: a second's worth of requests, some 10 MB. Clients use a lease at once, so
+    a flood of requests ends only leases of clients that are very slow."""
+
+    max_summoned: int = 1_000
+    """Resources that one reader may have summoned: as many as a lease may name."""
+
+    max_names: int = 1_000
+    """Resources in the cache of those that a writer with a lease for all may use. Beyond it, the cache starts empty."""
+
+    max_behind_bytes: int = 4 * 1024 * 1024
+    """Bytes of the bodies of all requests that wait behind an unanswered one, of all sessions together: those of
+    thousands with usual bodies."""
+
+
+BOUNDS = FlowBounds()
 
 
 class DataLeases:
@@ -47,8 +87,9 @@ class DataLeases:
 
     log = Logger()
 
-    def __init__(self, leases: ILeases, settings: MtlSettings) -> None:
-        self.settings = settings
+    def __init__(self, leases: ILeases, config: Mtl, bounds: FlowBounds = BOUNDS) -> None:
+        self.config = config
+        self._bounds = bounds
         self.ended: Callable[[str], object] = _nothing
         self._leases = leases
         self._by_token: dict[str, _DataLease] = {}
@@ -79,16 +120,16 @@ class DataLeases:
 
     def issue(self, grant: Grant, session: Hashable) -> str:
         """Issue a lease, and return its token. ``session`` is the one it is counted for. Raises `Refusal` LIMIT."""
-        user, settings = grant.principal.user, self.settings
-        if self._of_session[session] >= settings.leases:
-            raise Refusal(Reason.LIMIT, f"a session may have {settings.leases} data leases, and no more")
-        if user and self._of_user[user] >= settings.flows:
-            raise Refusal(Reason.LIMIT, f"a user may have {settings.flows} data leases, and no more")
-        if len(self._unused) >= settings.max_unused:
+        user, config, bounds = grant.principal.user, self.config, self._bounds
+        if self._of_session[session] >= bounds.leases:
+            raise Refusal(Reason.LIMIT, f"a session may have {bounds.leases} data leases, and no more")
+        if user and self._of_user[user] >= config.flows:
+            raise Refusal(Reason.LIMIT, f"a user may have {config.flows} data leases, and no more")
+        if len(self._unused) >= bounds.max_unused:
             self._expire(next(iter(self._unused.values())))
         token = secrets.token_urlsafe(TOKEN_BYTES)
         lease = _DataLease(self._expire, token, grant, session)
-        lease.unused = self._leases.hold(lease, self._leases.moment() + settings.lease_ttl + self._leases.slack_exact)
+        lease.unused = self._leases.hold(lease, self._leases.moment() + config.lease + self._leases.slack_exact)
         self._by_token[token] = self._unused[token] = lease
         self._by_principal.setdefault(grant.principal, {})[token] = lease
         self._of_session[session] += 1
@@ -192,14 +233,15 @@ class FlowContext:
     - ``leases``: deadlines and the time. ``data_leases``: issued by the control flow, used by the data flow.
     - ``silence``: the rule for clients whose time is over.
     - ``refusal_log``: counters, and bounded log lines about peers.
-    - ``settings``: those at the start; a reload gives others to each flow (``use``).
+    - ``config``: the section at the start; a reload gives another to each flow (``use``). ``bounds``: the other limits.
     """
 
     leases: ILeases
     data_leases: DataLeases
     refusal_log: RefusalLog
-    settings: MtlSettings
+    config: Mtl
     silence: Silence = attrs.field(factory=EndAtOnce)
+    bounds: FlowBounds = BOUNDS
 
 
 @attrs.frozen(eq=False)

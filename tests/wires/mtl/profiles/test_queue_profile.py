@@ -29,11 +29,11 @@ from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.codec.data_messages import Response
 from broker.wires.mtl.codec.field_table import EMPTY, MAX_TABLE, Timestamp
 from broker.wires.mtl.profiles.queue_profile import DEAD, MAX_NAME, MOST_AT_ONCE, MOST_PREPARED
-from broker.wires.mtl.sessions import settings as mtl
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.data_clients import DataClient
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import MtlPeer
+from tests.wires.mtl.flow_values import flow_values
 from tests.wires.mtl.profiles_recording import dismiss, put, refused, summon
 from tests.wires.mtl.queue_recording import Only, QueueFarm, answers, bodies, got
 
@@ -461,7 +461,7 @@ def test_K10_the_window_is_for_all_queues_of_a_reader_together(farm: QueueFarm) 
 
 
 def test_K10_a_window_has_bytes_too() -> None:
-    farm = QueueFarm(mtl_settings=mtl.MtlSettings(window_bytes=10_000))
+    farm = QueueFarm(mtl_settings=flow_values(window_bytes=10_000))
     writer, worker = farm.sender(), farm.worker()
     for number in range(1, 5):
         writer.put(number, bytes(6_000), "q")
@@ -480,7 +480,7 @@ def test_K11_what_a_dead_reader_had_goes_to_another_in_its_order(farm: QueueFarm
     two = farm_reader(farm, "q", window=10)
     assert [content.body for content in summon(two, "q")] == numbers(4, 5)
     one.drop()
-    farm.wait(farm.settings.heartbeat * farm.settings.dead_after + 1)
+    farm.wait(farm.settings.patience + 1)
     contents = [each for each in two.take() if isinstance(each, wire.Content)]
     assert [content.body for content in contents] == numbers(1, 2, 3)
     says = [field_table.decode(content.table) for content in contents]

@@ -19,10 +19,10 @@ from broker.wires.mtl.codec import field_table
 from broker.wires.mtl.profiles.flow_provider import MAX_BODY
 from broker.wires.mtl.profiles.registry_profile import RegistryBounds
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, GrantedPermissions, Principal, Side
-from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import DbpFarm, T
 from tests.wires.mtl.data_recording import MtlPeer
+from tests.wires.mtl.flow_values import FlowValues
 from tests.wires.mtl.profiles_recording import (
     Bounds,
     Got,
@@ -46,7 +46,7 @@ ADDRESS = "192.0.2.7"
 class RegistryFarm:
     """MTL and Elko over one registry."""
 
-    def __init__(self, settings: MtlSettings | None = None, **bounds: int) -> None:
+    def __init__(self, settings: FlowValues | None = None, **bounds: int) -> None:
         self.elko = ElkoFarm()
         self.core = self.elko.registry
         self.mtl = ProfilesFarm(registry=self.core, settings=settings, bounds=Bounds(registry=RegistryBounds(**bounds)))

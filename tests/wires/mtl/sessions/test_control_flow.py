@@ -19,6 +19,7 @@ from twisted.logger import capturedLogs, formatEvent
 from broker.access.logins import GUESS_EVERY, GUESSES
 from broker.access.rights import Right
 from broker.wires.mtl.codec.control_messages import MAX_REQUEST, MAX_RESOURCES
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from broker.wires.mtl.sessions.control_flow import WIRE
 from broker.wires.mtl.sessions.sasl import ANONYMOUS, EXCHANGE_SECONDS, EXTERNAL, PLAIN, SCRAM
@@ -39,6 +40,21 @@ from tests.wires.mtl.control_recording import (
 
 OPEN = (400, {"status": "Bad Request", "reason": "open"})
 PROFILES = ["test", "shelf", "registry"]
+LIMITS = {
+    "request": 65_536,
+    "depth": 32,
+    "resources": 1_000,
+    "leases": 100,
+    "flows": 1_000,
+    "lease-ttl": 30_000,
+    "heartbeat": 5_000,
+    "dead-after": 3,
+    "window": 100,
+    "most-window": 1_000,
+    "window-bytes": 4_194_304,
+    "properties": 65_536,
+    "body": 16_777_216,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -151,8 +167,7 @@ def test_A02_A03_A22_where_nobody_has_to_log_in_an_open_is_answered_ready() -> N
     farm = ControlFarm()
     code, said = farm.peer().open()
     assert code == 201
-    assert said == {"status": "Ready", "profiles": PROFILES, "limits": farm.settings.limits()}
-    assert all(type(number) is int for number in said["limits"].values())
+    assert said == {"status": "Ready", "profiles": PROFILES, "limits": LIMITS}
     assert farm.session().principal is not None
 
 
@@ -757,7 +772,7 @@ def test_P06_after_a_refused_profile_the_earlier_one_stays() -> None:
 
 
 def test_what_other_wires_share_is_in_one_virtual_host_only() -> None:
-    farm = ControlFarm(bridge="other", bridged=("registry", "test"))
+    farm = ControlFarm(hosts=("other", "/"), bridged=("registry", "test"))
     assert farm.peer().open("other")[1]["profiles"] == PROFILES
     peer = farm.peer()
     assert peer.open("/")[1]["profiles"] == ["shelf"]
@@ -813,7 +828,7 @@ def test_L03_the_port_is_that_of_the_data_socket(port: Any) -> None:
 
 
 def test_L03_an_endpoint_is_told_where_one_is_set() -> None:
-    _, said = ControlFarm(endpoint="tcp://broker.example:5976").peer().opened().working("test").reader()
+    _, said = ControlFarm(data_endpoint="tcp://broker.example:5976").peer().opened().working("test").reader()
     assert said["endpoint"] == "tcp://broker.example:5976"
     assert said["port"] == PORT
 
@@ -1176,9 +1191,8 @@ def test_while_the_broker_stops_everybody_hears_that() -> None:
 def test_new_settings_count_from_then_on() -> None:
     farm = ControlFarm()
     peer = farm.peer().opened().working("shelf")
-    farm.control.use(ControlFarm(window=3, leases=1, endpoint="tcp://there:1").settings)
+    farm.control.use(Mtl(window=3, flows=1, data_endpoint="tcp://there:1"))
     _, said = peer.reader()
     assert said["window"] == 3
     assert said["endpoint"] == "tcp://there:1"
-    assert peer.reader()[0] == 429
-    assert farm.peer().open()[1]["limits"]["window"] == 3
+    assert farm.peer().open()[1]["limits"] == LIMITS | {"window": 3, "flows": 1}

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.net.peer_interfaces import MAX_ENVELOPE, MAX_HOPS, Sender
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.sessions.control_flow import MAX_BEHIND
 from broker.wires.mtl.sessions.control_sessions import SHARE, key_of
 from broker.wires.mtl.sessions.sasl import SCRAM
@@ -323,7 +324,7 @@ def test_who_makes_room_while_it_waits_is_told_so_once_for_each_request() -> Non
 def test_a_smaller_number_of_sessions_counts_from_the_next_one_on() -> None:
     farm = ControlFarm(sessions=30)
     peers = [farm.peer().opened() for _ in range(30)]
-    farm.control.use(ControlFarm(sessions=3).settings)
+    farm.control.use(Mtl(sessions=3))
     farm.peer().opened()
     assert len(farm.control) == 3
     assert [peer.profile("test")[0] for peer in peers[-3:]] == [400, 200, 200]

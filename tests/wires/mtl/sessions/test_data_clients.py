@@ -18,15 +18,16 @@ from broker.core.liveness import SLACK, TICK
 from broker.net.peer_interfaces import Sent
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec.data_messages import Ping, Pong, Response
+from broker.wires.mtl.mtl_settings import Mtl
 from broker.wires.mtl.profiles.topic_profile import RESOURCE
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Side
 from broker.wires.mtl.sessions.data_flow import PINGS_TOGETHER
-from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import REPLIES, Keeping, MtlFarm, MtlPeer
+from tests.wires.mtl.flow_values import flow_values
 
-BEAT = MtlSettings().heartbeat
-PATIENCE = BEAT * MtlSettings().dead_after
+BEAT = flow_values().config.heartbeat
+PATIENCE = flow_values().patience
 AROUND = BEAT / PINGS_TOGETHER + 2 * TICK + SLACK
 TAIL = wire.make_tail("a")
 
@@ -74,10 +75,10 @@ def test_H06_a_silent_client_is_sent_a_ping_after_a_heartbeat(farm: MtlFarm) -> 
 
 def test_H06_how_long_a_heartbeat_is_can_be_set() -> None:
     with nothing_fails():
-        farm = MtlFarm(MtlSettings(heartbeat=0.5, dead_after=4))
+        farm = MtlFarm(flow_values(heartbeat=0.5, dead_after=4))
         peer = farm.reader()
         assert wait_for(farm, peer, Ping()) == pytest.approx(0.5, abs=AROUND)
-        farm.data.use(MtlSettings(heartbeat=2.0))
+        farm.data.use(Mtl(heartbeat=2.0))
         peer.say(*wire.PONG)
         farm.wait(0.6)
         assert wait_for(farm, peer, Ping()) == pytest.approx(1.4, abs=AROUND)
@@ -221,7 +222,7 @@ def test_T06_what_finds_no_room_is_tried_once(farm: MtlFarm) -> None:
 
 def test_a_reader_that_missed_too_much_is_over() -> None:
     with nothing_fails():
-        farm = MtlFarm(MtlSettings(drops=100))
+        farm = MtlFarm(flow_values(drops=100))
         slow, other, writer = farm.reader(), farm.reader(), farm.writer()
         slow.stop_reading()
         for number in range(99):
@@ -242,7 +243,7 @@ def test_a_reader_that_missed_too_much_is_over() -> None:
 
 def test_what_it_missed_long_ago_does_not_count() -> None:
     with nothing_fails():
-        farm = MtlFarm(MtlSettings(drops=100, stuck=10.0))
+        farm = MtlFarm(flow_values(drops=100, stuck=10.0))
         slow, writer = farm.reader(), farm.writer()
         for _ in range(5):
             slow.stop_reading()
@@ -265,7 +266,7 @@ def test_what_it_missed_long_ago_does_not_count() -> None:
 
 def test_a_client_without_any_room_for_too_long_is_over() -> None:
     with nothing_fails():
-        farm = MtlFarm(MtlSettings(stuck=20.0))
+        farm = MtlFarm(flow_values(stuck=20.0))
         reader, writer = farm.reader(), farm.writer("a", profile=farm.keeping, confirm=ConfirmMode.FULL)
         other = farm.writer()
         for peer in (reader, writer):
@@ -288,7 +289,7 @@ def test_a_client_without_any_room_for_too_long_is_over() -> None:
 def test_a_client_that_now_and_then_takes_a_message_stays(asked: bool) -> None:
     """Also where its queue is never half empty, so that no room is reported."""
     with nothing_fails():
-        farm = MtlFarm(MtlSettings(stuck=20.0, drops=10**6))
+        farm = MtlFarm(flow_values(stuck=20.0, drops=10**6))
         reader, writer = farm.reader(), farm.writer()
         taken = 0
         for number in range(30):
@@ -317,7 +318,7 @@ def test_a_client_that_now_and_then_takes_a_message_stays(asked: bool) -> None:
 
 def test_the_time_without_room_counts_from_the_last_room_on() -> None:
     with nothing_fails():
-        farm = MtlFarm(MtlSettings(stuck=20.0))
+        farm = MtlFarm(flow_values(stuck=20.0))
         reader, writer = farm.reader(), farm.writer()
         for _ in range(2):
             reader.stop_reading()
@@ -521,7 +522,7 @@ def test_a_profile_that_hears_of_room_may_end_another_that_had_none(farm: MtlFar
 
 def test_a_client_that_is_over_before_it_is_ended_for_another_reason_ends_once() -> None:
     with nothing_fails():
-        farm = MtlFarm(MtlSettings(drops=1))
+        farm = MtlFarm(flow_values(drops=1))
         for how in ("finished", "closed"):
             peer = keeper(farm)
             peer.stop_reading()

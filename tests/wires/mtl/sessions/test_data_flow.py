@@ -20,9 +20,9 @@ from broker.wires.mtl.profiles.topic_profile import RESOURCE
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.flow_context import SharedSocket
 from broker.wires.mtl.sessions.profile_interface import ProfileReader
-from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.recording.logs import nothing_fails
 from tests.wires.mtl.data_recording import Keeping, MtlFarm, MtlPeer
+from tests.wires.mtl.flow_values import flow_values
 
 NUMBERS = [0, 1, 2**31, 2**32, 2**53 + 1, 2**63, 2**64 - 1]
 TOKEN = "t" * 32
@@ -357,7 +357,7 @@ def test_S10_with_a_lease_for_all_any_resource_that_may_be_can_be_summoned(farm:
 
 
 def test_the_number_of_summoned_resources_is_bounded() -> None:
-    farm = MtlFarm(MtlSettings(max_summoned=3))
+    farm = MtlFarm(flow_values(max_summoned=3))
     peer = keeper(farm)
     assert [peer.ask(*wire.summon(number, f"r{number}")) for number in range(3)] == [ok(0), ok(1), ok(2)]
     assert peer.ask(*wire.summon(5, "r5")) == bad(5)
@@ -407,7 +407,7 @@ def test_the_resources_of_a_writer_for_all_are_asked_for_once_and_a_bounded_numb
         def check(self, principal: Principal, side: Side, resource: str) -> None:
             self.calls.append(("check", resource))
 
-    farm = MtlFarm(MtlSettings(max_names=3))
+    farm = MtlFarm(flow_values(max_names=3))
     profile = Asked(farm.data)
     peer = farm.writer(profile=profile)
     for name in "aabbccddaa":
@@ -721,7 +721,7 @@ def test_Z01_nothing_that_comes_makes_it_fail_and_a_good_peer_is_served(
     messages: list[tuple[int, bytes, bytes]],
 ) -> None:
     with nothing_fails():
-        farm = MtlFarm(MtlSettings(drops=5))
+        farm = MtlFarm(flow_values(drops=5))
         peers = everybody(farm)
         reader, writer = farm.reader(), farm.writer()
         for number, header, body in messages:

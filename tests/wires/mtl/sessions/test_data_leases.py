@@ -17,8 +17,8 @@ from broker.core.liveness import TICK, Leases
 from broker.wires.mtl.sessions.access_policy import ConfirmMode, Principal, Side
 from broker.wires.mtl.sessions.flow_context import DataLeases
 from broker.wires.mtl.sessions.profile_interface import Grant
-from broker.wires.mtl.sessions.settings import MtlSettings
 from tests.wires.mtl.data_recording import Everything
+from tests.wires.mtl.flow_values import flow_values
 
 KEY = "k" * 40
 OTHER_KEY = "o" * 40
@@ -31,7 +31,8 @@ class Table:
         self.clock = Clock()
         self.clock.advance(1_795_246_600.0)
         self.leases = Leases(self.clock)
-        self.data = DataLeases(self.leases, MtlSettings(**settings))
+        values = flow_values(**settings)
+        self.data = DataLeases(self.leases, values.config, values.bounds)
         self.ended: list[str] = []
         self.data.ended = self.ended.append
 
@@ -45,7 +46,9 @@ class Table:
     def empty(self) -> bool:
         """True if nothing is left: no lease, no count, no deadline."""
         kept = (
-            value for name, value in vars(self.data).items() if name not in ("settings", "ended", "_leases", "_expired")
+            value
+            for name, value in vars(self.data).items()
+            if name not in ("config", "_bounds", "ended", "_leases", "_expired")
         )
         return not any(kept) and len(self.leases) == 0
 
@@ -131,7 +134,7 @@ def test_a_lease_is_refused_to_who_has_another_curve_key_or_none() -> None:
 
 
 def test_D09_an_unused_lease_ends_after_its_time() -> None:
-    table = Table(lease_ttl=2.0)
+    table = Table(lease=2.0)
     token, other = table.issue(), table.issue()
     table.wait(1.9)
     assert table.data.take(other, b"peer", "") is not None
@@ -144,7 +147,7 @@ def test_D09_an_unused_lease_ends_after_its_time() -> None:
 
 
 def test_a_refused_use_does_not_prolong_the_time() -> None:
-    table = Table(lease_ttl=2.0)
+    table = Table(lease=2.0)
     token = table.issue(somebody(key=KEY))
     for _ in range(3):
         table.wait(1.0)
@@ -153,7 +156,7 @@ def test_a_refused_use_does_not_prolong_the_time() -> None:
 
 
 def test_time_in_which_the_broker_stood_still_does_not_count() -> None:
-    table = Table(lease_ttl=2.0)
+    table = Table(lease=2.0)
     token = table.issue()
     table.clock.advance(3600)
     table.wait(1.0)
@@ -277,7 +280,7 @@ def test_a_flow_that_fails_to_end_does_not_keep_the_others() -> None:
 
 
 def test_nothing_is_left_of_leases_that_are_over() -> None:
-    table = Table(lease_ttl=1.0)
+    table = Table(lease=1.0)
     for number in range(100):
         principal = somebody(f"user {number % 7}")
         tokens = [table.issue(principal, number) for _ in range(4)]
