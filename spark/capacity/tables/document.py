@@ -5,6 +5,7 @@ Rules:
 - A test holds docs/tables.md to the output of this, and every column of the schema to a meaning.
 """
 
+import textwrap
 from collections.abc import Sequence
 
 from spark.capacity.rollup.broker_presence import SILVER_SIGNS
@@ -47,7 +48,7 @@ MEANINGS = {
     "version": ("", "its version in the lake"),
     "snapshot": ("", "random name of the set"),
     "layout": ("", "version of the layout of the out directory"),
-    "to_do": ("UTC dates", "dates with records that the tables made of them do not know yet"),
+    "to_do": ("UTC dates", "dates with records that are not in the tables made of them yet"),
     "date": ("UTC date", "date of the row; the folder of a dated table"),
     "v": ("", "version of the record"),
     "ts": ("UTC", "time of the record by the broker's clock"),
@@ -95,7 +96,7 @@ MEANINGS = {
     "quarantined": ("lines", "lines in quarantine; 1 for a whole segment"),
     "reach": ("", "highest number that unreadable records at the end are known to have"),
     "ingested_at": ("UTC", "start of the run that read it"),
-    "known": ("", "a drop record tells of the loss"),
+    "known": ("", "a drop record has the loss"),
     "member": ("", "name of the member"),
     "w": ("UTC", "start of the window"),
     "hb": ("heartbeats", "heartbeats received"),
@@ -155,11 +156,11 @@ MEANINGS = {
     "bound_miss_most": ("share", "rate of misses that this leaves possible, with 95 % confidence"),
     "bound_ahead_h": ("h", "horizon of those moments; 0: it was never tried"),
     "odds_day": ("share", "odds that the peak of the next day is above the bound"),
-    "odds_trials": ("days", "past days on which such odds would have been said"),
+    "odds_trials": ("days", "past days on which such odds would have been stated"),
     "odds_missed": ("days", "those of them with a peak above the bound"),
     "odds_said": ("share", "mean of the odds on these days; null: none was tried"),
     "odds_week": ("share", "odds that the peak of the next week is above the bound; null: less than a week is known"),
-    "odds_week_trials": ("weeks", "past weeks for which such odds would have been said"),
+    "odds_week_trials": ("weeks", "past weeks for which such odds would have been stated"),
     "odds_week_missed": ("weeks", "those of them with a peak above the bound"),
     "odds_week_said": ("share", "mean of the odds for these weeks; null: none was tried"),
     "hours_tried": ("h", "hours of past weeks at which the bound of an hour was tried"),
@@ -213,9 +214,9 @@ MEANINGS = {
     "at": ("µs since 1970", "time of the last record"),
     "ended": ("", "how that record ended the registration: 0 closed, 3 withdrawn; null: it did not"),
     "interval": ("µs", "agreed time between heartbeats"),
-    "interval_seq": ("", "number of the record that told it"),
-    "load_seq": ("", "number of the record that told it"),
-    "full_load_seq": ("", "number of the record that told it"),
+    "interval_seq": ("", "number of the record that had it"),
+    "load_seq": ("", "number of the record that had it"),
+    "full_load_seq": ("", "number of the record that had it"),
     "last_sign": ("µs since 1970", "last sign of the broker's boot"),
     "first": ("UTC", "first sign"),
     "last": ("UTC", "last sign before a silence of more than 90 s, or midnight"),
@@ -254,22 +255,38 @@ def meaning(table: Table, column: str) -> tuple[str, str]:
     return OF_TABLE.get((table.name, column)) or MEANINGS[column]
 
 
+def _described(table: Table, name: str) -> str:
+    """Return the text of a column: type, unit and meaning."""
+    unit, text = meaning(table, name)
+    kind = table.schema[name].dataType.simpleString()
+    return f"`{name}` ({', '.join(filter(None, (kind, unit)))}): {text}."
+
+
 def markdown() -> str:
-    """Return docs/tables.md."""
+    """Return docs/tables.md: the tables with their columns, and each meaning once."""
     lines = [
         "# Tables of the capacity jobs",
         "",
         "Made by `python -m spark.capacity.tables.document`. A table is a folder of Parquet files; a dated one has a",
         "folder `date=YYYY-MM-DD` for each UTC date. Times are timestamps in UTC. Loads are in the unit",
         "that the providers report. Unknown values are null.",
+        "",
+        "## Tables",
+        "",
     ]
+    columns: dict[str, str] = {}
     for table in EVERY:
+        names = []
+        for name in table.schema.names:
+            text = _described(table, name)
+            exception = (table.name, name) in OF_TABLE or columns.setdefault(name, text) != text
+            names.append(text[:-1] if exception else f"`{name}`")
         dated = ", dated" if table.dated else ""
-        lines += ["", f"## {table.name}", "", f"{PURPOSES[table.name].capitalize()}{dated}.", ""]
-        lines += ["| column | type | unit | meaning |", "|---|---|---|---|"]
-        for column in table.schema:
-            unit, told = meaning(table, column.name)
-            lines.append(f"| `{column.name}` | {column.dataType.simpleString()} | {unit} | {told} |")
+        item = f"**{table.name}**: {PURPOSES[table.name]}{dated}. {'; '.join(names)}."
+        lines += textwrap.wrap(item, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+    lines += ["", "## Columns", ""]
+    for item in columns.values():  # In the order of the tables, since a meaning may refer to the column before.
+        lines += textwrap.wrap(item, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines) + "\n"
 
 
