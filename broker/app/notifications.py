@@ -28,9 +28,10 @@ from zope.interface import implementer
 
 from broker.app.core_parts import Core
 from broker.app.event_sources import EventSources, MemberEvents, report_damage, report_plan
+from broker.backoff import Backoff
 from broker.config.daemon_settings import Notify, NotifyRule
 from broker.core.interfaces import INotifications
-from broker.core.limits import Backoff, Bucket
+from broker.core.limits import Bucket
 from broker.core.model import EVENTS, Listening, NotReady
 from broker.core.plan import PlanFile
 from broker.net.webhooks import Webhooks

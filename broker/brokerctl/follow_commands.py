@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import random
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ import msgspec
 from rich.text import Text
 from twisted.internet.defer import CancelledError, Deferred
 
+from broker.backoff import Pauses
 from broker.brokerctl.answers import Exit, Failure, mapping, rows, usage
 from broker.brokerctl.command_session import remote, session_of, sleep
 from broker.brokerctl.http_client import Client, Query
@@ -251,8 +251,7 @@ class Parser:
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
-"""Seconds between attempts to connect: doubled each time, with jitter, lest all watchers of a restarted broker come
-back at once."""
+"""Seconds between attempts to connect."""
 
 Notify = Callable[[str], None]
 
@@ -275,13 +274,14 @@ async def follow(
     at each interruption. The first attempt must succeed; `Failure` is raised if it does not, and later for all answers
     that a further attempt would get again.
     """
-    last, pause, reached = since, FIRST_PAUSE, False
+    last, pauses, reached = since, Pauses(FIRST_PAUSE, LONGEST_PAUSE), False
     while True:
         parser = Parser()
 
         def received(data: bytes, parser: Parser = parser) -> None:
-            nonlocal last, pause, reached
-            reached, pause = True, FIRST_PAUSE
+            nonlocal last, reached
+            reached = True
+            pauses.reset()
             for event in parser.feed(data):
                 receive(event.kind, _decoded(event))
             last = parser.id or last
@@ -296,10 +296,9 @@ async def follow(
             if failure.code is not Exit.UNREACHABLE or not reached:
                 raise
             reason = str(failure)
-        wait = pause * random.uniform(0.5, 1.0)
+        wait = pauses.next()
         notify(f"{reason}; the next attempt is in {wait:.1f} s")
         await sleep(client.reactor, wait)
-        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def _decoded(event: Event) -> Mapping[str, Any]:

@@ -28,10 +28,11 @@ from twisted.internet.defer import Deferred, DeferredLock, TimeoutError
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from broker.backoff import Pauses
 from broker.client.credentials import Credentials
 from broker.client.errors import AuthenticationFailed, BrokerUnverified, Closed, Elsewhere, Lost, MtlError, Refused
 from broker.client.settings import Settings
-from broker.client.transport import Backoff, Endpoints, FrameSocket
+from broker.client.transport import Endpoints, FrameSocket
 from broker.wires.mtl.codec import client_messages as wire
 
 MAX_STEPS = 10
@@ -95,7 +96,7 @@ class Control:
         self._opening = wire.opening(virtual_host)
         self._secure = secure
         self._in_thread = in_thread
-        self._pauses = Backoff(settings.least_pause, settings.most_pause)
+        self._pauses = Pauses(settings.least_pause, settings.most_pause)
         self._lock = DeferredLock()
         self._socket: FrameSocket | None = None
         self._answer: Deferred[wire.Reply] | None = None

@@ -30,12 +30,13 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.backoff import Pauses
 from broker.client.client_control_flow import Connect, Control
 from broker.client.dealer import LINGER
 from broker.client.errors import Closed, Elsewhere, Lost
 from broker.client.heartbeat import Heartbeat
 from broker.client.settings import Event, OnEvent, Settings
-from broker.client.transport import Backoff, FrameSocket, data_endpoint
+from broker.client.transport import FrameSocket, data_endpoint
 from broker.wires.mtl.codec import client_messages as requests
 from broker.wires.mtl.codec import data_messages as wire
 from broker.wires.mtl.codec.field_table import IllFormed
@@ -205,7 +206,7 @@ class Flow:
     async def _live(self) -> None:
         clock, settings = self.link.clock, self.link.settings
         profile = self._parts[0].profile
-        pauses = Backoff(settings.least_pause, settings.most_pause)
+        pauses = Pauses(settings.least_pause, settings.most_pause)
         while True:
             began = clock.seconds()
             try:

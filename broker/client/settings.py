@@ -25,11 +25,11 @@ class Settings:
     """Heartbeats without a message from the broker after which the flow is lost."""
     least_pause: float = 0.1
     most_pause: float = 10.0
-    """Backoff between attempts to connect, in seconds: the delay doubles from the least to the most. The least bounds
+    """Pauses between attempts to connect, in seconds: the delay doubles from the least to the most. The least bounds
     the load that a rejected client puts on the broker; the most bounds the time to notice that a broker is back."""
     least_resend_pause: float = 0.1
     most_resend_pause: float = 30.0
-    """Backoff before a Content is sent again after a reject with recycle, in seconds."""
+    """Pauses before a Content is sent again after a reject with recycle, in seconds."""
     window: int = 1_000
     """Unconfirmed Contents of one writer, at most."""
     window_bytes: int = 16 * 1024 * 1024

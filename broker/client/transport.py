@@ -1,4 +1,4 @@
-"""Transport: the interface of sockets, the endpoints of brokers, and the back-off of reconnections.
+"""Transport: the interface of sockets, the endpoints of brokers.
 
 Transport of a client: the sockets below the control flow and the data flows.
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
-from random import random as any_fraction
 from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred
@@ -149,30 +148,3 @@ def _name(endpoint: str) -> tuple[str, int] | None:
     except ValueError:
         return host, int(port)
     return None
-
-
-# Exponential backoff with jitter: the delay between attempts doubles, and half of it is random.
-
-
-class Backoff:
-    """Delays between attempts, in seconds, from ``least`` to ``most``. ``fraction`` returns random numbers from 0 to 1.
-
-    A delay has at least half of its nominal length and a random rest, so that clients which lost the same broker at the
-    same
-    moment do not reconnect at the same moment.
-    """
-
-    def __init__(self, least: float, most: float, fraction: Callable[[], float] = any_fraction) -> None:
-        self._least = least
-        self._most = most
-        self._fraction = fraction
-        self._next = least
-
-    def next(self) -> float:
-        """Return the delay before the next attempt, in seconds, and double the one after it."""
-        length, self._next = self._next, min(2 * self._next, self._most)
-        return length * (1 + self._fraction()) / 2
-
-    def reset(self) -> None:
-        """Return to the shortest delay, after an attempt that succeeded."""
-        self._next = self._least

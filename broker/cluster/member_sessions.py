@@ -33,6 +33,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.backoff import Backoff
 from broker.cluster import layout
 from broker.cluster.claims import Claims
 from broker.cluster.departed import Departed
@@ -48,7 +49,7 @@ from broker.cluster.own import OwnProviders
 from broker.cluster.publisher import Publisher, Unit
 from broker.cluster.settings import ClusterFailed, Environment
 from broker.cluster.watch_feed import SILENCE, Feed, Reopening, WatchHeartbeat
-from broker.core.limits import Backoff, LogLimit
+from broker.core.limits import LogLimit
 from broker.core.model import BROKER
 
 # Parts of a member, joined: the calls from one part to another, and what they need of the membership.

@@ -26,6 +26,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.backoff import Backoff
 from broker.cluster.etcd.etcd_interface import (
     BadRequest,
     Compare,
@@ -39,7 +40,6 @@ from broker.cluster.etcd.etcd_interface import (
     Put,
     TxnResult,
 )
-from broker.core.limits import Backoff
 
 MAX_BATCH = 100
 """Limit of the operations of a transaction: a write costs forty times less in one of 100 than alone, and etcd permits

@@ -45,6 +45,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from broker.backoff import Backoff
 from broker.cluster import layout
 from broker.cluster.etcd.etcd_interface import (
     Compacted,
@@ -63,7 +64,6 @@ from broker.cluster.layout import BeatValue, Keys
 from broker.cluster.membership import Database
 from broker.cluster.mirror import Shared
 from broker.cluster.publisher import Publisher, Unit
-from broker.core.limits import Backoff
 
 PAGES = (200, 40, 8)
 """Keys in a page: 200 hold the reactor for some 5 ms. A page that fails, since its values are large, is read with the

@@ -29,8 +29,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.backoff import Backoff
 from broker.blocking import blocking
-from broker.core.limits import Backoff
 
 RESERVE = "reserve"
 """Name of the file in the state directory."""

@@ -34,9 +34,9 @@ from twisted.python.failure import Failure
 from twisted.python.lockfile import FilesystemLock
 
 from broker import pem
+from broker.backoff import Backoff
 from broker.blocking import unavoidable
 from broker.config.endpoint import Endpoint, shown_path
-from broker.core.limits import Backoff
 from broker.core.model import Listening
 from broker.core.place_table import PlaceTable
 from broker.net.admission import ConnectionFactory

@@ -22,11 +22,11 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.backoff import Pauses
 from broker.client.errors import Closed, MtlError, Rejected, Unsettled
 from broker.client.mtl import Client, Reader, Writer
 from broker.client.reader import Delivery
 from broker.client.settings import Event, OnEvent
-from broker.client.transport import Backoff
 
 # Report of a load: the body of the Content by which a provider or a worker reports its load.
 
@@ -274,7 +274,7 @@ def _load(delivery: Delivery) -> Load:
 class Offer:
     """An offer of a service, until it is withdrawn."""
 
-    def __init__(self, clock: Any, pauses: Backoff, descriptor: dict[str, str], load: float | None) -> None:
+    def __init__(self, clock: Any, pauses: Pauses, descriptor: dict[str, str], load: float | None) -> None:
         self.writer: Writer
         self.first: Deferred[None] = Deferred()
         """Fires when the offer is registered for the first time."""
@@ -373,7 +373,7 @@ async def offer(
     descriptor = {"service": name, "hostport": hostport, "protocol": protocol}
     descriptor |= {name: text for name, text in (("label", label), ("zone", zone)) if text}
     settings = client.settings
-    offer = Offer(client.reactor, Backoff(settings.least_resend_pause, settings.most_resend_pause), descriptor, load)
+    offer = Offer(client.reactor, Pauses(settings.least_resend_pause, settings.most_resend_pause), descriptor, load)
 
     def both(event: Event, why: str) -> None:
         offer.flow_changed(event, why)

@@ -23,13 +23,13 @@ import attrs
 from twisted.internet.interfaces import IDelayedCall
 
 from broker.access.identity import is_local
+from broker.backoff import Backoff
 from broker.cluster.links.link_wire import Attempt, LinkPeer
 from broker.config.endpoint import ZEndpoint
 from broker.config.files import is_curve_key
 from broker.core.cluster.cluster_interfaces import Member
 from broker.core.errors import Malformed, Reason
 from broker.core.interfaces import ILease
-from broker.core.limits import Backoff
 from broker.net.connection_limits import RouterLimits
 from broker.wires.tables import Counter, connection_counters
 

@@ -33,10 +33,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from broker.backoff import Backoff
 from broker.core.cluster.cluster_interfaces import IQueueOwners, QueueClaim
 from broker.core.database import StateError
 from broker.core.errors import Elsewhere, Reason, Refusal
-from broker.core.limits import Backoff
 from broker.core.queues.queue_interfaces import ISharedQueueStore, MessagePage, RestoredMessage
 from broker.core.queues.queue_messages import living_name
 from broker.core.queues.queue_recorder import QueueRecorder

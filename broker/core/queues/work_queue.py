@@ -34,9 +34,9 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from broker.backoff import Backoff
 from broker.core.errors import Reason, Refusal
 from broker.core.interfaces import ILease
-from broker.core.limits import Backoff
 from broker.core.queues.consumer_ring import Consumer, ConsumerRing
 from broker.core.queues.queue_interfaces import Author, MessageKeeper, MessageReceiver, QueueTable, RestoredMessage
 from broker.core.queues.queue_messages import (

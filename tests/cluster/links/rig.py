@@ -12,6 +12,7 @@ from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
 from broker import curve_keys
+from broker.backoff import Backoff
 from broker.cluster.links.link_messages import (
     HELLO,
     LIMITS,
@@ -25,7 +26,6 @@ from broker.cluster.links.links import LinkContext, Links
 from broker.config import endpoint as zmq_endpoint
 from broker.core.cluster.cluster_interfaces import IMembers, Member, MemberHealth
 from broker.core.interfaces import IWait
-from broker.core.limits import Backoff
 from broker.core.liveness import Leases
 from broker.core.model import NotReady
 from broker.core.place_table import Pool

@@ -78,7 +78,11 @@ def test_queries_that_differ_in_a_byte_have_responses_of_their_own(farm: DnsFarm
 
 
 @pytest.mark.parametrize(
-    "options", [[dns.edns.GenericOption(10, b"12345678")], [dns.edns.GenericOption(12, b"\0" * 9)]]
+    "options",
+    [
+        [dns.edns.GenericOption(dns.edns.OptionType.COOKIE, b"12345678")],
+        [dns.edns.GenericOption(dns.edns.OptionType.PADDING, b"\0" * 9)],
+    ],
 )
 def test_queries_with_options_are_not_kept(farm: DnsFarm, options: list[Any]) -> None:
     assert not is_kept(farm, query(use_edns=0, options=options))
