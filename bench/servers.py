@@ -300,8 +300,8 @@ HTTP_LISTENS = re.compile(r" http on 127\.0\.0\.1:(\d+) \(")
 DURABLE = "durable"
 """A queue that is kept on the disk. All others are not."""
 
-SEALING = "ELKOBROKER_SEALING"
-"""The variable that says which code encrypts: ``python``, or ``compiled`` for the helper in C."""
+HELPERS = "ELKOBROKER_HELPERS"
+"""The variable that says which code handles ZMTP: ``python``, or ``compiled`` for the helpers in C."""
 
 
 _ALLOWED = """\
@@ -316,10 +316,10 @@ operations = ["*"]
 
 @contextmanager
 def mc0(
-    keys: Keys | None = None, *, sealing: str | None = None, allowed: Keys | None = None, more: str = ""
+    keys: Keys | None = None, *, helpers: str | None = None, allowed: Keys | None = None, more: str = ""
 ) -> Iterator[Mc0Server]:
     """A broker with mc0; with ``keys`` it wants CURVE, and lets any client key in, or only ``allowed``, from the file
-    `Mc0Server.allowed`. ``sealing`` is the value of `SEALING`, ``more`` are further sections of the configuration."""
+    `Mc0Server.allowed`. ``helpers`` is the value of `HELPERS`, ``more`` are further sections of the configuration."""
     with TemporaryDirectory(prefix="elkobroker-bench-") as name:
         directory = Path(name)
         config = '[mc0]\nendpoint = "tcp://127.0.0.1:0"\n'
@@ -330,7 +330,7 @@ def mc0(
                 file.touch(0o600)
                 file.write_text(_ALLOWED.format(key=allowed.public.decode()))
                 config += f'[access]\nfile = "{file}"\n'
-        variables = {} if sealing is None else {SEALING: sealing}
+        variables = {} if helpers is None else {HELPERS: helpers}
         with broker_with(Mc0Server, "mc0", config + more, MC0_LISTENS, directory, variables=variables) as (
             server,
             said,

@@ -14,7 +14,7 @@
 #   with apt-get, given the permission to, without starting the services. It notes in .venv/missing-packages what cannot be
 #   had: the tests that need one of these are skipped then, and any other skip of theirs makes the run fail.
 # - pip keeps what it downloads (Spark is 456 MB) in its cache, so a new .venv does not download it again.
-# - Where there is a C compiler, pip builds the compiled helper of CURVE beside its source; the broker runs without it.
+# - Where there is a C compiler, pip builds the compiled helpers of ZMTP beside their sources; the broker runs without it.
 # - It is idempotent: a second call does nothing, and needs no network, until pyproject.toml, setup.cfg, this
 #   script or the helper's source changes.
 set -eu
@@ -198,7 +198,7 @@ case ${1:-} in
     *) echo "usage: $0 run|plan|test" >&2; exit 2 ;;
 esac
 
-state="$(pwd -P) $(cat pyproject.toml setup.cfg etc/setup.sh broker/net/zmtp/sealing.c | cksum)"
+state="$(pwd -P) $(cat pyproject.toml setup.cfg etc/setup.sh broker/net/zmtp/*.c | cksum)"
 for stamp in $stamps; do
     if [ "$(cat "$stamp" 2>/dev/null)" = "$state" ] && .venv/bin/python -c 'import twisted' 2>/dev/null; then
         exit 0

@@ -94,7 +94,7 @@ def wheel_of_the_checkout(folder: Path, compiler: str) -> list[str]:
     source.mkdir()
     for file in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
-    leave_out = shutil.ignore_patterns("__pycache__", "dropin.cache*", "_sealing.*")
+    leave_out = shutil.ignore_patterns("__pycache__", "dropin.cache*", "_sealing.*", "_framing.*")
     for name in ("broker", "spark", "twisted", "tests", "etc", "examples", "docs", "bench"):
         # The wheel must leave most of them out, and can only if they are there.
         if (ROOT / name).is_dir():
@@ -116,19 +116,24 @@ def test_a_wheel_has_the_broker_the_jobs_and_the_plugin_and_nothing_else(tmp_pat
     )
     for folder in ("broker/operate/page/static", "spark/capacity/report/templates"):
         assert {str(path.relative_to(ROOT)) for path in (ROOT / folder).iterdir()} < set(names)
-    helper = {f"broker/net/zmtp/_sealing{sysconfig.get_config_var('EXT_SUFFIX')}"}
-    found = {name for name in names if "_sealing." in name}
-    # Without a compiler the broker is installed, and seals in Python.
-    assert found == (helper if compiler == "cc" and shutil.which("cc") else set())
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    helpers = {f"broker/net/zmtp/_{name}{suffix}" for name in ("sealing", "framing")}
+    found = {name for name in names if "_sealing." in name or "_framing." in name}
+    # Without a compiler the broker is installed, and does without them.
+    assert found == (helpers if compiler == "cc" and shutil.which("cc") else set())
 
 
 # set-up
 
 
-@pytest.mark.parametrize("source", ["pyproject.toml", "setup.cfg", "broker/net/zmtp/sealing.c"])
+BUILT = ("etc/setup.sh", "pyproject.toml", "setup.cfg", "broker/net/zmtp/sealing.c", "broker/net/zmtp/framing.c")
+"""Files whose change makes another installation necessary."""
+
+
+@pytest.mark.parametrize("source", BUILT[1:])
 def test_a_change_of_what_is_built_sets_up_the_checkout_once_more(tmp_path: Path, source: str) -> None:
     """pip is not run: a script in its place writes down that it was called."""
-    for name in ("etc/setup.sh", "pyproject.toml", "setup.cfg", "broker/net/zmtp/sealing.c"):
+    for name in BUILT:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     commands = tmp_path / ".venv" / "bin"

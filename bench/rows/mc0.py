@@ -164,7 +164,7 @@ def _row(
 ) -> Row:
     keys = None if sealing is None else KEYS
     peer = partial(servers.reference, Mc0Server, "mc0", keys=keys)
-    return Row(title, measure, partial(servers.mc0, keys, sealing=sealing), peer, goal, original=original)
+    return Row(title, measure, partial(servers.mc0, keys, helpers=sealing), peer, goal, original=original)
 
 
 def _goal(sealing: str | None, subscribers: int, size: int) -> float:

@@ -5,5 +5,6 @@ while bytes arrive, so that an endless frame or message is refused before it is 
 which a connection decodes nothing more.
 
 Read on in `machine` (one connection, from greeting to traffic, and the handshake NULL), `curve` (its handshake),
-`frames` and `curve_frames` (traffic), and `version_1`. The ROUTER over Twisted transports is `broker.net.router`.
+`frames` and `curve_frames` (traffic), `helpers` (what of it is compiled), and `version_1`. The ROUTER over Twisted
+transports is `broker.net.router`.
 """

@@ -8,13 +8,14 @@ messages, and heartbeats between the frames of one. All other flags are reserved
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Protocol
 
 import attrs
 
 from broker.net.pieces import Pieces
+from broker.net.zmtp import helpers
 
 # The exception of the codec, and its kinds.
 
@@ -145,7 +146,7 @@ class Encoder(Protocol):
         """Return the octets of one command."""
 
 
-def message(frames: Sequence[bytes]) -> bytes:
+def python_message(frames: Sequence[bytes]) -> bytes:
     """Return the octets of one message of at least one frame."""
     parts: list[bytes] = []
     add = parts.append
@@ -158,6 +159,10 @@ def message(frames: Sequence[bytes]) -> bytes:
     add(_LAST[size] if size < SHORT else _long(LONG, size))
     add(frame)
     return b"".join(parts)
+
+
+message = helpers.FRAMING.join or python_message
+"""The same: a fifth of the time with the compiled helper."""
 
 
 def begin(frame_size: int, more: bool) -> bytes:
@@ -228,10 +233,14 @@ class PlainDecoder:
     The octets of a message are counted by position: ``begin`` in `feed` is the position at which the message would
     begin in this read if all of it were there, each frame had a header of `HEADER` octets, and no commands came
     between. So the loop has no accounting for a frame, and one comparison for a message.
+
+    Where a message begins, the compiled helper splits off all whole ones first: the loop has the message at which a
+    read begins or ends, and all that the helper leaves to it.
     """
 
     def __init__(self, limits: FrameLimits) -> None:
         self._limits = limits
+        self._split = helpers.FRAMING.split
         self.pending = 0
         """See `Decoder`."""
         self._easy = min(HEADER * limits.frames, HEADER * limits.message // (HEADER + FRAME_COST))
@@ -267,8 +276,11 @@ class PlainDecoder:
         elif self._rest:
             data = self._rest + data
             self._rest = b""
-        frames, begin, end, easy = self._frames, position - self._octets, len(data), self._easy
+        frames, end, easy = self._frames, len(data), self._easy
         longest = self._limits.frame
+        if not frames and self._split is not None:
+            position = yield from self._whole(data, position)
+        begin = position - self._octets
         while True:
             for _ in STEP:
                 start = position + HEADER
@@ -316,8 +328,20 @@ class PlainDecoder:
                 self._frames = frames = []
                 self._octets, begin = 0, position
                 yield complete
+                if self._split is not None:
+                    begin = position = yield from self._whole(data, position)
             self._check(frames, position - begin)
             yield None
+
+    def _whole(self, data: bytes, position: int) -> Generator[Decoded, None, int]:
+        """Decode whole messages from ``position`` on by the helper. Returns the position after them."""
+        assert self._split is not None
+        easy, longest = self._easy, self._limits.frame
+        while True:
+            messages, position = self._split(data, position, easy, longest)
+            if not messages:
+                return position
+            yield from messages
 
     def _header(self, data: bytes, position: int, frames: list[bytes], octets: int) -> tuple[int, int]:
         """Return the size of a long frame or command, and the position of its body; zeros while the size is

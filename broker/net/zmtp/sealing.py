@@ -1,8 +1,8 @@
 """Selection of the CURVE sealing: the Python implementation, or the compiled helper.
 
-The helper, sealing.c, is built at installation if there is a C compiler. It opens all frames of a read in one call, and
-seals a message for a list of connections in one. ctypes loads it, and PyNaCl's cffi calls it, which takes a quarter
-less time for a call than ctypes; both release the GIL.
+The helper, sealing.c (`broker.net.zmtp.helpers`), opens all frames of a read in one call, and seals a message for a
+list of connections in one. ctypes loads it, and PyNaCl's cffi calls it, which takes a quarter less time for a call than
+ctypes; both release the GIL.
 
 NaCl boxes by libsodium, through PyNaCl.
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from nacl.bindings import crypto_box_beforenm, crypto_box_keypair
 from broker.net.zmtp import frames as plain
 from broker.net.zmtp.curve_frames import MAC, OVERHEAD, Boxes, CurveDecoder, PythonSealing, Sealing, check_numbers
 from broker.net.zmtp.frames import FRAME_COST, MORE, Decoded, Encoder, FrameLimits
+from broker.net.zmtp.helpers import NOT_BUILT, VARIABLE, helper_path
 
 SCRATCH = 65_536
 """Bytes of content that fit the preallocated buffer. A longer box has a buffer of its own."""
@@ -88,9 +88,6 @@ def shared(public: bytes, secret: bytes) -> bytes:
 SODIUM = Boxes(os.urandom, crypto_box_keypair, shared, seal, open, open_within)
 
 
-VARIABLE = "ELKOBROKER_SEALING"
-"""Environment variable: ``python`` or ``compiled``. Unset, it selects the compiled helper if available."""
-
 INTERFACE = 2
 """The interface version that sealing.c must report. A helper of another source version is refused."""
 
@@ -125,12 +122,6 @@ class SealingError(Exception):
     """The compiled helper was requested, and is unusable."""
 
 
-def helper_path() -> Path | None:
-    """Return the path of the helper that was built for this Python, or None."""
-    here = Path(__file__).parent
-    return next((path for suffix in EXTENSION_SUFFIXES if (path := here / f"_sealing{suffix}").exists()), None)
-
-
 def choose(environ: Mapping[str, str] = os.environ, path: Path | None = None) -> Sealing:
     """Return the sealing that the environment selects, with the helper in ``path`` (default: the installed one).
 
@@ -141,7 +132,7 @@ def choose(environ: Mapping[str, str] = os.environ, path: Path | None = None) ->
         raise SealingError(f"{VARIABLE} is python or compiled, not {asked}")
     if asked != "python":
         try:
-            return CompiledSealing(path or helper_path())
+            return CompiledSealing(path or helper_path("sealing"))
         except SealingError as error:
             if asked:
                 raise
@@ -248,7 +239,7 @@ class CompiledSealing:
 
     def __init__(self, path: Path | None) -> None:
         if path is None:
-            raise SealingError("the compiled helper was not built: there was no C compiler at installation")
+            raise SealingError(NOT_BUILT)
         try:
             self._library = ctypes.CDLL(str(path))
             interface = self._library.elkobroker_sealing_interface

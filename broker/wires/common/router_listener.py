@@ -37,6 +37,7 @@ from broker.net.scheduler import Scheduler
 from broker.net.zmtp.curve import Cookies, CurveServer, Security
 from broker.net.zmtp.curve_frames import Sealing
 from broker.net.zmtp.frames import FrameLimits
+from broker.net.zmtp.helpers import FRAMING
 from broker.net.zmtp.machine import Mechanism, Null
 from broker.net.zmtp.sealing import SODIUM, SealingError, choose
 
@@ -90,7 +91,10 @@ def make_kind(
     """Return a ROUTER of the class ``kind``; see `make_router`."""
     mechanism: Callable[[], Mechanism] = partial(Null, as_server=True)
     sealing = None
-    if secret_key is not None:
+    if secret_key is None:
+        why = f": {FRAMING.reason}" if FRAMING.reason else ""
+        log.info("{wire}: ZMTP messages by {name}{why}", wire=wire, name=FRAMING.name, why=why)
+    else:
         security = make_security(secret_key)
         sealing = security.sealing
         why = f": {sealing.reason}" if sealing.reason else ""

@@ -18,6 +18,7 @@ from broker.net.zmtp import sealing as sealings
 from broker.net.zmtp.curve import Cookies, CurveClient, CurveServer, Security
 from broker.net.zmtp.curve_frames import Boxes, PythonSealing, Sealing
 from broker.net.zmtp.frames import Command, Encoder, FrameLimits
+from broker.net.zmtp.helpers import VARIABLE
 from broker.net.zmtp.machine import Claim, Machine, Output
 from broker.net.zmtp.sealing import SODIUM
 
@@ -33,16 +34,16 @@ forms = pytest.mark.parametrize("form", ["python", "compiled"])
 
 
 @functools.cache
-def helper() -> Path | None:
-    """The compiled helper; None where there is no C compiler."""
+def helper(name: str = "sealing") -> Path | None:
+    """A compiled helper; None where there is no C compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return None
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
-    built = Path(folder) / "_sealing.so"
+    built = Path(folder) / f"_{name}.so"
     flags = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
-    subprocess.run([compiler, *flags, "-o", built, SOURCE], check=True)
+    subprocess.run([compiler, *flags, "-o", built, SOURCE.with_name(f"{name}.c")], check=True)
     return built
 
 
@@ -53,7 +54,7 @@ def sealing_of(form: str) -> Sealing:
         return PythonSealing(SODIUM)
     if helper() is None:
         pytest.skip("there is no C compiler")
-    return sealings.choose({sealings.VARIABLE: "compiled"}, helper())
+    return sealings.choose({VARIABLE: "compiled"}, helper())
 
 
 def fixed_boxes() -> Boxes:

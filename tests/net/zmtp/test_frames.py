@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Iterable, Iterator
 from itertools import cycle, islice
+from pathlib import Path
+from sys import getrefcount
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.net.zmtp import helpers
 from broker.net.zmtp.frames import (
     COMMAND,
     ENVELOPE,
@@ -28,11 +32,27 @@ from broker.net.zmtp.frames import (
     ZmtpError,
     command,
     message,
+    python_message,
     split_command,
 )
 from tests.net.zmtp.conversation import bytewise, messages, reads, whole
+from tests.net.zmtp.curve_sides import helper
 
 MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module", params=["python", "compiled"], autouse=True)
+def form(request: pytest.FixtureRequest) -> Iterator[str]:
+    """All tests decode in Python alone, and with the compiled helper."""
+    path = helper("framing")
+    if request.param == "compiled" and path is None:
+        pytest.skip("there is no C compiler")
+    installed = helpers.FRAMING
+    helpers.FRAMING = helpers.load_framing({helpers.VARIABLE: request.param}, path)
+    assert helpers.FRAMING.name == request.param
+    yield request.param
+    helpers.FRAMING = installed
+
 
 EDGES = (0, 1, 2, 254, 255, 256, 257, PARTIAL - 1, PARTIAL, PARTIAL + 1, 65_535, 65_536, 70_000)
 """Sizes of frames at which something changes: the form of the size, how the beginning is kept, the size of a read."""
@@ -85,8 +105,11 @@ def long_form(flags: int, size: int) -> bytes:
     ],
 )
 def test_the_octets_of_a_message(frames: list[bytes], octets: bytes) -> None:
-    assert message(frames) == octets
-    assert message(tuple(frames)) == octets
+    for join in (message, python_message, helpers.FRAMING.join or message):
+        assert join(frames) == octets
+        assert join(tuple(frames)) == octets
+        views: list[Any] = [memoryview(frame) for frame in frames]
+        assert join(views) == octets
     assert decode([octets]) == [frames]
 
 
@@ -440,3 +463,66 @@ def test_the_limits_of_a_frame_leave_room_for_its_envelope() -> None:
     frames = [b"identity", b"", *[b"header"] * 1_000, bytes(MIB)]
     assert sum(map(len, frames)) + FRAME_COST * len(frames) <= MIB + ENVELOPE
     assert decode(reads(message(frames)), limits) == [frames]
+
+
+# the helper
+
+
+@given(st.lists(st.binary(max_size=600), min_size=1, max_size=40))
+def test_joined_messages_are_those_of_python(frames: list[bytes]) -> None:
+    join = helpers.FRAMING.join or python_message
+    assert join(frames) == join(tuple(frames)) == python_message(frames)
+
+
+@pytest.mark.parametrize("frames", [[], (), None, 1, [1.5], [b"a", "b"], {b"a": b"b"}])
+def test_what_is_no_message_is_refused_by_the_helper(form: str, frames: Any) -> None:
+    if form == "compiled":
+        assert helpers.FRAMING.join is not None
+        for _ in range(3):
+            with pytest.raises((TypeError, KeyError)):
+                helpers.FRAMING.join(frames)
+
+
+def test_the_helper_keeps_no_references(form: str) -> None:
+    """Memory of many calls, those that fail included."""
+    split, join = helpers.FRAMING.split, helpers.FRAMING.join
+    if split is None or join is None:
+        return
+    frames = [bytes(size) for size in (3, 300, 30)] * 10
+    octets = join(frames) * 3 + b"\xff\xff"
+    long_frame: Any = memoryview(bytes(1_000))
+
+    def use() -> None:
+        assert split(octets, 0, 1 << 20, 1 << 20) == ([frames] * 3, len(octets) - 2)
+        assert split(octets, 0, 10, 1 << 20) == ([], 0)
+        join([long_frame, *frames])
+        with pytest.raises(TypeError):
+            join([*frames[:20], 1.5])  # type: ignore[list-item]
+        with pytest.raises(TypeError):
+            split(b"", 0, 0)  # type: ignore[call-arg]
+
+    use()
+    tracemalloc.start()
+    try:
+        use()
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(300):
+            use()
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < 10_000
+    finally:
+        tracemalloc.stop()
+    references = [getrefcount(frame) for frame in frames]
+    for _ in range(100):
+        use()
+    assert [getrefcount(frame) for frame in frames] == references
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no library"])
+def test_a_helper_that_cannot_be_loaded_is_left_out_with_the_reason(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "_framing.so"
+    if content is not None:
+        path.write_bytes(content)
+    found = helpers.load_framing({}, path)
+    assert (found.name, found.split, found.join) == ("python", None, None)
+    assert "_framing.so cannot be loaded" in found.reason

@@ -13,7 +13,8 @@ import pytest
 
 from broker.net.zmtp.curve_frames import OVERHEAD
 from broker.net.zmtp.frames import SHORT, Command, Decoder, FrameLimits, ZmtpError
-from broker.net.zmtp.sealing import OUTPUT, VARIABLE, SealingError, choose, helper_path
+from broker.net.zmtp.helpers import VARIABLE, helper_path
+from broker.net.zmtp.sealing import OUTPUT, SealingError, choose
 from tests.net.zmtp.curve_sides import FROM_SERVER, SOURCE, forms, helper, sealing_of
 
 
@@ -184,7 +185,7 @@ def test_python_is_used_where_the_helper_cannot_be_loaded(tmp_path: Path, conten
 
 
 def test_another_word_in_the_environment_is_an_error():
-    with pytest.raises(SealingError, match="ELKOBROKER_SEALING is python or compiled, not C"):
+    with pytest.raises(SealingError, match="ELKOBROKER_HELPERS is python or compiled, not C"):
         choose({VARIABLE: "C"})
 
 
@@ -205,5 +206,6 @@ def test_a_helper_of_another_version_of_its_source_is_refused(tmp_path: Path):
 
 
 def test_the_installed_helper_is_found_beside_its_source_alone():
-    path = helper_path()
-    assert path is None or path.parent == SOURCE.parent
+    for name in ("sealing", "framing"):
+        path = helper_path(name)
+        assert path is None or path.parent == SOURCE.parent
