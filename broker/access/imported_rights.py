@@ -55,7 +55,7 @@ class Gathered:
 
     base: Path
     credentials: dict[str, dict[str, list[str]]] = attrs.field(factory=dict)
-    """Of each user: lines of passwords, keys and codes."""
+    """Lines of passwords, keys and codes, by user."""
     owners: dict[tuple[str, str], str] = attrs.field(factory=dict)
     """The user of each key and each code."""
     rights: list[ImportedRight] = attrs.field(factory=list)

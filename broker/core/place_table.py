@@ -137,7 +137,7 @@ class PlaceTable:
 
     @property
     def descriptors(self) -> int:
-        """The descriptors that count for the pool: those of places, and of closing connections beyond its own ones."""
+        """The descriptors that count for the pool: those of places, and of closing connections beyond its own."""
         return len(self) + max(0, len(self._closing) - self._most_closing)
 
     @property

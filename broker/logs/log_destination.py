@@ -158,7 +158,7 @@ def observer(control: LogControl, destination: Destination) -> ILogObserver:
 
 
 class LoggedService(MultiService):
-    """The root of a twistd application: it holds ``service``, and has the application log in our format.
+    """The root of a twistd application: it holds ``service``, and the log has the format of the broker.
 
     ``twistd`` is twistd's own options (``Options.parent`` of a plugin's options; None if there are none).
     """
@@ -186,7 +186,7 @@ class LoggedService(MultiService):
 
 
 def install(application: Componentized, twistd: Mapping[str, Any], control: LogControl) -> None:
-    """Make twistd log in our format, to the destination of its options.
+    """Make twistd log in the format of the broker, to the destination of its options.
 
     With ``--logger`` or ``--syslog`` nothing is installed, and twistd logs as it would. Call it before twistd starts
     logging, that is from `IService.setServiceParent`. Raises SystemExit, with a text, if the log file cannot be opened.

@@ -179,7 +179,7 @@ class LogControl:
         self.file_bytes, self.files = 0, 0
         """See `limit`. Until then the log file is not rotated."""
         self.writer: LogWriter | None = None
-        """The writer, once twistd logs in our format."""
+        """The writer, once twistd logs in the format of the broker."""
         self._ids: Mapping[str, Callable[[], str]] = {}
         self._thread = 0
         self._wires = frozenset(wires)

@@ -241,7 +241,7 @@ def _matches(row: Sequence[Any]) -> bool:
 
 def _restored(row: Sequence[Any], queues: dict[int, tuple[str, str]], now: float, damaged: bool) -> RestoredMessage:
     """Decode a row. Raises LookupError for one of an unknown queue, and TypeError or ValueError for one that cannot be
-    read at all. Of a damaged one only queue, head and body are used."""
+    read at all. Only queue, head and body of a damaged one are used."""
     order, number, count, expires, death, head, body = row[:7]
     space, name = queues[number]
     if not (isinstance(head, bytes) and isinstance(body, bytes)):

@@ -129,7 +129,7 @@ class FanOut:
         self._memory = memory
         self._sealing = sealing
         self._around: tuple[bytes, bytes, int, bytes, bytes, int] = (b"", b"", -1, b"", b"", 0)
-        """Of the last numbered message: the arguments ``before`` and ``after``, the length of its body, the octets up
+        """The last numbered message: the arguments ``before`` and ``after``, the length of its body, the octets up
         to the number, those from there to the body, and the number of all octets."""
 
     def send_all(self, receivers: Collection[R], frames: Sequence[Part], now: float) -> list[tuple[R, Sent]]:

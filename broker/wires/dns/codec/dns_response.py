@@ -237,7 +237,7 @@ def _flags(opcode: int, recurse: bool, code: int) -> int:
 
 
 def _opt(edns: Edns, code: int) -> bytes:
-    """The OPT record: our own payload size, the upper bits of the code, version 0, and the DO bit as it came."""
+    """The OPT record: the size of payloads, the upper bits of the code, version 0, and the DO bit as it came."""
     return _Opt.pack(0, OPT, MAX_PAYLOAD, (code >> 4) << 24 | (0x8000 if edns.do else 0), 0)
 
 

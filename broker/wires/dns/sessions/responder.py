@@ -8,7 +8,7 @@ Rules of UDP:
 - A response that exceeds the size that the client accepts is truncated, with TC.
 - A datagram's source can be forged, and a response may be twenty times as long as its query: the broker must not become
   an amplifier. So responses are limited for each address and for each network, since a sender that forges one address
-  can forge its neighbours. Of the queries over the limit most are dropped, and each `SLIP`-th is answered by a short
+  can forge its neighbours. Most queries over the limit are dropped, and each `SLIP`-th is answered by a short
   response with TC: a real client asks again by TCP, where a source cannot be forged.
 
 Rules of connections:
@@ -130,7 +130,7 @@ class Responder:
 
 
 SLIP = 2
-"""Of so many queries over the limit one is answered by TC. A client that asks three times, as resolvers do, then gets
+"""Queries over the limit for each that is answered by TC. A client that asks three times, as resolvers do, then gets
 at least one; and what a victim is sent is at most half of what the attacker sends."""
 
 NETWORK_SHARE = 4

@@ -10,7 +10,7 @@ Beyond strict JSON:
 - Numbers may be hexadecimal (``0xFF``), begin with ``+``, and lack the digits on one side of the point. Integers that
   begin with 0 are octal, though 8 and 9 may occur in them. A sign alone is 0.
 - ``/* comments */``, and ``// comments``, which extend to the end of the block, since its lines were joined.
-- A comma may follow the last member or element. Of a repeated key, the last occurrence counts.
+- A comma may follow the last member or element. The last occurrence of a repeated key counts.
 - An incomplete word, number, string or comment between objects at the end of the block is ignored.
 
 Unlike the original: nesting, the length of integers and the number of tokens are limited, integers do not wrap at 64

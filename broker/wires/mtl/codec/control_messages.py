@@ -3,7 +3,7 @@
 Rules:
 - Commands are case-insensitive. A body that is not JSON is ill-formed and dropped (`IllFormed`), whatever the command.
 - Everything else is answered: `InvalidRequest` has the reply to an invalid request.
-- Unknown members are ignored. Of a repeated member, the last value counts. null has the wrong type, except for
+- Unknown members are ignored. The last value of a repeated member counts. null has the wrong type, except for
   ``response`` and ``window``, where it equals a missing member.
 - Names of mechanisms and profiles are case-insensitive. Decoded values have mechanisms in capitals, profiles in small
   letters.
@@ -151,7 +151,7 @@ Confirm = Literal["none", "full"]
 
 
 class OpenRequest(msgspec.Struct, frozen=True):
-    """ "Connection.Open": the protocol is ours; ``virtual_host`` is any text."""
+    """ "Connection.Open": the protocol is MTL; ``virtual_host`` is any text."""
 
     virtual_host: str
 
