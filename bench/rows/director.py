@@ -19,7 +19,7 @@ from twisted.internet.task import Clock
 from bench.harness import Figure, Scenario, at_most
 from broker.app.daemon import COLLECT_AFTER
 from broker.core.director.director import Director
-from broker.core.director.director_interfaces import UNLIMITED, DoReserve, Granted, IContextServer
+from broker.core.director.director_interfaces import UNLIMITED, DoReserve, Granted, IContextServer, Request
 
 SIZES = (10, 100, 1_000)
 """The numbers of servers."""
@@ -89,7 +89,7 @@ class Farm:
         place = self._turn * BATCH
         for number in range(place, place + BATCH):
             name = f"context-new{number}" if new else names[number % CONTEXTS]
-            granted = self.director.reserve(number % REQUESTERS, "tcp", name, f"user-{number}", False, BATCH)
+            granted = self.director.reserve(Request(number % REQUESTERS, "tcp", name, f"user-{number}", False, BATCH))
             assert isinstance(granted, Granted)
         self.clock.advance(31)
         return BATCH

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
 
+from twisted.internet.abstract import isIPAddress, isIPv6Address
 from twisted.internet.defer import TimeoutError as Timeout
 from twisted.internet.defer import inlineCallbacks
 from twisted.internet.task import LoopingCall
@@ -140,7 +141,7 @@ class Membership:
             name=self.name,
             farm=config.farm,
             ttl=config.ttl,
-            link=self._link_endpoint(self.listens),
+            link=self._endpoint(self.listens),
             key=self._links.public_key,
             version=version(),
             grace=grace,
@@ -179,6 +180,17 @@ class Membership:
     def join_topics(self, space: str, topics: ITopics) -> None:
         """Connect the topics of a virtual host with those of the other brokers."""
         self._topics.join(space.encode(), topics)
+
+    def of_wires(self) -> Mapping[str, Any]:
+        """Return what wires need besides the members, the owners and the links."""
+        return {"join_topics": self.join_topics, "reached": self._reached}
+
+    def _reached(self, address: str) -> str | None:
+        """Return the address under which other machines reach a listener; a name was configured for that."""
+        place = hostport(address)
+        if place is None or (not isIPAddress(place[0]) and not isIPv6Address(place[0])):
+            return address
+        return self._endpoint(address) or None
 
     def next_id(self) -> int:
         """Return the id of the next provider; see `Cluster.next_id`."""
@@ -245,7 +257,7 @@ class Membership:
         """Release the listener of links without the reactor: the start failed."""
         self._links.unbind()
 
-    def _link_endpoint(self, where: str) -> str:
+    def _endpoint(self, where: str) -> str:
         """Return the endpoint of links for other brokers, empty if they cannot reach it."""
         place = hostport(where)
         host = None if place is None else reachable(place[0], self._config.advertise, self._host)

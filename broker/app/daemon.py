@@ -490,7 +490,7 @@ class Daemon(TwistedService):
             members=core.members,
             owners=core.owners,
             links=core.links,
-            **({} if self.membership is None else {"join_topics": self.membership.join_topics}),
+            **({} if self.membership is None else self.membership.of_wires()),
         )
 
     def _listeners_changed(self) -> None:

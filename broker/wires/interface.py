@@ -76,6 +76,7 @@ class WireContext:
     - ``damages``: findings of damaged state, to which a wire adds those about its own.
     - ``members``, ``owners``, ``links``: the other brokers of the cluster, the ownership of durable queues, and the
       links between brokers; without a cluster, those of `broker.core.cluster.cluster_interfaces`.
+    - ``reached``: returns the address under which other machines reach a listener's ``host:port``; None if they cannot.
     - ``join_topics``: connects the topics of a namespace of its own, a virtual host, with those of the other brokers.
     """
 
@@ -106,6 +107,7 @@ class WireContext:
     owners: IQueueOwners = SINGLE
     links: ILinks = SINGLE
     silence: Silence = attrs.field(factory=EndAtOnce)
+    reached: Callable[[str], str | None] = lambda address: address
     join_topics: Callable[[str, ITopics], None] = lambda name, topics: None
 
 

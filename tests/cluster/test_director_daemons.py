@@ -1,46 +1,37 @@
-"""Directors of two real daemons with a real etcd: users, contexts and reservations are those of the whole farm."""
+"""Directors of three real daemons with a real etcd, and Context Servers as in the recordings: one decides for all, and
+its end loses no user."""
 
 from __future__ import annotations
 
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.real_etcd import Etcd
-from tests.integration.daemon import Daemon, Peer
+from tests.cluster.brokers import Broker, Brokers
+from tests.cluster.context_servers import ContextServer
+from tests.integration.daemon import Peer
 from tests.patience import PATIENCE
 
-OPTIONS = ("--director-port", "0", "--mc0-port", "off", "--mtl-port", "off", "--dbp-port", "off")
+QUICK = "[broker]\ngrace = 2\n"
+"""Directors claim after the grace period: a test can wait for it."""
+
+RACES = 30
 
 
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
-    with Etcd(tmp_path_factory.mktemp("etcd")) as running:
-        yield running
+def director(broker: Broker) -> tuple[str, int]:
+    return "127.0.0.1", int(broker.wait_for(r"director listener 'main' on \S+:(\d+) ").group(1))
 
 
-def broker(directory: Path, etcd: Etcd, name: str) -> Daemon:
-    home = directory / name
-    home.mkdir(exist_ok=True)
-    return Daemon(home, *OPTIONS, "--cluster", etcd.url, "--name", name)
-
-
-def connect(daemon: Daemon, role: str, label: str = "tester") -> Peer:
-    port = int(daemon.wait_for(r"director listener 'main' on \S+:(\d+) ").group(1))
-    peer = Peer(socket.create_connection(("127.0.0.1", port), PATIENCE))
-    peer.send(to=role, op="auth", label=label)
-    return peer
-
-
-def server(daemon: Daemon, label: str) -> Peer:
-    peer = connect(daemon, "provider", label)
-    peer.send(to="provider", op="address", protocol="tcp", hostport=f"{label}:1")
-    peer.send(to="provider", op="willserve", context="context")
+def connect(broker: Broker, role: str) -> Peer:
+    peer = Peer(socket.create_connection(director(broker), PATIENCE))
+    peer.send(to=role, op="auth", label="tester")
     return peer
 
 
@@ -52,67 +43,125 @@ def until(ask: Callable[[], Any], wanted: Any) -> None:
         time.sleep(0.05)
 
 
-def where(admin: Peer, user: str) -> Any:
-    return admin.ask(to="admin", op="find", user=user).get("contexts")
+def counts(broker: Broker) -> dict[str, int]:
+    rows = broker.get("/v1/views/broker/counters?limit=1000")["rows"]
+    return {row["name"]: row["value"] for row in rows if row["name"].startswith("director.")}
 
 
-def providers(admin: Peer) -> Any:
-    return sorted(admin.ask(to="admin", op="listproviders")["providers"])
+def active(brokers: Brokers) -> list[str]:
+    return [name for name, broker in brokers.running.items() if counts(broker)["director.active"]]
 
 
-def test_two_directors_are_one_farm(tmp_path: Path, etcd: Etcd) -> None:
-    with (
-        broker(tmp_path, etcd, "a") as a,
-        broker(tmp_path, etcd, "b") as b,
-        server(a, "cs1") as one,
-        connect(b, "admin") as admin,
-        connect(b, "director") as user,
-    ):
-        until(lambda: providers(admin), ["cs1"])
-        answer = user.ask(to="director", op="reserve", protocol="tcp", context="context-inn", user="user-joe")
-        assert answer["hostport"] == "cs1:1"
-        told = one.receive()
-        assert (told["op"], told["reservation"]) == ("doreserve", answer["reservation"])
-        one.send(to="provider", op="context", context="context-inn", open=True, yours=True)
-        one.send(to="provider", op="user", context="context-inn", user="user-joe-1", on=True)
-        until(lambda: where(admin, "user-joe"), ["context-inn"])
-        admin.send(to="admin", op="say", context="context-inn", text="hello")
-        assert one.receive()["text"] == "hello"
-        # The same server at the other broker, too: it is one, and receives each message once.
-        with server(b, "cs1") as again:
-            again.send(to="provider", op="context", context="context-inn", open=True, yours=False)
-            again.send(to="provider", op="user", context="context-inn", user="user-joe-1", on=True)
-            with connect(a, "admin") as other:
-                until(lambda: other.ask(to="admin", op="dump", depth=0)["numusers"], 1)
-                assert providers(other) == ["cs1"]
-                other.send(to="admin", op="say", user="user-joe", text="once")
-                assert one.receive()["text"] == "once"
-            # The broker of the first connection dies: the user is found through the second one.
-            a.process.send_signal(signal.SIGKILL)
-            a.process.wait()
-            answer = None
-            until(lambda: where(admin, "user-joe"), ["context-inn"])
-            assert providers(admin) == ["cs1"]
-            answer = user.ask(to="director", op="reserve", protocol="tcp", context="context-inn", user="user-ann")
-            assert answer["hostport"] == "cs1:1"
+class Farm:
+    """Three brokers with directors, and two Context Servers, each connected to one of the brokers."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self.brokers = stack.enter_context(Brokers(directory))
+        for name in "abc":
+            self.start(name)
+        self.servers = {
+            hostport: stack.enter_context(ContextServer(self.brokers[name], label, hostport))
+            for name, label, hostport in (("a", "context1", "127.9.9.1:19811"), ("b", "context2", "127.9.9.2:19811"))
+        }
+        self.warm("abc")
+        until(lambda: len(active(self.brokers)), 1)
+
+    def start(self, name: str) -> Broker:
+        return self.brokers.start(name, "--director-port", "0", "--mtl-port", "off", config=QUICK)
+
+    def warm(self, names: str) -> None:
+        """Wait until both servers are connected to these directors."""
+        for name in names:
+            with connect(self.brokers[name], "admin") as admin:
+                self._connected(admin)
+
+    def _connected(self, admin: Peer) -> None:
+        until(lambda: sorted(admin.ask(to="admin", op="listproviders")["providers"]), ["context1", "context2"])
+
+    def reserve(self, name: str, context: str, user: str) -> dict[str, Any]:
+        with connect(self.brokers[name], "director") as peer:
+            answer = peer.ask(to="director", op="reserve", protocol="tcp", context=context, user=user)
+            assert "reservation" in answer, answer
+            return dict(answer)
+
+    def enter(self, name: str, context: str, user: str) -> str:
+        granted = self.reserve(name, context, user)
+        return self.servers[granted["hostport"]].enter(granted)
+
+    def all_present(self, name: str, users: list[str]) -> None:
+        """Wait until this director lists exactly these users."""
+        with connect(self.brokers[name], "admin") as admin:
+            until(lambda: sorted(admin.ask(to="admin", op="listusers")["users"]), sorted(users))
 
 
-def test_a_director_that_restarts_has_its_reservations(tmp_path: Path, etcd: Etcd) -> None:
-    with (
-        broker(tmp_path, etcd, "c") as b,
-        broker(tmp_path, etcd, "d") as a,
-        server(b, "cs2") as there,
-        connect(a, "director") as user,
-        connect(a, "admin") as admin,
-    ):
-        there.send(to="provider", op="context", context="context-cell", open=True, yours=False, maxcap=1)
-        until(lambda: admin.ask(to="admin", op="find", context="context-cell")["open"], True)
-        answer = user.ask(to="director", op="reserve", protocol="tcp", context="context-cell", user="user-joe")
-        assert "reservation" in answer
-        a.signal(signal.SIGTERM)
-        a.ended()
-        with broker(tmp_path, etcd, "d") as back, connect(back, "admin") as admin:
-            until(lambda: admin.ask(to="admin", op="find", context="context-cell")["open"], True)
-            with connect(back, "director") as user:
-                denied = user.ask(to="director", op="reserve", protocol="tcp", context="context-cell", user="user-ann")
-                assert denied["deny"] == "requested context full"
+@pytest.fixture
+def farm(tmp_path: Path) -> Iterator[Farm]:
+    with ExitStack() as stack:
+        yield Farm(tmp_path, stack)
+
+
+def test_one_director_decides_and_its_end_loses_no_user(farm: Farm) -> None:
+    brokers, servers = farm.brokers, farm.servers
+    # Each server has found all directors, at the one broker that it knows.
+    assert [each.directors for each in servers.values()] == [3, 3]
+    users = [farm.enter("abc"[number % 3], f"context-{number}", f"user-u{number}") for number in range(12)]
+    for name in "abc":
+        farm.all_present(name, users)
+    assert sum(counts(brokers[name])["director.forwarded"] for name in "abc") == 8
+    # Two users that ask at two directors at once for a context that is not open.
+    answers: dict[tuple[int, str], dict[str, Any]] = {}
+
+    def ask(race: int, name: str, together: threading.Barrier) -> None:
+        with connect(brokers[name], "director") as peer:
+            peer.done()
+            together.wait(PATIENCE)
+            answers[race, name] = peer.ask(
+                to="director", op="reserve", protocol="tcp", context=f"context-r{race}", user=f"user-{name}{race}"
+            )
+
+    for race in range(RACES):
+        names = "abc".replace("abc"[race % 3], "")
+        together = threading.Barrier(2)
+        threads = [threading.Thread(target=ask, args=(race, name, together)) for name in names]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        users += [servers[answers[race, name]["hostport"]].enter(answers[race, name]) for name in names]
+    opened = [room for server in servers.values() for room in server.opened]
+    assert len(opened) == len(set(opened)) == 12 + RACES
+    for name in "abc":
+        farm.all_present(name, users)
+    # The active one is killed. The other two answer at once; nobody is disconnected or sent to a second server.
+    [name] = active(brokers)
+    left = "abc".replace(name, "")
+    dying = brokers.running.pop(name)
+    dying.process.send_signal(signal.SIGKILL)
+    dying.process.wait()
+    for number in range(12):
+        users.append(farm.enter(left[number % 2], f"context-{number}", f"user-v{number}"))
+    for each in left:
+        farm.all_present(each, users)
+    opened = [room for server in servers.values() for room in server.opened]
+    assert len(opened) == len(set(opened)) == 12 + RACES
+    until(lambda: len(active(brokers)), 1)
+    # It is back: the servers that still have a broker find it again; until then the others decide.
+    farm.start(name)
+    granted = farm.reserve(name, "context-0", "user-w")
+    users.append(servers[granted["hostport"]].enter(granted))
+    assert not any(server.duplicates for server in servers.values())
+    assert not any("raceback" in line for each in brokers.running.values() for line in each.log)
+
+
+def test_a_broker_that_stops_gives_the_claim_to_another(farm: Farm) -> None:
+    brokers = farm.brokers
+    [name] = active(brokers)
+    left = "abc".replace(name, "")
+    users = [farm.enter(name, "context-inn", "user-joe")]
+    brokers.stop(name)
+    until(lambda: len(active(brokers)), 1)
+    users += [farm.enter(each, "context-inn", f"user-{each}") for each in left]
+    for each in left:
+        farm.all_present(each, users)
+    farm.start(name)
+    assert name not in active(brokers)

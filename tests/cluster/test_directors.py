@@ -1,75 +1,92 @@
-"""Directors of three brokers over real links: a user is sent to a server of another broker, and links are lost."""
+"""Directors of three brokers over real links: one decides for all, and a link that ends stops nobody."""
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
-from broker.core.director.director_interfaces import DirectorSettings, DoReserve, Granted, Say
-from broker.core.director.sharing.records import MESSAGE_WORK
-from broker.core.director.sharing.shared_director import SharedDirector
-from tests.cluster.links.rig import LinksRig, Node
-from tests.core.director.rig import check
-from tests.core.director.sharing.network import Side, view
+from twisted.internet.defer import Deferred, maybeDeferred
+
+from broker.core.director.director_interfaces import DirectorSettings, DoReserve, Granted, IContextServer, Request
+from broker.core.director.linked_director import LinkedDirector
+from tests.cluster.links.rig import LinksRig, Members, Node
+from tests.core.director.linked import Claims, Owners
 from tests.net.waiting import reactor, until
 
 
+class Server:
+    """A Context Server, which is connected to several directors."""
+
+    def __init__(self, label: str, *directors: LinkedDirector) -> None:
+        self.heard: list[tuple[LinkedDirector, Any]] = []
+        self.links: list[IContextServer] = []
+        for director in directors:
+            link = director.join(label, Line(self, director))
+            link.address("tcp", f"{label}:1")
+            link.will_serve("context", -1, False)
+            self.links.append(link)
+
+
+class Line:
+    def __init__(self, server: Server, director: LinkedDirector) -> None:
+        self.server, self.director = server, director
+
+    def hear(self, order: object) -> None:
+        self.server.heard.append((self.director, order))
+
+
 class Directors(LinksRig):
-    def director(self, name: str) -> tuple[Node, SharedDirector]:
+    def director(self, name: str) -> tuple[Node, LinkedDirector]:
         node = self.node(name, join=False)
-        director = SharedDirector(reactor, DirectorSettings(reservation_seconds=0.5), node.links, name)
-        self.addCleanup(director.stop, farewell=False)
+        settings = DirectorSettings(reservation_seconds=0.5)
+        members = Members(name, self.table)
+        director = LinkedDirector(reactor, settings, members, self.owners(name), node.links, lambda: None)
+        self.addCleanup(director.stop)
         return node, director
 
-    def server(self, director: SharedDirector, label: str) -> Side:
-        side = Side()
-        side.link = director.join(label, side)
-        side.link.address("tcp", f"{label}:1")
-        side.link.will_serve("context", -1, False)
-        return side
+    def owners(self, name: str) -> Owners:
+        if not hasattr(self, "claims"):
+            self.claims = Claims(reactor, Random(1), 0.0)
+        return Owners(self.claims, name)
 
-    async def agree(self, *directors: SharedDirector) -> None:
-        await until(lambda: all(view(each) == view(directors[0]) for each in directors))
-        for each in directors:
-            check(each)
+    def ask(self, director: LinkedDirector, context: str, user: str) -> Deferred[Granted]:
+        answer: Deferred[Any] = maybeDeferred(director.reserve, Request(user, "tcp", context, user, False, 10))  # type: ignore[call-overload]
+        return answer
 
-    async def test_a_user_is_sent_to_a_server_of_another_broker(self) -> None:
+    async def test_one_director_decides_for_all_and_its_end_stops_nobody(self) -> None:
         (a, first), (b, second), (c, third) = (self.director(name) for name in "abc")
-        server = self.server(first, "cs1")
-        # More than one message, in a snapshot and afterwards.
-        server.open("context-hall", *(f"user-u{number}" for number in range(3 * MESSAGE_WORK)))
+        server = Server("cs1", first, second, third)
         self.join(a, b, c)
-        await self.agree(first, second, third)
-        self.assertEqual(second.find_context("context-hall").provider, "cs1")
-        for number in range(3 * MESSAGE_WORK):
-            server.link.exited("context-hall", f"user-u{number}")
-        await self.agree(first, second, third)
-        granted: Granted = second.reserve("someone", "tcp", "context-inn", "user-joe", False, 10)
-        assert granted.delivered is not None
-        self.assertTrue(await granted.delivered)
-        self.assertEqual(server.take(), [DoReserve("context-inn", "user-joe", granted.reservation)])
-        server.open("context-inn", "user-joe-1", yours=True)
-        await until(lambda: third.find_user("user-joe").on and not second.counts()["reservations"])
-        self.assertEqual(third.say("context-inn", None, "hello"), 1)
-        await until(lambda: server.heard)
-        self.assertEqual(server.take(), [Say("context-inn", None, "hello")])
-        # The timers of the reservations, which were used.
-        await until(lambda: not any(each._reservations._timer for each in (first, second, third)))
-
-    async def test_a_link_that_ends_and_returns_loses_nothing(self) -> None:
-        (a, first), (b, second) = (self.director(name) for name in "ab")
-        server = self.server(first, "cs1")
-        server.open("context-inn", "user-joe", "user-ann")
-        self.join(a, b)
-        await self.agree(first, second)
-        member: Any = self.table.members["a"]
+        await until(lambda: [each.decider for each in (first, second, third)] == ["a", "a", "a"])
+        granted = await self.ask(third, "context-inn", "user-joe")
+        self.assertEqual(server.heard, [(first, DoReserve("context-inn", "user-joe", granted.reservation))])
+        for link in server.links:
+            link.opened("context-inn", link is server.links[0], -1, -1, False)
+            link.entered("context-inn", "user-joe-1")
+        # The links of the first one end; the other two agree on one of them.
         self.table.set("a", None)
-        await until(lambda: not b.links.brokers() and not a.links.brokers())
-        self.assertTrue(second.find_user("user-joe").on)
-        server.link.exited("context-inn", "user-ann")
-        self.table.set("a", member)
-        await self.agree(first, second)
-        self.assertTrue(second.find_user("user-joe").on)
-        self.assertFalse(second.find_user("user-ann").on)
+        await until(lambda: [each.decider for each in (second, third)] == ["b", "b"])
+        server.heard.clear()
+        granted = await self.ask(third, "context-inn", "user-ann")
+        self.assertEqual(server.heard, [(second, DoReserve("context-inn", "user-ann", granted.reservation))])
+        self.assertTrue(third.find_user("user-joe").on)
+        # The first one is alone.
+        self.assertEqual(first.decider, "a")
+        self.assertEqual((await self.ask(first, "context-inn", "user-tom")).hostport, "cs1:1")
+        # The timers of the reservations, which were not used.
+        await until(lambda: not any(each.counts()["reservations"] for each in (first, second, third)))
+
+    async def test_many_requests_at_once_are_answered_in_one_place(self) -> None:
+        (a, first), (b, second) = (self.director(name) for name in "ab")
+        servers = [Server(f"cs{number}", first, second) for number in range(3)]
+        self.join(a, b)
+        await until(lambda: second.decider == "a")
+        answers = [self.ask(second, f"context-r{number % 50}", f"user-{number}") for number in range(500)]
+        granted = [await answer for answer in answers]
+        self.assertEqual(len({(each.context, each.hostport) for each in granted}), 50)
+        self.assertEqual(sum(len(each.heard) for each in servers), 500)
+        self.assertTrue(all(told[0] is first for each in servers for told in each.heard))
+        await until(lambda: not any(each.counts()["reservations"] for each in (first, second)))
 
 
 class DirectorsWithoutKeys(Directors):

@@ -43,6 +43,7 @@ from broker.core.director.director_interfaces import (
     ProviderLink,
     Reinit,
     Relay,
+    Request,
     Say,
     Shutdown,
     UserPlace,
@@ -121,7 +122,6 @@ def _server(server: Server, contexts: int, users: int) -> ProviderDump:
         tuple(server.addresses.values()),
         tuple(server.addresses),
         tuple(server.families),
-        ",".join(sorted({report.broker for report in server.links})),
     )
 
 
@@ -163,15 +163,15 @@ def _present(servers: Iterable[Server]) -> tuple[Server, ...]:
 class Director:
     """The implementation of `IDirector`, which documents each method. ``clock`` gives the time.
 
-    ``here`` is the name of this broker, empty without a cluster; see `broker.core.director.sharing.shared_director`.
+    In a cluster it is a `broker.core.director.linked_director.LinkedDirector`.
     """
 
-    def __init__(self, clock: IReactorTime, settings: DirectorSettings | None = None, here: str = "") -> None:
+    def __init__(self, clock: IReactorTime, settings: DirectorSettings | None = None) -> None:
         settings = DirectorSettings() if settings is None else settings
         self._max_links = settings.providers
         self._notifier = Notifier()
         self._reservations = Reservations(clock, settings.reservation_seconds, settings.user_reservations)
-        self._farm = Farm(clock, self._notifier, self._reservations, settings.load_bump, here)
+        self._farm = Farm(clock, self._notifier, self._reservations, settings.load_bump)
         self._presence = self._farm.presence
         self._farm.selection.panic = settings.panic
         self._placer = Placer(self._farm, self._reservations)
@@ -205,18 +205,14 @@ class Director:
         self._check_room(self._farm.links)
         return ServerLink(self._farm, label, link, room=room)
 
-    def returning(
-        self, requester: Hashable, protocol: str, context: str, internal: bool, most: int
-    ) -> Deferred[None] | None:
-        return None if self._returning is None else self._returning.wait(requester, protocol, context, internal, most)
-
     def reserved(self, requester: Hashable) -> int:
         return self._reservations.quotas.of(requester)
 
-    def reserve(
-        self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
-    ) -> Granted:
-        return self._placer.reserve(requester, protocol, context, user, internal, most)
+    def reserve(self, request: Request) -> Granted | Deferred[Granted]:
+        waiting = None if self._returning is None else self._returning.wait(request)
+        if waiting is None:
+            return self._placer.reserve(request)
+        return waiting.addCallback(lambda _: self._placer.reserve(request))
 
     # Finds and watches
 

@@ -147,22 +147,36 @@ class PlaceWatcher(Protocol):
         """Take the new state of a watched context or user."""
 
 
-# Answers
+# Reservations
+
+
+@attrs.frozen
+class Request:
+    """A request for a place in ``context`` for a user, or for an anonymous one (None).
+
+    ``requester`` is the connection of the request, by which anonymous users are identified, unless that is a Context
+    Server (``internal``), whose anonymous users all differ, and which may also enter restricted contexts. A requester
+    may have up to ``most`` unused reservations; a Context Server may have more.
+    """
+
+    requester: Hashable
+    protocol: str
+    context: str
+    user: str | None
+    internal: bool
+    most: int
 
 
 @attrs.frozen
 class Granted:
     """A granted reservation, with which the user enters ``context`` at ``hostport``.
 
-    ``context`` is a clone's name if a clone set was requested. Document: "reserve". ``delivered`` is not None if the
-    server is connected to another broker: it fires with True when the server was sent the reservation, with False if it
-    cannot be. The requester is answered after that.
+    ``context`` is a clone's name if a clone set was requested. Document: "reserve".
     """
 
     context: str
     hostport: str
     reservation: str = attrs.field(repr=False)
-    delivered: Deferred[bool] | None = attrs.field(default=None, eq=False)
 
 
 class Denied(Refusal):
@@ -180,8 +194,7 @@ class Denied(Refusal):
 class ProviderDump:
     """A server in a dump. ``hostports`` and ``protocols`` are parallel. Document: "dump".
 
-    ``contexts`` and ``users`` are the numbers of each that this dump describes; ``capacity`` is in users. ``broker``
-    names the brokers to which the server is connected, with commas; it is empty without a cluster.
+    ``contexts`` and ``users`` are the numbers of each that this dump describes; ``capacity`` is in users.
     """
 
     label: str
@@ -192,7 +205,6 @@ class ProviderDump:
     hostports: tuple[str, ...]
     protocols: tuple[str, ...]
     serving: tuple[str, ...]
-    broker: str = ""
 
 
 @attrs.frozen
@@ -302,23 +314,16 @@ class IDirector(Interface):
         report is refused with LIMIT. By default they have no limit.
         """
 
-    def returning(requester: Hashable, protocol: str, context: str, internal: bool, most: int) -> Deferred[None] | None:
-        """Return None if `reserve` is to be called now. Otherwise the place is on a server from before a restart that
-        has not returned yet: the Deferred fires when `reserve` is to be called. It never fails."""
-
     def reserved(requester: Hashable) -> int:
         """Return the number of unused reservations of a requester."""
 
-    def reserve(
-        requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
-    ) -> Granted:
-        """Reserve a place for a user, or for an anonymous one (None). The server is notified before the return.
+    def reserve(request: Request) -> Granted | Deferred[Granted]:
+        """Reserve a place for a user. The server is notified before the answer.
 
-        It replaces the user's earlier reservation for this context. Anonymous users are identified by ``requester``,
-        the connection of the request, unless that is a Context Server (``internal``), whose anonymous users all differ,
-        and which may also enter restricted contexts. A requester may have up to ``most`` unused reservations; a Context
-        Server may have more. Raises `Refusal`: PARAMETER for a name that is empty or too long, LIMIT if the requester,
-        the user, or all together have too many; `Denied` if no place admits the user.
+        It replaces the user's earlier reservation for this context. The answer comes later if the place is on a server
+        from before a restart that has not returned yet, or if the director of another broker decides; a requester that
+        has gone cancels it. Raises `Refusal`, or fails with it: PARAMETER for a name that is empty or too long, LIMIT
+        if the requester, the user, or all together have too many; `Denied` if no place admits the user.
         """
 
     def find_context(context: str) -> ContextPlace:

@@ -9,8 +9,6 @@ Rules:
   loser's context is hidden; if a reservation of this director opened it, the server receives `Close` once. When the
   winner's context closes, the hidden one with the highest key becomes visible.
 - A server without an address receives no such `Close`: it may turn out to be a link of the winner.
-- Directors that share their servers (`sharing`) all come to the same result: of equal keys, the server whose broker is
-  the first by name wins; and the `Close` is sent by that broker alone (`Server.home`).
 - When the last link of a server ends, first its users leave, then its contexts close, then its reservations end. For a
   large server that takes several turns of the reactor (`farm_tables.Cleanup`). No user is sent there meanwhile, and a
   context of it that is requested or reported is closed at once.
@@ -37,7 +35,7 @@ The file is longer than others: the choice of a server follows each change of on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 
 from twisted.internet.interfaces import IReactorTime
@@ -203,15 +201,9 @@ class ServerSelection:
 
 
 class Farm:
-    """All servers and the tables about them. Notices are only queued: the caller of a method delivers them.
+    """All servers and the tables about them. Notices are only queued: the caller of a method delivers them."""
 
-    ``here`` is the name of this broker, empty without a cluster.
-    """
-
-    def __init__(
-        self, clock: IReactorTime, notifier: Notifier, reservations: Reservations, load_bump: float, here: str = ""
-    ) -> None:
-        self.here = here
+    def __init__(self, clock: IReactorTime, notifier: Notifier, reservations: Reservations, load_bump: float) -> None:
         self.notifier = notifier
         self.reservations = reservations
         self.presence = Presence(clock, notifier)
@@ -224,8 +216,6 @@ class Farm:
         self._numbers = 0
         self._addresses: dict[tuple[str, str], dict[Server, None]] = {}
         self.capacity_hints = CapacityHints()
-        self.addressed: Callable[[str, str], None] | None = None
-        """Called with each new protocol and address of a server, in a cluster."""
 
     # Links
 
@@ -259,19 +249,11 @@ class Farm:
         # Duplicates of a server without an address are not closed. With its first address it is a distinct server, and
         # the postponed `Close` messages are due.
         unknown = not server.addresses
-        key = server.key
         self._settle(server)
-        if self.here and server.key != key:
-            self._decide_again(server)
         if unknown:
             for context in server.contexts.values():
                 self.end_duplicate(context)
         return server
-
-    def reach(self, server: Server, report: LinkReport, reachable: bool) -> None:
-        """Apply that the broker of a remote link can be reached, or cannot."""
-        report.reachable = reachable
-        self._settle(server)
 
     def server_at(self, protocol: str, hostport: str) -> Server | None:
         """Return the server with that address, or None."""
@@ -307,7 +289,7 @@ class Farm:
         rival = self.open_context(context.name)
         if rival is None:
             self._show(context)
-        elif beats(context.server, rival.server):
+        elif context.server.key > rival.server.key:
             self._hide(rival)
             self._show(context)
         else:
@@ -318,7 +300,7 @@ class Farm:
     def end_duplicate(self, context: OpenContext) -> None:
         """Queue `Close` for a hidden context that this director had opened and whose server is known to be distinct."""
         server = context.server
-        if context.hidden and context.yours and not context.closing and server.addresses and server.home == self.here:
+        if context.hidden and context.yours and not context.closing and server.addresses:
             context.closing = True
             self.notifier.add(server.newest, Close(context.name, None, dup=True))
 
@@ -366,50 +348,26 @@ class Farm:
         self.changes += 1
         before = server.addresses
         policy = server.policy
-        home = server.home
         server.settle()
         for address in before.items() - server.addresses.items():
             servers = self._addresses[address]
             del servers[server]
             if not servers:
                 del self._addresses[address]
-        new = server.addresses.items() - before.items()
-        for address in new:
+        for address in server.addresses.items() - before.items():
             self._addresses.setdefault(address, {})[server] = None
         self.selection.settle(server)
         if server.policy is not policy:
             self.selection.judged(server)
-        if self.addressed is not None:
-            for address in new:
-                self.addressed(*address)
         if server.links:
             server.room_made()
-        if server.home != home and server.home == self.here:
-            # The broker that would have sent these has no link to the server any more.
-            for context in server.contexts.values():
-                self.end_duplicate(context)
-
-    def _decide_again(self, server: Server) -> None:
-        """Repeat the choices between the contexts of a server with a new key and those of others.
-
-        Another director may have received the reports in another order, and must come to the same choices.
-        """
-        for context in tuple(server.contexts.values()):
-            shown = self.open_context(context.name)
-            if shown is None:
-                continue
-            heir = self._heir(context.name)
-            if heir is not None and beats(heir.server, shown.server):
-                self.presence.hidden.remove(heir.name, heir)
-                self._hide(shown)
-                self._show(heir)
 
     def _heir(self, name: str) -> OpenContext | None:
         """Return the hidden context of that name that is visible next, or None."""
         # Hidden contexts of departed servers, which await their cleanup, are not eligible.
         heir: OpenContext | None = None
         for each in self.presence.hidden.all(name):
-            if each.server.links and (heir is None or beats(each.server, heir.server)):
+            if each.server.links and (heir is None or each.server.key > heir.server.key):
                 heir = each
         return heir
 
@@ -518,10 +476,3 @@ class Farm:
         context.hidden = True
         self.presence.hidden.add(context.name, context)
         self.end_duplicate(context)
-
-
-def beats(newcomer: Server, other: Server) -> bool:
-    """Return True if the first server keeps a context that both report; see the rules."""
-    if newcomer.key != other.key:
-        return newcomer.key > other.key
-    return newcomer.home < other.home

@@ -23,8 +23,6 @@ from collections.abc import Hashable
 from sys import getsizeof
 from typing import Protocol
 
-import attrs
-
 from broker.core.director.director_interfaces import UNLIMITED, ProviderLink
 from broker.core.errors import Reason, Refusal
 from broker.core.model import MAX_NAME, MAX_TEXT, Policy
@@ -45,20 +43,13 @@ class CloneGroup(Protocol):
 
 
 class LinkReport:
-    """The report of one link about its server: label, addresses, families and capacity.
+    """The report of one link about its server: label, addresses, families and capacity."""
 
-    ``broker`` is the broker at which the link is, empty without a cluster; ``remote`` is true if that is another one.
-    """
+    __slots__ = ("addresses", "bit", "capacity", "families", "label", "link", "policy")
 
-    __slots__ = ("addresses", "bit", "broker", "capacity", "families", "label", "link", "policy", "reachable", "remote")
-
-    def __init__(self, label: str, link: ProviderLink, broker: str = "", remote: bool = False) -> None:
+    def __init__(self, label: str, link: ProviderLink) -> None:
         self.label = label
         self.link = link
-        self.broker = broker
-        self.remote = remote
-        self.reachable = True
-        """False while the link between the brokers is down."""
         self.bit = 1
         self.addresses: dict[str, str] = {}
         self.families: dict[str, bool] = {}
@@ -76,7 +67,6 @@ class Server:
         "capacity",
         "contexts",
         "families",
-        "home",
         "label",
         "links",
         "load",
@@ -100,10 +90,7 @@ class Server:
         self.retiring = 0
         """The bits of links that have ended, while the cleanup of their reports is pending."""
         self.newest: ProviderLink
-        """The link over which messages are sent: the newest one, since older ones may be dead connections. One at this
-        broker precedes those at others."""
-        self.home = ""
-        """The broker that sends the server what must be sent once: the first by name that has a link to it."""
+        """The link over which messages are sent: the newest one, since older ones may be dead connections."""
         self.addresses: dict[str, str] = {}
         self.families: dict[str, bool] = {}
         self.capacity = UNLIMITED
@@ -168,28 +155,14 @@ class Server:
         if not self.links:
             self.capacity = 0
             return
-        chosen: LinkReport | None = None
-        home: str | None = None
         for report in self.links:
             self.label = report.label
             self.addresses.update(report.addresses)
             self.capacity = report.capacity
             for family, restricted in report.families.items():
                 self.families[family] = restricted or self.families.get(family, False)
-            if report.reachable:
-                if chosen is None or chosen.remote or not report.remote:
-                    chosen = report
-                if home is None or report.broker < home:
-                    home = report.broker
-        if chosen is None:
-            # Its broker cannot be reached: no user can be announced to it.
-            self.capacity = 0
-            self.policy = Policy.HIDE
-            return
-        assert home is not None
-        self.home = home
-        self.newest = chosen.link
-        self.policy = chosen.policy
+            self.newest = report.link
+            self.policy = report.policy
 
     def room_made(self) -> None:
         """Return the server to the choices that have set it aside, unless it is full."""
@@ -205,43 +178,14 @@ Holder = str | tuple[Hashable] | None
 """The user of a reservation: a name, the connection of an anonymous one, or None for one of a Context Server."""
 
 
-@attrs.frozen
-class Origin:
-    """A grant that directors share: the number of a reservation at the director of a broker.
-
-    ``instance`` is random for each start of that director. ``stamp`` is greater than that of each grant that the
-    director knew: the greater of two replaces the other, wherever they meet. ``requester`` is the number of the
-    requesting connection there. ``protocol`` and ``hostport`` identify the server.
-    """
-
-    broker: str
-    instance: int
-    number: int
-    stamp: int
-    requester: int
-    protocol: str
-    hostport: str
-
-    @property
-    def identity(self) -> tuple[str, int, int]:
-        """The grant, unique in the cluster."""
-        return self.broker, self.instance, self.number
-
-    @property
-    def order(self) -> tuple[int, str]:
-        """The order of grants, alike at all directors."""
-        return self.stamp, self.broker
-
-
 class Reservation:
     """A place that is reserved for a user.
 
     ``asked`` is the requested context, ``name`` the one that the user was sent to. ``user`` is the name in the request,
-    ``requester`` the connection that it came from. ``due`` is the time of expiry, in seconds of the clock. ``origin``
-    is the grant, if directors of several brokers share it.
+    ``requester`` the connection that it came from. ``due`` is the time of expiry, in seconds of the clock.
     """
 
-    __slots__ = ("asked", "due", "holder", "name", "origin", "place", "requester", "user")
+    __slots__ = ("asked", "due", "holder", "name", "place", "requester", "user")
 
     def __init__(
         self,
@@ -252,7 +196,6 @@ class Reservation:
         holder: Holder,
         requester: Hashable,
         due: float,
-        origin: Origin | None = None,
     ) -> None:
         self.place = place
         self.name = name
@@ -261,7 +204,6 @@ class Reservation:
         self.holder = holder
         self.requester = requester
         self.due = due
-        self.origin = origin
 
 
 class ReservationPlace:

@@ -17,17 +17,16 @@ Rules:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Hashable
-from typing import Protocol
 
-from broker.core.director.director_interfaces import SERVER_FAILING, Denied, DoReserve, Granted
+from broker.core.director.director_interfaces import SERVER_FAILING, Denied, DoReserve, Granted, Request
 from broker.core.director.farm import Farm
 from broker.core.director.farm_state import (
     MAX_EXPECTED_USERS,
+    MAX_RESERVATIONS,
     MAX_RESERVATIONS_EACH,
     TOKEN_BITS,
+    Holder,
     OpenContext,
-    Origin,
     Placement,
     Reservation,
     ReservationPlace,
@@ -45,41 +44,32 @@ SERVER_FULL = "server full"
 NO_PROTOCOL = "requested protocol not available"
 
 
-class Grants(Protocol):
-    """Other directors, which share all reservations."""
-
-    def origin(self, requester: Hashable, protocol: str, hostport: str) -> Origin:
-        """Return the origin of the next grant."""
-
-    def granted(self, reservation: Reservation) -> None:
-        """Send a grant to the others."""
+def check_names(request: Request) -> None:
+    """Raise `Refusal` PARAMETER if a name in a request is empty or too long."""
+    check_name("context", request.context)
+    check_name("protocol", request.protocol)
+    if request.user is not None:
+        check_name("user", request.user)
 
 
 class Placer:
-    """Makes reservations, and counts granted and denied requests. ``grants`` is None without a cluster."""
+    """Makes reservations, and counts granted and denied requests."""
 
     def __init__(self, farm: Farm, reservations: Reservations) -> None:
         self._farm = farm
         self._reservations = reservations
         self.granted = 0
         self.denied = 0
-        self.grants: Grants | None = None
 
-    def reserve(
-        self, requester: Hashable, protocol: str, context: str, user: str | None, internal: bool, most: int
-    ) -> Granted:
-        """Implement `IDirector.reserve`."""
-        check_name("context", context)
-        check_name("protocol", protocol)
-        if user is not None:
-            check_name("user", user)
-        if internal:
-            most = MAX_RESERVATIONS_EACH
-        # The tuple keeps an anonymous connection distinct from every user name.
-        holder = user if user is not None else None if internal else (requester,)
+    def reserve(self, request: Request) -> Granted:
+        """Reserve a place at once; see `IDirector.reserve`."""
+        check_names(request)
+        protocol, context, user, internal = request.protocol, request.context, request.user, request.internal
+        most = MAX_RESERVATIONS_EACH if internal else request.most
+        holder = _holder(request)
         quotas = self._reservations.quotas
         try:
-            own = quotas.check(holder, context, requester, most, len(self._reservations))
+            own = quotas.check(holder, context, request.requester, most, len(self._reservations))
         except Refusal:
             self.denied += 1
             raise
@@ -94,16 +84,24 @@ class Placer:
             raise
         self.granted += 1
         server = place.server
-        if self.grants is None:
-            self._reservations.book(place, context, user, holder, requester)
-        else:
-            origin = self.grants.origin(requester, protocol, server.addresses[protocol])
-            self.grants.granted(self._reservations.book(place, context, user, holder, requester, origin))
+        self._reservations.book(place, context, user, holder, request.requester)
         # Decimal text: see "reserve" in docs/protocols/elko-director.md.
         token = str(secrets.randbits(TOKEN_BITS))
         self._farm.notifier.add(server.newest, DoReserve(place.name, user, token))
         self._farm.notifier.deliver()
         return Granted(place.name, server.addresses[protocol], token)
+
+    def enter(self, request: Request, granted: Granted) -> None:
+        """Enter a reservation that another director has granted, if its server is known."""
+        server = self._farm.server_at(request.protocol, granted.hostport)
+        if server is None or len(self._reservations) >= MAX_RESERVATIONS:
+            return
+        place: ReservationPlace | None = server.contexts.get(granted.context)
+        if place is None:
+            if granted.context not in server.placements:
+                self._farm.selection.placed(server)
+            place = self._reservations.place(granted.context, server)
+        self._reservations.book(place, request.context, request.user, _holder(request), request.requester)
 
     def _choose(
         self, found: OpenContext | None, own: Reservation | None, protocol: str, context: str, internal: bool
@@ -186,6 +184,11 @@ class Placer:
         if shape is None:
             return False, False
         return shape.room >= 0 and max(1, shape.room) <= _others(placement, own), shape.cloned
+
+
+def _holder(request: Request) -> Holder:
+    """Return the user of a request; the tuple keeps an anonymous connection distinct from every name."""
+    return request.user if request.user is not None else None if request.internal else (request.requester,)
 
 
 def _others(place: ReservationPlace, own: Reservation | None) -> int:

@@ -13,8 +13,6 @@ Rules:
   many as one clone has room for. When it closes, the remaining ones become a placement on the same server, where their
   users will open it again.
 - The end of a server ends its reservations.
-- A reservation that the director of another broker granted counts as an own one. Directors may grant at the same time:
-  of two reservations that replace each other, the later one in the order of `Origin` counts, at all of them.
 
 Quotas: the unused reservations of each user and of each connection, and the limits on their numbers.
 
@@ -40,7 +38,6 @@ from broker.core.director.farm_state import (
     MAX_RESERVATIONS,
     Holder,
     OpenContext,
-    Origin,
     Placement,
     Reservation,
     ReservationPlace,
@@ -62,16 +59,6 @@ class ReservationQuotas:
         """Reservations by user, the oldest first, under both the requested and the granted name, which are usually
         equal."""
         self._requesters: dict[Hashable, int] = {}
-        self._numbers: dict[Hashable, int] = {}
-        self._count = 0
-
-    def number(self, requester: Hashable) -> int:
-        """Return a number for a requester: the same one until its last reservation has ended."""
-        number = self._numbers.get(requester)
-        if number is None:
-            self._count += 1
-            number = self._numbers[requester] = self._count
-        return number
 
     def of(self, requester: Hashable) -> int:
         """Return the number of unused reservations of a requester."""
@@ -141,7 +128,6 @@ class ReservationQuotas:
             self._requesters[requester] = left
         else:
             del self._requesters[requester]
-            self._numbers.pop(requester, None)
 
 
 def _too_many(these: str) -> Refusal:
@@ -162,8 +148,6 @@ class Reservations:
         self._timer: IDelayedCall | None = None
         self.placements: dict[str, Placement] = {}
         """The latest placement of each name."""
-        self.shared: dict[tuple[str, int, int], Reservation] = {}
-        """Those with an origin, by its identity."""
         self.used = 0
         """Number of reservations that were used."""
         self.expired = 0
@@ -175,10 +159,6 @@ class Reservations:
 
     def __len__(self) -> int:
         return len(self._all)
-
-    def __iter__(self) -> Iterator[Reservation]:
-        """Iterate over all in the order of expiry."""
-        return iter(self._all)
 
     def place(self, name: str, server: Server) -> Placement:
         """Return the placement of a context that is to be opened on a server, as the latest one of that name."""
@@ -195,22 +175,12 @@ class Reservations:
         user: str | None,
         holder: Holder,
         requester: Hashable,
-        origin: Origin | None = None,
-        left: float | None = None,
     ) -> Reservation:
-        """Add a reservation. ``asked`` is the name of the context in the request. ``left`` is the time until it
-        expires, in seconds, by default that of a new one."""
+        """Add a reservation. ``asked`` is the name of the context in the request."""
         server = place.server
-        now = self._clock.seconds()
-        due = now + (self.seconds if left is None else min(left, self.seconds))
-        last = next(reversed(self._all), None)
-        if left is not None and last is not None:
-            # The order of expiry is that of the table: one that arrives late lasts a little longer.
-            due = max(due, last.due)
-        reservation = Reservation(place, place.name, asked, user, holder, requester, due, origin)
+        due = self._clock.seconds() + self.seconds
+        reservation = Reservation(place, place.name, asked, user, holder, requester, due)
         self._all[reservation] = None
-        if origin is not None:
-            self.shared[origin.identity] = reservation
         if user is None:
             self._anonymous.add((server, place.name), reservation)
         place.reservations[reservation] = None
@@ -225,20 +195,8 @@ class Reservations:
         self.quotas.add(reservation)
         place.changed()
         if self._timer is None:
-            self._timer = self._clock.callLater(due - now, self._expire)
+            self._timer = self._clock.callLater(self.seconds, self._expire)
         return reservation
-
-    def superseded(self, origin: Origin, names: Iterable[str], holder: Holder) -> bool:
-        """Return True if a later grant has replaced that one, which arrives only now."""
-        held = self.quotas.held(holder)
-        return any(
-            old.origin is not None and old.origin.order > origin.order for name in names if (old := held.get(name))
-        )
-
-    def end(self, reservation: Reservation) -> None:
-        """End a reservation that cannot be used. No-op for one that has ended."""
-        if reservation in self._all:
-            self._lose(reservation)
 
     def claim(self, context: OpenContext, user: str) -> None:
         """Use up the reservation of a user who has entered a context, if there is one."""
@@ -314,8 +272,6 @@ class Reservations:
         place = reservation.place
         server = place.server
         del self._all[reservation]
-        if reservation.origin is not None:
-            self.shared.pop(reservation.origin.identity, None)
         self.quotas.remove(reservation)
         if reservation.user is None:
             self._anonymous.remove((server, reservation.name), reservation)

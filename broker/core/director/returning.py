@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable
 
-import attrs
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from broker.core.director.director_interfaces import Request
 from broker.core.director.farm import Farm
 from broker.core.director.farm_record import RecordedServer
 from broker.core.director.farm_state import context_set, family
@@ -42,15 +42,6 @@ AT_ONCE = 100
 """Requests that are released in one turn of the reactor: some 5 ms."""
 
 
-@attrs.frozen(eq=False)
-class _Request:
-    requester: Hashable
-    protocol: str
-    context: str
-    internal: bool
-    ready: Deferred[None]
-
-
 class Returning:
     """The recorded servers that have not returned. They are forgotten ``within`` seconds from now."""
 
@@ -69,7 +60,7 @@ class Returning:
                     self._contexts.setdefault(name, []).append(server)
         self._back: dict[RecordedServer, float] = {}
         """Servers that have returned, with the time at which that was seen."""
-        self._waiting: deque[_Request] = deque()
+        self._waiting: deque[tuple[Request, Deferred[None]]] = deque()
         self._of: Counter[Hashable] = Counter()
         self._timer: IDelayedCall | None = None
         self._end: IDelayedCall | None = clock.callLater(within, self._over) if self._servers else None
@@ -77,20 +68,18 @@ class Returning:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def wait(
-        self, requester: Hashable, protocol: str, context: str, internal: bool, most: int
-    ) -> Deferred[None] | None:
+    def wait(self, request: Request) -> Deferred[None] | None:
         """Return None if a request is to be answered now, else a Deferred that fires when it is. It never fails."""
-        if self._end is None or not self._waits(protocol, context, internal):
+        if self._end is None or not self._waits(request.protocol, request.context, request.internal):
             return None
-        if len(self._waiting) >= MAX_WAITING or self._of[requester] >= most:
+        if len(self._waiting) >= MAX_WAITING or self._of[request.requester] >= request.most:
             return None
-        request = _Request(requester, protocol, context, internal, Deferred())
-        self._waiting.append(request)
-        self._of[requester] += 1
+        ready: Deferred[None] = Deferred()
+        self._waiting.append((request, ready))
+        self._of[request.requester] += 1
         if self._timer is None:
             self._timer = self._clock.callLater(LOOK_EVERY, self._look)
-        return request.ready
+        return ready
 
     def stop(self) -> None:
         """Release nothing more: the connections of the requests are about to close."""
@@ -142,15 +131,15 @@ class Returning:
         for _ in range(len(self._waiting)):
             if released == AT_ONCE:
                 break
-            request = self._waiting.popleft()
-            if not self._waits(request.protocol, request.context, request.internal):
+            request, ready = self._waiting.popleft()
+            if ready.called or not self._waits(request.protocol, request.context, request.internal):
                 released += 1
                 self._of[request.requester] -= 1
                 if not self._of[request.requester]:
                     del self._of[request.requester]
-                request.ready.callback(None)
+                ready.callback(None)
             else:
-                self._waiting.append(request)
+                self._waiting.append((request, ready))
         if self._waiting:
             self._timer = self._clock.callLater(0 if released == AT_ONCE else LOOK_EVERY, self._look)
 

@@ -46,12 +46,10 @@ class ServerLink:
         farm: Farm,
         label: str,
         link: ProviderLink,
-        broker: str = "",
-        remote: bool = False,
         room: Callable[[int], bool] = unlimited,
     ) -> None:
         self._farm = farm
-        self._report = LinkReport(label[:MAX_TEXT], link, broker, remote)
+        self._report = LinkReport(label[:MAX_TEXT], link)
         self._gone = False
         self._gates: dict[str, int] = {}
         """Bytes of the long reasons of closed gates, by context."""

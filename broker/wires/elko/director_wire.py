@@ -20,8 +20,8 @@ from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Pinger
 from broker.core.director.director import Director
 from broker.core.director.director_interfaces import ContextDump, DirectorSettings, IDirector, ProviderDump, UserPlace
+from broker.core.director.linked_director import LinkedDirector
 from broker.core.director.returning import WITHIN
-from broker.core.director.sharing.shared_director import SharedDirector
 from broker.core.model import Service
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.wires.elko.codec import blocks
@@ -50,7 +50,6 @@ PROVIDER_COLUMNS = (
     Column("hostports", "Its addresses"),
     Column("protocols", "The protocol of each address"),
     Column("serving", "Families of contexts that it serves"),
-    Column("broker", "Brokers to which it is connected, in a cluster"),
 )
 
 CONTEXT_COLUMNS = (
@@ -121,7 +120,6 @@ def _provider(server: ProviderDump) -> Row:
         "hostports": list(server.hostports),
         "protocols": list(server.protocols),
         "serving": list(server.serving),
-        "broker": server.broker,
     }
 
 
@@ -146,15 +144,21 @@ class OpenDirector(OpenElkoWire):
         self._ending = False
         self._checks = context.checks
         self._server_checks = ServerChecks(context.checks, context.leases)
-        self._director = (
-            SharedDirector(context.clock, self._settings(), context.links, context.members.name)
-            if context.members.clustered
-            else Director(context.clock, self._settings())
-        )
-        # Directors of a cluster share their farm, and have it again from each other.
-        if context.state and not context.members.clustered:
+        self._linked: LinkedDirector | None = None
+        within = min(WITHIN, context.broker.grace)
+        if context.members.clustered:
+            self._linked = LinkedDirector(
+                context.clock,
+                self._settings(),
+                context.members,
+                context.owners,
+                context.links,
+                context.offer_own,
+                within,
+            )
+        self._director = self._linked or Director(context.clock, self._settings())
+        if context.state:
             path = os.path.join(context.state, RECORD)
-            within = min(WITHIN, context.broker.grace)
             self._director.keep_record(context.clock, context.in_thread, path, within)
         self._closing: list[Deferred[Any]] = []
         self.wiring = DirectorWiring.of(self._director, self, context.clock, self._server_checks)
@@ -182,11 +186,15 @@ class OpenDirector(OpenElkoWire):
         return {f"{WIRE}.{name}": count for name, count in self._director.counts().items()}
 
     def services(self) -> Iterable[Service]:
-        """Return the listeners as services, with the names that the original director uses; none after its shutdown."""
-        if not self._announced:
-            return ()
-        suffix = self._config.service or self._broker.service
-        return self.listeners.services(lambda role: f"director-{role}-{suffix}" if suffix else f"director-{role}")
+        """Return the listeners as services, with the names that the original director uses; none after its shutdown.
+
+        Those of the other directors of a cluster are among them: real Context Servers connect to all that they find.
+        """
+        own = list(self.listeners.services(self._service_name)) if self._announced else []
+        if self._linked is None:
+            return own
+        self._linked.announce([each for service in own if (each := self._reached(service)) is not None])
+        return [*own, *self._linked.elsewhere()]
 
     def reload(self, config: Config, broker: Broker) -> None:
         """Apply new settings, policies and limits."""
@@ -219,11 +227,12 @@ class OpenDirector(OpenElkoWire):
     def stop_listening(self) -> Deferred[Any]:
         """Accept no more connections. Fires when all ports are closed."""
         self._director.stop_record()
+        if self._linked is not None and not self._ending:
+            self._linked.stop()
         return self.listeners.stop_listening()
 
     def close(self) -> Deferred[Any]:
         """Close all connections in order. Fires when they are closed."""
-        self._part(farewell=False)
         self._closing.append(self.listeners.close())
         return DeferredList(self._closing)
 
@@ -232,14 +241,19 @@ class OpenDirector(OpenElkoWire):
         self._context.offer_own()
         for listener in self._config.listeners:
             self._context.forget(title(WIRE, listener))
-        self._part(farewell=True)
+        if self._linked is not None:
+            self._linked.retire()
         # Ports first: a peer that reconnects at once must be refused, not accepted and dropped.
         self.stop_listening().addCallback(lambda _: self.close())
 
-    def _part(self, farewell: bool) -> None:
-        """End the exchange with the directors of other brokers, before connections close: these are no departures."""
-        if isinstance(self._director, SharedDirector):
-            self._director.stop(farewell)
+    def _service_name(self, role: str) -> str:
+        suffix = self._config.service or self._broker.service
+        return f"director-{role}-{suffix}" if suffix else f"director-{role}"
+
+    def _reached(self, service: Service) -> Service | None:
+        """Return a service at the address by which other machines reach it; None if they cannot."""
+        reached = self._context.reached(service.hostport)
+        return None if reached is None else attrs.evolve(service, hostport=reached)
 
     def _policy(self, listener: DirectorListener) -> Policy:
         limits = listener.limits

@@ -44,10 +44,9 @@ DIRECTOR_COUNTERS = (
     Counter("director.expired", "Reservations expired unused", "reservations"),
     Counter("director.lost", "Reservations lost with their Context Server", "reservations"),
     Counter("director.replaced", "Reservations replaced by another of the same user", "reservations"),
-    Counter("director.orders_sent", "Messages to Context Servers at other brokers of the cluster", "messages"),
-    Counter("director.orders_lost", "The same that could not be sent: no link to that broker", "messages"),
-    Counter("director.reports_refused", "Reports of other directors that were impossible, or over a limit", "reports"),
-    Counter("director.reports_invalid", "The same that could not be read or written", "reports"),
+    Counter("director.forwarded", "Requests sent to the director of another broker, which decides", "requests"),
+    Counter("director.unanswered", "The same that were decided here, without an answer", "requests"),
+    Counter("director.invalid", "Unreadable messages of other directors", "messages"),
     Counter("director", "Present number of objects of each kind", gauge=True),
 )
 

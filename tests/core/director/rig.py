@@ -8,7 +8,14 @@ from collections.abc import Iterable
 from twisted.internet.task import Clock
 
 from broker.core.director.director import Director
-from broker.core.director.director_interfaces import UNLIMITED, Denied, DirectorSettings, Granted, IContextServer
+from broker.core.director.director_interfaces import (
+    UNLIMITED,
+    Denied,
+    DirectorSettings,
+    Granted,
+    IContextServer,
+    Request,
+)
 from broker.core.director.farm_state import context_set, user_set
 from broker.core.director.farm_tables import CloneSet
 
@@ -88,11 +95,15 @@ class Rig:
         by: object = None,
         most: int = 10_000,
     ) -> Granted | Denied:
-        """Reserve over the connection ``by``, or a new one."""
+        """Reserve over the connection ``by``, or a new one. The answer comes at once."""
         try:
-            return self.director.reserve(object() if by is None else by, protocol, context, user, internal, most)
+            answer = self.director.reserve(
+                Request(object() if by is None else by, protocol, context, user, internal, most)
+            )
         except Denied as denied:
             return denied
+        assert isinstance(answer, Granted), answer
+        return answer
 
     def granted(self, context: str, user: str | None = None, **more: object) -> Granted:
         answer = self.reserve(context, user, **more)  # type: ignore[arg-type]

@@ -23,8 +23,10 @@ from broker.core.director.director_interfaces import (
     Denied,
     DirectorSettings,
     DoReserve,
+    Granted,
     IContextServer,
     Order,
+    Request,
 )
 
 HOUR = 3_600.0
@@ -320,9 +322,10 @@ class Directed:
 
     def place(self, user: str, kind: Kind) -> tuple[Machine, str] | None:
         try:
-            answer = self.director.reserve(user, "tcp", kind.name, user, False, 10)
+            answer = self.director.reserve(Request(user, "tcp", kind.name, user, False, 10))
         except Denied:
             return None
+        assert isinstance(answer, Granted), answer
         machine = self._machines[answer.hostport]
         assert machine.alive
         assert machine.orders == [DoReserve(answer.context, user, answer.reservation)]

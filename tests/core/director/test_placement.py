@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from broker.core.director import farm_state
-from broker.core.director.director_interfaces import Denied, DirectorSettings, DoReserve, Granted
+from broker.core.director.director_interfaces import Denied, DirectorSettings, DoReserve, Granted, Request
 from broker.core.errors import Reason, Refusal
 from tests.core.director.rig import Rig, check
 
@@ -383,7 +383,7 @@ def test_names_that_cannot_be_kept_are_refused(protocol: str, context: str, user
     rig = Rig()
     side = rig.server("cs1")
     with pytest.raises(Refusal) as refusal:
-        rig.director.reserve("joe", protocol, context, user, False, 10)
+        rig.director.reserve(Request("joe", protocol, context, user, False, 10))
     assert refusal.value.reason is Reason.PARAMETER
     assert side.take() == []
 

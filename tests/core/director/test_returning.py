@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.python.failure import Failure
 
 from broker.core.damage import checksum
-from broker.core.director.director_interfaces import Granted
+from broker.core.director.director_interfaces import Granted, Request
 from broker.core.director.farm_record import FRESH_SECONDS, RECORD_SECONDS, RecordedServer, decode, encode, read
 from broker.core.director.returning import AT_ONCE, LOOK_EVERY, MAX_WAITING, SETTLE, WITHIN
 from tests.core.director.rig import Rig, Side
@@ -43,17 +44,10 @@ class Restarted:
     def asks(self, context: str, user: str = "user-joe", by: object = None, most: int = 10) -> list[Any]:
         """A user asks for a context. The list gets the answer when there is one."""
         answers: list[Any] = []
-        by = object() if by is None else by
-        director = self.rig.director
-
-        def now(_: object = None) -> None:
-            answers.append(self.rig.reserve(context, user, by=by, most=most))
-
-        waiting = director.returning(by, "tcp", context, False, most)
-        if waiting is None:
-            now()
-        else:
-            waiting.addCallback(now)
+        request = Request(object() if by is None else by, "tcp", context, user, False, most)
+        maybeDeferred(self.rig.director.reserve, request).addBoth(
+            lambda answer: answers.append(answer.value if isinstance(answer, Failure) else answer)
+        )
         return answers
 
     def wait(self, seconds: float) -> None:

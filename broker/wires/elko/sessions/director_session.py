@@ -22,7 +22,9 @@ from typing import Protocol
 
 import attrs
 from msgspec import UNSET
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
+from twisted.python.failure import Failure
 
 from broker.core.director import director_interfaces as core
 from broker.core.director.director_interfaces import IContextServer, IDirector
@@ -110,6 +112,9 @@ def user_found(place: core.UserPlace) -> wire.UserFound:
     return wire.UserFound(user=place.user, on=place.on, contexts=place.contexts or UNSET)
 
 
+_NONE: set[Deferred[core.Granted]] = set()
+"""The reservations that are answered later of a session without any: most have none, ever."""
+
 RESERVATION_BYTES = 1_000
 """Bytes that an unused reservation takes, with the names of its context and user."""
 
@@ -167,7 +172,7 @@ class DirectorWiring:
 class DirectorSession(ElkoSession):
     """The session of one peer of the director."""
 
-    __slots__ = ("_outbox", "_reported", "_server", "_watched", "_watched_bytes", "_watcher", "_wiring")
+    __slots__ = ("_asked", "_outbox", "_reported", "_server", "_watched", "_watched_bytes", "_watcher", "_wiring")
 
     def __init__(self, wiring: DirectorWiring, access: AccessControl, peer: Peer) -> None:
         super().__init__(_OBJECTS, access, peer)
@@ -175,6 +180,8 @@ class DirectorSession(ElkoSession):
         # Only providers and administrators need these; None saves memory in the many sessions of users.
         self._outbox: Outbox | None = None
         self._server: IContextServer | None = None
+        self._asked: set[Deferred[core.Granted]] = _NONE
+        """Reservations that are answered later."""
         self._watcher: _Receiver | None = None
         self._watched: Counter[tuple[str, str]] | None = None
         self._watched_bytes = 0
@@ -189,18 +196,24 @@ class DirectorSession(ElkoSession):
             return True
         self._withdraw()
         self._ended = True
-        return self._outbox is not None and self._outbox.asked > 0
+        return self._awaits()
 
     @property
     def needed(self) -> bool:
-        """True for a Context Server, and while the peer has a watch or awaits a long answer."""
-        return self._server is not None or bool(self._watched) or (self._outbox is not None and self._outbox.asked > 0)
+        """True for a Context Server, and while the peer has a watch or awaits an answer."""
+        return self._server is not None or bool(self._watched) or self._awaits()
+
+    def _awaits(self) -> bool:
+        """Return True while the peer awaits an answer."""
+        return bool(self._asked) or (self._outbox is not None and self._outbox.asked > 0)
 
     def lost(self) -> None:
         """Handle the end of the connection."""
         self._give_up_login()
         self._withdraw()
         self._ended = True
+        for each in tuple(self._asked):
+            each.cancel()
         if self._outbox is not None:
             self._outbox.end()
 
@@ -252,63 +265,73 @@ class DirectorSession(ElkoSession):
     # Any role
 
     def _reserve(self, message: wire.Reserve) -> None:
-        waiting = self._wiring.director.returning(
-            self,
-            message.protocol,
-            message.context,
-            internal=self._server is not None,
-            most=self._access.policy.reservations,
-        )
-        if waiting is None:
-            self._reserve_now(message)
-        else:
-            waiting.addCallback(lambda _: None if self._ended else self._reserve_now(message))
-
-    def _reserve_now(self, message: wire.Reserve) -> None:
-        to = self._answers_as(message)
-        user = UNSET if message.user is None else message.user
-        tag = UNSET if message.tag is None else message.tag
-        patient = True
-        reply: wire.Reserved | wire.Denied
         try:
             self.permit("find", message.context)
             self._room("reserve", RESERVATION_BYTES)
+            internal, most = self._server is not None, self._access.policy.reservations
             granted = self._wiring.director.reserve(
-                self,
-                message.protocol,
-                message.context,
-                message.user,
-                internal=self._server is not None,
-                most=self._access.policy.reservations,
+                core.Request(self, message.protocol, message.context, message.user, internal, most)
             )
-        except core.Denied as denied:
-            reply = wire.Denied(to=to, context=denied.context, user=user, deny=denied.text, tag=tag)
         except Refusal as refusal:
-            # A gatekeeper with a burst of users exceeds its limit without any fault in the protocol: it is not
-            # disconnected.
-            patient = self._peer.refused(refusal) or refusal.reason is Reason.LIMIT
-            reply = wire.Denied(to=to, context=message.context, user=user, deny=refusal.text, tag=tag)
-        else:
-            reply = wire.Reserved(
-                to=to,
-                context=granted.context,
-                user=user,
-                hostport=granted.hostport,
-                reservation=granted.reservation,
-                tag=tag,
+            self._deny(message, refusal)
+            return
+        if isinstance(granted, core.Granted):
+            self._grant(message, granted)
+            return
+        if self._asked is _NONE:
+            self._asked = set()
+        self._asked.add(granted)
+        granted.addCallback(partial(self._grant, message)).addErrback(self._denied, message).addBoth(
+            self._answered, granted
+        )
+
+    def _grant(self, message: wire.Reserve, granted: core.Granted) -> None:
+        self.write(
+            encode(
+                wire.Reserved(
+                    to=self._answers_as(message),
+                    context=granted.context,
+                    user=UNSET if message.user is None else message.user,
+                    hostport=granted.hostport,
+                    reservation=granted.reservation,
+                    tag=UNSET if message.tag is None else message.tag,
+                )
             )
-            if granted.delivered is not None:
-                undelivered = wire.Denied(to=to, context=granted.context, user=user, deny=core.SERVER_FAILING, tag=tag)
-                granted.delivered.addCallback(self._reserved, reply, undelivered)
-                return
-        self.write(encode(reply))
+        )
+
+    def _deny(self, message: wire.Reserve, refusal: Refusal) -> None:
+        # A gatekeeper with a burst of users exceeds its limit without any fault in the protocol: it is not
+        # disconnected.
+        denied = isinstance(refusal, core.Denied)
+        patient = denied or self._peer.refused(refusal) or refusal.reason is Reason.LIMIT
+        self.write(
+            encode(
+                wire.Denied(
+                    to=self._answers_as(message),
+                    context=refusal.context if isinstance(refusal, core.Denied) else message.context,
+                    user=UNSET if message.user is None else message.user,
+                    deny=refusal.text,
+                    tag=UNSET if message.tag is None else message.tag,
+                )
+            )
+        )
         if not patient and not self._spared():
             self._peer.close()
 
-    def _reserved(self, delivered: bool, reply: wire.Reserved, undelivered: wire.Denied) -> None:
-        """Answer when a server of another broker was sent the reservation, or cannot be."""
-        if not self._ended or (self._outbox is not None and self._outbox.asked):
-            self.write(encode(reply if delivered else undelivered))
+    def _denied(self, failure: Failure, message: wire.Reserve) -> None:
+        """Answer a request that is refused later. Nothing is answered to a peer that has gone."""
+        if not failure.check(CancelledError):
+            failure.trap(Refusal)
+            refusal = failure.value
+            assert isinstance(refusal, Refusal), "it was just found to be one"
+            self._deny(message, refusal)
+
+    def _answered(self, result: object, granted: Deferred[core.Granted]) -> object:
+        """End a connection whose input has ended, after its last answer."""
+        self._asked.discard(granted)
+        if self._ended and not self._awaits():
+            self._peer.close()
+        return result
 
     # Object `provider`
 

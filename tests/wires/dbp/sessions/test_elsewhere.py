@@ -10,7 +10,7 @@ from broker.core.limits import Rates
 from broker.wires.dbp.dbp_settings import Dbp
 from broker.wires.dbp.sessions.catalogue import MOVE_SECONDS
 from broker.wires.dbp.sessions.other_brokers import BEATS, BURST, MOVES, RemoteServices
-from tests.core.director.sharing.network import Links, Network
+from tests.core.cluster.network import Links, Network
 from tests.recording.farm import clock_at
 from tests.recording.logs import nothing_fails
 from tests.wires.dbp.recording import ELSEWHERE, TEXT, THERE, DbpFarm, T

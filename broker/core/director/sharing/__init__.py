@@ -1,1 +1,0 @@
-"""Directors of several brokers that share their servers, users, contexts and reservations."""
