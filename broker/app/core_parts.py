@@ -127,7 +127,11 @@ def build(
     # The registry, its restored services and the recorder refer to each other: the lambdas run after all are made.
     restored = Restored(snapshot.providers, grace, reactor, lambda ids: recorder.forget(ids))
     kind = Registry if join is None else _clustered()
-    registry = kind(reactor, lambda: recorder.next_id() if cluster is None else cluster.next_id(), restored)
+    leases = Leases(reactor)
+    scheduler = Scheduler(reactor, leases.look, time.thread_time)
+    registry = kind(
+        reactor, lambda: recorder.next_id() if cluster is None else cluster.next_id(), restored, scheduler.memory
+    )
     cluster: ClusterMembership | None = None
     recorder = Recorder(
         registry, store, reactor, in_thread, disk, snapshot.next_provider, (s.identity for s in snapshot.sessions)
@@ -143,8 +147,6 @@ def build(
         )
 
     launchers = Launchers(table, snapshot.launchers_on, programs.spawn, remember)
-    leases = Leases(reactor)
-    scheduler = Scheduler(reactor, leases.look, time.thread_time)
     topics = Topics(memory=scheduler.memory)
     RegistryTopics(registry, topics, leases)
     core = Core(

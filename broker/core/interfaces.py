@@ -52,10 +52,11 @@ class IRegistry(Interface):
         "same epoch can be compared."
     )
 
-    def join(label: str, wire: str, address: str, owner: Owner = NOBODY) -> int:
+    def join(label: str, wire: str, address: str, owner: Owner = NOBODY, payer: str = "") -> int:
         """Register a peer as a provider. Returns its id: from 1 upwards, never reused, not even after a restart.
 
-        ``wire`` is the name of its protocol, ``address`` its remote address; for ``owner`` see `Provider`.
+        ``wire`` is the name of its protocol, ``address`` its remote address; for ``owner`` see `Provider`. Its services
+        count as memory of ``payer``: see `StoredMemory` and `broker.core.service_memory`.
         """
 
     def relabel(provider: int, label: str) -> None:
@@ -285,16 +286,22 @@ class INotifications(Interface):
 # memory
 
 
+SERVICES_PART = 0.75
+"""Part of the limit of an address that its stored bytes may take with services: 7,000 services of providers that offer
+several each. The rest is for connections, which would be closed otherwise as soon as they send long messages."""
+
+
 class StoredMemory(Protocol):
     """The share of the memory budget for state that outlives its connection; see `broker.core.memory_budget`.
 
     ``payer`` is the address of the stranger that had it stored; empty for an authenticated user, who is not counted.
     """
 
-    def may_store(self, payer: str, size: int) -> bool:
-        """Return True if ``size`` more bytes for that address are within the limits."""
+    def may_store(self, payer: str, size: int, part: float = ...) -> bool:
+        """Return True if ``size`` more bytes for that address are within the limits, and all that is stored for it
+        within that ``part`` of the limit of an address."""
 
-    def admit_stored(self, payer: str, size: int) -> None:
+    def admit_stored(self, payer: str, size: int, part: float = ...) -> None:
         """Raise `Refusal` LIMIT unless `may_store`."""
 
     def store(self, payer: str, size: int) -> None:

@@ -43,8 +43,8 @@ BY_ADDRESS = 36 * 1024 * 1024
 """Bytes held for one address: two of the longest messages of ZeroMQ (16 MiB) in progress at once. The process grows by
 up to a half more, since buffers that grow exceed their content, and freed memory is fragmented: 64 MiB in all."""
 
-STORED_PART = 2
-"""The stored bytes of an address are at most its limit divided by this."""
+STORED_PART = 0.5
+"""Part of the limit of an address that its stored bytes may take."""
 
 BY_ALL = 256 * 1024 * 1024
 """Bytes held for all addresses together: the budget of a container with half a gigabyte, beside the process itself."""
@@ -233,20 +233,21 @@ class MemoryBudget:
             if not account.held:
                 del self._accounts[host]
 
-    def may_store(self, payer: str, size: int) -> bool:
-        """Return True if ``size`` more bytes may be stored for an address. Always True for the empty payer."""
+    def may_store(self, payer: str, size: int, part: float = STORED_PART) -> bool:
+        """Return True if ``size`` more bytes may be stored for an address, and all that is stored for it are at most
+        that ``part`` of its limit. Always True for the empty payer."""
         if not payer:
             return True
         account = self._accounts.get(network_of(payer))
         stored = 0 if account is None else account.stored
-        if stored + size <= self.limits.address // STORED_PART and self.fits(payer, size):
+        if stored + size <= self.limits.address * part and self.fits(payer, size):
             return True
         self.denied += 1
         return False
 
-    def admit_stored(self, payer: str, size: int) -> None:
+    def admit_stored(self, payer: str, size: int, part: float = STORED_PART) -> None:
         """Raise `Refusal` LIMIT unless `may_store`."""
-        if not self.may_store(payer, size):
+        if not self.may_store(payer, size, part):
             raise Refusal(Reason.LIMIT, "too much memory is stored for this address")
 
     def store(self, payer: str, size: int) -> None:

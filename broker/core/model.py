@@ -35,6 +35,9 @@ MAX_INFO = 16_384
 """Limit of `Service.info`, in characters. Real services give fewer than 500, and 10,000 services at the limit take some
 160 MB."""
 
+INFO_COPIES = 3
+"""Copies of an info in memory: at its wire, in the registry, and in encoded answers."""
+
 ANONYMOUS = "<anonymous>"
 """Label of a provider that sent none, in the spelling of the original Elko broker."""
 

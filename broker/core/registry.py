@@ -24,7 +24,8 @@ from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
 from broker.core.errors import Reason, Refusal, Refusals
-from broker.core.interfaces import IRegistry, IWait
+from broker.core.interfaces import IRegistry, IWait, StoredMemory
+from broker.core.memory_budget import MemoryBudget
 from broker.core.model import (
     BAD_STATES,
     BROKER,
@@ -46,6 +47,7 @@ from broker.core.model import (
     checked_load,
 )
 from broker.core.registered_services import PANIC, Restored, ServiceGroup
+from broker.core.service_memory import ServicePayer
 from broker.core.watches import Notifier, Waits, Watches
 
 ID_DIGITS = 16
@@ -65,7 +67,10 @@ MAX_EPOCH = 2**53 - 1
 class ProviderEntry:
     """Mutable entry of a provider."""
 
-    __slots__ = ("address", "broker", "details", "heard", "id", "label", "load", "owner", "services", "since", "wire")
+    __slots__ = (
+        *("address", "broker", "details", "heard", "id", "label", "load", "owner", "payer", "services", "since"),
+        "wire",
+    )
 
     def __init__(
         self, id: int, label: str, wire: str, address: str, heard: float, broker: str = "", owner: Owner = NOBODY
@@ -80,6 +85,8 @@ class ProviderEntry:
         self.details: LoadDetails | None = None
         self.since = self.heard = heard
         self.services: list[Service] = []
+        self.payer: ServicePayer | None = None
+        """The memory of the services; None for those that are not counted."""
 
     def value(self) -> Provider:
         services = tuple(self.services)
@@ -103,13 +110,21 @@ class Registry:
     """Implementation of `IRegistry` in memory.
 
     ``clock`` gives the time; ``next_id`` an id that was never used before; ``restored`` the services from before a
-    restart. `broker.core.cluster.cluster_registry` is the registry of a member of a cluster.
+    restart; ``memory`` counts the services of strangers. `broker.core.cluster.cluster_registry` is the registry of a
+    member of a cluster.
     """
 
     group = ServiceGroup
     """Class of the services of one name and protocol."""
 
-    def __init__(self, clock: IReactorTime, next_id: Callable[[], int], restored: Restored) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        next_id: Callable[[], int],
+        restored: Restored,
+        memory: StoredMemory | None = None,
+    ) -> None:
+        self._memory = memory or MemoryBudget()
         self.epoch = secrets.randbelow(MAX_EPOCH) + 1
         self._clock = clock
         self._next_id = next_id
@@ -139,8 +154,10 @@ class Registry:
 
     # providers
 
-    def join(self, label: str, wire: str, address: str, owner: Owner = NOBODY) -> int:
+    def join(self, label: str, wire: str, address: str, owner: Owner = NOBODY, payer: str = "") -> int:
         member = ProviderEntry(self._next_id(), label[:MAX_TEXT], wire, address, self._clock.seconds(), owner=owner)
+        if payer:
+            member.payer = ServicePayer(self._memory, payer)
         self._members[member.id] = member
         self._ids.append(member.id)
         self._tell([self._watches.record(Kind.JOINED, member.id, member.label)])
@@ -157,6 +174,8 @@ class Registry:
             self._ids = array("q", sorted(id for id in self._members if id != BROKER))
         self._restored.withdrawn(provider)
         self._doubts.pop(provider, None)
+        if member.payer is not None:
+            member.payer.end()
         changes = self._remove(provider, member.services, why)
         changes.append(self._watches.record(Kind.LEFT, provider, member.label, why))
         self._tell(changes)
@@ -218,6 +237,7 @@ class Registry:
         member = self._members[services[0].provider]
         room = rights.services - len(member.services)
         room_in_all = MAX_SERVICES - self._service_count
+        payer = member.payer
         added: list[Service] = []
         refused: list[Refusal] = []
         for service in services:
@@ -227,8 +247,11 @@ class Registry:
                     raise Refusal(Reason.LIMIT, f"a peer may offer {rights.services} services, and this is one more")
                 if len(added) >= room_in_all:
                     raise Refusal(Reason.LIMIT, f"the broker knows {MAX_SERVICES} services, and takes no more")
+                if payer is not None:
+                    payer.take(service)
             except Refusal as refusal:
-                refused.append(refusal)
+                # Without its traceback, whose frame has this list: the cycle would keep all services for long.
+                refused.append(refusal.with_traceback(None))
             else:
                 added.append(service)
         self._add(member, added)
@@ -262,6 +285,8 @@ class Registry:
         self._restored.withdrawn(provider, unwanted)
         gone = [service for service in member.services if service.name in unwanted]
         member.services = [service for service in member.services if service.name not in unwanted]
+        if member.payer is not None:
+            member.payer.give(gone)
         self._tell(self._remove(provider, gone))
 
     def amend(self, service: Service) -> None:
@@ -279,6 +304,8 @@ class Registry:
         _check_texts(service)
         member.heard = self._clock.seconds()
         if new != old:
+            if member.payer is not None:
+                member.payer.exchange(old, new)
             own[place] = new
             self._tell([self._exchange(old, new)])
 

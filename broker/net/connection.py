@@ -102,7 +102,8 @@ class StreamConnection(ConnectionOutput, Protocol):
     # Class attributes as defaults: an idle connection has no instance entries for them, which saves memory.
     reads: ReadState = STRANGER
     _unsent = 0  # unsent bytes when the read or close deadline began
-    _pending = 0  # bytes of an unfinished message, as accounted
+    _pending = 0  # bytes of an unfinished message, and of a read that waits, as accounted
+    _unserved = 0  # bytes of a read of which a part at least waits for its turn
     _refusals: Bucket | None = None
     vanished = False  # see `broker.net.peer_interfaces.Peer`
     _state = 0  # bytes of the session's state, as accounted
@@ -198,6 +199,7 @@ class StreamConnection(ConnectionOutput, Protocol):
                     return
         if self._rest is not None or self.output is BLOCKED:
             self.take(data)
+            self._unserved_read(len(data))
             return
         # An inlined `take`: this runs for each read.
         self._rest = self.reader.feed(data)
@@ -209,6 +211,7 @@ class StreamConnection(ConnectionOutput, Protocol):
         self.factory.turns.serve(self, ordinary, self.stranger)
         if self._rest is not None:
             self._stop_reading()
+            self._unserved_read(len(data))
 
     def readConnectionLost(self) -> None:
         self.life = self.life.on_end_of_input
@@ -529,8 +532,17 @@ class StreamConnection(ConnectionOutput, Protocol):
             self._pending = 0
             self.factory.memory.drop(self, Share.INPUT)
 
+    def _unserved_read(self, size: int) -> None:
+        """Account for a read that waits for its turn, if it is a long one. This may close the connection."""
+        if self._rest is not None and size > SHORT:
+            self._unserved += size
+            self._account(self.reader.pending, False)
+
     def _account(self, pending: int, completed: bool) -> None:
         """Account for unfinished input, of a new message if one was ``completed``. This may close the connection."""
+        if self._rest is None:
+            self._unserved = 0
+        pending += self._unserved
         self._pending = pending if pending > SHORT else 0
         self.factory.memory.hold(self, Share.INPUT, pending, completed)
 

@@ -43,6 +43,10 @@ class Peer(Protocol):
         """Remote address of the peer, for display."""
 
     @property
+    def host(self) -> str:
+        """Remote address of the peer without its port."""
+
+    @property
     def local(self) -> bool:
         """True if the peer is on this machine: over loopback or a unix socket."""
 

@@ -384,6 +384,7 @@ class _Printer:
     def __init__(self, peer: Peer, close: Callable[[], None]) -> None:
         self._peer = peer
         self.address = f"console {peer.address}"
+        self.host = peer.host
         self.local = True
         self.certificate: tuple[str, ...] = ()
         self.request_id = ""

@@ -223,6 +223,14 @@ def _service_requests(number: int, size: Size) -> Iterator[bytes]:
     yield from _contents(size, 10_000, lambda _: f"service/nobody{number}", {"ttl": 3_600_000})
 
 
+def _descriptors(number: int, size: Size) -> Iterator[bytes]:
+    """Services in the registry of MTL with long descriptions."""
+    for sequence in range(2, max(3, size.sent // INFO)):
+        name = f"stranger{number}.{sequence}"
+        about = {"service": name, "hostport": "h:1", "info": {"about": "x" * INFO}}
+        yield message(head(CONTENT, sequence, tail(f"service/{name}", {"type": "offer"})), json.dumps(about).encode())
+
+
 def _summons(number: int, size: Size) -> Iterator[bytes]:
     name = f"{number}".rjust(200, "t")
     for sequence in range(1, min(1_000, size.sent // 400)):
@@ -255,6 +263,21 @@ def _offers(number: int, size: Size) -> Iterator[bytes]:
         names = (f"{number} {each} ".ljust(200, "x") for each in range(first, first + 50))
         offers = [{"service": name, "protocol": "tcp", "hostport": "h:1", "label": label} for name in names]
         yield elko_message({"op": "willserve", "services": offers})
+
+
+def _puts(number: int, size: Size) -> Iterator[bytes]:
+    """Instances over HTTP with long descriptions."""
+    body = json.dumps({"hostport": "h:1", "ttl": 86_400, "info": {"about": "x" * INFO}}).encode()
+    for each in range(max(1, size.sent // len(body))):
+        head = f"PUT /v1/services/stranger/{number}.{each} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+        yield f"{head}\r\nContent-Type: application/json\r\n\r\n".encode() + body
+
+
+def _short_puts(number: int, size: Size) -> Iterator[bytes]:
+    body = b'{"hostport": "h:1", "ttl": 86400}'
+    for each in range(max(1, size.sent // 1_000)):
+        head = f"PUT /v1/services/stranger/{number}.{each} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+        yield f"{head}\r\nContent-Type: application/json\r\n\r\n".encode() + body
 
 
 def _provider(number: int) -> bytes:
@@ -423,6 +446,7 @@ ATTACKS = {
     "mtl-queues": Attack("mtl-data", _queues, ("queue", "Writer")),
     "mtl-retained": Attack("mtl-data", _retained, ("topic", "Writer")),
     "mtl-requests": Attack("mtl-data", _service_requests, ("service", "Writer")),
+    "mtl-services": Attack("mtl-data", _descriptors, ("registry", "Writer")),
     "mtl-summons": Attack("mtl-data", _summons, ("topic", "Reader")),
     "elko-finds": Attack("elko", _finds),
     "elko-waits": Attack("elko", _waits),
@@ -447,6 +471,8 @@ ATTACKS = {
     "http-chunks": Attack("http", _chunks),
     "http-pages": Attack("http", _pages),
     "http-listings": Attack("http", _listings),
+    "http-services": Attack("http", _puts),
+    "http-short-services": Attack("http", _short_puts),
     "http-events": Attack("http", _events),
     "dns-queries": Attack("dns", _queries),
     "dns-query": Attack("dns", _query),

@@ -40,9 +40,6 @@ LEFT_OF_MANY = 24 * MEBIBYTE
 """The same after a long attack: what is left of small objects takes whole pages, and tables that were large once stay
 so."""
 
-GROWS_MORE = ("elko-offers",)
-"""Attacks with which the process grows by up to 91 MiB: their growth is tested with the small budget only."""
-
 
 def attacked(daemon: Daemon, attack: Attack, size: Size, left: int) -> int:
     """Attack a daemon, and wait until at most ``left`` bytes more are resident than before.
@@ -101,7 +98,7 @@ def default(tmp_path: Path) -> Iterator[Daemon]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in GROWS_MORE])
+@pytest.mark.parametrize("name", ATTACKS)
 def test_a_large_attack_stays_within_64_mebibytes_and_leaves_them(default: Daemon, name: str) -> None:
     assert attacked(default, ATTACKS[name], LARGE, LEFT_OF_MANY) <= GROWTH
 

@@ -980,6 +980,20 @@ def test_short_unfinished_lines_are_not_accounted_for(hub: Hub, link: Link) -> N
     assert hub.factory.memory.held == 0
 
 
+def test_a_long_read_is_accounted_for_until_it_is_served(hub: Hub, link: Link) -> None:
+    memory = hub.factory.memory
+    lines = b"x\n" * SHORT
+    link.protocol.dataReceived(lines)
+    assert memory.held == len(lines), "it waits for the rounds"
+    while memory.held:
+        hub.later()
+    link.protocol.pauseProducing()
+    link.protocol.dataReceived(lines)
+    assert memory.held == len(lines), "its peer does not read"
+    link.lose()
+    assert memory.held == 0
+
+
 # what others must receive first
 
 

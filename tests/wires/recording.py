@@ -32,6 +32,7 @@ class RecordingPeer:
 
     def __init__(self, local: bool = True, address: str = "192.0.2.7:4000", patience: int = 1_000_000) -> None:
         self.address = address
+        self.host = address.rpartition(":")[0]
         self.local = local
         self.patience = patience
         self.session: PeerSession | None = None

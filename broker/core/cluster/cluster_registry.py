@@ -29,7 +29,7 @@ from zope.interface import implementer
 from broker.core.cluster.cluster_endpoints import Endpoint, Endpoints, Successors, differences, endpoint_of
 from broker.core.cluster.cluster_interfaces import IMirror
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import IRegistry
+from broker.core.interfaces import IRegistry, StoredMemory
 from broker.core.model import (
     BAD_STATES,
     BROKER,
@@ -142,8 +142,14 @@ class ClusterRegistry(Registry):
 
     group = OrderedGroup
 
-    def __init__(self, clock: IReactorTime, next_id: Callable[[], int], restored: Restored) -> None:
-        super().__init__(clock, next_id, restored)
+    def __init__(
+        self,
+        clock: IReactorTime,
+        next_id: Callable[[], int],
+        restored: Restored,
+        memory: StoredMemory | None = None,
+    ) -> None:
+        super().__init__(clock, next_id, restored, memory)
         self._announce = self._announce_to_some
         self._mirrors: dict[int, Mirrored] = {}
         self._leaving: set[int] = set()
@@ -160,8 +166,8 @@ class ClusterRegistry(Registry):
 
     # own providers
 
-    def join(self, label: str, wire: str, address: str, owner: Owner = NOBODY) -> int:
-        id = super().join(label, wire, address, owner)
+    def join(self, label: str, wire: str, address: str, owner: Owner = NOBODY, payer: str = "") -> int:
+        id = super().join(label, wire, address, owner, payer)
         # Ids of other members may be higher.
         insort(self._ids, self._ids.pop())
         return id
@@ -177,7 +183,10 @@ class ClusterRegistry(Registry):
 
     def leave(self, provider: int, why: str = "left") -> None:
         self._refuse_foreign(provider)
-        if self._superseded.pop(provider, None) is not None:
+        hidden = self._superseded.pop(provider, None)
+        if hidden is not None:
+            if hidden.payer is not None:
+                hidden.payer.end()
             self._successors.unfollow(provider)
             self._restored.withdrawn(provider)
             self._tell_unannounced(provider)
@@ -201,6 +210,8 @@ class ClusterRegistry(Registry):
         unwanted = set(names)
         hidden = self._superseded.get(provider)
         if hidden is not None:
+            if hidden.payer is not None:
+                hidden.payer.give(service for service in hidden.services if service.name in unwanted)
             hidden.services = [service for service in hidden.services if service.name not in unwanted]
             self._tell_unannounced(provider)
             return

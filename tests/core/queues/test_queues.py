@@ -615,7 +615,7 @@ def test_bytes_are_limited_too_and_what_never_fits_is_refused_for_good() -> None
 @pytest.mark.parametrize("by_address", [True, False])
 def test_messages_of_one_address_fill_a_queue_with_an_operators_own_bound(by_address: bool) -> None:
     farm = QueuesFarm(QueueSettings(max_bytes=BY_ADDRESS, by_address=by_address))
-    half = bytes(BY_ADDRESS // STORED_PART - OVERHEAD - len(b"head"))
+    half = bytes(int(BY_ADDRESS * STORED_PART) - OVERHEAD - len(b"head"))
     farm.put(half, payer="192.0.2.1")
     if by_address:
         with pytest.raises(Refusal, match="too much memory is stored for this address"):
@@ -770,7 +770,7 @@ def test_an_id_counts_for_the_address_until_it_is_forgotten() -> None:
 
 def test_a_message_with_an_id_is_refused_without_room_for_the_id() -> None:
     farm = QueuesFarm(QueueSettings(duplicates=True, max_bytes=BY_ADDRESS))
-    body = bytes(BY_ADDRESS // STORED_PART - OVERHEAD - len(b"head"))
+    body = bytes(int(BY_ADDRESS * STORED_PART) - OVERHEAD - len(b"head"))
     with pytest.raises(Refusal, match="too much memory is stored for this address"):
         farm.put(body, payer="192.0.2.1", id="x")
     farm.put(body, payer="192.0.2.1")

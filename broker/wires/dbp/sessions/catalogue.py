@@ -31,8 +31,8 @@ from twisted.logger import Logger
 
 from broker.access.identity import same_host
 from broker.core.errors import Reason, Refusal
-from broker.core.interfaces import ILeases, IRegistry, StoredMemory
-from broker.core.model import Change, Check, CheckState, Kind, Provider, Rights, Service, load_details
+from broker.core.interfaces import SERVICES_PART, ILeases, IRegistry, StoredMemory
+from broker.core.model import INFO_COPIES, Change, Check, CheckState, Kind, Provider, Rights, Service, load_details
 from broker.core.silent_peers import Silence
 from broker.net.peer_interfaces import RefusalLog
 from broker.wires.dbp.codec.dbp_messages import Form
@@ -67,10 +67,6 @@ REASONS = {"expired": "expired", "drained": "left"}
 
 LEAST_LIVENESS, MOST_LIVENESS = 3, 5
 """Bounds of the intervals of silence that a service may register: "usually 3-5" in the document."""
-
-
-COPIES = 3
-"""Copies of an info: here, in the registry, and in the encoded list of all."""
 
 
 class Catalogue:
@@ -183,7 +179,6 @@ class Catalogue:
         info = merge_infos(entry.info, changes)
         self._permit(entry.name)
         self._fit(entry.address, len(info), len(entry.info))
-        self._memory.store(entry.address, COPIES * (len(info) - len(entry.info)))
         before, entry.info, entry.details = entry.details, info, details(info)
         if entry.details.interval != before.interval or entry.details.liveness != before.liveness:
             self._agree(entry)
@@ -264,7 +259,6 @@ class Catalogue:
         if self._entries.get(entry.name) is not entry:
             return  # replaced already
         del self._entries[entry.name]
-        self._memory.store(entry.address, -COPIES * len(entry.info))
         self._silence.ended(entry)
         if entry.lease is not None:
             entry.lease.cancel()
@@ -472,7 +466,7 @@ class Catalogue:
         """Raise `Refusal` if an info of that size does not fit into the memory of its address, where there is a shorter
         one now."""
         if size > before:
-            self._memory.admit_stored(address, COPIES * (size - before))
+            self._memory.admit_stored(address, INFO_COPIES * (size - before), SERVICES_PART)
 
     def _agree(self, entry: ServiceEntry) -> None:
         """Set the agreed interval, and the number of intervals that may pass in silence."""
@@ -491,7 +485,7 @@ class Catalogue:
         self.remove(old, "replaced")
 
     def _join(self, entry: ServiceEntry, restored: bool) -> None:
-        entry.provider = self._registry.join(entry.name, WIRE, entry.address)
+        entry.provider = self._registry.join(entry.name, WIRE, entry.address, payer=entry.address)
         try:
             self._offer(entry)
         except Refusal:
@@ -499,7 +493,6 @@ class Catalogue:
             raise
         self._report(entry, entry.details, counted=restored)
         self._entries[entry.name] = entry
-        self._memory.store(entry.address, COPIES * len(entry.info))
         self.live(entry)
         entry.restored = restored
         self._look(entry)

@@ -13,7 +13,7 @@ The file is longer than others: it has one method for each operation of the prot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from operator import attrgetter
 
 import attrs
@@ -53,12 +53,6 @@ WIRE = "elko"
 
 STANDING = 1_800
 """Bytes of memory that a standing find takes, besides its texts: its message, its wait, and its timer."""
-
-OFFERED = 3_000
-"""Bytes of memory that an offered service takes, besides its texts: its entries in the registry and in its record."""
-
-UNCOUNTED = 64 * 1024
-"""Bytes of services that a peer offers again, or that end by themselves, until all are counted again."""
 
 MAX_WAIT = 10 * 365 * 86_400
 """Seconds; a longer wait has no limit. The bound keeps absurd numbers away from the timers."""
@@ -115,7 +109,7 @@ class PeerInfo:
 class BrokerSession(ElkoSession):
     """The session of one peer of the broker."""
 
-    __slots__ = ("_as", "_held", "_offered", "_provider", "_recount", "_standing", "_wiring")
+    __slots__ = ("_as", "_held", "_provider", "_standing", "_wiring")
 
     def __init__(self, wiring: BrokerWiring, access: AccessControl, peer: Peer) -> None:
         super().__init__(_OBJECTS, access, peer)
@@ -123,8 +117,7 @@ class BrokerSession(ElkoSession):
         self._as = "client"
         self._provider: int | None = None
         self._standing: dict[_Standing, None] | None = None
-        self._held = self._offered = 0
-        self._recount = UNCOUNTED
+        self._held = 0
         wiring.sessions[self] = None
 
     # Called by the connection
@@ -208,7 +201,8 @@ class BrokerSession(ElkoSession):
         registry = self._wiring.registry
         if role == "client":
             self._as = message.to
-            self._provider = registry.join(self._label, WIRE, self._peer.address)
+            payer = "" if self.principal.name else self._peer.host
+            self._provider = registry.join(self._label, WIRE, self._peer.address, payer=payer)
             self._wiring.roster[self._provider] = self
         elif self._provider is not None:
             # One label for each connection: that of the latest `auth`, for whatever role.
@@ -287,7 +281,6 @@ class BrokerSession(ElkoSession):
                 services.append(service)
             elif desc.failure is None:
                 refused.append(Refusal(Reason.PARAMETER, f"service {desc.service[:MAX_NAME]!r} has no hostport"))
-        self._room_for(services)
         try:
             self._wiring.registry.offer(services, self._access.policy.rights)
         except Refusals as refusals:
@@ -300,7 +293,6 @@ class BrokerSession(ElkoSession):
     def _wont_serve(self, message: wire.WontServe) -> None:
         assert self._provider is not None
         self._wiring.registry.withdraw(self._provider, message.services or ())
-        self._count_offered()
 
     def _load(self, message: wire.LoadReport) -> None:
         assert self._provider is not None
@@ -405,26 +397,6 @@ class BrokerSession(ElkoSession):
         if not self._peer.hold(self._held + _memory(message)):
             raise Refusal(Reason.LIMIT, "find: the peers of this address have too many waiting finds")
 
-    def _room_for(self, services: Sequence[Service]) -> None:
-        """Count services that are to be offered. Raises `Refusal` if the memory of the address is full."""
-        more = sum(map(_offered_memory, services))
-        if self._offered + more > self._recount:
-            # Some may replace others. All are counted after as many bytes again only, since that takes a while.
-            self._count_offered()
-            self._recount = 2 * (self._offered + more) + UNCOUNTED
-        if not self._peer.hold(self._held + more):
-            raise Refusal(Reason.LIMIT, "willserve: the services of this address take too much memory")
-        self._held += more
-        self._offered += more
-
-    def _count_offered(self) -> None:
-        """Count the services that are offered now."""
-        provider = None if self._provider is None else self._wiring.registry.provider(self._provider)
-        offered = 0 if provider is None else sum(map(_offered_memory, provider.services))
-        self._held += offered - self._offered
-        self._offered = offered
-        self._peer.hold(self._held)
-
     def _end_forbidden_waits(self) -> None:
         """Answer the standing finds of names that the user may not find any more by a failure, which ends them."""
         grants = self._grants
@@ -466,7 +438,6 @@ class BrokerSession(ElkoSession):
             if not (vanished and self._wiring.silence.orphaned(self._provider)):
                 self._wiring.registry.leave(self._provider)
             self._provider = None
-            self._count_offered()
 
 
 class _Standing:
@@ -501,11 +472,6 @@ class _Standing:
 def _memory(message: wire.Find) -> int:
     """Return the bytes that a standing find takes."""
     return STANDING + 2 * (len(message.service) + len(message.tag or ""))
-
-
-def _offered_memory(service: Service) -> int:
-    """Return the bytes that an offered service takes."""
-    return OFFERED + 2 * (len(service.name) + len(service.hostport) + len(service.label or ""))
 
 
 def _ordered(message: wire.Reinit | wire.Shutdown) -> str:

@@ -112,6 +112,11 @@ class WebSocket:
         return self._line.address
 
     @property
+    def host(self) -> str:
+        """The address of the peer without its port."""
+        return self._line.host
+
+    @property
     def local(self) -> bool:
         """True if the peer is on this machine, and is neither a web page nor behind a proxy."""
         return self._line.local and not self._elsewhere

@@ -316,7 +316,8 @@ class Instances:
         self._check_room(owner.name, before)
         rights = Rights()
         self._registry.check(_service(name, 0, offer), rights)
-        provider = self._registry.join(offer.label or f"{name}/{instance}", WIRE, principal.address, owner)
+        label, payer = offer.label or f"{name}/{instance}", "" if principal.name else principal.address
+        provider = self._registry.join(label, WIRE, principal.address, owner, payer)
         try:
             self._registry.offer([_service(name, provider, offer)], rights)
         except Refusal:

@@ -21,6 +21,7 @@ from broker.core.interfaces import IRegistry
 from broker.core.model import LoadDetails, Rights, Service, checked_load, load_details
 from broker.net.peer_interfaces import Part
 from broker.wires.common.descriptors import offered, read_offer
+from broker.wires.mtl.sessions.profile_interface import ProfileReader, ProfileWriter, payer_of
 
 WIRE = "mtl"
 """Wire of the providers in the registry, and the label of a provider without label and user."""
@@ -47,14 +48,13 @@ T = TypeVar("T")
 class FlowProvider:
     """A flow in the registry. It joins with its first offer or report.
 
-    ``rights`` are those of its user. ``label`` is used if its first descriptor has none.
+    ``rights`` are those of its user. The name of the user is the label if the first descriptor has none.
     """
 
-    def __init__(self, registry: IRegistry, rights: Rights, label: str, address: str) -> None:
+    def __init__(self, registry: IRegistry, rights: Rights, flow: ProfileReader | ProfileWriter) -> None:
         self._registry = registry
         self._rights = rights
-        self._label = label
-        self._address = address
+        self._flow = flow
         self._services: dict[str, Service] = {}
         """By name."""
         self.id: int | None = None
@@ -91,7 +91,9 @@ class FlowProvider:
 
     def _joined(self, label: str | None) -> int:
         if self.id is None:
-            self.id = self._registry.join(label or self._label or WIRE, WIRE, self._address)
+            flow = self._flow
+            label = label or flow.grant.principal.user or WIRE
+            self.id = self._registry.join(label, WIRE, flow.address, payer=payer_of(flow))
         return self.id
 
 

@@ -399,8 +399,7 @@ class RegistryProfile:
     def content(self, writer: ProfileWriter, resource: str, content: data_messages.Content) -> None:
         provider: FlowProvider | None = writer.place
         if provider is None:
-            principal = writer.grant.principal
-            provider = FlowProvider(self._registry, principal.allowed.offers, principal.user, writer.address)
+            provider = FlowProvider(self._registry, writer.grant.principal.allowed.offers, writer)
             writer.place = provider
         try:
             if resource == LOADS:

@@ -262,8 +262,7 @@ class ServiceProfile:
             place.worker = ServiceWorker(reader, window)
             self._workers[reader.identity] = place
             if grant.principal.host == self._bridge:
-                user, rights = grant.principal.user, grant.principal.allowed.offers
-                place.provider = FlowProvider(self._registry, rights, user, reader.address)
+                place.provider = FlowProvider(self._registry, grant.principal.allowed.offers, reader)
         try:
             if place.provider is not None:
                 place.provider.offer(Service(name, reader.address, 0, WIRE, grant.principal.user or None))

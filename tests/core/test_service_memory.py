@@ -1,0 +1,132 @@
+"""Services of strangers count as memory of their address, by whatever wire they are offered."""
+
+from __future__ import annotations
+
+import gc
+from itertools import count
+
+import attrs
+import pytest
+from twisted.internet.task import Clock
+
+from broker.core.cluster.cluster_registry import ClusterRegistry
+from broker.core.errors import Reason, Refusal, Refusals
+from broker.core.interfaces import SERVICES_PART
+from broker.core.memory_budget import SHORT, MemoryBudget, MemoryLimits, Share
+from broker.core.model import INFO_COPIES, Provider, Rights, Service
+from broker.core.registered_services import Restored
+from broker.core.registry import Registry
+from broker.core.service_memory import SERVICE_BYTES, service_bytes
+
+HOST = "192.0.2.1"
+FREE = Rights(services=1_000_000)
+
+
+class Farm:
+    """A registry with an account of memory, in which a few services of one address fit."""
+
+    def __init__(self, kind: type[Registry] = Registry, fits: int = 4) -> None:
+        self.memory = MemoryBudget(
+            MemoryLimits(address=int((fits + 0.5) * service_bytes(self.service(0)) / SERVICES_PART))
+        )
+        clock = Clock()
+        self.registry = kind(clock, count(1).__next__, Restored((), 0.0, clock, lambda ids: None), self.memory)
+
+    @staticmethod
+    def service(provider: int, name: str = "bank", **more: str) -> Service:
+        return Service(name, "h:1", provider, **more)  # type: ignore[arg-type]
+
+    def join(self, payer: str = HOST) -> int:
+        return self.registry.join("p", "elko", HOST, payer=payer)
+
+    def offer(self, provider: int, *names: str) -> tuple[Refusal, ...]:
+        """Offer services, and return the refusals."""
+        try:
+            self.registry.offer([self.service(provider, name) for name in names], FREE)
+        except Refusals as refused:
+            return refused.each
+        return ()
+
+    @property
+    def stored(self) -> int:
+        return self.memory.shares()[Share.STORED]
+
+
+@pytest.fixture(params=[Registry, ClusterRegistry])
+def farm(request: pytest.FixtureRequest) -> Farm:
+    return Farm(request.param)
+
+
+def test_services_of_an_address_are_bounded_by_its_memory(farm: Farm) -> None:
+    provider = farm.join()
+    refused = farm.offer(provider, *(f"bank{number}" for number in range(6)))
+    assert [refusal.reason for refusal in refused] == [Reason.LIMIT] * 2
+    assert "memory" in refused[0].text
+    assert len(farm.registry.services_of(provider)) == 4
+    other = farm.join()
+    assert farm.offer(other, "desk", "till")
+    assert not farm.offer(farm.join("192.0.2.2"), "desk", "till")
+    farm.registry.withdraw(provider, ["bank0", "bank1"])
+    assert not farm.offer(other, "till")
+
+
+def test_memory_of_services_is_given_back_when_they_go(farm: Farm) -> None:
+    first, second = farm.join(), farm.join()
+    farm.offer(first, "a", "b")
+    farm.offer(second, "a", "b")
+    assert farm.stored == 4 * service_bytes(farm.service(0, "a"))
+    farm.registry.withdraw(first, ["a", "b"])
+    farm.registry.leave(second)
+    farm.registry.leave(second)
+    assert farm.stored == farm.memory.held == 0
+    farm.registry.leave(first)
+    assert farm.stored == 0
+
+
+def test_users_and_providers_of_one_short_service_are_not_counted(farm: Farm) -> None:
+    assert SERVICE_BYTES < service_bytes(farm.service(0)) <= SHORT
+    user = farm.join("")
+    assert not farm.offer(user, *(f"bank{number}" for number in range(10)))
+    for _ in range(10):
+        assert not farm.offer(farm.join(), "bank")
+    assert farm.stored == 0
+
+
+def test_an_info_counts_when_it_is_amended(farm: Farm) -> None:
+    provider = farm.join()
+    farm.offer(provider, "bank")
+    [service] = farm.registry.services_of(provider)
+    farm.registry.amend(attrs.evolve(service, info="x" * 1_000))
+    assert farm.stored == service_bytes(service) + INFO_COPIES * 1_000
+    with pytest.raises(Refusal) as refused:
+        farm.registry.amend(attrs.evolve(service, info="x" * 10_000))
+    assert refused.value.reason is Reason.LIMIT
+    assert farm.registry.services_of(provider)[0].info == "x" * 1_000
+    farm.registry.amend(service)
+    assert farm.stored == 0
+
+
+def test_a_superseded_provider_counts_until_it_leaves() -> None:
+    farm = Farm(ClusterRegistry)
+    assert isinstance(farm.registry, ClusterRegistry)
+    provider = farm.join()
+    farm.offer(provider, "a", "b")
+    successor = Provider(1_000, "p", "elko", HOST, 0.0, 0.0, (farm.service(1_000, "a"),), broker="other")
+    farm.registry.mirror([successor], replaced={provider: 1_000})
+    assert farm.registry.superseded(provider) is not None
+    assert farm.stored == 2 * service_bytes(farm.service(0, "a"))
+    farm.registry.withdraw(provider, ["a"])
+    assert farm.stored == 0, "one short service is left"
+    farm.registry.leave(provider)
+    assert farm.stored == farm.memory.held == 0
+
+
+def test_refused_services_are_no_garbage(farm: Farm) -> None:
+    provider = farm.join()
+    gc.collect()
+    gc.disable()
+    try:
+        assert len(farm.offer(provider, *(f"bank{number}" for number in range(50)))) == 46
+        assert gc.collect() < 10
+    finally:
+        gc.enable()
