@@ -65,7 +65,7 @@ ADDRESS_GUESSES = 30
 """Wrong passwords from one address for all names together, at once: the people of an office behind one address."""
 
 ADDRESS_GUESS_EVERY = 1.0
-"""Seconds for each further one: some 86,000 guesses a day, spread over as many names as the address likes."""
+"""Seconds for each further one: some 86,000 guesses a day, spread over any number of names."""
 
 OF_NAME, OF_ADDRESS = (1 / GUESS_EVERY, GUESSES), (1 / ADDRESS_GUESS_EVERY, ADDRESS_GUESSES)
 """The rate and the burst of each bucket."""

@@ -125,7 +125,7 @@ def _clock() -> Iterator[Finding]:
     installed = Path(__file__).stat().st_mtime
     if time.time() < installed - 86_400:
         now = time.strftime("%Y-%m-%d", time.gmtime())
-        yield error("clock", f"this machine believes that it is {now}, which is before brokerctl was installed")
+        yield error("clock", f"the clock of this machine shows {now}, which is before the installation of brokerctl")
         return
     try:
         # A zeroed struct timex asks and changes nothing; it has 208 bytes at most.

@@ -97,7 +97,7 @@ class Schema:
 
 
 NEEDS_USERS = f"""\
-can be reached from other machines: a users file must say who may do what. Write
+can be reached from other machines: this needs a users file. Write
     [access]
     file = "users.toml"  # 'brokerctl passwd NAME --add --file users.toml' makes it
 or, where everybody may do everything,

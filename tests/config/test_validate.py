@@ -62,7 +62,7 @@ BAD = [
         '[[elko.listeners]]\nendpoint = "systemd:domain=INET:name=elko"',
         2,
         "elko.listeners[0].endpoint",
-        "systemd socket elko can be reached from other machines: a users file must say who may do what",
+        "systemd socket elko can be reached from other machines: this needs a users file",
     ),
     (LISTENER + 'publish = "host"', 3, "elko.listeners[0].publish", "must be host:port with a port from 1 to 65535"),
     (LISTENER + 'publish = "host:0"', 3, "elko.listeners[0].publish", "a port from 1 to 65535"),

@@ -2,7 +2,7 @@
 
 Services for blocking programs: workers serve requests in the program's threads, and callers send requests.
 
-A handler may block for as long as it likes: the client's own thread sends the heartbeats meanwhile.
+A handler may block for any time: the client's own thread sends the heartbeats meanwhile.
 """
 
 from __future__ import annotations

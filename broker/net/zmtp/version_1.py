@@ -8,8 +8,7 @@ libzmq 3.0 announces the revision 0 behind the signature; its socket type follow
 here.
 
 Rules:
-- A connection translates its input and its output. So limits, queues and fan-out know the later
-  frames only.
+- A connection translates its input and its output, so limits, queues and fan-out work on the later frames only.
 - The reserved flags of messages are ignored, as in libzmq. An identity with one of them is refused: it is noise of
   another protocol.
 """

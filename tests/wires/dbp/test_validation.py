@@ -51,7 +51,7 @@ BAD = [
         HERE + 'endpoint = "tcp://192.0.2.1:5246"',
         2,
         "dbp.endpoint",
-        "192.0.2.1:5246 can be reached from other machines: a users file must say who may do what",
+        "192.0.2.1:5246 can be reached from other machines: this needs a users file",
     ),
     (HERE + "udp_port = -1", 2, "dbp.udp_port", "must be between 0 and 65535, not -1"),
     (HERE + "udp_port = 65536", 2, "dbp.udp_port", "must be between 0 and 65535, not 65536"),

@@ -652,7 +652,7 @@ def test_W03_a_content_without_a_name_is_for_the_only_queue_of_its_lease_and_is_
     assert [(content.resource, content.body) for content in got(worker)] == [("q", b"1"), ("q", b"2")]
 
 
-# who may do what
+# Rights
 
 
 def test_queues_are_made_by_who_has_the_right_to_them(farm: QueueFarm) -> None:
