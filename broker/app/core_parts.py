@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from twisted.internet.defer import Deferred
@@ -49,6 +49,9 @@ from broker.net.scheduler import Scheduler
 from broker.operate.audit import FILE, AuditLog
 from broker.wall_clock import wall
 from broker.wires.common.registry_topics import RegistryTopics
+
+if TYPE_CHECKING:
+    from broker.app.cluster_parts import Membership
 
 FILES_WITHIN = 1.0
 """Seconds for which a stop waits for files that are being read: they are small, and nothing of them is needed then."""
@@ -90,21 +93,6 @@ class Core:
         self.files.stop()
 
 
-class ClusterMembership(Protocol):
-    """The cluster of a core: `broker.app.cluster_parts.Membership`."""
-
-    @property
-    def members(self) -> IMembers: ...
-
-    @property
-    def owners(self) -> IQueueOwners: ...
-
-    @property
-    def links(self) -> ILinks: ...
-
-    def next_id(self) -> int: ...
-
-
 def build(
     snapshot: Snapshot,
     store: Store,
@@ -112,7 +100,7 @@ def build(
     table: list[Launcher],
     counters: Counters,
     reactor: Any,
-    join: Callable[[Core], ClusterMembership] | None = None,
+    join: Callable[[Core], Membership] | None = None,
 ) -> Core:
     """Build the core from the remembered state. Raises `broker.core.database.StateError`.
 
@@ -132,7 +120,7 @@ def build(
     registry = kind(
         reactor, lambda: recorder.next_id() if cluster is None else cluster.next_id(), restored, scheduler.memory
     )
-    cluster: ClusterMembership | None = None
+    cluster: Membership | None = None
     recorder = Recorder(
         registry, store, reactor, in_thread, disk, snapshot.next_provider, (s.identity for s in snapshot.sessions)
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
-from typing import Protocol
 
 from broker.core.interfaces import ILeases
+from broker.core.queues.queue_interfaces import QueueInfo
 from broker.wires.mtl.sessions.control_flow import ControlFlow
 from broker.wires.mtl.sessions.control_sessions import ControlSession
 from broker.wires.mtl.sessions.data_clients import ReaderFlow, WriterFlow
@@ -51,27 +51,8 @@ QUEUE_COLUMNS = (
 )
 
 
-class QueueDescription(Protocol):
-    """A queue: see `broker.core.queues.queue_interfaces.QueueInfo`."""
-
-    @property
-    def space(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def ready(self) -> int: ...
-    @property
-    def out(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def consumers(self) -> int: ...
-    @property
-    def durable(self) -> bool: ...
-
-
 def views(
-    control: ControlFlow, data: DataFlow, describe: Callable[[], Sequence[QueueDescription]], leases: ILeases
+    control: ControlFlow, data: DataFlow, describe: Callable[[], Sequence[QueueInfo]], leases: ILeases
 ) -> Sequence[AnyView]:
     """Return the views of the wire."""
     return [
@@ -106,7 +87,7 @@ def views(
     ]
 
 
-def _queue(queue: QueueDescription) -> Row:
+def _queue(queue: QueueInfo) -> Row:
     return {
         "host": queue.space,
         "queue": queue.name,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -129,8 +129,8 @@ class DbpFarm(CoreFarm):
         self.routes = routes = Routes(self.router, "dbp", begins, self.refusal_log)
         self.udp = RecordingUdp()
         self.probes = RecordingProbes(self.clock)
-        self.sources: Rates[Hashable] = Rates(self.clock.seconds)
-        self.addresses: Rates[Hashable] = Rates(self.clock.seconds)
+        self.sources: Rates[Any] = Rates(self.clock.seconds)
+        self.addresses: Rates[Any] = Rates(self.clock.seconds)
         self.outbound = DbpOutbound(
             routes,
             self.udp,

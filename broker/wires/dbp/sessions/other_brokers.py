@@ -23,11 +23,11 @@ from broker.access.identity import same_host
 from broker.core.cluster.cluster_interfaces import ILinks
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.interfaces import IRegistry, IWait
+from broker.core.limits import Rates
 from broker.core.model import Change, Kind, Service
 from broker.net.peer_interfaces import RefusalLog
 from broker.wires.dbp.codec import dbp_datagrams
 from broker.wires.dbp.codec.dbp_messages import Form
-from broker.wires.dbp.sessions.outbound import RateLimit
 from broker.wires.dbp.sessions.service_state import ServiceEntry, Source
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class RemoteServices:
     """The other brokers' services, for the `Catalogue` of this one. ``rates`` limits what is forwarded."""
 
     def __init__(
-        self, registry: IRegistry, links: ILinks, catalogue: Catalogue, refusal_log: RefusalLog, rates: RateLimit
+        self, registry: IRegistry, links: ILinks, catalogue: Catalogue, refusal_log: RefusalLog, rates: Rates[int]
     ) -> None:
         self._registry = registry
         self._links = links

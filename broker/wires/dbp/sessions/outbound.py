@@ -21,13 +21,14 @@ See docs/protocols/dbp.md, "Heartbeats", "Disconnect and silence" and "Beacon".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from broker.access.identity import is_local, network_of
 from broker.core.interfaces import ILeases
+from broker.core.limits import Rates
 from broker.net.peer_interfaces import RefusalLog, Router, Sent
 from broker.wall_clock import wall
 from broker.wires.dbp.codec import dbp_datagrams, dbp_messages
@@ -60,13 +61,6 @@ class Udp(Protocol):
 
     def send(self, data: bytes, to: Source) -> bool:
         """Send one datagram. Returns False if the system refused it."""
-
-
-class RateLimit(Protocol):
-    """Token buckets in a bounded table."""
-
-    def take(self, key: Hashable, rate: float, burst: float) -> bool:
-        """Take a token for this key. Returns False at the limit of ``rate`` a second with bursts of ``burst``."""
 
 
 class Probes(Protocol):
@@ -102,8 +96,8 @@ class DbpOutbound:
         leases: ILeases,
         clock: IReactorTime,
         refusal_log: RefusalLog,
-        sources: RateLimit,
-        addresses: RateLimit,
+        sources: Rates[Source],
+        addresses: Rates[str],
         name: str,
         beacon_port: int,
     ) -> None:

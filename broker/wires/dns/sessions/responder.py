@@ -28,6 +28,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from broker.access.identity import address_of, is_local, network_of
 from broker.core.errors import Malformed, Reason, Refusal
+from broker.core.limits import Rates
 from broker.net.peer_interfaces import Peer
 from broker.wires.dns.codec.dns_query import MAX_QUERY, Query, answerable, decode, framed, is_plain
 from broker.wires.dns.codec.dns_response import (
@@ -149,17 +150,10 @@ class LimitVerdict(enum.Enum):
     DROP = "dropped"
 
 
-class Rates(Protocol):
-    """A token bucket for each key."""
-
-    def take(self, key: str, rate: float, burst: float) -> bool:
-        """Return True if one more of this key is within the rate."""
-
-
 class ResponseLimit:
     """The limit, over two tables of token buckets: one of addresses and one of networks."""
 
-    def __init__(self, addresses: Rates, networks: Rates, dns: Dns) -> None:
+    def __init__(self, addresses: Rates[str], networks: Rates[str], dns: Dns) -> None:
         self.dns = dns
         self._addresses = addresses
         self._networks = networks
