@@ -63,7 +63,7 @@ class Options(usage.Options):
             None,
             "Take the shipped users file by which every peer that reaches a listener may do everything",
         ],
-        ["check", None, "Validate the configuration, say what it means, and exit"],
+        ["check", None, "Validate the configuration, print its effect, and exit"],
         ["example", None, "Print the example configuration, with every key there is, and exit"],
         ["check-ports", None, "Like --check; try also whether each listener can be opened, and exit with 1 if not"],
     ]

@@ -79,7 +79,7 @@ class Draining:
             self.state = "off"
             self._back()
             self._changed()
-            self.log.info("drain: undone, everybody is served again")
+            self.log.info("drain: undone, all peers are served again")
         return self.describe()
 
     def describe(self) -> Drain:

@@ -22,7 +22,7 @@ def confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise usage("there is no terminal to ask for a confirmation: say --yes")
+        raise usage("there is no terminal to ask for a confirmation: pass --yes")
     click.confirm(question, abort=True, err=True)
 
 

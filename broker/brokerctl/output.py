@@ -1,7 +1,7 @@
 """The output of a command: tables for people, JSON and CSV for programs.
 
 Texts of servers are made harmless for terminals: a control character may move the cursor, rename the window or type
-into the shell, and an override of the direction hides what a text says. Both are shown as escapes instead.
+into the shell, and an override of the direction hides a text. Both are shown as escapes instead.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ class PortOption:
 
 @attrs.frozen
 class Settings:
-    """The base class of a table's values: the methods have what a declaration of single keys does not say."""
+    """The base class of a table's values: the methods have the rules beyond the declarations of single keys."""
 
     def normal(self) -> Self:
         """Return the values in the form in which they are checked and shown."""

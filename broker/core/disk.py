@@ -171,7 +171,7 @@ class DiskErrors:
             if failure.check(self._expected):
                 self._log.error(self._begins, why=failure.value, most=RETRY_SECONDS_MOST)
             else:
-                self._log.failure("a defect in what is written to the disk", failure)
+                self._log.failure("a defect in a write to the disk", failure)
         return self.wait
 
     def over(self) -> None:

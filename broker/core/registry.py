@@ -246,7 +246,7 @@ class Registry:
                 if len(added) >= room:
                     raise Refusal(Reason.LIMIT, f"a peer may offer {rights.services} services, and this is one more")
                 if len(added) >= room_in_all:
-                    raise Refusal(Reason.LIMIT, f"the broker knows {MAX_SERVICES} services, and takes no more")
+                    raise Refusal(Reason.LIMIT, f"the broker has {MAX_SERVICES} services, and accepts no more")
                 if payer is not None:
                     payer.take(service)
             except Refusal as refusal:

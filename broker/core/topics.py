@@ -224,7 +224,7 @@ class Topics:
         try:
             wanted(on)
         except Exception:
-            self.log.failure("the owner of the topic {topic} failed to take note of subscribers", topic=topic)
+            self.log.failure("the owner of the topic {topic} failed on a change of its subscribers", topic=topic)
 
     # for operators
 

@@ -579,7 +579,7 @@ def _disk_errors(clock: IReactorTime, text: str) -> DiskErrors:
         _log,
         clock,
         OSError,
-        f"{text}: {{why}}. It is tried again, and the log says when that succeeds",
+        f"{text}: {{why}}. It is tried again; the success will be logged",
         f"no longer, after {{failures}} failures: {text}",
     )
 

@@ -205,7 +205,7 @@ def install(application: Componentized, twistd: Mapping[str, Any], control: LogC
 
 
 def output(out: IO[str], environ: Mapping[str, str]) -> Destination:
-    """Return the destination for an output: the journal of systemd if the environment says that it leads there."""
+    """Return the destination for an output: the journal of systemd if it leads there by the environment."""
     return Journal(out) if streams_to_journal(environ, out) else Stream(out)
 
 

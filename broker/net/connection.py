@@ -288,7 +288,9 @@ class StreamConnection(ConnectionOutput, Protocol):
                 except Exception:
                     self.failed()
                     if not self.life.closing:
-                        self.refuse(Refusal(Reason.INTERNAL, "the broker failed on this message; its log says more"))
+                        self.refuse(
+                            Refusal(Reason.INTERNAL, "the broker failed on this message; its log has the reason")
+                        )
                 completed = True
             if self.quantum is not SERVING:
                 break

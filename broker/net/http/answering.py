@@ -127,7 +127,7 @@ class Answering:
             return  # cancelled by this object, or too late
         self._result = None
         self.log.failure("an answer of HTTP failed", failure=failure, request_id=self._id)
-        self._respond(Problem(500, "the broker failed; its log says more", Reason.INTERNAL).response(self._id))
+        self._respond(Problem(500, "the broker failed; its log has the reason", Reason.INTERNAL).response(self._id))
 
     def _refuse_to_wait(self) -> None:
         self._respond(Problem(503, NO_ROOM, Reason.LIMIT, [("Retry-After", "5")]).response(self._id))

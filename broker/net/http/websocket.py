@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from broker.net.http.listener import Channel, HttpFactory
 
 MAX_MESSAGE = 65_536
-"""Bytes of a message of the peer: streams are for output, and what a client says is short."""
+"""Bytes of a message of the peer: streams are for output, and messages of clients are short."""
 
 
 class Upgrade:

@@ -1,6 +1,6 @@
 """Selection of the compiled helpers of ZMTP: sealing.c for CURVE, framing.c for messages without encryption.
 
-They are built at installation if there is a C compiler. Without one, or where the environment says so, the same is done
+They are built at installation if there is a C compiler. Without one, or by the environment, the same is done
 in Python.
 """
 

@@ -252,7 +252,7 @@ class CommandHandler:
         self._end(connection)
 
     def _unexpected(self, connection: RouterConnection, message: dbp_messages.Unexpected) -> None:
-        self._part(connection, f"{message.command.decode()}, which only a broker says")
+        self._part(connection, f"{message.command.decode()}, which only a broker sends")
 
     def _named(self, connection: RouterConnection, name: str | None) -> ServiceEntry | None:
         """Return the service to which a message refers: by name, else that of the connection."""

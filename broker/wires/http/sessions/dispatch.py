@@ -238,7 +238,7 @@ class Dispatch:
             error = problem_of(error)
         if not isinstance(error, Problem):
             self.failed(request.address, request.id)
-            problem = Problem(500, "the broker failed on this request; its log says more", Reason.INTERNAL)
+            problem = Problem(500, "the broker failed on this request; its log has the reason", Reason.INTERNAL)
             return problem.response(request.id)
         if error.reason is not Reason.NO_SUCH_SERVICE:  # the regular end of a wait
             self.refused(request.address, Refusal(error.reason, error.detail), request.id)

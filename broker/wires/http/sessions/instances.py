@@ -41,7 +41,7 @@ from broker.core.silent_peers import DOUBTFUL, Silence, silent_for
 from broker.wires.http.http_settings import Http
 
 RENEWALS = 3
-"""Renewals in a TTL: clients renew after a third of it, as docs/protocols/http.md says."""
+"""Renewals in a TTL: clients renew after a third of it (docs/protocols/http.md)."""
 
 WIRE = "http"
 """The name of the wire in the registry."""

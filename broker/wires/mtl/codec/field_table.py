@@ -153,7 +153,7 @@ def _end(data: bytes, most: int) -> int:
     """Return the end of the entries, which is that of the bytes."""
     end = len(data)
     if end < 4 or _U32(data)[0] != end - 4:
-        raise IllFormed(Fault.TABLE_LENGTH, "the table is not as long as it says")
+        raise IllFormed(Fault.TABLE_LENGTH, "the table does not have the length that it begins with")
     if end - 4 > most:
         raise IllFormed(Fault.TOO_LARGE, f"the table has more than {most} bytes")
     return end

@@ -447,7 +447,7 @@ def _allow(writer: WriterFlow, name: str, most: int) -> str:
     """Check a resource that is not in `WriterFlow.names`, which keeps ``most``. Raises `Refusal` if it is forbidden."""
     grant = writer.grant
     if not name:
-        raise Refusal(Reason.PARAMETER, "a Content that does not say for which resource")
+        raise Refusal(Reason.PARAMETER, "a Content without a resource, for a lease of several")
     if grant.resources:
         raise Refusal(Reason.PARAMETER, "a Content for a resource that the data lease is not for")
     grant.profile.check(grant.principal, Side.WRITER, name)
