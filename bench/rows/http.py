@@ -94,7 +94,7 @@ class _Farm:
             for view in (*registry_views(registry, self.clock), counter_view(lambda: {"a.b": 1}, COUNTERS))
         }
         self.routes = Routes(
-            lambda: [
+            [
                 *table_endpoints.table_endpoints(lambda: views, registry),
                 *why.endpoints(registry, self.clock, past, lambda provider: None),
                 *table_endpoints.history_endpoints(registry, past),
@@ -103,7 +103,6 @@ class _Farm:
                 *metrics.endpoints([lambda: metrics.table_metrics(_as_a_wire(views))], lambda reading: ()),
             ]
         )
-        self.routes.refresh()
         gc.collect()
         gc.freeze()
         gc.set_threshold(*COLLECT_AFTER)

@@ -71,7 +71,7 @@ from broker.operate.broker_tables import (
     registry_views,
 )
 from broker.operate.console import Shown
-from broker.rest.http_endpoint import Endpoint
+from broker.rest.http_endpoint import Routes
 from broker.wall_clock import wall
 from broker.wires.interface import WireContext
 from broker.wires.tables import Documentation
@@ -124,7 +124,9 @@ class Daemon(TwistedService):
         self._own: list[str] = []
         """Addresses of the listeners, empty until they are asked for."""
         self.console: ConsoleListener | None = None
-        self.wires = RunningWires(self.counters)
+        self.routes = Routes()
+        """The HTTP endpoints of the daemon and of all wires."""
+        self.wires = RunningWires(self.counters, self.routes)
         self.journal: JournalWriter | None = None
         self.lag = LoopLag(reactor, time.monotonic)
         self.heap = HeapTrim(reactor, lambda: self.core.scheduler.memory.fallen())
@@ -449,6 +451,7 @@ class Daemon(TwistedService):
             self._open_journal(self._config.journal)
         config, retries = self._config, self.retries
         self.api = OperatorsApi(self._sources())
+        self.routes.add([*page_files.endpoints(), *self.api.endpoints])
         try:
             self.wires.add(retries, config, self._context(snapshot))
             if config.console.enabled:
@@ -485,7 +488,7 @@ class Daemon(TwistedService):
             access=self._access.access,
             logins=self._access.logins,
             audit=self._access.audit,
-            endpoints=self._endpoints,
+            routes=self.routes,
             damages=core.damages,
             members=core.members,
             owners=core.owners,
@@ -539,9 +542,6 @@ class Daemon(TwistedService):
             later=partial(self._reactor.callLater, 0),
         )
 
-    def _endpoints(self) -> list[Endpoint]:
-        return [*page_files.endpoints(), *self.api.endpoints, *self.wires.endpoints()]
-
     def _sources(self) -> Sources:
         """Return what the HTTP API shows and controls."""
         return Sources(
@@ -559,7 +559,7 @@ class Daemon(TwistedService):
             access=self._access.access,
             audit=self._access.audit,
             lag=self.lag.measured,
-            endpoints=self._endpoints,
+            endpoints=lambda: self.routes.endpoints,
             certificates=self._certificates,
         )
 

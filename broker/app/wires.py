@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from broker.net.refusal_log import Counters
     from broker.net.tls import Certificates
     from broker.net.udp import UdpSocket
-    from broker.rest.http_endpoint import Endpoint
+    from broker.rest.http_endpoint import Routes
     from broker.wires.tables import AnyView, Dialect
 
 WIRES: tuple[Wire[Any], ...] = (BROKER, DIRECTOR, MC0, DBP, MTL, DNS, HTTP)
@@ -48,10 +48,12 @@ def descriptors(config: Config, every: int) -> int:
 
 
 class RunningWires:
-    """The enabled wires. Each is made once; binding its listeners is retried until they are open."""
+    """The enabled wires. Each is made once, and adds its HTTP endpoints to ``routes`` then; binding its listeners is
+    retried until they are open."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, routes: Routes) -> None:
         self._counters = counters
+        self._routes = routes
         self._config: Config
         self._open: dict[str, OpenWire] = {}
         self._draining = False
@@ -88,10 +90,6 @@ class RunningWires:
     def dialects(self) -> list[Dialect]:
         """Return the commands of the wires for operators."""
         return [dialect for wire in self._open.values() for dialect in wire.dialects()]
-
-    def endpoints(self) -> list[Endpoint]:
-        """Return the HTTP endpoints of the wires."""
-        return [endpoint for wire in self._open.values() for endpoint in wire.endpoints()]
 
     def pinger(self, name: str) -> Pinger | None:
         """Return the ping of a wire by its name; None if it has none, or is not made."""
@@ -188,6 +186,7 @@ class RunningWires:
             with unavoidable("a wire that could not be made at the start is made again, and reads its store"):
                 made = self._open[wire.name] = wire.open(getattr(self._config, wire.name), context)
             self._counters.include(made.counts)
+            self._routes.add(made.endpoints())
             if self._draining:
                 made.drain()
 

@@ -200,6 +200,8 @@ class Restored:
         self._providers = {provider.id: provider for provider in sorted(providers, key=lambda each: each.id)}
         self._services: dict[_Key, dict[_Place, Service]] = {}
         """All restored services."""
+        self.some: Collection[object] = self._services
+        """Empty if there are none, as after the grace period: a caller on a hot path looks at it first."""
         self._of: dict[int, dict[_Place, Service]] = {}
         """The same by provider."""
         self._back: dict[int, set[int]] = {}

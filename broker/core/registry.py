@@ -311,7 +311,7 @@ class Registry:
 
     def find(self, name: str, protocol: str, restored: bool = False) -> tuple[Service, ...]:
         same = self._index.get((name, protocol))
-        remembered = self._restored.lookup(name, protocol) if restored else ()
+        remembered = self._restored.lookup(name, protocol) if restored and self._restored.some else ()
         if same is None:
             return remembered
         if remembered:
@@ -336,7 +336,7 @@ class Registry:
 
     def protocols(self, name: str, restored: bool = False) -> Sequence[str]:
         live = self._protocols.get(name, ())
-        if not restored:
+        if not (restored and self._restored.some):
             return tuple(live)
         return tuple(dict.fromkeys((*live, *self._restored.protocols(name))))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import quote, unquote
 
@@ -151,6 +151,14 @@ def _read_fields(type_: Any) -> Mapping[str, bool]:
 _fields: Callable[[Any], Mapping[str, bool]] = cache(_read_fields)
 
 
+def _without_any(type_: Any) -> Any:
+    return _converted({}, type_, strict=False)
+
+
+without_any: Callable[[Any], Any] = cache(_without_any)
+"""Returns the parameters of a query without any. Raises `Problem` 400 if one is required."""
+
+
 def _is_array(hint: Any) -> bool:
     origin = get_origin(hint)
     if origin in (tuple, list, Sequence):
@@ -190,32 +198,36 @@ _ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
 
+MATCHES, LONGEST = 2_048, 256
+"""Matches that are kept, and characters of a path of which one is kept: 2 MiB at most. A match costs 20 calls."""
+
+
 class Routes:
-    """The routes to a list of endpoints. ``endpoints`` returns the current list; routes are rebuilt when it changes."""
+    """The endpoints of the daemon and its wires, each registered once, and the routes to them."""
 
-    def __init__(self, endpoints: Callable[[], Sequence[Endpoint]]) -> None:
-        self._endpoints = endpoints
-        self._known: Sequence[Endpoint] = ()
-        self._adapter = Map().bind("")
+    def __init__(self, endpoints: Iterable[Endpoint] = ()) -> None:
+        self.endpoints: list[Endpoint] = []
+        """All endpoints, in the order of their registration."""
+        self._map = Map(strict_slashes=True, merge_slashes=False)
+        self._adapter = self._map.bind("")
+        self._kept = lru_cache(MATCHES)(self._match)
+        self.add(endpoints)
 
-    @property
-    def endpoints(self) -> Sequence[Endpoint]:
-        """The endpoints as of the last `refresh`."""
-        return self._known
-
-    def refresh(self) -> None:
-        """Read the list of endpoints again."""
-        found = list(self._endpoints())
-        if [*map(id, found)] != [*map(id, self._known)]:
-            self._known = found
-            rules = [_rule(endpoint) for endpoint in found]
-            self._adapter = Map(rules, strict_slashes=True, merge_slashes=False).bind("")
+    def add(self, endpoints: Iterable[Endpoint]) -> None:
+        """Register endpoints."""
+        for endpoint in endpoints:
+            self.endpoints.append(endpoint)
+            self._map.add(_rule(endpoint))
+        self._kept.cache_clear()
 
     def find(self, method: str, path: str) -> tuple[Endpoint, Mapping[str, str]]:
         """Return the endpoint, and the decoded variables of its path. Raises `Problem` 404, 405 or 400.
 
         ``path`` is percent-encoded ASCII.
         """
+        return (self._kept if len(path) <= LONGEST else self._match)(method, path)
+
+    def _match(self, method: str, path: str) -> tuple[Endpoint, Mapping[str, str]]:
         if not path.startswith("/") or path.startswith("//"):
             raise _nothing_here()
         try:

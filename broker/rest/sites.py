@@ -12,7 +12,8 @@ of another origin, since the API sends no CORS headers. Two attacks remain:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -29,21 +30,9 @@ LOCAL_NAMES = ("localhost", "ip6-localhost")
 """Names that resolve to this machine without DNS. A name below ``localhost.`` may be resolved by DNS."""
 
 
-def known_host(request: Request, hosts: Collection[str]) -> bool:
-    """Return True if the request names the listener: by an IP literal, ``localhost`` or a name of ``hosts``.
-
-    ``hosts`` are names in lower case, without port; ``*`` allows each name. A request without Host is of no browser.
-    """
-    host = request.headers.get("host")
-    if host is None or "*" in hosts:
-        return True
-    parts = _split(host.strip())
-    return parts is not None and _known(parts[0], hosts)
-
-
 def same_site(request: Request, hosts: Collection[str] = ()) -> bool:
-    """Return True if no page of another site caused the request, as far as its headers tell. ``hosts`` as for
-    `known_host`."""
+    """Return True if no page of another site caused the request, as far as its headers tell. ``hosts`` are
+    names of the listener."""
     site = request.headers.get("sec-fetch-site", "none").strip().lower()
     if site not in OWN:
         return False
@@ -55,6 +44,21 @@ def same_site(request: Request, hosts: Collection[str] = ()) -> bool:
         return False
     host = canonical(f"{own[0]}://{request.headers.get('host', '').strip()}")
     return own == host or (site == "same-origin" and _known(own[1], hosts))
+
+
+MOST, LONGEST = 512, 256
+"""Values of Host whose parts are kept, and the characters of the longest one: 200 kB at most. Browsers and programs
+name a listener by a few names."""
+
+
+def _named(host: str) -> tuple[str, bool]:
+    parts = _split(host.strip()) if len(host) <= LONGEST else None
+    return ("", False) if parts is None else (parts[0], _known(parts[0], ()))
+
+
+named: Callable[[str], tuple[str, bool]] = lru_cache(MOST)(_named)
+"""Returns the name in a Host, in lower case and without port, empty for one that is malformed or longer than a name can
+be; and True if it is an IP literal or ``localhost``, which names each listener."""
 
 
 def canonical(origin: str) -> tuple[str, str, int] | None:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from broker.net.scheduler import Scheduler
     from broker.net.tls import Certificates
     from broker.net.udp import UdpSocket
-    from broker.rest.http_endpoint import Endpoint
+    from broker.rest.http_endpoint import Endpoint, Routes
     from broker.wires.tables import AnyView, Counter, Dialect
 
 V = TypeVar("V", bound=Settings)
@@ -70,8 +70,7 @@ class WireContext:
     - ``offer_own``: registers the broker's own services again, after `OpenWire.services` has changed.
     - ``access``: users and rights. ``logins``: the limits on passwords, one instance for all listeners.
       ``audit``: the log of administrative acts.
-    - ``endpoints``: the HTTP endpoints of the daemon and of all open wires, for the wire with an HTTP listener; to be
-      called again after a change of the open wires.
+    - ``routes``: the HTTP endpoints of the daemon and of all wires, for the wire with an HTTP listener.
     - ``forget``: removes the listener of a title from the retries, after it was closed on purpose.
     - ``damages``: findings of damaged state, to which a wire adds those about its own.
     - ``members``, ``owners``, ``links``: the other brokers of the cluster, the ownership of durable queues, and the
@@ -101,7 +100,7 @@ class WireContext:
     access: Access
     logins: Logins
     audit: Audit
-    endpoints: Callable[[], Sequence[Endpoint]]
+    routes: Routes
     damages: Damages
     members: IMembers = SINGLE
     owners: IQueueOwners = SINGLE
@@ -140,7 +139,7 @@ class OpenWire(Protocol):
         of peers that it reached."""
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """Return the wire's own HTTP endpoints."""
+        """Return the wire's own HTTP endpoints, which are registered once, when the wire is made."""
 
     def pinger(self) -> Pinger | None:
         """Return the ping of the wire, by which health checks find out if a peer still answers; None if it has none."""

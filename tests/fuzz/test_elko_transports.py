@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from broker.core.errors import Malformed, Reason
+from broker.net.http.request import RequestIds
 from broker.net.web_origins import Origins
-from broker.rest.messages import RequestIds
 from broker.wires.elko.codec import long_poll_messages, rtcp_messages
 from broker.wires.elko.codec.blocks import MAX_BLOCK
 from broker.wires.elko.transports.long_poll import LongPollFactory

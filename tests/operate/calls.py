@@ -39,8 +39,7 @@ class Site:
     """Endpoints, called with values."""
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
-        self._routes = Routes(lambda: endpoints)
-        self._routes.refresh()
+        self._routes = Routes(endpoints)
 
     def call(
         self,

@@ -16,8 +16,7 @@ from broker.rest.problem import Problem
 
 
 def get(path: str, headers: Mapping[str, str] | None = None) -> Response:
-    routes = Routes(endpoints)
-    routes.refresh()
+    routes = Routes(endpoints())
     endpoint, variables = routes.find("GET", path)
     call = Call(Request("GET", path, headers=headers or {}), Principal(), variables, NoParameters())
     answer = endpoint.handler(call)

@@ -50,13 +50,11 @@ class Desk:
     """The endpoints over a plan in ``directory``."""
 
     def __init__(self, plan: Path | None) -> None:
-        routes = Routes(lambda: endpoints)
         self.clock = Clock()
         self.access = Changing()
         self.tickets = ReportTickets(self.access, self.clock, "http")
         endpoints = plan_endpoints.report_endpoints(lambda: None if plan is None else str(plan), at_once, self.tickets)
-        routes.refresh()
-        self._routes = routes
+        self._routes = Routes(endpoints)
 
     def ticket(self) -> str:
         """The path below which bob reads the report by a new ticket."""

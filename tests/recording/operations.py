@@ -14,6 +14,7 @@ from broker.app.wires import RunningWires
 from broker.logs.log_lines import LogControl
 from broker.net.refusal_log import Counters
 from broker.net.traces import Traces
+from broker.rest.http_endpoint import Routes
 from broker.wires.interface import PlainWire
 
 
@@ -36,7 +37,7 @@ def operations(
 ) -> Operations:
     """The operations; ``wires`` has the open ones, with the functions of their actions."""
     clock = Clock() if clock is None else clock
-    running = RunningWires(Counters())
+    running = RunningWires(Counters(), Routes())
     opened: Any = running.open_ones()
     opened.update({name: WireOf(actions) for name, actions in (wires or {}).items()})
     return Operations(

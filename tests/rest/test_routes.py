@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.rest.http_endpoint import Call, Endpoint, Routes, path_of
+from broker.rest.http_endpoint import LONGEST, MATCHES, Call, Endpoint, Routes, path_of
 from broker.rest.messages import Response
 from broker.rest.problem import Problem
 
@@ -28,8 +28,7 @@ LIST = [
 
 @pytest.fixture
 def routes() -> Routes:
-    made = Routes(lambda: LIST)
-    made.refresh()
+    made = Routes(LIST)
     return made
 
 
@@ -82,15 +81,22 @@ def test_a_problem_of_the_method_has_the_other_methods(routes: Routes) -> None:
     assert caught.value.headers == (("Allow", "DELETE, OPTIONS, PUT"),)
 
 
-def test_routes_follow_a_changed_list() -> None:
-    present = LIST[:1]
-    routes = Routes(lambda: present)
-    routes.refresh()
-    with pytest.raises(Problem):
-        routes.find("GET", "/v1/services")
-    present = LIST
-    routes.refresh()
+def test_endpoints_of_a_wire_that_opens_later_are_found() -> None:
+    routes = Routes(LIST[:1])
+    for _ in range(2):
+        with pytest.raises(Problem):
+            routes.find("GET", "/v1/services")
+    routes.add(LIST[1:])
     assert routes.find("GET", "/v1/services")[0] is LIST[1]
+    assert routes.endpoints == LIST
+
+
+def test_matches_that_are_kept_are_bounded(routes: Routes) -> None:
+    for number in range(2 * MATCHES):
+        assert routes.find("GET", f"/v1/services/{number}")[1] == {"name": str(number)}
+    long = "x" * 2 * LONGEST
+    assert routes.find("GET", f"/v1/services/{long}")[1] == {"name": long}
+    assert routes._kept.cache_info().currsize == MATCHES
 
 
 def test_the_path_of_an_endpoint_leads_back_to_it(routes: Routes) -> None:

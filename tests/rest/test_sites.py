@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from broker.rest.dispatch import known_host
 from broker.rest.messages import Request
-from broker.rest.sites import known_host, same_site
+from broker.rest.sites import same_site
 
 
 @pytest.mark.parametrize(

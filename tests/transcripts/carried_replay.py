@@ -16,8 +16,8 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
+from broker.net.http.request import RequestIds
 from broker.net.web_origins import Origins
-from broker.rest.messages import RequestIds
 from broker.wires.elko.sessions.authentication import Policy
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory

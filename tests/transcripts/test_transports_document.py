@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from broker.net.http.request import RequestIds
 from broker.net.web_origins import Origins
-from broker.rest.messages import RequestIds
 from broker.wires.elko.sessions.authentication import Policy
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.rtcp import RtcpFactory

@@ -26,6 +26,7 @@ from broker.core.topics import Topics
 from broker.net.outgoing_addresses import Outgoing
 from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
+from broker.rest.http_endpoint import Routes
 from broker.wires.interface import WireContext
 from broker.wires.tables import AnyView, Row
 from broker.wires.tables import page as page_of
@@ -72,7 +73,7 @@ def context(clock: Any, known: Sequence[Provider] = (), **given: Any) -> WireCon
         "access": AnonymousAccess(),
         "logins": Logins.open(clock.seconds, maybeDeferred),
         "audit": NoAudit(),
-        "endpoints": lambda: [],
+        "routes": Routes(),
         "damages": Damages(),
     }
     return WireContext(**{**parts, **given})

@@ -1,8 +1,8 @@
-"""One connection of HTTP: Twisted's parser within the scheduler, with every bound that it lacks.
+"""One connection of HTTP within the scheduler, with every bound.
 
 Rules:
-- The scheduler bounds requests (`scheduled_input.py`): input is parsed and answered one request at a time. A body in
-  pieces is written one piece in each step.
+- The scheduler bounds requests (`scheduled_input.py`): one request is parsed and answered in a step. A body in pieces
+  is written one piece in each step.
 - Backpressure: a connection that does not read its answers is not served, and is aborted if it reads nothing for
   ``stalled_after``. While a request is unanswered, at most two reads of further input are held; reads go on until then,
   so that the loss of the peer is noticed.
@@ -13,10 +13,8 @@ Rules:
 - The close after a refusal lingers, within `LINGER_BYTES` and `LINGER_WITHIN`: the output ends, and input is discarded
   until the peer closes. A close with unread input resets the connection, and the peer may lose the answer. A close
   over TLS waits for the peer in any case.
-- Messages whose end is ambiguous are refused, and the connection is closed, since a proxy before the listener may
-  interpret them otherwise (request smuggling; RFC 9112, 11.2): a Transfer-Encoding other than ``chunked``, one with
-  HTTP/1.0 or with a Content-Length, a second Content-Length, folded header lines. Twisted refuses bare CR and LF in
-  lines, spaces in names of headers, and malformed chunks.
+- Messages whose end is ambiguous are refused (`request.py`), and the connection is closed, since a proxy before the
+  listener may interpret them otherwise (request smuggling; RFC 9112, 11.2).
 """
 
 from __future__ import annotations
@@ -24,34 +22,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from twisted.internet.interfaces import IPushProducer, ISSLTransport
+from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.internet.protocol import connectionDone
 from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
-from twisted.web.http import HTTPChannel
+from zope.interface import implementer
 
 from broker.access.identity import plain
 from broker.core.errors import Reason, Refusal
 from broker.core.memory_budget import SHORT, MemoryBudget, Share
 from broker.core.place_table import PlaceTable
 from broker.net.connection import CLOSE_WITHIN, NOT_READING
-from broker.net.epoll_streams import plain_socket, push, unsent
-from broker.net.http.bounds import HttpDeadlines, RequestBounds
-from broker.net.http.reading import Reading
-from broker.net.http.request import HttpRequest
-from broker.net.proxies import PROXY_FIELDS
+from broker.net.epoll_streams import plain_socket, push, send_now, unsent
+from broker.net.http.request import (
+    MAX_FIELDS,
+    MAX_HEAD,
+    HeadTooLong,
+    HttpDeadlines,
+    HttpRequest,
+    NoRequest,
+    RequestBounds,
+    RequestIds,
+    head_end,
+)
 from broker.net.refusal_log import RefusalLimit, RefusalLog
-from broker.net.scheduled_input import Scheduled, sliced
+from broker.net.scheduled_input import Scheduled
 from broker.net.scheduler import Scheduler
-from broker.rest.messages import RAW_REQUEST_ID, REQUEST_ID, RequestIds
-
-LENGTH_DIGITS = 15
-"""Digits of a Content-Length: a petabyte. Longer numbers are refused unread."""
-
+from broker.rest.messages import REQUEST_ID
 
 FEW = 16
 """Requests between two reads of an ordinary peer. Browsers and scripts send one, and wait for its answer; a peer that
 sends many at once waits for the rounds of the scheduler, so that it delays no other."""
-
 
 DRIP, DRIPS = 512, 64
 """Bytes of a short read, and the number of them in one request of an ordinary peer. A thousand peers that send a
@@ -93,6 +95,9 @@ class HttpOwner(Protocol):
     def serve(self, request: Any) -> None:
         """Answer a complete request, now or later."""
 
+    def sentence(self, status: int, text: str, request_id: str) -> tuple[bytes, str]:
+        """Return the body and content type of a refusal before a request is complete."""
+
 
 class Upgraded(Protocol):
     """The protocol of a connection that is no longer HTTP."""
@@ -115,38 +120,44 @@ TLS = b"\x16\x03"
 """The beginning of a handshake of TLS. It has no line end for which a parser of HTTP could wait."""
 
 
-class HttpChannel(Scheduled, HTTPChannel):
+@implementer(IPushProducer)
+class HttpChannel(Scheduled, TwistedProtocol):
     """One connection. ``factory`` is an `HttpOwner`."""
 
     factory: Any
     transport: Any
-    requestFactory = HttpRequest
+    requests: type[HttpRequest] = HttpRequest
+    """The class of its requests."""
     costly = COSTLY_REQUEST
-    timeOut = None  # the deadlines of the listener replace the timer that Twisted has for each connection
+    # Class attributes as defaults: an idle connection has no instance entries for them, which saves memory.
     turned_away: Refusal | None = None
     """The refusal by admission, which is the only answer."""
     source = ""
     """The address that this connection counts for in the listener's table; see `StreamConnection.source`."""
     crowd = 0
     heard = 0.0
-    """The time of the last complete request, or of the accept."""
+    """The time of the last complete request, of the end of its answer if that was later, or of the accept."""
     peer = ""
     """The address at the other end of the connection; ``host`` is that of the client of the present request."""
     client: str | None = None
     """The client that a trusted proxy names in the present request."""
-    received: Any = None
-    """A complete request that is still to be served."""
-    unwritten: tuple[HttpRequest, Iterator[bytes]] | None = None
-    """The present request, and the rest of the body of its answer, which is written in steps."""
+    secure = False
+    request: HttpRequest | None = None
+    """The request that arrives, or is being answered."""
+    unwritten: Iterator[bytes] | None = None
+    """The rest of the body of the present answer, which is written in steps."""
     upgraded: Upgraded | None = None
     producing: Producing | None = None
     hanging_up = False
     """True from the beginning of a close: no further request is served."""
     trusted = False
     """See `broker.core.memory_budget.Consumer`: each request has its own credentials."""
-    _arriving = False
-    _answering = False  # a request is in progress
+    _input = b""  # unread input: an incomplete head, or requests behind the present one
+    _searched = 0  # bytes of it in which no head ends
+    _arriving = False  # a part of a request has arrived, and its deadline runs
+    _answering = False  # a complete request is unanswered
     _stalled = False  # the peer does not read
+    _began = False  # an empty line before the first line was ignored
     _batch = 0  # requests since the last read
     _drips = 0  # short reads since the last request
     _losing = False  # the transport closes when all output is sent
@@ -154,20 +165,21 @@ class HttpChannel(Scheduled, HTTPChannel):
     _unsent = 0  # unsent bytes when the read deadline began
     _discarded = 0  # bytes of input since a lingering close began
     _plain: Connection | None = None  # the transport, if it is a plain socket
+    _socket: Connection | None = None  # the connection at the bottom of the transport stack, if that is a plain socket
+    _refusals: RefusalLimit | None = None
 
-    def makeConnection(self, transport: Any) -> None:
+    def connectionMade(self) -> None:
+        transport = self.transport
         self._socket = plain_socket(transport)
         if isinstance(transport, Connection):
             self._plain = transport
             transport.bufferSize = SHORT  # a queued connection holds no more than this
         self.host = self.peer = plain(getattr(transport.getPeer(), "host", "unix"))
-        super().makeConnection(Reading(transport))  # type: ignore[no-untyped-call]
-
-    def connectionMade(self) -> None:
-        self._refusals = RefusalLimit(self.factory.clock.seconds)
-        self.factory.deadlines.wait(self)
+        self.secure = ISSLTransport(transport, None) is not None
+        transport.registerProducer(self, True)
+        self.heard = self.factory.clock.seconds()
+        self.factory.deadlines.idle.add(self, self.bounds.kept_open)
         self.factory.connected(self)
-        super().connectionMade()  # type: ignore[no-untyped-call]
         if self.turned_away is not None:
             self.refused(self.turned_away)
             self.last_words(503, "Service Unavailable", self.turned_away.text)
@@ -176,15 +188,13 @@ class HttpChannel(Scheduled, HTTPChannel):
         if self.hanging_up:
             self._discard(len(data))
             return
-        if not self.requests and not self._arriving:
-            if data.startswith(TLS):
-                self.refused(Refusal(Reason.SYNTAX, f"{self.factory.wire}: a handshake of TLS"))
-                self.last_words(400, "Bad Request", "this port speaks HTTP without TLS: use http://")
-                return
-            self._arriving = True
-            self.factory.deadlines.begin(self)
+        if self.request is None and not self._arriving and data.startswith(TLS):
+            self.refused(Refusal(Reason.SYNTAX, f"{self.factory.wire}: a handshake of TLS"))
+            self.last_words(400, "Bad Request", "this port speaks HTTP without TLS: use http://")
+            return
         self._drips += len(data) < DRIP
-        ordinary = self._batch <= FEW and self._drips <= DRIPS and self._refusals.untouched()
+        refusals = self._refusals
+        ordinary = self._batch <= FEW and self._drips <= DRIPS and (refusals is None or refusals.untouched())
         self._batch = 0
         self.take(data, ordinary)
 
@@ -204,17 +214,15 @@ class HttpChannel(Scheduled, HTTPChannel):
     def request_id(self) -> str:
         """The id of the request that arrives or is answered. It is made when it is first needed."""
         if not self._request_id:
-            self.identify(self.requests[-1] if self.requests else None)
+            self.identify(self.request)
         return self._request_id
 
     def identify(self, request: HttpRequest | None) -> None:
         """Give a request its id, the one of its head or another, and find the client for which a proxy sent it."""
-        given = None if request is None else request.requestHeaders.getRawHeaders(RAW_REQUEST_ID)
-        self._request_id = self.factory.ids.choose(given)
-        if request is not None:
-            # By names in bytes, since values are any bytes: names in text have values in UTF-8.
-            fields = request.requestHeaders.getRawHeaders
-            named = [[each.decode("latin-1") for each in fields(name, [])] for name in PROXY_FIELDS]
+        fields = {} if request is None else request.fields
+        self._request_id = self.factory.ids.choose(fields.get("x-request-id"))
+        if "forwarded" in fields or "x-forwarded-for" in fields or self.client is not None:
+            named = [[fields[name]] if name in fields else [] for name in ("forwarded", "x-forwarded-for")]
             self.client = self.factory.turns.proxies.client(self.peer, *named)
             self.host = self.client or self.peer
 
@@ -228,70 +236,122 @@ class HttpChannel(Scheduled, HTTPChannel):
         """Bytes of output that the kernel has not taken."""
         return unsent(self._socket)
 
-    def complete(self, request: HttpRequest) -> None:
-        """Keep a complete request until it is served."""
-        self.memory.drop(self, Share.INPUT)
-        self.factory.deadlines.complete(self)
-        self._batch += 1
-        self._drips = 0
-        self.heard = self.factory.clock.seconds()
-        self.served = True
-        self.received = request
+    def send(self, data: bytes) -> None:
+        """Send output: directly, as far as the kernel takes it."""
+        if self._plain is not None and not self._losing:
+            data = send_now(self._plain, data)
+        if data:
+            self.transport.write(data)
 
-    def go_on_writing(self, request: HttpRequest, pieces: Iterator[bytes]) -> None:
+    def go_on_writing(self, pieces: Iterator[bytes]) -> None:
         """Write the body of the answer to the present request in steps."""
-        self.unwritten = request, pieces
+        self.unwritten = pieces
         self.go_on()
 
     def upgrade(self, upgraded: Upgraded) -> None:
         """Pass all further input on. The handshake is done; frames may have arrived behind it."""
         self.upgraded = upgraded
-        # Twisted keeps the input behind a request there until the request is answered, which this one never is.
-        held = b"".join(self._dataBuffer)
-        self._dataBuffer: list[bytes] = []
-        self._held = held + self._held
         self._answering = False
         self.go_on()
 
     # for the scheduler
 
     def steps(self, data: bytes) -> Iterator[None]:
-        """Parse one piece, serve one request, or write one piece of an answer in each step.
+        """Serve one request, or write one piece of an answer in each step.
 
         It yields before each further step, and not after the last one: a peer whose only request took the whole quantum
         would otherwise wait for the rounds with nothing left to handle, and its next request would wait with it.
         """
-        yield from self._serve_received()
+        self._input = self._input + data if self._input else data
         further = False
-        for piece in sliced(data):
+        while self.unwritten is not None or self._input:
             if further:
                 yield
             further = True
-            if self.upgraded is not None:
-                yield from self.upgraded.feed(piece)
-                continue
-            super().dataReceived(piece)  # type: ignore[no-untyped-call]
-            if self.line_mode and b"\n" in self._buffer:
-                # A line that ends with LF alone: the parser would wait for CRLF until the deadline.
-                self._respondToBadRequestAndDisconnect()
-            yield from self._serve_received()
-
-    def _serve_received(self) -> Iterator[None]:
-        """Serve the complete request, and those that Twisted's parser held behind it. The body of an answer that had to
-        wait is written here, too."""
-        while self.received is not None or self.unwritten is not None:
-            yield
             if self.unwritten is not None:
-                self._write_piece(*self.unwritten)
-            elif self.received is not None:
-                request, self.received = self.received, None
-                self._answering = True
-                self.factory.serve(request)
+                self._write_piece()
+            elif self.upgraded is not None:
+                data, self._input = self._input, b""
+                yield from self.upgraded.feed(data)
+            elif self.hanging_up:
+                self._input = b""
+            elif not self._serve_next():
+                return
+
+    def _serve_next(self) -> bool:
+        """Serve the request at the begin of the input. Returns False if it is not complete."""
+        request = self._next()
+        if request is None:
+            if not self._arriving and not self.hanging_up:
+                self._arriving = True
+                self.factory.deadlines.arriving.add(self, self.bounds.within)
+            return False
+        if self._arriving:
+            self._arriving = False
+            self.factory.deadlines.arriving.discard(self)
+        if request.content is not None:
+            self.memory.drop(self, Share.INPUT)
+        self._batch += 1
+        self._drips = 0
+        self.heard = self.factory.clock.seconds()
+        self.served = True
+        self._answering = True
+        self.factory.serve(request)
+        return True
+
+    def _next(self) -> HttpRequest | None:
+        """Return the request at the begin of the input; None if it is not complete, or was refused."""
+        request = self.request
+        try:
+            if request is None:
+                request = self._head()
+                if request is None:
+                    return None
+            used = request.read(self._input)
+            if used:
+                self._input = self._input[used:]
+        except NoRequest:
+            self._refuse_input()
+            return None
+        except HeadTooLong:
+            self._refuse_head()
+            return None
+        content = request.content
+        if content is not None:
+            size = content.tell()
+            if size + (0 if request.chunks is None else request.chunks.announced) > self.bounds.body:
+                request.too_large()
+                return None
+            self.memory.hold(self, Share.INPUT, size)
+        return request if request.complete and not request.refused else None
+
+    def _head(self) -> HttpRequest | None:
+        """Read a head; None if it is not complete, or its body is too large. Raises `NoRequest` and `HeadTooLong`."""
+        data = self._input
+        if not self._began and data[:1] == b"\r":
+            if len(data) < 2:
+                return None
+            self._began = True
+            if data[1:2] == b"\n":
+                data = self._input = data[2:]
+        end = head_end(data, self._searched)
+        if not end:
+            self._searched = max(0, len(data) - 3)
+            return None
+        self._input = data[end:]
+        self._searched = 0
+        self._began = False
+        request = self.request = self.requests(self, data[:end])
+        if request.length is not None and request.length > self.bounds.body:
+            request.too_large()
+            return None
+        if request.waits_for_permission:
+            self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return request
 
     def go_on(self) -> None:
-        """Continue after a hold-up, with the body of an answer that had to wait, and with the input that Twisted's
-        parser, or an upgrade, had behind the request."""
-        if self._rest is None and (self.received is not None or self.unwritten is not None or self._held):
+        """Continue after a hold-up, with the body of an answer that had to wait, and with the input that is held."""
+        if self._rest is None and (self.unwritten is not None or self._input or self._held):
             held, self._held = self._held, b""
             self._rest = self.steps(held)
         super().go_on()
@@ -302,61 +362,48 @@ class HttpChannel(Scheduled, HTTPChannel):
 
     def pause_reading(self) -> None:
         """Pause the transport's reads."""
-        self.transport.wait()
+        self.transport.pauseProducing()
 
     def resume_reading(self) -> None:
         """Resume the transport's reads."""
-        self.transport.go_on()
+        self.transport.resumeProducing()
 
     def _stop_reading(self) -> None:
         # While a request is unanswered, a read detects the loss of the peer. Its bytes are held, and reading stops.
         if self._held or not self._answering:
             super()._stop_reading()
 
-    def _write_piece(self, request: HttpRequest, pieces: Iterator[bytes]) -> None:
-        piece = next(pieces, None)
-        if request.over:
+    def _write_piece(self) -> None:
+        assert self.unwritten is not None
+        piece = next(self.unwritten, None)
+        request = self.request
+        if request is None or request.over:
             self.unwritten = None
         elif piece is None:
             self.unwritten = None
             request.end()
-        elif piece:
-            request.write(piece)  # type: ignore[no-untyped-call]
+        else:
+            request.write(piece)
 
-    # for Twisted
-
-    def requestDone(self, request: Any) -> None:
-        self._request_id = ""
-        self._arriving = False
-        self._answering = False
-        self.factory.deadlines.wait(self)
-        super().requestDone(request)  # type: ignore[no-untyped-call]
-        if not self.persistent:
-            self.hang_up()
-        self.go_on()
-
-    def setLineMode(self, extra: bytes = b"") -> None:
-        # Twisted replays the input behind a request here. It comes before all input that waits for the scheduler.
-        self.line_mode = 1
-        if extra:
-            self._arriving = True
-            self.factory.deadlines.begin(self)
-            super().dataReceived(extra)  # type: ignore[no-untyped-call]
+    # for the transport
 
     def pauseProducing(self) -> None:
+        """The peer does not read."""
         self._stalled = True
         self.hold_output()
         self._watch_progress()
-        super().pauseProducing()  # type: ignore[no-untyped-call]
 
     def resumeProducing(self) -> None:
+        """The peer has read all output."""
         self._stalled = False
         self.memory.drop(self, Share.OUTPUT)
         self.factory.deadlines.stalls.discard(self)
-        super().resumeProducing()  # type: ignore[no-untyped-call]
         self.go_on()
         if self.producing is not None and not self._stalled:
             self.producing.room()
+
+    def stopProducing(self) -> None:
+        """No-op: `connectionLost` follows."""
 
     def push(self) -> None:
         """Send buffered output now instead of in the next turn of the reactor."""
@@ -365,79 +412,50 @@ class HttpChannel(Scheduled, HTTPChannel):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.hanging_up = True
         self.drop()
-        self.received = self.unwritten = self.producing = None
+        self._input = b""
+        self.unwritten = self.producing = None
         self.memory.forget(self)
         self.factory.deadlines.forget(self)
-        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+        request, self.request = self.request, None
         upgraded, self.upgraded = self.upgraded, None
+        if request is not None:
+            request.lost()
         if upgraded is not None:
             upgraded.lost()
         self.factory.disconnected(self)
-        # An incomplete request, its decoder and the channel refer to each other: without the cycle, no garbage
-        # collection is needed to free the body.
-        self.requests.clear()
-        self._transferDecoder = None
-
-    def lineReceived(self, line: bytes) -> None:
-        if line[:1] in (b" ", b"\t"):
-            self._respondToBadRequestAndDisconnect()
-            return
-        if self._receivedHeaderSize + len(line) > self.totalHeadersSize:
-            self._refuse_head()
-            return
-        super().lineReceived(line)  # type: ignore[no-untyped-call]
-
-    def headerReceived(self, line: bytes) -> bool:
-        if self.hanging_up:
-            return False
-        name, _, value = line.partition(b":")
-        name, value = name.lower(), value.strip(b" \t")
-        if (name == b"transfer-encoding" and value.lower() != b"chunked") or (
-            name == b"content-length" and len(value) > LENGTH_DIGITS
-        ):
-            self._respondToBadRequestAndDisconnect()
-            return False
-        if self._receivedHeaderCount >= self.maxHeaders:
-            self._refuse_head()
-            return False
-        return bool(super().headerReceived(line))  # type: ignore[no-untyped-call]
-
-    def checkPersistence(self, request: Any, version: bytes) -> bool:
-        if version != b"HTTP/1.1" and request.requestHeaders.hasHeader(b"Transfer-Encoding"):
-            self._respondToBadRequestAndDisconnect()
-            return False
-        return bool(super().checkPersistence(request, version))  # type: ignore[no-untyped-call]
-
-    def _send100Continue(self) -> None:
-        # (The name is Twisted's, which has no public hook for this.)
-        if not self.hanging_up:
-            super()._send100Continue()  # type: ignore[no-untyped-call]
-
-    def _respondToBadRequestAndDisconnect(self) -> None:
-        """Refuse input that is not HTTP. (The name is Twisted's, which has no public hook for this.)"""
-        if self.hanging_up:
-            return
-        self.refused(Refusal(Reason.SYNTAX, f"{self.factory.wire}: no request of HTTP"))
-        self.last_words(400, "Bad Request", "this is no request of HTTP/1.1")
-
-    def _refuse_head(self) -> None:
-        """Refuse a head that is too long. A browser sends the cookies of all programs of a host to each of them."""
-        if self.hanging_up:
-            return
-        text = f"the head of a request has more than {self.totalHeadersSize} bytes or {self.maxHeaders} fields"
-        self.refused(Refusal(Reason.TOO_LARGE, text))
-        self.last_words(431, "Request Header Fields Too Large", f"{text}; cookies count, too")
-
-    def lineLengthExceeded(self, line: bytes) -> None:
-        """Refuse a head with an oversized line."""
-        self._refuse_head()
 
     # for requests, the listener, and the deadlines
+
+    def answered(self, request: HttpRequest) -> None:
+        """The answer to a request is complete."""
+        self._request_id = ""
+        self.request = None
+        self._answering = False
+        if self._plain is None:
+            self.push()
+        if self._queued and self._rest is not None:
+            if not request.persistent:
+                self.hang_up()
+            return
+        self.heard = self.factory.clock.seconds()
+        if not request.persistent:
+            self.hang_up()
+        self.go_on()
 
     @property
     def needed(self) -> bool:
         """True while a request is to be answered, or is being answered, and for a WebSocket."""
-        return self._answering or self.received is not None or self.upgraded is not None
+        return self._answering or self.upgraded is not None
+
+    def idle_over(self) -> None:
+        """Close if there was no request for ``kept_open``; otherwise look again then."""
+        kept_open, now = self.bounds.kept_open, self.factory.clock.seconds()
+        busy = self.needed or self._arriving
+        left = kept_open if busy else self.heard + kept_open - now
+        if left > 0:
+            self.factory.deadlines.idle.add(self, left)
+        else:
+            self.hang_up()
 
     def give_way(self, refusal: Refusal) -> None:
         """Close without an answer, since there is no request: the place is given to a newcomer."""
@@ -454,23 +472,31 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.transport.write(head.encode() + b"Connection: close\r\n\r\n" + body)
         self._linger()
 
-    def loseConnection(self) -> None:
-        """Close when all output is sent. Idempotent: Twisted calls it after the last answer, and `hang_up` does."""
-        if not self._losing:
-            self._losing = True
-            super().loseConnection()  # type: ignore[no-untyped-call]
+    def _refuse_input(self) -> None:
+        """Refuse input that is not HTTP."""
+        self.refused(Refusal(Reason.SYNTAX, f"{self.factory.wire}: no request of HTTP"))
+        self.last_words(400, "Bad Request", "this is no request of HTTP/1.1")
+
+    def _refuse_head(self) -> None:
+        """Refuse a head that is too long. A browser sends the cookies of all programs of a host to each of them."""
+        text = f"the head of a request has more than {MAX_HEAD} bytes or {MAX_FIELDS} fields"
+        self.refused(Refusal(Reason.TOO_LARGE, text))
+        self.last_words(431, "Request Header Fields Too Large", f"{text}; cookies count, too")
 
     def hang_up(self) -> None:
-        """Close when all output is sent."""
+        """Close when all output is sent. Idempotent."""
         self._leave(CLOSE_WITHIN)
-        self.loseConnection()
+        if not self._losing:
+            self._losing = True
+            self.transport.unregisterProducer()  # a transport with a producer waits for its end
+            self.transport.loseConnection()
 
     def evict(self, refusal: Refusal) -> None:
         """Refuse the unfinished request, or disconnect the peer that does not read: see `MemoryBudget`."""
-        if refusal.reason is Reason.NOT_READING:
+        if refusal.reason is Reason.NOT_READING or self.request is None:
             self.not_reading(refusal)
         else:
-            self.requests[-1].refuse_body(refusal)
+            self.request.refuse_body(refusal)
 
     def stalled(self) -> None:
         """Handle the read deadline, which is renewed if the peer made progress."""
@@ -495,6 +521,12 @@ class HttpChannel(Scheduled, HTTPChannel):
     def refused(self, refusal: Refusal) -> bool:
         """Count and log a refusal. Returns False if the rate limit for refusals is exceeded."""
         self.factory.refusal_log.add(self.factory.wire, self.host, refusal)
+        return self.patient()
+
+    def patient(self) -> bool:
+        """Count an error. Returns False if the rate limit for refusals is exceeded."""
+        if self._refusals is None:
+            self._refusals = RefusalLimit(self.factory.clock.seconds)
         return self._refusals.admit()
 
     def _leave(self, within: float) -> None:
@@ -502,7 +534,7 @@ class HttpChannel(Scheduled, HTTPChannel):
         self.hanging_up = True
         self.factory.table.leave(self)
         self.drop()
-        self.received = None
+        self._input = b""
         deadlines = self.factory.deadlines
         deadlines.idle.discard(self)
         deadlines.arriving.discard(self)
@@ -510,13 +542,14 @@ class HttpChannel(Scheduled, HTTPChannel):
 
     def _linger(self) -> None:
         """End the output when all is sent, and discard input until the peer closes."""
-        self._leave(LINGER_WITHIN)
         if self._plain is None:
-            self.loseConnection()
+            self.hang_up()
             return
+        self._leave(LINGER_WITHIN)
+        self._losing = True
         self._plain.bufferSize = LINGER_READ
         self.transport.unregisterProducer()  # a producer would be resumed instead
-        self.transport.linger()
+        self.transport.loseWriteConnection()
 
     def _discard(self, size: int) -> None:
         """Count discarded input. Reads wait for the rounds of the scheduler, since they cost time, too."""

@@ -1,4 +1,5 @@
-"""WebSockets (RFC 6455) as streams: the upgrade of a request, and the connection afterwards; wsproto has the frames.
+"""Outlets of streams, and WebSockets (RFC 6455) as streams: the upgrade of a request, and the connection afterwards;
+wsproto has the frames.
 
 Rules:
 - The listener has checked the request as any other: host, origin, rights.
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from twisted.logger import Logger
 from wsproto import ConnectionType
 from wsproto.connection import Connection, ConnectionState
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, TextMessage
@@ -22,13 +24,12 @@ from wsproto.utilities import ProtocolError, RemoteProtocolError
 
 from broker.core.errors import Reason
 from broker.net.http.request import HttpRequest
-from broker.net.http.stream_outlet import StreamOutlet
 from broker.net.websockets import PING_EVERY, breach, close_frame, ping_frame
 from broker.rest.messages import Stream
 from broker.rest.problem import Problem
 
 if TYPE_CHECKING:
-    from broker.net.http.listener import Channel, HttpFactory
+    from broker.net.http.http_listener import Channel, HttpFactory
 
 MAX_MESSAGE = 65_536
 """Bytes of a message of the peer: streams are for output, and messages of clients are short."""
@@ -38,14 +39,12 @@ class Upgrade:
     """A valid request for an upgrade. Raises `Problem` 400 or 426."""
 
     def __init__(self, request: HttpRequest) -> None:
-        headers = [
-            (name.lower(), value) for name, values in request.requestHeaders.getAllRawHeaders() for value in values
-        ]
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.fields.items()]
         self._handshake = H11Handshake(ConnectionType.SERVER)
         try:
-            if request.method != b"GET" or request.clientproto != b"HTTP/1.1":
+            if request.method != "GET" or not request.minor:
                 raise RemoteProtocolError("a WebSocket begins with GET and HTTP/1.1")
-            self._handshake.initiate_upgrade_connection(headers, request.uri.decode("ascii"))
+            self._handshake.initiate_upgrade_connection(headers, request.target)
         except (ProtocolError, UnicodeError, ValueError) as error:
             status = getattr(getattr(error, "event_hint", None), "status_code", 400)
             extra = [("Sec-WebSocket-Version", "13")] if status == 426 else []
@@ -55,13 +54,82 @@ class Upgrade:
     @staticmethod
     def asked(request: HttpRequest) -> bool:
         """Return True if the request asks for a WebSocket."""
-        return (request.text("Upgrade") or "").strip().lower() == "websocket"
+        return request.fields.get("upgrade", "").lower() == "websocket"
 
     def accept(self, channel: Channel, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         """Answer the request, with these header fields."""
         channel.transport.write(self._handshake.send(AcceptConnection(extra_headers=[*headers])))
         assert self._handshake.connection is not None
         self.connection = self._handshake.connection
+
+
+class StreamOutlet:
+    """The writing end of a stream on ``channel``, with the limits of ``factory``.
+
+    ``over`` is called when the outlet closes the stream, not when the connection is lost.
+    """
+
+    log = Logger()
+
+    def __init__(self, channel: Any, factory: Any, stream: Stream, over: Callable[[], None]) -> None:
+        self._channel = channel
+        self._factory = factory
+        self._stream = stream
+        self._over = over
+        self._ended: Callable[[], None] | None = None
+        self._closed = False
+        self._held = 0
+        """Bytes written since the peer began to lag behind."""
+
+    def start(self) -> bool:
+        """Begin the stream. Returns False if it failed, or ended already."""
+        try:
+            # A subclass is a whole `broker.rest.messages.Outlet`.
+            ended = self._stream.begin(self)  # type: ignore[arg-type]
+        except Exception:
+            self._failed()
+            return False
+        if self._closed:
+            ended()
+            return False
+        self._ended = ended
+        return True
+
+    @property
+    def behind(self) -> bool:
+        """See `broker.rest.messages.Outlet`."""
+        behind: bool = self._channel.behind
+        return behind
+
+    def room(self) -> None:
+        """Output is no longer pending."""
+        self._held = 0
+        if not self._closed:
+            try:
+                self._stream.room()
+            except Exception:
+                self._failed()
+
+    def lost(self) -> None:
+        """The connection is lost, or the stream ends."""
+        self._closed = True
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
+
+    def _fits(self, size: int) -> bool:
+        """Account for ``size`` bytes of output. Returns False for a peer over its limit, whose connection ends."""
+        if self._channel.behind:
+            self._held += size
+            if self._held > self._factory.limits.write_buffer:
+                self._channel.not_reading()
+                return False
+            self._channel.hold_output()
+        return True
+
+    def _failed(self) -> None:
+        self.log.failure("a stream of HTTP failed")
+        self._channel.abort()
 
 
 class WebSocket(StreamOutlet):

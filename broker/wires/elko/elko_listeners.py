@@ -13,12 +13,12 @@ from twisted.logger import Logger
 from broker.config.endpoint import Endpoint
 from broker.core.model import BROKER, Service
 from broker.net.admission import ConnectionFactory
+from broker.net.http.request import RequestIds
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.listeners import StreamListener, bound, listener_row
 from broker.net.peer_interfaces import MessageReader, Peer, PeerSession
 from broker.net.tls import Certificates
 from broker.net.web_origins import Origins
-from broker.rest.messages import RequestIds
 from broker.wires.elko.elko_settings import BrokerListener, DirectorListener, ElkoListener, title
 from broker.wires.elko.sessions.authentication import AccessControl, Policy
 from broker.wires.elko.transports.elko_websocket import WebSockets

@@ -12,15 +12,13 @@ from twisted.logger import Logger
 from broker.config.daemon_settings import Broker
 from broker.net.admission import ConnectionFactory
 from broker.net.connection_limits import ConnectionLimits
-from broker.net.http.bounds import RequestBounds
-from broker.net.http.limits import HttpLimits
-from broker.net.http.listener import HttpFactory
+from broker.net.http.http_listener import HttpFactory
+from broker.net.http.request import HttpLimits, RequestBounds, RequestIds
 from broker.net.listeners import StreamListener, listener_row
 from broker.net.tls import Certificates
-from broker.rest.http_endpoint import Endpoint, Routes
-from broker.rest.messages import RequestIds
+from broker.rest.dispatch import LISTENER, Dispatch
+from broker.rest.http_endpoint import Endpoint
 from broker.wires.http.http_settings import Http
-from broker.wires.http.sessions.dispatch import LISTENER, Dispatch
 from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import WIRE, Instance, Instances
 from broker.wires.http.sessions.registration import RegistrationEndpoints
@@ -204,7 +202,7 @@ def open_http(config: Http, context: WireContext) -> OpenHttp:
         *FindingEndpoints(context.registry, context.access, clock).endpoints(),
     ]
     dispatch = Dispatch(
-        Routes(context.endpoints),
+        context.routes,
         context.access,
         lambda address, refusal, request_id: refusal_log.add(WIRE, address, refusal, request_id=request_id),
         lambda address, request_id: refusal_log.failed(WIRE, address, request_id=request_id),

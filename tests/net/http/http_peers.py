@@ -12,12 +12,11 @@ from twisted.internet.protocol import connectionDone
 
 from broker.core.errors import Reason
 from broker.net.connection_limits import ConnectionLimits
-from broker.net.http.bounds import RequestBounds
-from broker.net.http.limits import HttpLimits
-from broker.net.http.listener import HttpFactory
+from broker.net.http.http_listener import HttpFactory
+from broker.net.http.request import HttpLimits, RequestBounds, RequestIds
 from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
-from broker.rest.messages import Request, RequestIds, Response
+from broker.rest.messages import Request, Response
 from tests.net.words import TickingClock, Wire
 
 

@@ -14,8 +14,8 @@ from twisted.internet.pollreactor import PollReactor
 
 from broker import pem
 from broker.net.connection_limits import ConnectionLimits
-from broker.net.http.bounds import RequestBounds
 from broker.net.http.channel import LINGER_BYTES, LINGER_WITHIN
+from broker.net.http.request import RequestBounds
 from broker.net.refusal_log import Deadlines
 from broker.net.tls import Certificates, TlsFactory
 from tests.config.certificates import certificate

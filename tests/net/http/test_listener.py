@@ -13,8 +13,8 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason
 from broker.net.connection_limits import ConnectionLimits
-from broker.net.http.bounds import RequestBounds
 from broker.net.http.channel import DRIPS, FEW
+from broker.net.http.request import RequestBounds
 from broker.net.refusal_log import REFUSALS_AT_ONCE
 from broker.net.scheduler import QUANTUM, TURN
 from broker.rest.messages import Request, Response
@@ -83,7 +83,7 @@ def test_a_client_that_was_answered_before_comes_before_new_ones() -> None:
         link.ask(f"GET /{number}")
     site.clock.tick = 0.0
     site.clock.turn()
-    assert [each.path for each in site.requests] == ["/served", "/3", "/0", "/1", "/2"]
+    assert [each.path for each in site.requests] == ["/served", "/0", "/3", "/1", "/2"]
 
 
 @pytest.mark.parametrize("head", ["Content-Length: 100000", "Transfer-Encoding: chunked"])
@@ -94,7 +94,7 @@ def test_an_incomplete_body_is_freed_with_its_connection(head: str) -> None:
     link.ask("PUT /x", head)
     link.send(b"ff\r\n" + bytes(255) + b"\r\n")
     site.turn(3)
-    [request] = link.protocol.requests
+    request = link.protocol.request
     freed = weakref.ref(request)
     del request
     gc.disable()

@@ -10,7 +10,7 @@ from twisted.logger import capturedLogs
 
 from broker.core.errors import Reason, Refusal
 from broker.net.connection_limits import ConnectionLimits
-from broker.net.http.bounds import RequestBounds
+from broker.net.http.request import RequestBounds
 from broker.rest.messages import MAX_ID, Request, Response
 from tests.net.http.http_peers import Site
 from tests.net.http.test_streams import Feed

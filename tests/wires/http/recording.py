@@ -13,10 +13,10 @@ from twisted.internet.defer import Deferred
 from broker.access.principal import Access, Act
 from broker.access.rights import AnonymousAccess
 from broker.core.errors import Refusal
+from broker.rest.dispatch import Dispatch
 from broker.rest.http_endpoint import Endpoint, Routes
 from broker.rest.messages import Request, Response, Stream
 from broker.wires.http.http_settings import Http
-from broker.wires.http.sessions.dispatch import Dispatch
 from broker.wires.http.sessions.finding import FindingEndpoints
 from broker.wires.http.sessions.instances import Instances
 from broker.wires.http.sessions.registration import RegistrationEndpoints
@@ -65,7 +65,7 @@ class HttpFarm(CoreFarm):
             *endpoints,
         ]
         self.dispatch = Dispatch(
-            Routes(lambda: own),
+            Routes(own),
             self.access,
             self._refused,
             self._failed,

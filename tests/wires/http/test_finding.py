@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from broker.core.model import Auth, Check, CheckState, Policy, Provider, Rights, Service
+from tests.net.http.http_peers import Site
 from tests.wires.http.recording import HttpFarm
 from tests.wires.recording import ElkoFarm
 
@@ -134,3 +137,31 @@ def test_a_large_discovery_is_made_in_pieces(http: HttpFarm) -> None:
 @pytest.mark.parametrize("query", [{"wait": "-1"}, {"wait": "1000"}, {"limit": "0"}, {"near": "me"}, {"x": "1"}])
 def test_wrong_parameters(http: HttpFarm, query: dict[str, str]) -> None:
     assert http.ask("GET", "/v1/services/bank", query=query).status == 400
+
+
+MOST_CALLS, MOST_FILES = 80, 15
+"""Calls of functions from the read of a request to its answer, and the files of the broker that have them. The reactor,
+its clock and the socket are not among them."""
+
+
+def test_a_find_passes_few_files_and_calls() -> None:
+    """A request costs what it passes: this bounds the layers on its way."""
+    farm = HttpFarm()
+    farm.ask("PUT", "/v1/services/bank/1", {"hostport": "192.0.2.1:80", "ttl": 60})
+    site = Site(farm.dispatch.answer)
+    link = site.connect()
+    calls: list[str] = []
+
+    def called(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and "/tests/" not in frame.f_code.co_filename:
+            calls.append(frame.f_code.co_filename)
+
+    for _ in range(2):  # the first one fills caches
+        calls.clear()
+        sys.setprofile(called)
+        link.ask("GET /v1/services/bank", "Host: 127.0.0.1", "User-Agent: curl/8.0", "Accept: */*")
+        sys.setprofile(None)
+        assert link.answer().status == 200
+    files = {name.partition("/broker/")[2] for name in calls if "/broker/" in name}
+    assert len(calls) <= MOST_CALLS
+    assert len(files) <= MOST_FILES, sorted(files)

@@ -8,12 +8,12 @@ import pytest
 
 from broker.core.errors import Reason
 from broker.core.model import Kind, Rights, Service
+from broker.rest.dispatch import LISTENER
 from broker.wires.http.http_settings import Http
-from broker.wires.http.sessions.dispatch import LISTENER
 from tests.access.test_users_access import Rig
 from tests.access.users import ANN, BOB, FILE
+from tests.rest.test_dispatch import basic
 from tests.wires.http.recording import HttpFarm
-from tests.wires.http.test_dispatch import basic
 from tests.wires.recording import ElkoFarm
 
 

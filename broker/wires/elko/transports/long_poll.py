@@ -1,4 +1,4 @@
-"""Sessions over HTTP long polling: the server of their requests, on Twisted's HTTP implementation, and one session.
+"""Sessions over HTTP long polling: the server of their requests, and one session.
 
 Rules of requests:
 - A page with a disallowed Origin is refused for any request; programs send no Origin.
@@ -29,21 +29,19 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory
 
 from broker.core.errors import Malformed, Reason, Refusal
 from broker.core.memory_budget import MemoryBudget
 from broker.core.place_table import Pool
-from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.channel import HttpChannel, plain_sentence
-from broker.net.http.request import HttpRequest
+from broker.net.http.request import HttpDeadlines, HttpRequest, RequestBounds, RequestIds
 from broker.net.line_protocol import LineFactory, LineProtocol
 from broker.net.proxies import proxied
 from broker.net.refusal_log import Deadlines
 from broker.net.web_origins import Origins, not_allowed
-from broker.rest.messages import REQUEST_ID, RequestIds
+from broker.rest.messages import REQUEST_ID
 from broker.wires.elko.codec import long_poll_messages as wire
 from broker.wires.elko.transports.transport_limits import LongPollLimits, TransportLimits
 from broker.wires.elko.transports.virtual_transport import ID_BITS, Listener, Sockets, VirtualTransport
@@ -62,8 +60,8 @@ class PendingRequest(Protocol):
     def answer(self, body: bytes) -> None:
         """Answer it, unless its connection is lost."""
 
-    def notifyFinish(self) -> Deferred[None]:
-        """Fires when it is answered, or fails when its connection is lost."""
+    def when_lost(self, call: Callable[[], object]) -> None:
+        """Call ``call`` if its connection is lost before the answer."""
 
 
 class Origin(Protocol):
@@ -135,7 +133,7 @@ class LongPollSession(VirtualTransport):
             self._note()
             return
         before, self._select = self._select, exchange
-        exchange.notifyFinish().addErrback(lambda _: self._select_lost(exchange))
+        exchange.when_lost(lambda: self._select_lost(exchange))
         self._clocks.waiting.add(self, self._clocks.limits.http_select_wait)
         self._note()
         if before is not None:
@@ -304,8 +302,7 @@ class LongPollRequest(HttpRequest):
     def answer(self, body: bytes) -> None:
         """Answer with a body of the protocol."""
         if not self.over:
-            self.responseHeaders.setRawHeaders("Cache-Control", ["no-cache"])
-            self.reply(200, body, "text/plain; charset=UTF-8")
+            self.reply(200, body, "text/plain; charset=UTF-8", [("Cache-Control", "no-cache")])
 
     def reply(
         self, status: int, body: bytes, content_type: str = "text/plain", headers: Iterable[tuple[str, str]] = ()
@@ -313,20 +310,20 @@ class LongPollRequest(HttpRequest):
         """Answer, unless the connection is lost. The answer names the origin that may read it."""
         if self.over:
             return
-        shared_with = self.channel.factory.origins.shared_with(self.text("Origin"))
+        shared_with = self.channel.factory.origins.shared_with(self.fields.get("origin"))
         if shared_with is not None:
-            self.responseHeaders.setRawHeaders("Access-Control-Allow-Origin", [shared_with])
+            self.fields_out.append(("Access-Control-Allow-Origin", shared_with))
             if shared_with != "*":
                 # The header depends on the Origin, so that shared caches need Vary.
-                self.responseHeaders.setRawHeaders("Vary", ["Origin"])
-        self.responseHeaders.setRawHeaders(REQUEST_ID, [self.request_id])
+                self.fields_out.append(("Vary", "Origin"))
+        self.fields_out.append((REQUEST_ID, self.request_id))
         super().reply(status, body, content_type, headers)
 
 
 class LongPollChannel(HttpChannel):
     """One HTTP connection."""
 
-    requestFactory = LongPollRequest
+    requests = LongPollRequest
     begun = 0
     """Sessions that were begun over this connection."""
 
@@ -367,7 +364,7 @@ class LongPollFactory(Listener, Factory):
         return self.lines.memory
 
     def buildProtocol(self, addr: IAddress | None) -> LongPollChannel:
-        channel = LongPollChannel()  # type: ignore[no-untyped-call]
+        channel = LongPollChannel()
         channel.factory = self
         self.sockets.admit(channel, addr)
         return channel
@@ -380,21 +377,17 @@ class LongPollFactory(Listener, Factory):
         """Deregister a connection."""
         self.sockets.discard(connection)
 
-    def log(self, request: HttpRequest) -> None:
-        """Write no access log. Twisted calls this after each answer."""
-
     def serve(self, request: LongPollRequest) -> None:
         """Route a request: refuse it, answer it, or pass it to its session."""
         request.channel.identify(request)
-        origin = request.text("Origin")
-        asked = wire.request(request.uri.decode("latin-1"), self._root)
-        site = request.text("Sec-Fetch-Site")
+        origin, site = request.fields.get("origin"), request.fields.get("sec-fetch-site")
+        asked = wire.request(request.target, self._root)
         if not self.origins.allow(origin, site):
             self._refuse(request, 403, not_allowed(origin, site))
-        elif request.method == b"OPTIONS":
+        elif request.method == "OPTIONS":
             self._preflight(request)
-        elif request.method != b"POST" and (request.method != b"GET" or isinstance(asked, wire.Xmit)):
-            request.responseHeaders.setRawHeaders("Allow", [METHODS])
+        elif request.method != "POST" and (request.method != "GET" or isinstance(asked, wire.Xmit)):
+            request.fields_out.append(("Allow", METHODS))
             self._refuse(request, 405, Refusal(Reason.UNKNOWN_OP, "http: not with this method"))
         elif asked is None:
             self._refuse(request, 404, Refusal(Reason.UNKNOWN_TARGET, "http: there is nothing at this path"))
@@ -406,7 +399,7 @@ class LongPollFactory(Listener, Factory):
     def _connect(self, request: LongPollRequest) -> None:
         # Admission comes first: a refused session has no place, and no id.
         client = request.channel.client
-        address = request.client if client is None else proxied(client)
+        address = request.channel.transport.getPeer() if client is None else proxied(client)
         refusal = self.lines.admit(address)
         if refusal is not None:
             self._refuse(request, 503, refusal)
@@ -434,18 +427,20 @@ class LongPollFactory(Listener, Factory):
             session.disconnect(request)
         else:
             try:
-                blocks = wire.messages(request.content.getvalue(), request.text("Content-Type") or "")
+                blocks = wire.messages(request.body(), request.fields.get("content-type", ""))
             except Malformed as malformed:
                 self._refuse(request, 400, malformed)
             else:
                 session.xmit(request, asked.number, blocks)
 
     def _preflight(self, request: LongPollRequest) -> None:
-        request.responseHeaders.setRawHeaders("Access-Control-Max-Age", [PREFLIGHT_COUNTS])
-        request.responseHeaders.setRawHeaders("Access-Control-Allow-Methods", [METHODS])
-        headers = request.text("Access-Control-Request-Headers")
+        request.fields_out += [
+            ("Access-Control-Max-Age", PREFLIGHT_COUNTS),
+            ("Access-Control-Allow-Methods", METHODS),
+        ]
+        headers = request.fields.get("access-control-request-headers")
         if headers is not None:
-            request.responseHeaders.setRawHeaders("Access-Control-Allow-Headers", [headers])
+            request.fields_out.append(("Access-Control-Allow-Headers", headers))
         request.reply(200, b"")
 
     def _refuse(self, request: LongPollRequest, status: int, refusal: Refusal) -> None:

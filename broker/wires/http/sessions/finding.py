@@ -16,6 +16,7 @@ import re
 from collections.abc import Generator, Iterator, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import attrs
@@ -28,10 +29,10 @@ from broker.access.principal import Access, Principal, sees_secrets
 from broker.core.errors import Reason
 from broker.core.interfaces import IRegistry
 from broker.core.model import BROKER, Check, Service
+from broker.rest.dispatch import LISTENER
 from broker.rest.http_endpoint import Answer, Call, Endpoint
 from broker.rest.messages import Response
 from broker.rest.problem import Problem
-from broker.wires.http.sessions.dispatch import LISTENER
 
 MAX_WAIT = 300.0
 """Seconds of the longest wait: proxies close quieter connections."""
@@ -39,6 +40,7 @@ MAX_WAIT = 300.0
 PIECE = 100
 """Services in one piece of the discovery: half a millisecond."""
 
+_AUTH = attrgetter("auth")
 _HOSTPORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.-]+):[0-9]{1,5}")
 
 
@@ -179,20 +181,18 @@ class FindingEndpoints:
 
     def _answer(self, call: Call, services: Sequence[Service]) -> Response:
         query: FindQuery = call.query
-        loads = {service.provider: self._load(service) for service in services}
+        load_of = self._registry.load_of
+        loads = {service.provider: None if service.restored else load_of(service.provider) for service in services}
         if query.near == "load":
             services = sorted(services, key=lambda service: (service.restored, loads[service.provider] or 0.0))
             services = self._registry.by_check(services)
-        trusted = sees_secrets(self._access, call.principal, call.request.local)
+        secrets = any(map(_AUTH, services))
+        trusted = secrets and sees_secrets(self._access, call.principal, call.request.local)
         rows = [
             _row(service, loads[service.provider], self._registry.check_of(service), trusted)
             for service in services[: query.limit]
         ]
         return Response(body=msgspec.json.encode({"name": call.path["name"], "services": rows}))
-
-    def _load(self, service: Service) -> float | None:
-        provider = None if service.restored else self._registry.provider(service.provider)
-        return None if provider is None else provider.load
 
     def _targets(self, principal: Principal, query: DiscoveryQuery) -> Iterator[bytes]:
         first = True

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
+from broker.net.http.request import RequestIds
 from broker.net.web_origins import Origins
-from broker.rest.messages import RequestIds
 from broker.wires.elko.transports.long_poll import LongPollFactory
 from broker.wires.elko.transports.transport_limits import TransportLimits
 from tests.wires.elko.transports.virtual_links import CarriedLink, WordHub

@@ -22,24 +22,22 @@ from broker.core.errors import Reason, Refusal
 from broker.core.place_table import Pool
 from broker.net.admission import DISCONNECTED, ConnectionFactory
 from broker.net.connection import StreamConnection
-from broker.net.http.answering import Answering
-from broker.net.http.bounds import HttpDeadlines, RequestBounds
 from broker.net.http.channel import HttpChannel
-from broker.net.http.limits import HttpLimits
-from broker.net.http.request import HttpRequest
+from broker.net.http.request import HttpDeadlines, HttpLimits, HttpRequest, RequestBounds, RequestIds
+from broker.net.http.responses import Answering, respond
 from broker.net.http.websocket import WebSocket
 from broker.net.refusal_log import Deadlines, RefusalLog
 from broker.net.scheduled_input import Direction, Seen
 from broker.net.scheduler import Scheduler
 from broker.net.tls import client_names
 from broker.rest.http_endpoint import Answer
-from broker.rest.messages import Request, RequestIds
+from broker.rest.messages import Request, Response
 from broker.rest.problem import MEDIA_TYPE, Problem
 
 MAX_PARAMETERS = 100
 """Parameters of a query: no endpoint has as many, and each costs some µs."""
 
-SINGLE = (b"Host", b"Authorization", b"Origin", b"Content-Type")
+SINGLE = frozenset(("host", "authorization", "origin", "content-type"))
 """Header fields that may appear once only: two different values may be read differently by a proxy."""
 
 
@@ -48,17 +46,16 @@ class Channel(HttpChannel):
 
     requests_served = 0
     answering: Answering | None = None
-    """The answer that waits or is being sent."""
-    _seen: Seen | None = None
+    """The answer that waits or is being sent in pieces."""
+    seen: Seen | None = None
+    """Called with each request and each answer, for a trace."""
 
     def __init__(self, factory: HttpFactory, host: str, port: int, local: bool, turned_away: Refusal | None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self.factory = factory
         self.address = f"{host}:{port}" if port else host
         self.local = local
         self.turned_away = turned_away
         self.certificate: tuple[str, ...] | None = None
-        self.secure = False
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the peer's verified certificate; none without TLS, and none without a certificate."""
@@ -68,20 +65,16 @@ class Channel(HttpChannel):
 
     def tap(self, seen: Seen) -> None:
         """Report each request, without its query and body, and the status of each answer, until `untap`. Idempotent."""
-        self._seen = seen
+        self.seen = seen
 
     def untap(self) -> None:
         """Report no more. No-op without a tap."""
-        self._seen = None
+        self.seen = None
 
     def report(self, direction: Direction, text: bytes) -> None:
         """Report a line of a request or an answer to the trace, if there is one."""
-        if self._seen is not None:
-            self._seen(direction, text)
-
-    def patient(self) -> bool:
-        """Count an answer with an error status. Returns False if there were too many."""
-        return self._refusals.admit()
+        if self.seen is not None:
+            self.seen(direction, text)
 
     def close(self) -> None:
         """Close in order: the listener ends."""
@@ -103,7 +96,7 @@ class Channel(HttpChannel):
         """The state, for operators: idle, reading, waiting, stream or websocket."""
         if self.answering is not None:
             return self.answering.state
-        return "reading" if self._arriving else "idle"
+        return "answering" if self._answering else "reading" if self._arriving else "idle"
 
 
 class HttpFactory(ConnectionFactory):
@@ -134,9 +127,7 @@ class HttpFactory(ConnectionFactory):
         self.ids = ids
 
     def make(self, host: str, port: int, local: bool, turned_away: Refusal | None) -> Any:
-        channel: Any = Channel(self, host, port, local, turned_away)
-        channel.callLater = self.clock.callLater
-        return channel
+        return Channel(self, host, port, local, turned_away)
 
     def drain(self) -> None:
         """Keep all connections: operators follow the drain over them. The handlers of the wire refuse clients."""
@@ -157,24 +148,25 @@ class HttpFactory(ConnectionFactory):
         # There is no deadline for a login: each request has its own credentials.
         super().connected(connection, authenticated=True)
 
-    def log(self, request: HttpRequest) -> None:
-        """Write no access log. Twisted calls this after each answer."""
-
     def serve(self, request: HttpRequest) -> None:
         """Answer a request."""
         channel: Any = request.channel
         self.served += 1
         channel.requests_served += 1
         channel.identify(request)
-        channel.report("in", request.method + b" " + request.uri.partition(b"?")[0])
-        answering = channel.answering = Answering(self, channel, request)
+        if channel.seen is not None:
+            channel.report("in", f"{request.method} {request.target.partition('?')[0]}".encode("latin-1"))
         try:
             asked = _asked(channel, request)
         except Problem as problem:
             self.refusal_log.add(self.wire, channel.host, Refusal(problem.reason, problem.detail))
-            answering.send(problem.response(channel.request_id))
+            respond(channel, request, problem.response(channel.request_id))
             return
         answer = self.respond(asked)
+        if isinstance(answer, Response) and isinstance(answer.body, bytes):
+            respond(channel, request, answer)
+            return
+        answering = channel.answering = Answering(self, channel, request)
         if isinstance(answer, Deferred):
             answering.wait(answer)
         else:
@@ -207,36 +199,30 @@ class HttpFactory(ConnectionFactory):
 
 def _asked(channel: Channel, request: HttpRequest) -> Request:
     """Return the request as a value. Raises `Problem` 400."""
-    raw = request.requestHeaders
-    for name in SINGLE:
-        if len(raw.getRawHeaders(name) or ()) > 1:
-            raise Problem(400, f"more than one {name.decode()}", Reason.SYNTAX)
-    headers = {
-        name.decode("latin-1").lower(): ", ".join(value.decode("latin-1") for value in values)
-        for name, values in raw.getAllRawHeaders()
-    }
-    if "host" not in headers and request.clientproto == b"HTTP/1.1":
+    if request.repeated and not SINGLE.isdisjoint(request.repeated):
+        name = min(SINGLE.intersection(request.repeated))
+        raise Problem(400, f"more than one {name.title()}", Reason.SYNTAX)
+    headers, target = request.fields, request.target
+    if "host" not in headers and request.minor:
         raise Problem(400, "a request of HTTP/1.1 must have a Host", Reason.SYNTAX)
-    try:
-        target = request.uri.decode("ascii")
-    except UnicodeDecodeError:
-        raise Problem(400, "the path is not ASCII: other characters are percent-encoded", Reason.SYNTAX) from None
-    if target.lower().startswith(("http://", "https://")):
+    if not target.isascii():
+        raise Problem(400, "the path is not ASCII: other characters are percent-encoded", Reason.SYNTAX)
+    if target[:1] != "/" and target.lower().startswith(("http://", "https://")):
         # The absolute form, which proxies receive: its authority counts instead of Host (RFC 9112, 3.2.2).
         authority, slash, rest = target.partition("://")[2].partition("/")
         headers["host"] = authority
         target = slash + rest if slash else "/"
     path, _, query = target.partition("#")[0].partition("?")
     return Request(
-        method=request.method.decode("ascii"),
+        method=request.method,
         path=path,
-        query=_parameters(query),
+        query=_parameters(query) if query else {},
         headers=headers,
-        body=request.content.getvalue(),
+        body=request.body(),
         address=channel.host,
         local=channel.local and request.local,
-        secure=channel.isSecure(),  # type: ignore[no-untyped-call]
-        certificate=channel.names(),
+        secure=channel.secure,
+        certificate=channel.names() if channel.secure else (),
         id=channel.request_id,
     )
 

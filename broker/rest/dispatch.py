@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -31,10 +31,10 @@ from broker.access.logins import RequestLimits, unlimited
 from broker.access.principal import Access, Act, Audit, NoAudit, Principal, failure
 from broker.access.rights import Grants
 from broker.core.errors import Reason, Refusal
-from broker.rest.http_endpoint import Answer, Call, Endpoint, Routes, convert_body, convert_query
+from broker.rest.http_endpoint import Answer, Call, Endpoint, Routes, convert_body, convert_query, without_any
 from broker.rest.messages import Outlet, Request, Response, Stream
 from broker.rest.problem import Problem, problem_of
-from broker.rest.sites import known_host, same_site
+from broker.rest.sites import named, same_site
 
 LISTENER = "http"
 """The title of the listener, for `Access.allows`."""
@@ -43,6 +43,18 @@ DRAINING = "the broker is draining: use another one"
 
 CLIENTS = ("offer", "find")
 """The operations of clients: a drain refuses them, and leaves those of operators."""
+
+
+def known_host(request: Request, hosts: Collection[str]) -> bool:
+    """Return True if the request names the listener: by an IP literal, ``localhost`` or a name of ``hosts``.
+
+    ``hosts`` are names in lower case, without port; ``*`` allows each name. A request without Host is of no browser.
+    """
+    host = request.headers.get("host")
+    if host is None or "*" in hosts:
+        return True
+    name, own = named(host)
+    return own or name in hosts
 
 
 @attrs.define(eq=False)
@@ -99,7 +111,6 @@ class Dispatch:
         if not known_host(request, self.hosts):
             host = request.headers.get("host", "")[:100]
             raise Problem(421, f"this listener is not {host!r}; http.hosts has its names", Reason.FORBIDDEN)
-        self.routes.refresh()
         try:
             endpoint, path = self.routes.find(request.method, request.path)
         except Problem as problem:
@@ -116,7 +127,7 @@ class Dispatch:
         address = request.address
         if given is None:
             known = self.access.by_certificate(request.certificate, address) if request.certificate else None
-            return _present_in(request, known or Principal())
+            return Principal(address=address, request_id=request.id) if known is None else _present_in(request, known)
         scheme, _, credentials = given.strip().partition(" ")
         credentials = credentials.strip()
         if scheme.lower() == "bearer" and credentials:
@@ -130,18 +141,22 @@ class Dispatch:
 
     def _call(self, request: Request, principal: Principal, endpoint: Endpoint, path: Mapping[str, str]) -> Answer:
         """Call the endpoint. Never raises."""
-        call = Call(request, principal, path, None, grants=self.access.grants(principal, LISTENER))
+        grants, operation, body = self.access.grants(principal, LISTENER), endpoint.operation, None
         try:
-            self.requests.take(principal.name, request.address)
-            self._permit(call, endpoint)
-            call = attrs.evolve(
-                call,
-                query=convert_query(endpoint.query, request.query),
-                body=convert_body(endpoint.body, request.body, request.headers.get("content-type")),
-            )
+            if self.requests.on:
+                self.requests.take(principal.name, request.address)
+            if operation is not None:
+                if not _permitted(grants, endpoint, path):
+                    raise self._not_allowed(principal, operation)
+                if self.draining and operation in CLIENTS:
+                    raise _draining()
+            query = convert_query(endpoint.query, request.query) if request.query else without_any(endpoint.query)
+            if request.body or endpoint.body is not None:
+                body = convert_body(endpoint.body, request.body, request.headers.get("content-type"))
         except Exception as error:
-            self._record(call, endpoint, error)
+            self._record(principal, path, endpoint, error)
             return self._problem(request, error)
+        call = Call(request, principal, path, query, body, grants)
         try:
             answer = endpoint.handler(call)
         except Exception as error:
@@ -149,15 +164,6 @@ class Dispatch:
         if isinstance(answer, Deferred):
             return self._wait(answer, call, endpoint)
         return self._watched(answer, call, endpoint) if isinstance(answer, Stream) else answer
-
-    def _permit(self, call: Call, endpoint: Endpoint) -> None:
-        operation, principal = endpoint.operation, call.principal
-        if operation is None:
-            return
-        if not _permitted(call.grants, endpoint, call):
-            raise self._not_allowed(principal, operation)
-        if self.draining and operation in CLIENTS:
-            raise _draining()
 
     def _wait(self, answer: Deferred[Any], call: Call, endpoint: Endpoint) -> Deferred[Any]:
         """Return the answer, which is cancelled if the rights of the user end, or if the broker drains."""
@@ -202,18 +208,18 @@ class Dispatch:
             if not self.access.stands(principal):
                 text = f"the credentials of {principal.name!r} are not valid any more"
                 each.end(Problem(401, text, Reason.WRONG_CREDENTIALS))
-            elif operation is not None and not _permitted(grants, each.endpoint, each.call):
+            elif operation is not None and not _permitted(grants, each.endpoint, each.call.path):
                 each.end(self._not_allowed(principal, operation))
             elif each.streams and grants != each.call.grants:
                 # What it shows depends on them: its client asks again, with the rights of now.
                 each.end(Problem(403, "the rights of the user have changed", Reason.FORBIDDEN))
 
-    def _record(self, call: Call, endpoint: Endpoint, error: Exception) -> None:
+    def _record(self, principal: Principal, path: Mapping[str, str], endpoint: Endpoint, error: Exception) -> None:
         """Record an administrative request that is refused here; the handlers record those that reach them."""
         operation = endpoint.operation
         if not endpoint.writes or operation is None or not operation.startswith("admin."):
             return
-        self.audit.record(Act(call.principal, LISTENER, operation, " ".join(call.path.values()), failure(error)))
+        self.audit.record(Act(principal, LISTENER, operation, " ".join(path.values()), failure(error)))
 
     def _not_allowed(self, principal: Principal, operation: str) -> Problem:
         if not principal.name and self.access.users:
@@ -247,12 +253,12 @@ class Dispatch:
         return error.response(request.id)
 
 
-def _permitted(grants: Grants, endpoint: Endpoint, call: Call) -> bool:
-    """Return True if the operation of the endpoint, which has one, is granted for the call."""
+def _permitted(grants: Grants, endpoint: Endpoint, path: Mapping[str, str]) -> bool:
+    """Return True if the operation of the endpoint, which has one, is granted for a call with these variables."""
     assert endpoint.operation is not None
     if endpoint.by_name:
         return grants.may_some(endpoint.operation)
-    return grants.may(endpoint.operation, call.path.get("name", ""))
+    return grants.may(endpoint.operation, path.get("name", ""))
 
 
 @attrs.define(eq=False)

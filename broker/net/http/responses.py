@@ -1,4 +1,4 @@
-"""One answer of a listener: it waits for the result, and sends it whole, in pieces, or as a stream.
+"""The answers of a listener: whole ones, those in pieces, those that wait for a result, and streams.
 
 Rules:
 - The result is discarded, and a Deferred cancelled, when the peer has gone.
@@ -16,17 +16,15 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.http import datetimeToString
 
 from broker.core.errors import Reason
-from broker.net.http.request import HttpRequest
-from broker.net.http.stream_outlet import StreamOutlet
-from broker.net.http.websocket import Upgrade, WebSocket
-from broker.rest.messages import RAW_REQUEST_ID, REQUEST_ID, Response, Stream
+from broker.net.http.request import HttpRequest, date
+from broker.net.http.websocket import StreamOutlet, Upgrade, WebSocket
+from broker.rest.messages import REQUEST_ID, Response, Stream
 from broker.rest.problem import Problem
 
 if TYPE_CHECKING:
-    from broker.net.http.listener import Channel, HttpFactory
+    from broker.net.http.http_listener import Channel, HttpFactory
 
 HEADERS = (
     # A script or a style sheet is taken for one only if it is declared to be one.
@@ -45,8 +43,32 @@ UNBUFFERED = ("X-Accel-Buffering", "no")
 NO_ROOM = "too many answers wait already: try again later"
 
 
+def respond(channel: Channel, request: HttpRequest, response: Response) -> bool:
+    """Send an answer, or its head: then its body follows in steps. Returns True if the answer is whole.
+
+    After too many answers with an error status the connection closes.
+    """
+    if response.status >= 400 and not channel.patient():
+        request.last()
+    if channel.seen is not None:
+        channel.report("out", b"%d %b" % (response.status, response.content_type.encode("latin-1")))
+    headers = [*HEADERS, (REQUEST_ID, channel.request_id), *response.headers, ("Date", date())]
+    for name, _ in response.headers:
+        if name.lower() == "cache-control":
+            break
+    else:
+        headers.append(NO_STORE)
+    body = response.body
+    if isinstance(body, bytes):
+        request.reply(response.status, body, response.content_type, headers)
+        return True
+    request.head(response.status, response.content_type, headers)
+    channel.go_on_writing(iter(()) if request.method == "HEAD" else body)
+    return False
+
+
 class Answering:
-    """The answer to one request. ``state`` names its present phase, for operators."""
+    """An answer that is not whole at once. ``state`` names its present phase, for operators."""
 
     log = Logger()
 
@@ -59,7 +81,7 @@ class Answering:
         self._result: Deferred[Any] | None = None
         self._waits = False
         self._outlet: _Events | WebSocket | None = None
-        request.notifyFinish().addErrback(lambda _: self._lost())
+        request.when_lost(self._lost)
 
     def wait(self, result: Deferred[Any]) -> None:
         """Wait for a result. It is cancelled if the peer goes, or if too many wait already."""
@@ -136,21 +158,11 @@ class Answering:
         channel, request = self._channel, self._request
         if channel is None or request.over:
             return
-        if response.status >= 400 and not channel.patient():
-            request.last()
-        channel.report("out", b"%d %b" % (response.status, response.content_type.encode("latin-1")))
-        headers = [*HEADERS, (REQUEST_ID, self._id), *response.headers, ("Date", datetimeToString().decode())]
-        if not any(name.lower() == "cache-control" for name, _ in response.headers):
-            headers.append(NO_STORE)
-        body = response.body
-        if isinstance(body, bytes):
+        if respond(channel, request, response):
             self._over()
-            request.reply(response.status, body, response.content_type, headers)
-            return
-        request.head(response.status, response.content_type, headers)
-        request.notifyFinish().addBoth(lambda _: self._over())
-        request.write(b"")  # type: ignore[no-untyped-call]
-        channel.go_on_writing(request, iter(()) if request.method == b"HEAD" else body)
+        else:
+            self.state = "answering"
+            request.when_over(self._over)
 
     def _stream(self, stream: Stream) -> None:
         channel, request = self._channel, self._request
@@ -168,17 +180,15 @@ class Answering:
             self.state = "websocket"
             outlet = WebSocket(channel, self._factory, stream, self._over)
             self._outlet = channel.producing = outlet
-            upgrade.accept(channel, [(RAW_REQUEST_ID, self._id.encode())])
+            upgrade.accept(channel, [(REQUEST_ID.encode(), self._id.encode())])
             outlet.ws = upgrade.connection
             if not outlet.start():
                 return
             channel.upgrade(outlet)
         else:
-            date = ("Date", datetimeToString().decode())
-            headers = [*HEADERS, (REQUEST_ID, self._id), *stream.headers, NO_STORE, UNBUFFERED, date]
-            request.head(200, stream.content_type, headers)
-            request.write(b"")  # type: ignore[no-untyped-call]
-            if request.method == b"HEAD":
+            fixed = [NO_STORE, UNBUFFERED, ("Date", date())]
+            request.head(200, stream.content_type, [*HEADERS, (REQUEST_ID, self._id), *stream.headers, *fixed])
+            if request.method == "HEAD":
                 self._over()
                 request.end()
                 return
@@ -218,7 +228,7 @@ class _Events(StreamOutlet):
     def write(self, data: bytes) -> None:
         """See `broker.rest.messages.Outlet`."""
         if not self._closed and data and self._fits(len(data)):
-            self._request.write(data)  # type: ignore[no-untyped-call]
+            self._request.write(data)
 
     def close(self) -> None:
         """See `broker.rest.messages.Outlet`."""
