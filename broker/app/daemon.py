@@ -640,7 +640,8 @@ class Daemon(TwistedService):
         self._offer_own()
 
     def _use_limits(self, config: Config) -> None:
-        """Use the limits of memory of a configuration, and its trusted proxies."""
+        """Use the limits of memory and services of a configuration, and its trusted proxies."""
         scheduler, broker = self.core.scheduler, config.broker
+        self.core.registry.most_services = broker.services
         scheduler.memory.limits = MemoryLimits(address=broker.memory_per_address, total=broker.memory)
         scheduler.proxies.use(broker.trusted_proxies)

@@ -125,6 +125,14 @@ class Broker(Settings):
         check=key_checks.networks,
         reload=True,
     )
+    # The largest that was measured is a million; the tables of ten million would take 20 GB.
+    services: int = key(
+        200_000,
+        "Services of all peers together, and of other members of a cluster. Further ones are refused; those that are "
+        "there stay if a reload sets less.",
+        within=(1, 10_000_000),
+        reload=True,
+    )
     # With less, single messages of ordinary size would not fit; more is a mistake in the unit.
     memory: int = key(
         256 * 1024**2,

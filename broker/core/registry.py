@@ -53,9 +53,9 @@ from broker.core.watches import Notifier, Waits, Watches
 ID_DIGITS = 16
 """Digits of the greatest id: ids are exact in JSON."""
 
-MAX_SERVICES = 200_000
-"""Limit of services in all: 20 for each of 10,000 providers, ten times the largest known farms; about 100 MB when
-full."""
+SERVICES = 200_000
+"""Limit of services in all, unless the configuration has another one: 20 for each of 10,000 providers, ten times the
+largest known farms."""
 
 FEW_IDS = 1_000
 """Ids of providers that have left which are kept for `IRegistry.ids`, beside as many as there are providers."""
@@ -145,6 +145,8 @@ class Registry:
         self._doubts: dict[int, Check] = {}
         """Providers that have missed signs of life; see `doubt`."""
         self._panic = PANIC
+        self.most_services = SERVICES
+        """Limit of services in all. Those that are registered stay if it falls below their number."""
         self._judged: dict[ServiceGroup, None] = {}
         """Groups with a service whose failing check changes the order of finds."""
 
@@ -236,7 +238,7 @@ class Registry:
             return
         member = self._members[services[0].provider]
         room = rights.services - len(member.services)
-        room_in_all = MAX_SERVICES - self._service_count
+        room_in_all = self.most_services - self._service_count
         payer = member.payer
         added: list[Service] = []
         refused: list[Refusal] = []
@@ -246,7 +248,7 @@ class Registry:
                 if len(added) >= room:
                     raise Refusal(Reason.LIMIT, f"a peer may offer {rights.services} services, and this is one more")
                 if len(added) >= room_in_all:
-                    raise Refusal(Reason.LIMIT, f"the broker has {MAX_SERVICES} services, and accepts no more")
+                    raise Refusal(Reason.LIMIT, f"the broker has {self.most_services} services, and accepts no more")
                 if payer is not None:
                     payer.take(service)
             except Refusal as refusal:

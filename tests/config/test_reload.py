@@ -31,6 +31,7 @@ NOW = {
     "broker.diagnostics",
     "broker.grace",
     "broker.memory",
+    "broker.services",
     "broker.memory_per_address",
     "broker.trusted_proxies",
     "log.level",

@@ -21,7 +21,7 @@ from broker.core.errors import Reason, Refusal, Refusals
 from broker.core.interfaces import IRegistry, IWait
 from broker.core.model import BROKER, MAX_INFO, MAX_NAME, MAX_TEXT, Auth, Change, Kind, Load, Rights, Service
 from broker.core.registered_services import Restored
-from broker.core.registry import FEW_IDS, MAX_SERVICES, Registry
+from broker.core.registry import FEW_IDS, Registry
 
 FREE = Rights(services=1_000_000)
 
@@ -508,11 +508,15 @@ def test_a_refused_service_takes_no_room() -> None:
     assert [service.name for service in registry.services()] == ["a", "b"]
 
 
-@pytest.fixture(scope="module")
+MOST_SERVICES = 20
+
+
+@pytest.fixture
 def full() -> tuple[Registry, int, tuple[Refusal, ...]]:
     registry = make()
+    registry.most_services = MOST_SERVICES
     id = join(registry)
-    services = [Service("bank", "h:1", id) for _ in range(MAX_SERVICES + 2)]
+    services = [Service("bank", "h:1", id) for _ in range(MOST_SERVICES + 2)]
     refused = refusals(registry, services, FREE)
     return registry, id, refused
 
@@ -525,20 +529,27 @@ def test_all_peers_together_have_a_limit_of_services(full: tuple[Registry, int, 
     assert refusal.reason is Reason.LIMIT
 
 
+def test_a_limit_below_the_services_that_are_there_ends_none(full: tuple[Registry, int, tuple[Refusal, ...]]) -> None:
+    registry, id, _ = full
+    registry.most_services = 3
+    assert len(registry.services_of(id)) == MOST_SERVICES
+    registry.withdraw(id, ["bank"])
+    assert len(refusals(registry, [Service("bank", "h:1", id) for _ in range(5)], FREE)) == 2
+
+
 def test_the_text_says_that_the_table_of_the_broker_is_full(full: tuple[Registry, int, tuple[Refusal, ...]]) -> None:
     _, _, refused = full
-    assert str(MAX_SERVICES) in refused[0].text
+    assert str(MOST_SERVICES) in refused[0].text
     assert str(FREE.services) not in refused[0].text
 
 
-@pytest.mark.long
 def test_what_goes_makes_room_for_all(full: tuple[Registry, int, tuple[Refusal, ...]]) -> None:
     registry, id, _ = full
     other = join(registry)
     registry.leave(id)
     offer(registry, other, "a", "b")
     registry.withdraw(other, ["a", "b"])
-    services = [Service("bank", "h:1", other) for _ in range(MAX_SERVICES + 1)]
+    services = [Service("bank", "h:1", other) for _ in range(MOST_SERVICES + 1)]
     assert [refusal.reason for refusal in refusals(registry, services, FREE)] == [Reason.LIMIT]
 
 

@@ -50,7 +50,7 @@ from broker.core.model import (
     checked_load,
 )
 from broker.core.registered_services import Restored, ServiceGroup
-from broker.core.registry import MAX_SERVICES, ProviderEntry, Registry
+from broker.core.registry import ProviderEntry, Registry
 
 # A provider of another member in the registry, and the step in which several of them change.
 
@@ -441,7 +441,7 @@ class ClusterRegistry(Registry):
             failing = {
                 id(s): mirrored.failing[n] for n, s in zip(places, services, strict=True) if n in mirrored.failing
             }
-        room = max(0, MAX_SERVICES - self._service_count + len(withdrawn))
+        room = max(0, self.most_services - self._service_count + len(withdrawn))
         if len(offered) > room:
             left = set(map(id, offered[room:]))
             self.left_out += len(left)

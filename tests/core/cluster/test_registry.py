@@ -197,9 +197,9 @@ def test_an_id_of_this_broker_is_not_mirrored() -> None:
     assert rig.registry.holder(mine) == ""
 
 
-def test_services_over_the_limit_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.core.cluster.cluster_registry.MAX_SERVICES", 3)
+def test_services_over_the_limit_are_left_out_and_counted() -> None:
     rig = Rig()
+    rig.registry.most_services = 3
     rig.registry.mirror([other(7, *(("chat", f"h:{number}") for number in range(5)))])
     assert rig.find("chat") == [(7, "h:0"), (7, "h:1"), (7, "h:2")]
     assert rig.registry.left_out == 2
