@@ -89,9 +89,9 @@ class OperatorsApi:
         self.endpoints: Sequence[Endpoint] = [
             *daemon_endpoints.health_endpoints(sources.ready, sources.degraded, self._status, registry, registry.sizes),
             *table_endpoints.verification_endpoints(lambda: core.damages.verify().addErrback(_unreadable)),
-            *table_endpoints.cluster_endpoints(core.members, sources.farm),
+            *table_endpoints.cluster_endpoints(core.cluster.members, sources.farm),
             *table_endpoints.table_endpoints(self._views, registry),
-            *why.endpoints(registry, clock, self.history, sources.left, core.members.name),
+            *why.endpoints(registry, clock, self.history, sources.left, core.cluster.members.name),
             *table_endpoints.history_endpoints(registry, self.history),
             *event_endpoints.event_endpoints(registry),
             *event_endpoints.watch_endpoints(self.hub),
@@ -146,7 +146,7 @@ class OperatorsApi:
         )
 
     def _cluster(self) -> Iterator[Metric]:
-        return metrics.cluster_metrics(self._sources.core.members)
+        return metrics.cluster_metrics(self._sources.core.cluster.members)
 
     def _plan(self, reading: RegistryReading) -> Iterator[Metric | None]:
         return metrics.plan_metrics(self._sources.plan, reading)

@@ -41,6 +41,7 @@ from broker.core.place_table import Pool
 from broker.core.store import Store
 from broker.net.refusal_log import Counters
 from broker.net.sdnotify import SystemdNotifier
+from broker.wires.interface import ClusterParts
 from broker.wires.tables import AnyView
 
 # Endpoints of listeners as other machines reach them: a member of a cluster publishes them.
@@ -181,9 +182,9 @@ class Membership:
         """Connect the topics of a virtual host with those of the other brokers."""
         self._topics.join(space.encode(), topics)
 
-    def of_wires(self) -> Mapping[str, Any]:
-        """Return what wires need besides the members, the owners and the links."""
-        return {"join_topics": self.join_topics, "reached": self._reached}
+    def of_wires(self) -> ClusterParts:
+        """Return the parts of the cluster that wires use."""
+        return ClusterParts(self.members, self.owners, self.links, self._reached, self.join_topics)
 
     def _reached(self, address: str) -> str | None:
         """Return the address under which other machines reach a listener; a name was configured for that."""

@@ -26,10 +26,9 @@ from broker.blocking import blocking
 from broker.config import checks_settings, daemon_settings
 from broker.config.daemon_settings import Access as Config
 from broker.config.daemon_settings import opens
-from broker.core.cluster.cluster_interfaces import SINGLE, ILinks, IMembers, IQueueOwners
 from broker.core.control import Launchers
 from broker.core.damage import Damage, Damages, left_aside, set_aside
-from broker.core.interfaces import InThread, IRegistry
+from broker.core.interfaces import IRegistry
 from broker.core.limits import Rates
 from broker.core.liveness import Leases
 from broker.core.model import Launcher, Snapshot
@@ -49,6 +48,7 @@ from broker.net.scheduler import Scheduler
 from broker.operate.audit import FILE, AuditLog
 from broker.wall_clock import wall
 from broker.wires.common.registry_topics import RegistryTopics
+from broker.wires.interface import ClusterParts, CoreParts
 
 if TYPE_CHECKING:
     from broker.app.cluster_parts import Membership
@@ -59,13 +59,12 @@ FILES_WITHIN = 1.0
 log = Logger()
 
 
-@attrs.frozen(eq=False)
-class Core:
-    """The parts of the core. ``in_thread`` calls a function in the thread of the store, ``disk`` is that of the
-    recorder, and ``files.run`` calls one in that of the files of operators: the configuration, users, the plan. These
-    may be on a file system that does not answer.
+@attrs.frozen(eq=False, kw_only=True)
+class Core(CoreParts):
+    """The parts of the core. ``disk`` is the thread of the recorder, and ``files.run`` calls a function in that of the
+    files of operators: the configuration, users, the plan. These may be on a file system that does not answer.
 
-    ``members``, ``owners`` and ``links`` are those of the cluster, or of single mode.
+    ``cluster`` is that of the daemon, or single mode.
     """
 
     registry: Registry
@@ -80,11 +79,7 @@ class Core:
     leases: Leases
     scheduler: Scheduler
     refusal_log: RefusalLog
-    in_thread: InThread
-    damages: Damages
-    members: IMembers = SINGLE
-    owners: IQueueOwners = SINGLE
-    links: ILinks = SINGLE
+    cluster: ClusterParts = attrs.field(factory=ClusterParts)
 
     def stop_threads(self) -> None:
         """Wait for the calls that the threads make, and end them. Blocks."""
@@ -156,7 +151,7 @@ def build(
     if join is None:
         return core
     cluster = join(core)
-    return attrs.evolve(core, members=cluster.members, owners=cluster.owners, links=cluster.links)
+    return attrs.evolve(core, cluster=cluster.of_wires())
 
 
 def _clustered() -> type[Registry]:

@@ -73,7 +73,7 @@ from broker.operate.broker_tables import (
 from broker.operate.console import Shown
 from broker.rest.http_endpoint import Routes
 from broker.wall_clock import wall
-from broker.wires.interface import WireContext
+from broker.wires.interface import NetworkParts, WireContext
 from broker.wires.tables import Documentation
 
 if TYPE_CHECKING:
@@ -469,31 +469,15 @@ class Daemon(TwistedService):
             broker=self._config.broker,
             state=self._state,
             known=snapshot,
-            registry=core.registry,
-            topics=core.topics,
-            leases=core.leases,
-            launchers=core.launchers,
-            recorder=core.recorder,
-            checks=self.checks.schedule,
-            outgoing=self.checks.outgoing,
-            silence=self.checks.silence,
-            scheduler=core.scheduler,
-            refusal_log=core.refusal_log,
-            clock=self._reactor,
-            in_thread=core.in_thread,
-            pool=self._pool,
+            core=core,
+            network=NetworkParts(self._reactor, self._pool, core.scheduler, core.refusal_log),
+            cluster=core.cluster,
+            checks=self.checks,
+            accounts=self._access,
             control=self.operations,
             offer_own=self._offer_own,
             forget=self.retries.remove,
-            access=self._access.access,
-            logins=self._access.logins,
-            audit=self._access.audit,
             routes=self.routes,
-            damages=core.damages,
-            members=core.members,
-            owners=core.owners,
-            links=core.links,
-            **({} if self.membership is None else self.membership.of_wires()),
         )
 
     def _listeners_changed(self) -> None:
@@ -523,8 +507,8 @@ class Daemon(TwistedService):
         """Return the state for operators."""
         own = [
             listener_view(self.retries.states, self._reactor),
-            *registry_views(self.core.registry, self._reactor, self.core.members.name),
-            *cluster_views(self.core.members, self.core.owners),
+            *registry_views(self.core.registry, self._reactor, self.core.cluster.members.name),
+            *cluster_views(self.core.cluster.members, self.core.cluster.owners),
             *([] if self.membership is None else self.membership.views()),
             checks_view(self.checks.schedule.targets, self._reactor),
             counter_view(self.counters.all, self._documentation),

@@ -269,7 +269,7 @@ class EventReports:
         self.notifications = notifications = Notifications(reactor, self._send, name)
         self._sources = EventSources(notifications, registry, reactor, registry.check_of, listeners, degradations, full)
         self._damages = core.damages
-        self._members = MemberEvents(notifications, core.members)
+        self._members = MemberEvents(notifications, core.cluster.members)
         self.listeners_changed = self._sources.listeners_changed
 
     def start(self, config: Notify) -> None:

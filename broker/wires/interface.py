@@ -29,7 +29,7 @@ from broker.config.key import Section, Settings
 from broker.core.cluster.cluster_interfaces import SINGLE, ILinks, IMembers, IQueueOwners
 from broker.core.interfaces import IControl, ILaunchers, ILeases, IRegistry, ITopics
 from broker.core.model import NotReady, Service, Snapshot
-from broker.core.silent_peers import EndAtOnce, Silence
+from broker.core.silent_peers import Silence
 
 # Types only: ``--check`` imports this module, and no module that runs.
 if TYPE_CHECKING:
@@ -52,62 +52,97 @@ if TYPE_CHECKING:
 V = TypeVar("V", bound=Settings)
 
 
+@attrs.frozen(eq=False, kw_only=True)
+class CoreParts:
+    """Parts of the core that wires use. ``recorder`` stores sessions that outlast a restart, ``in_thread`` calls a
+    function in the thread of the disk, and ``damages`` has the findings of damaged state: a wire adds its own."""
+
+    registry: IRegistry
+    topics: ITopics
+    leases: ILeases
+    launchers: ILaunchers
+    recorder: Any
+    in_thread: Callable[..., Deferred[Any]]
+    damages: Damages
+
+
+@attrs.frozen(eq=False)
+class NetworkParts:
+    """Parts of the network: the reactor, for time and sockets; the descriptors for the connections of all listeners;
+    the fair scheduler of input; and the refusal log."""
+
+    clock: Any
+    pool: Pool
+    scheduler: Scheduler
+    refusal_log: RefusalLog
+
+
+@attrs.frozen(eq=False)
+class ClusterParts:
+    """The cluster: other brokers, the ownership of durable queues, and the links between brokers; by default none.
+
+    - ``reached``: returns the address under which other machines reach a listener's ``host:port``; None if they cannot.
+    - ``join_topics``: connects the topics of a namespace of its own, a virtual host, with those of the other brokers.
+    """
+
+    members: IMembers = SINGLE
+    owners: IQueueOwners = SINGLE
+    links: ILinks = SINGLE
+    reached: Callable[[str], str | None] = lambda address: address
+    join_topics: Callable[[str, ITopics], None] = lambda name, topics: None
+
+
+class Checks(Protocol):
+    """Health checks: the schedule, for servers that are not in the registry; the rule on outgoing connections to
+    addresses that peers chose; and the rule for peers whose leases end."""
+
+    @property
+    def schedule(self) -> Schedule: ...
+
+    @property
+    def outgoing(self) -> Outgoing: ...
+
+    @property
+    def silence(self) -> Silence: ...
+
+
+class Accounts(Protocol):
+    """Users and rights; the limits on passwords, one instance for all listeners; and the log of administrative acts."""
+
+    @property
+    def access(self) -> Access: ...
+
+    @property
+    def logins(self) -> Logins: ...
+
+    @property
+    def audit(self) -> Audit: ...
+
+
 @attrs.frozen(eq=False)
 class WireContext:
     """The environment of an open wire.
 
     - ``broker``: the section ``[broker]``: the suffix of service names, and the switch for error details to peers.
     - ``state``: the state directory; ``known``: the store's snapshot from before this start.
-    - ``registry``, ``topics``, ``leases``, ``launchers``: the core.
-    - ``recorder``: stores sessions that outlast a restart.
-    - ``scheduler``, ``refusal_log``: fair scheduling of input; refusal counters and rate-limited refusal log.
-    - ``clock``: the reactor, for time and sockets. ``in_thread``: calls a function in the thread of the disk.
-    - ``pool``: the descriptors for the connections of all listeners.
-    - ``checks``: the schedule of health checks, for servers that are not in the registry. ``outgoing``: the rule on
-      outgoing connections to addresses that peers chose.
-    - ``silence``: the rule for peers whose leases end.
     - ``control``: administrators' commands to the daemon.
     - ``offer_own``: registers the broker's own services again, after `OpenWire.services` has changed.
-    - ``access``: users and rights. ``logins``: the limits on passwords, one instance for all listeners.
-      ``audit``: the log of administrative acts.
-    - ``routes``: the HTTP endpoints of the daemon and of all wires, for the wire with an HTTP listener.
     - ``forget``: removes the listener of a title from the retries, after it was closed on purpose.
-    - ``damages``: findings of damaged state, to which a wire adds those about its own.
-    - ``members``, ``owners``, ``links``: the other brokers of the cluster, the ownership of durable queues, and the
-      links between brokers; without a cluster, those of `broker.core.cluster.cluster_interfaces`.
-    - ``reached``: returns the address under which other machines reach a listener's ``host:port``; None if they cannot.
-    - ``join_topics``: connects the topics of a namespace of its own, a virtual host, with those of the other brokers.
+    - ``routes``: the HTTP endpoints of the daemon and of all wires, for the wire with an HTTP listener.
     """
 
     broker: Broker
     state: str
     known: Snapshot
-    registry: IRegistry
-    topics: ITopics
-    leases: ILeases
-    launchers: ILaunchers
-    recorder: Any
-    scheduler: Scheduler
-    refusal_log: RefusalLog
-    clock: Any
-    in_thread: Callable[..., Deferred[Any]]
-    pool: Pool
-    checks: Schedule
-    outgoing: Outgoing
+    core: CoreParts
+    network: NetworkParts
+    checks: Checks
+    accounts: Accounts
     control: IControl
     offer_own: Callable[[], None]
     forget: Callable[[str], None]
-    access: Access
-    logins: Logins
-    audit: Audit
     routes: Routes
-    damages: Damages
-    members: IMembers = SINGLE
-    owners: IQueueOwners = SINGLE
-    links: ILinks = SINGLE
-    silence: Silence = attrs.field(factory=EndAtOnce)
-    reached: Callable[[str], str | None] = lambda address: address
-    join_topics: Callable[[str, ITopics], None] = lambda name, topics: None
+    cluster: ClusterParts = attrs.field(factory=ClusterParts)
 
 
 class OpenWire(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.internet.defer import maybeDeferred
@@ -15,6 +16,7 @@ from broker.config.checks_settings import Checks
 from broker.config.daemon_settings import Broker
 from broker.core.checks.check_rules import Outcome, Question
 from broker.core.checks.check_schedule import Schedule
+from broker.core.cluster.cluster_interfaces import SINGLE
 from broker.core.control import Launchers
 from broker.core.damage import Damages
 from broker.core.liveness import Leases
@@ -22,12 +24,13 @@ from broker.core.model import Provider, Snapshot
 from broker.core.place_table import Pool
 from broker.core.registered_services import Restored
 from broker.core.registry import Registry
+from broker.core.silent_peers import EndAtOnce
 from broker.core.topics import Topics
 from broker.net.outgoing_addresses import Outgoing
 from broker.net.refusal_log import Counters, RefusalLog
 from broker.net.scheduler import Scheduler
 from broker.rest.http_endpoint import Routes
-from broker.wires.interface import WireContext
+from broker.wires.interface import ClusterParts, CoreParts, NetworkParts, WireContext
 from broker.wires.tables import AnyView, Row
 from broker.wires.tables import page as page_of
 
@@ -76,7 +79,14 @@ def context(clock: Any, known: Sequence[Provider] = (), **given: Any) -> WireCon
         "routes": Routes(),
         "damages": Damages(),
     }
-    return WireContext(**{**parts, **given})
+    parts |= {"members": SINGLE, "owners": SINGLE, "links": SINGLE, "silence": EndAtOnce()} | given
+    group = lambda *names: {name: parts.pop(name) for name in names}  # noqa: E731
+    core = CoreParts(**group("registry", "topics", "leases", "launchers", "recorder", "in_thread", "damages"))
+    network = NetworkParts(**group("clock", "pool", "scheduler", "refusal_log"))
+    cluster = ClusterParts(**group("members", "owners", "links"))
+    checks: Any = SimpleNamespace(schedule=parts.pop("checks"), **group("outgoing", "silence"))
+    accounts: Any = SimpleNamespace(**group("access", "logins", "audit"))
+    return WireContext(core=core, network=network, cluster=cluster, checks=checks, accounts=accounts, **parts)
 
 
 def page(views: Sequence[AnyView], name: str, pattern: str = "*", **where: int) -> list[Row]:

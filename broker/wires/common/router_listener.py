@@ -56,7 +56,7 @@ class ClientKeys(Protocol):
 
 
 class RouterContext(Protocol):
-    """The environment of a ROUTER, a part of `broker.wires.interface.WireContext`."""
+    """The environment of a ROUTER, such as `broker.wires.interface.NetworkParts`."""
 
     @property
     def pool(self) -> Pool: ...

@@ -258,11 +258,11 @@ class OpenDbp(PlainWire):
 
 def open_dbp(config: Dbp, context: WireContext) -> OpenDbp:
     """Return the wire, not listening yet."""
-    clock = context.clock
-    leases, refusal_log = context.leases, context.refusal_log
-    router = make_router(WIRE, config, None, None, context)
-    udp = UdpSocket(clock, context.scheduler, WIRE, MAX_DATAGRAM)
-    probes = Probes(clock, clock, context.scheduler, refusal_log, context.outgoing, WIRE)
+    clock = context.network.clock
+    leases, refusal_log = context.core.leases, context.network.refusal_log
+    router = make_router(WIRE, config, None, None, context.network)
+    udp = UdpSocket(clock, context.network.scheduler, WIRE, MAX_DATAGRAM)
+    probes = Probes(clock, clock, context.network.scheduler, refusal_log, context.checks.outgoing, WIRE)
     routes = Routes(router, WIRE, begins, refusal_log)
     outbound = DbpOutbound(
         routes,
@@ -276,26 +276,26 @@ def open_dbp(config: Dbp, context: WireContext) -> OpenDbp:
         _name(context.broker),
         config.beacon_port,
     )
-    access = context.access
+    access = context.accounts.access
     # DBP has no authentication: all its peers are without a user.
     grants = partial(access.grants, Principal(), WIRE)
     catalogue = Catalogue(
-        context.registry,
+        context.core.registry,
         leases,
         outbound,
         refusal_log,
         config,
         _rights(grants()),
-        context.silence,
-        context.scheduler.memory,
+        context.checks.silence,
+        context.network.scheduler.memory,
     )
-    listing = Listing(context.registry, clock, RegistryReading.of(grants()))
+    listing = Listing(context.core.registry, clock, RegistryReading.of(grants()))
     commands = CommandHandler(routes, catalogue, listing, outbound, leases, clock, refusal_log)
     datagrams = DatagramHandler(catalogue, outbound, refusal_log)
     routes.serve(commands)
-    if context.members.clustered:
+    if context.cluster.members.clustered:
         catalogue.elsewhere = RemoteServices(
-            context.registry, context.links, catalogue, refusal_log, Rates(clock.seconds)
+            context.core.registry, context.cluster.links, catalogue, refusal_log, Rates(clock.seconds)
         )
     catalogue.restore(context.known.providers)
     listener = RouterListener(router, clock)

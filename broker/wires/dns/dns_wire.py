@@ -27,7 +27,7 @@ from broker.wires.dns.codec.dns_query import MAX_QUERY, Frames
 from broker.wires.dns.dns_settings import Dns
 from broker.wires.dns.sessions.responder import WIRE, Datagrams, Responder, ResponseLimit, StreamSession
 from broker.wires.dns.zone import ServiceNames, Zone, host_port
-from broker.wires.interface import PlainWire, WireContext
+from broker.wires.interface import NetworkParts, PlainWire, WireContext
 from broker.wires.tables import AnyView, Column, Row, View
 
 # The views of DNS: the names that it answers, and its connections.
@@ -135,8 +135,8 @@ class DnsConnection(StreamConnection):
 class DnsFactory(ConnectionFactory):
     """The TCP listener. The deadlines of logins are those of idle connections here."""
 
-    def __init__(self, responder: Responder, limits: ConnectionLimits, context: WireContext) -> None:
-        super().__init__(WIRE, limits, context.scheduler, context.refusal_log, context.clock, pool=context.pool)
+    def __init__(self, responder: Responder, limits: ConnectionLimits, network: NetworkParts) -> None:
+        super().__init__(WIRE, limits, network.scheduler, network.refusal_log, network.clock, pool=network.pool)
         self.responder = responder
         self.queries = 0
 
@@ -181,7 +181,7 @@ class OpenDns(PlainWire):
                 raise CannotListen(f"cannot listen on udp {where.where}: {error.strerror or error}") from None
             try:
                 port: Any = listen(
-                    self.context.clock,
+                    self.context.network.clock,
                     attrs.evolve(where, args=(str(number),)),
                     self.factory,
                     self.factory.turns.proxies,
@@ -216,7 +216,7 @@ class OpenDns(PlainWire):
     def views(self) -> Sequence[AnyView]:
         """Return names and connections."""
         connections: Any = self.factory.connections
-        return dns_views(self.names, self.context.registry, connections)
+        return dns_views(self.names, self.context.core.registry, connections)
 
     def connection_factories(self) -> Sequence[ConnectionFactory]:
         """Return the TCP listener."""
@@ -267,17 +267,17 @@ class OpenDns(PlainWire):
 
 def open_dns(config: Dns, context: WireContext) -> OpenDns:
     """Make the wire, without opening its sockets."""
-    clock = context.clock
+    clock = context.network.clock
     remembered = (service for provider in context.known.providers for service in provider.services)
-    names = ServiceNames(context.registry, remembered)
-    access = context.access
+    names = ServiceNames(context.core.registry, remembered)
+    access = context.accounts.access
     # A query has no user: it finds what peers without a user may find here.
     may = (lambda name: access.allows(Principal(), WIRE, "find", name)) if access.users else None
-    responder = Responder(Zone(context.registry, names, may), config, clock, _any_of)
+    responder = Responder(Zone(context.core.registry, names, may), config, clock, _any_of)
     limit = ResponseLimit(Rates(clock.seconds), Rates(clock.seconds), config)
-    udp = UdpSocket(clock, context.scheduler, WIRE, MAX_QUERY)
-    datagrams = Datagrams(responder, limit, udp, context.refusal_log)
-    factory = DnsFactory(responder, _limits(config), context)
+    udp = UdpSocket(clock, context.network.scheduler, WIRE, MAX_QUERY)
+    datagrams = Datagrams(responder, limit, udp, context.network.refusal_log)
+    factory = DnsFactory(responder, _limits(config), context.network)
     return OpenDns(config, context, names, responder, limit, udp, datagrams, factory)
 
 

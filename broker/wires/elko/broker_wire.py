@@ -82,11 +82,11 @@ class OpenElko(OpenElkoWire):
 
     def __init__(self, config: Elko, context: WireContext) -> None:
         self._broker = context.broker
-        self._access = context.access
-        self._audit = context.audit
-        registry = context.registry
+        self._access = context.accounts.access
+        self._audit = context.accounts.audit
+        registry = context.core.registry
         self.wiring = BrokerWiring(
-            registry, ChangeNotices(registry), context.launchers, context.control, silence=context.silence
+            registry, ChangeNotices(registry), context.core.launchers, context.control, silence=context.checks.silence
         )
         self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse)
         self.listeners.make()

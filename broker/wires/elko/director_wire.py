@@ -142,26 +142,26 @@ class OpenDirector(OpenElkoWire):
         self._context = context
         self._announced = True
         self._ending = False
-        self._checks = context.checks
-        self._server_checks = ServerChecks(context.checks, context.leases)
+        self._checks = context.checks.schedule
+        self._server_checks = ServerChecks(context.checks.schedule, context.core.leases)
         self._linked: LinkedDirector | None = None
         within = min(WITHIN, context.broker.grace)
-        if context.members.clustered:
+        if context.cluster.members.clustered:
             self._linked = LinkedDirector(
-                context.clock,
+                context.network.clock,
                 self._settings(),
-                context.members,
-                context.owners,
-                context.links,
+                context.cluster.members,
+                context.cluster.owners,
+                context.cluster.links,
                 context.offer_own,
                 within,
             )
-        self._director = self._linked or Director(context.clock, self._settings())
+        self._director = self._linked or Director(context.network.clock, self._settings())
         if context.state:
             path = os.path.join(context.state, RECORD)
-            self._director.keep_record(context.clock, context.in_thread, path, within)
+            self._director.keep_record(context.network.clock, context.core.in_thread, path, within)
         self._closing: list[Deferred[Any]] = []
-        self.wiring = DirectorWiring.of(self._director, self, context.clock, self._server_checks)
+        self.wiring = DirectorWiring.of(self._director, self, context.network.clock, self._server_checks)
         self.listeners = ElkoListeners(WIRE, context, config.listeners, self._policy, self._converse)
         self.listeners.make()
 
@@ -179,7 +179,7 @@ class OpenDirector(OpenElkoWire):
 
     def dialects(self) -> Sequence[Dialect]:
         """Return the console commands."""
-        return [director_dialect(self.wiring, self._context.access, self._context.audit)]
+        return [director_dialect(self.wiring, self._context.accounts.access, self._context.accounts.audit)]
 
     def counts(self) -> dict[str, int]:
         """Return counters and present numbers, by ``director.REASON``."""
@@ -220,7 +220,7 @@ class OpenDirector(OpenElkoWire):
             return
         self._ending = True
         self.log.info("the director was shut down by an administrator")
-        self._context.clock.callLater(0, self._end)
+        self._context.network.clock.callLater(0, self._end)
 
     # Shutdown
 
@@ -252,7 +252,7 @@ class OpenDirector(OpenElkoWire):
 
     def _reached(self, service: Service) -> Service | None:
         """Return a service at the address by which other machines reach it; None if they cannot."""
-        reached = self._context.reached(service.hostport)
+        reached = self._context.cluster.reached(service.hostport)
         return None if reached is None else attrs.evolve(service, hostport=reached)
 
     def _policy(self, listener: DirectorListener) -> Policy:

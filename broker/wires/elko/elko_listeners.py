@@ -59,12 +59,12 @@ def make_listener(
     origins = Origins(listener.origins)
     port_factory, lines = _carrier(wire, listener, endpoint, converse, limits, context, origins)
     return NamedListener(
-        context.clock,
+        context.network.clock,
         endpoint,
         port_factory,
         lines,
-        context.scheduler,
-        context.refusal_log,
+        context.network.scheduler,
+        context.network.refusal_log,
         _protocol(listener, endpoint),
         name=listener.name,
         access=access,
@@ -93,12 +93,12 @@ class ElkoListeners(Generic[L]):
         for listener in self.configured:
             access = AccessControl(
                 self.policy(listener),
-                self.context.access,
+                self.context.accounts.access,
                 title(self.wire, listener),
-                self.context.audit,
-                self.context.logins.requests,
+                self.context.accounts.audit,
+                self.context.accounts.logins.requests,
             )
-            self.context.access.changed.append(access.review)
+            self.context.accounts.access.changed.append(access.review)
             converse = partial(self.converse, access)
             made = make_listener(self.wire, listener, access, converse, net_limits(listener), self.context)
             self.made[title(self.wire, listener)] = made
@@ -225,23 +225,23 @@ def _carrier(
     path = "/" if listener.path is None else listener.path
     on_a_line: Callable[[LineProtocol], tuple[MessageReader, PeerSession]] = converse
     if listener.transport == "websocket":
-        on_a_line = WebSockets(converse, path, origins, context.clock).converse
+        on_a_line = WebSockets(converse, path, origins, context.network.clock).converse
     lines = LineFactory(
         wire,
         on_a_line,
         limits,
-        context.scheduler,
-        context.refusal_log,
-        context.clock,
+        context.network.scheduler,
+        context.network.refusal_log,
+        context.network.clock,
         half_close=endpoint.kind != "tls",
         guarded=listener.transport == "tcp",
         # Sessions over HTTP and RTCP are virtual; their connections take descriptors.
-        pool=None if listener.transport in ("http", "rtcp") else context.pool,
+        pool=None if listener.transport in ("http", "rtcp") else context.network.pool,
         forwards=listener.transport == "websocket",
     )
     if listener.transport == "http":
-        return LongPollFactory(lines, limits, path, origins, RequestIds.fresh(), context.pool), lines
-    return RtcpFactory(lines, limits, context.pool) if listener.transport == "rtcp" else lines, lines
+        return LongPollFactory(lines, limits, path, origins, RequestIds.fresh(), context.network.pool), lines
+    return RtcpFactory(lines, limits, context.network.pool) if listener.transport == "rtcp" else lines, lines
 
 
 def _protocol(listener: ElkoListener, endpoint: Endpoint) -> str:

@@ -105,7 +105,7 @@ class OpenHttp(PlainWire):
     own: Sequence[Endpoint]
 
     def __attrs_post_init__(self) -> None:
-        self.context.access.changed.append(self._review)
+        self.context.accounts.access.changed.append(self._review)
 
     def bind(self, title: str) -> str:
         """Open the listener."""
@@ -176,7 +176,7 @@ class OpenHttp(PlainWire):
     def close(self) -> Deferred[Any]:
         """Close all connections. Fires when they are closed."""
         self.dispatch.stop()
-        changed = self.context.access.changed
+        changed = self.context.accounts.access.changed
         if self._review in changed:
             changed.remove(self._review)
         self.instances.stop()
@@ -188,32 +188,34 @@ class OpenHttp(PlainWire):
         self.close()
 
     def _review(self) -> None:
-        self.instances.review(self.context.access, LISTENER)
+        self.instances.review(self.context.accounts.access, LISTENER)
 
 
 def open_http(config: Http, context: WireContext) -> OpenHttp:
     """Create the wire, without opening its listener."""
-    clock, refusal_log = context.clock, context.refusal_log
-    instances = Instances(context.registry, context.leases, config, context.silence)
-    if context.members.clustered:
+    clock, refusal_log = context.network.clock, context.network.refusal_log
+    instances = Instances(context.core.registry, context.core.leases, config, context.checks.silence)
+    if context.cluster.members.clustered:
         instances.follow()
     own = [
         *RegistrationEndpoints(instances, clock).endpoints(),
-        *FindingEndpoints(context.registry, context.access, clock).endpoints(),
+        *FindingEndpoints(context.core.registry, context.accounts.access, clock).endpoints(),
     ]
     dispatch = Dispatch(
         context.routes,
-        context.access,
+        context.accounts.access,
         lambda address, refusal, request_id: refusal_log.add(WIRE, address, refusal, request_id=request_id),
         lambda address, request_id: refusal_log.failed(WIRE, address, request_id=request_id),
         frozenset(config.hosts),
-        context.audit,
-        context.logins.requests,
+        context.accounts.audit,
+        context.accounts.logins.requests,
     )
     limits = _limits(config)
     ids = RequestIds.fresh()
-    factory: Any = HttpFactory(WIRE, dispatch.answer, limits, context.scheduler, refusal_log, clock, ids, context.pool)
-    listener = StreamListener(clock, config.place, factory, factory, context.scheduler, refusal_log, WIRE)
+    factory: Any = HttpFactory(
+        WIRE, dispatch.answer, limits, context.network.scheduler, refusal_log, clock, ids, context.network.pool
+    )
+    listener = StreamListener(clock, config.place, factory, factory, context.network.scheduler, refusal_log, WIRE)
     return OpenHttp(config, context, instances, dispatch, factory, listener, own)
 
 

@@ -194,28 +194,28 @@ def open_mc0(config: Mc0, context: WireContext) -> OpenMc0:
 
 
 def _make(config: Mc0, context: WireContext) -> OpenMc0:
-    access = context.access
+    access = context.accounts.access
     keys = None if config.secret_key is None else KnownKeys(access, WIRE)
     admission = Admission(
         (lambda key: None) if keys is None else keys.name_of, lambda user: access.grants(Principal(user), WIRE)
     )
-    router = make_router(WIRE, config, config.secret_key, keys, context)
-    routes = Routes(router, WIRE, begins, context.refusal_log)
+    router = make_router(WIRE, config, config.secret_key, keys, context.network)
+    routes = Routes(router, WIRE, begins, context.network.refusal_log)
     sessions = Mc0Conversation(
         routes,
-        context.topics,
-        context.leases,
+        context.core.topics,
+        context.core.leases,
         admission,
-        context.refusal_log,
-        context.recorder,
+        context.network.refusal_log,
+        context.core.recorder,
         config.sessions,
         config.subscriptions,
-        context.silence,
+        context.checks.silence,
     )
     routes.serve(sessions, sessions.claim)
     if keys is not None:
         keys.changed.append(sessions.revoke)
     access.changed.append(sessions.review)
     sessions.restore(context.known.sessions, keyed=keys is not None)
-    listener = RouterListener(router, context.clock)
-    return OpenMc0(config, listener, sessions, context.topics, context.leases)
+    listener = RouterListener(router, context.network.clock)
+    return OpenMc0(config, listener, sessions, context.core.topics, context.core.leases)

@@ -37,13 +37,13 @@ class ClientIdentities:
     def open(cls, config: Mtl, context: WireContext) -> ClientIdentities:
         """Read the secret. Raises OSError."""
         secret = _secret(context.state)
-        keys = KnownKeys(context.access, *titles(config.hosts)) if config.curve else None
-        return cls(keys, context.access, secret)
+        keys = KnownKeys(context.accounts.access, *titles(config.hosts)) if config.curve else None
+        return cls(keys, context.accounts.access, secret)
 
     def authentication(self, context: WireContext, policy: AccessPolicy) -> AuthenticationContext:
         """Return the means of authentication for the control flow."""
         name_of = (lambda key: "") if self.keys is None else self.keys.name_of
-        mechanisms = Mechanisms(self.access, context.logins, self.secret, name_of)
+        mechanisms = Mechanisms(self.access, context.accounts.logins, self.secret, name_of)
         return AuthenticationContext(mechanisms, name_of, policy.serves_anonymous)
 
     def revoke_from(self, control: ControlFlow) -> None:

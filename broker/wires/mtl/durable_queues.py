@@ -61,7 +61,7 @@ class DurableQueues:
 
         Those in PostgreSQL are restored later, in the thread: its server may be away.
         """
-        clock, leases = context.clock, context.leases
+        clock, leases = context.network.clock, context.core.leases
         full: StateFull | None = None
         rows: list[RestoredMessage] = []
         shared = _shared(config)
@@ -76,19 +76,26 @@ class DurableQueues:
                 # A full disk can be read: messages are given out, and none is accepted until there is room.
                 full = error
                 rows = store.look(wall(clock))
-            context.damages.add(store.found())
+            context.core.damages.add(store.found())
         threads = Worker(clock, "mtl queues")
         threads.start()
         in_thread = threads.run
-        context.damages.include("queues", store.verify, in_thread)
+        context.core.damages.include("queues", store.verify, in_thread)
         recorder = QueueRecorder(store, leases, clock, in_thread, rows, full)
         queues = Queues(
-            leases, queue_rules(config), recorder, identity_of, context.damages.add, context.scheduler.memory
+            leases,
+            queue_rules(config),
+            recorder,
+            identity_of,
+            context.core.damages.add,
+            context.network.scheduler.memory,
         )
         ownership: QueueOwnership | None = None
-        members = context.members
+        members = context.cluster.members
         if members.clustered or shared is not None:
-            ownership = QueueOwnership(queues, recorder, context.owners, members.name, clock, in_thread, shared, rows)
+            ownership = QueueOwnership(
+                queues, recorder, context.cluster.owners, members.name, clock, in_thread, shared, rows
+            )
             # Not yet: the reactor does not run, and a cluster has not been joined.
             clock.callWhenRunning(ownership.start, not members.clustered)
         else:

@@ -58,10 +58,12 @@ class MtlListeners:
     def make(cls, config: Mtl, keys: KnownKeys | None, context: WireContext) -> MtlListeners:
         """Make the ROUTERs without binding them. Raises OSError."""
         secret_key = config.secret_key if config.curve else None
-        control = RouterListener(make_router(WIRE, config, secret_key, keys, context), context.clock)
+        control = RouterListener(make_router(WIRE, config, secret_key, keys, context.network), context.network.clock)
         if config.data_place is None:
             return cls(control, control)
-        return cls(control, RouterListener(make_router(DATA, config, secret_key, keys, context), context.clock))
+        return cls(
+            control, RouterListener(make_router(DATA, config, secret_key, keys, context.network), context.network.clock)
+        )
 
     @property
     def shared(self) -> bool:
@@ -135,11 +137,11 @@ class MtlProfiles:
     @classmethod
     def make(cls, config: Mtl, context: WireContext, data: DataFlow, queues: DurableQueues) -> MtlProfiles:
         """Make the profiles over the data flow."""
-        registry, leases, refusal_log = context.registry, context.leases, context.refusal_log
+        registry, leases, refusal_log = context.core.registry, context.core.leases, context.network.refusal_log
         bridge = config.hosts[0]
-        spaces: dict[str, ITopics] = {bridge: context.topics}
-        memory = context.scheduler.memory
-        queue = QueueProfile(queues.queues, data, context.clock, config.window_bytes, queues.ownership)
+        spaces: dict[str, ITopics] = {bridge: context.core.topics}
+        memory = context.network.scheduler.memory
+        queue = QueueProfile(queues.queues, data, context.network.clock, config.window_bytes, queues.ownership)
         service = ServiceProfile(
             data,
             registry,
@@ -148,12 +150,12 @@ class MtlProfiles:
             bridge,
             config.window_bytes,
             memory,
-            endpoint_of=partial(_endpoint_of, context.members),
+            endpoint_of=partial(_endpoint_of, context.cluster.members),
         )
         profiles: tuple[Profile, ...] = (
             FanOutProfile(data),
             RegistryProfile(data, registry, leases, refusal_log),
-            TopicProfile(data, partial(_space, spaces, context.join_topics, memory), refusal_log, memory),
+            TopicProfile(data, partial(_space, spaces, context.cluster.join_topics, memory), refusal_log, memory),
             queue,
             service,
         )
@@ -274,7 +276,7 @@ class OpenMtl(PlainWire):
             if not closed.called:
                 closed.callback(None)
 
-        too_late = self.context.clock.callLater(STOP_SECONDS, shut, None)
+        too_late = self.context.network.clock.callLater(STOP_SECONDS, shut, None)
 
         def written(_: object) -> None:
             if too_late.active():
@@ -313,11 +315,11 @@ def _make(config: Mtl, context: WireContext) -> OpenMtl:
     listeners = MtlListeners.make(config, identities.keys, context)
     # The last step that can fail: an open store cannot be closed without the reactor.
     queues = DurableQueues.open(config, context)
-    leases = context.leases
-    flows = FlowContext(leases, DataLeases(leases, config), context.refusal_log, config, context.silence)
+    leases = context.core.leases
+    flows = FlowContext(leases, DataLeases(leases, config), context.network.refusal_log, config, context.checks.silence)
     data = DataFlow(listeners.data.router, flows)
     profiles = MtlProfiles.make(config, context, data, queues)
-    policy = AccessPolicy(config.hosts, config.hosts[0], context.access)
+    policy = AccessPolicy(config.hosts, config.hosts[0], context.accounts.access)
     access = ProfileAccess(policy, profiles.by_name, listeners.data_port)
     control = ControlFlow(listeners.control.router, flows, identities.authentication(context, policy), access)
     identities.revoke_from(control)

@@ -31,7 +31,7 @@ LIMITS = RouterLimits(handshake=3.0, max_message=1_024)
 
 
 def router(clock: Any, of_one: int) -> Router:
-    made = make_router("mc0", attrs.evolve(LIMITS, connections_per_address=of_one), None, None, context(clock))
+    made = make_router("mc0", attrs.evolve(LIMITS, connections_per_address=of_one), None, None, context(clock).network)
     made.serve(Conversation())
     return made
 

@@ -38,8 +38,8 @@ class Resolver:
 def test_a_client_that_has_asked_before_is_served_before_new_ones() -> None:
     clock, farm = TickingClock(), DnsFarm()
     turns = Scheduler(clock)
-    context: Any = SimpleNamespace(scheduler=turns, refusal_log=farm.refusal_log, clock=clock, pool=None)
-    factory = DnsFactory(farm.responder, ConnectionLimits(), context)
+    network: Any = SimpleNamespace(scheduler=turns, refusal_log=farm.refusal_log, clock=clock, pool=None)
+    factory = DnsFactory(farm.responder, ConnectionLimits(), network)
     order: list[str] = []
     old = Resolver(factory, "old", order)
     old.ask()

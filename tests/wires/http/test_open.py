@@ -65,8 +65,8 @@ def test_a_drain_does_not_wait_for_instances(wire: OpenHttp) -> None:
 
 
 def test_a_closed_wire_listens_to_no_changes_of_users(wire: OpenHttp) -> None:
-    changed: Any = wire.context.access.changed
+    changed: Any = wire.context.accounts.access.changed
     assert len(changed) == 2
     wire.close()
     assert changed == []
-    assert wire.context.clock.getDelayedCalls() == []
+    assert wire.context.network.clock.getDelayedCalls() == []
