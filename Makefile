@@ -13,7 +13,7 @@ LONG ?=
 # With this variable, each broker that a test starts would compile all its modules again, and each run all its tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run cluster plan test check install clean
+.PHONY: help run cluster plan test check install packages clean
 
 help:
 	@echo 'make run    sets up everything, then runs a broker on port $(PORT) (PORT=9100, ARGS="--bind 0.0.0.0")'
@@ -23,6 +23,7 @@ help:
 	@echo '            LONG=1 runs the tests marked long as well'
 	@echo 'make check  the checks alone: style, types, import rules'
 	@echo 'make install  installs the broker under systemd on Debian, as root (PREFIX=/opt/elkobroker)'
+	@echo 'make packages  builds the wheel, the source distribution and the Debian package into dist (on Debian)'
 	@echo 'make clean  removes .venv and all generated files'
 
 run:
@@ -56,6 +57,11 @@ test:
 
 install:
 	@sh etc/install.sh
+
+packages:
+	@sh etc/setup.sh run
+	@sh etc/package.sh wheel
+	@sh etc/package.sh deb
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

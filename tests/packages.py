@@ -1,4 +1,4 @@
-"""Programs of the system that tests need: etcd, PostgreSQL, network namespaces, proxies.
+"""Programs of the system that tests need: etcd, PostgreSQL, network namespaces, proxies, packaging.
 
 `etc/setup.sh test` installs them. A test that is skipped because a program is missing makes the run fail, unless that
 script has noted that the package cannot be had here; a test that is skipped because the kernel refuses something does
@@ -30,6 +30,11 @@ PACKAGES = {
     "faketime": "faketime",
     "nginx": "nginx-light",
     "haproxy": "haproxy",
+    "dpkg-buildpackage": "dpkg-dev",
+    "dh": "debhelper",
+    "lintian": "lintian",
+    "mmdebstrap": "mmdebstrap",
+    "systemd-nspawn": "systemd-container",
 }
 """Programs with their packages in Debian."""
 

@@ -181,7 +181,7 @@ def test_the_service_says_how_it_starts_reloads_and_stops() -> None:
     assert service["Type"] == ["notify"]  # notify-reload is not known everywhere
     assert service["ExecStart"] == [command]
     assert service["ExecStartPre"] == [f"{command} --check"]
-    assert service["ExecReload"] == [f"{command} --check", "/bin/kill -HUP $MAINPID"]
+    assert service["ExecReload"] == [f"{command} --check", "/bin/sh -c 'kill -HUP $MAINPID'"]
     assert service["WatchdogSec"] == ["30"]
     assert service["StateDirectory"] == ["elkobroker"]
     assert service["KillMode"] == ["process"]
@@ -213,9 +213,8 @@ def test_systemd_knows_every_setting(tmp_path: Path) -> None:
     command = systemd_analyze()
     for unit in ("elkobroker.service", "elkobroker.socket"):
         text = (UNITS / unit).read_text()
-        # Programs that exist on every machine that runs this.
-        for program in ("/opt/elkobroker/bin/twistd", "/bin/kill"):
-            text = text.replace(f"={program} ", f"={shutil.which('true')} ")
+        # A program that exists on every machine that runs this.
+        text = text.replace("=/opt/elkobroker/bin/twistd ", f"={shutil.which('true')} ")
         (tmp_path / unit).write_text(text)
     verified = run(
         command, "verify", "--man=no", tmp_path / "elkobroker.service", tmp_path / "elkobroker.socket", cwd=tmp_path
